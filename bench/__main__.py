@@ -1,0 +1,71 @@
+"""`python -m bench`: measure, print, and say by the exit code whether a bar was missed."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from bench import bookkeeping, branches, commits, growth, listing, machine, memory, reaping, reaping_s3, report
+from bench.measure import Row
+from bench.workshop import FULL, QUICK, Workshop
+
+BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
+    "listing": listing.run,
+    "branches": branches.run,
+    "bookkeeping": bookkeeping.run,
+    "memory": memory.run,
+    "reaping-s3": reaping_s3.run,
+    "commits": commits.run,
+    "reaping": reaping.run,
+    "growth": growth.run,  # last: it uses up the lakes of `reaping`
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure refstore against its bars; see docs/benchmarks.md.")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; nothing is judged")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; repeatable")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every turn of every row here as well ('-': to standard output)")
+    parser.add_argument("--disk", type=Path, default=_place("BENCH_DISK"), help="where to make folders (BENCH_DISK; default: temporary)")
+    parser.add_argument("--tmpfs", type=Path, default=_place("BENCH_TMPFS"), help="the same on tmpfs (BENCH_TMPFS; default: /dev/shm)")
+    chosen = parser.parse_args(arguments)
+
+    # what the product warns of (a Redis without persistence, say) is meant here
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+    )
+    where = machine.describe()
+    load, began = machine.load(), time.monotonic()
+    rows: list[tuple[str, Row]] = []
+    with Workshop(QUICK if chosen.quick else FULL, disk=chosen.disk, memory=chosen.tmpfs) as shop:
+        for name in chosen.only or BENCHMARKS:
+            rows += [(name, row) for row in BENCHMARKS[name](shop)]
+        where["folders"] = "tmpfs and disk" if shop.has_memory else "disk only: there is no tmpfs here, so rows that ask for it say little"
+    where["load"] = f"{load} before, {machine.load()} after (1, 5 and 15 minutes)"
+    where["took"] = f"{(time.monotonic() - began) / 60:.1f} minutes"
+    judge = not chosen.quick
+    if str(chosen.json) != "-":
+        report.table(rows, where, judge=judge)
+    if chosen.json:
+        document = report.document(rows, where, judge=judge)
+        print(document) if str(chosen.json) == "-" else chosen.json.write_text(document + "\n")
+    missed = report.missed(rows) if judge else []
+    for each in missed:
+        print(f"missed: {each}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+def _place(variable: str) -> Path | None:
+    return Path(os.environ[variable]) if os.environ.get(variable) else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

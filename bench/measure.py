@@ -1,0 +1,129 @@
+"""Series, rows and bars: what was measured, what it is compared with, and what is judged.
+
+A series holds one number for each turn. A row's ratio is ours over the other side's, turn by turn, and its median is judged: what
+slows the machine for a while slows both sides of a turn. Where a row compares what has no turns (memory, counts), a series holds
+one number.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Literal
+
+WORKER_SECONDS_MAX: Final = 1200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    values: tuple[float, ...]
+    unit: str
+
+    @property
+    def middle(self) -> float:
+        return median(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    kind: Literal["at least", "at most"]
+    limit: float
+
+    def holds(self, ratio: float) -> bool:
+        return ratio >= self.limit if self.kind == "at least" else ratio <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    what: str
+    ours: Series
+    other: Series | None = None
+    other_name: str = ""
+    """The floor or peer."""
+    bar: Bar | None = None
+    """On the ratio; on our own number, where there is nothing to compare with."""
+    note: str = ""
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Ours over the other's, turn by turn."""
+        if self.other is None:
+            return ()
+        if len(self.ours.values) == len(self.other.values):
+            return tuple(ours / other for ours, other in zip(self.ours.values, self.other.values, strict=True))
+        return (self.ours.middle / self.other.middle,)
+
+    @property
+    def ratio(self) -> float | None:
+        return median(self.ratios) if self.ratios else None
+
+    @property
+    def judged(self) -> float:
+        return self.ours.middle if self.ratio is None else self.ratio
+
+    @property
+    def passed(self) -> bool | None:
+        """None: there is no bar."""
+        return None if self.bar is None else self.bar.holds(self.judged)
+
+
+def at_least(limit: float) -> Bar:
+    return Bar("at least", limit)
+
+
+def at_most(limit: float) -> Bar:
+    return Bar("at most", limit)
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def in_turns(turns: int, *sides: Callable[[int], float]) -> list[tuple[float, ...]]:
+    """What each side measured in each turn: A B A B ..., as (a, a, ...), (b, b, ...). A side is told which turn it is."""
+    measured = [[side(turn) for side in sides] for turn in range(turns)]
+    return [tuple(column) for column in zip(*measured, strict=True)]
+
+
+def rates(count: int, seconds: Sequence[float], unit: str) -> Series:
+    return Series(tuple(count / each for each in seconds), unit)
+
+
+def in_fresh_process(worker: str, **arguments: object) -> dict[str, Any]:
+    """What a worker of `bench/workers.py` measured, in a process that did nothing else before."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.workers", worker, json.dumps(arguments)],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=WORKER_SECONDS_MAX,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the worker {worker} ended with {done.returncode}: {done.stderr[-4000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_mib() -> float:
+    """The largest resident set so far of this process and of each of its children that still runs, added up.
+
+    Not `ru_maxrss`: a process begins that with its parent's.
+    """
+    pids = ["self", *(pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split())]
+    return sum(_peak_mib(pid) for pid in pids)
+
+
+def _peak_mib(pid: str) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("this system does not say how much memory a process took; the benchmarks need Linux")

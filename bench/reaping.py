@@ -1,0 +1,159 @@
+"""Reaping from the embedded default on tmpfs: against bare unlinks, against deltalake and icechunk, and beside what stays.
+
+Ours is the whole job, in a fresh process: `Reaper.run_once` with no grace, from a branch that was just reset, until nothing is due:
+markers published, the token's entries read, references released, blobs deleted, keys and entries gone, the journal written, every
+shard scrubbed or found fresh. The floor only lists a folder and unlinks. The peers' clocks run while they delete, not while they open
+their tables; their memory is their whole process's, as ours is.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench import lakes, peers
+from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, rates
+from bench.workshop import LIVE, Workshop, filling, make_lake
+
+FLOOR_FACTOR = 0.5
+LIVE_FACTOR = 1.5
+"""Reaping beside the most live objects may take so many times what it takes beside none: noise, and deeper trees."""
+WINDOW_SECONDS = 3600.0
+"""A grace window that lies between the release and the deletion of what is measured in two steps."""
+
+
+def run(shop: Workshop) -> Iterator[Row]:
+    yield from against_others(shop)
+    yield from after_grace(shop)
+    yield from beside_live(shop)
+
+
+def against_others(shop: Workshop) -> Iterator[Row]:
+    count, turns = shop.scale.reaped, shop.scale.long_turns
+    measured: dict[str, list[dict[str, Any]]] = {}
+
+    def side(name: str, make: Callable[[Path], dict[str, object]], worker: str) -> Callable[[int], float]:
+        def turn(number: int) -> float:
+            shop.say(f"reaping: {name}, turn {number + 1} of {turns}")
+            folder = shop.in_memory("reaping")
+            done = in_fresh_process(worker, **make(folder))
+            assert done["deleted"] >= count, f"{name} deleted {done['deleted']} of {count}"
+            measured.setdefault(name, []).append(done)
+            shutil.rmtree(folder)
+            return done["seconds"]
+
+        return turn
+
+    def reset_lake(folder: Path) -> dict[str, object]:
+        make_lake(folder)
+        reset_branch(folder, count, "main")
+        return {"data": str(folder)}
+
+    def bare(folder: Path) -> dict[str, object]:
+        peers.bare_files(folder, count)
+        return {"folder": str(folder)}
+
+    def table(folder: Path) -> dict[str, object]:
+        peers.delta_table(folder, count)
+        return {"table": str(folder)}
+
+    def repository(folder: Path) -> dict[str, object]:
+        peers.icechunk_repository(folder, count)
+        return {"repository": str(folder)}
+
+    names = ("ours", "list and unlink", "deltalake vacuum lite", "deltalake vacuum full", "icechunk garbage_collect")
+    ours, floor, *others = in_turns(
+        turns,
+        side(names[0], reset_lake, "reap"),
+        side(names[1], bare, "unlink"),
+        side(names[2], lambda folder: {**table(folder), "full": False}, "vacuum"),
+        side(names[3], lambda folder: {**table(folder), "full": True}, "vacuum"),
+        side(names[4], repository, "collect"),
+    )
+    what = f"reap {count:,} objects of a reset branch, no grace"
+    our_rates = rates(count, ours, "objects/s")
+    for name, seconds in zip(names[1:], (floor, *others), strict=True):
+        limit = FLOOR_FACTOR if name == names[1] else 1.0
+        yield Row(what=what, ours=our_rates, other=rates(count, seconds, "objects/s"), other_name=name, bar=at_least(limit))
+    for name in names[2:]:
+        yield Row(
+            what=f"peak memory of reaping {count:,} objects",
+            ours=peaks(measured[names[0]]),
+            other=peaks(measured[name]),
+            other_name=name,
+            bar=at_most(1.0) if name == names[4] else None,
+        )
+
+
+def after_grace(shop: Workshop) -> Iterator[Row]:
+    """The two halves apart: releasing, by due hints, and deleting what is due."""
+    count, turns = shop.scale.reaped, shop.scale.long_turns
+    release: list[float] = []
+
+    def ours(number: int) -> float:
+        shop.say(f"reaping after grace: turn {number + 1} of {turns}")
+        folder = shop.in_memory("grace")
+        make_lake(folder)
+        reset_branch(folder, count, "main")
+        first = in_fresh_process("reap", data=str(folder), grace_seconds=WINDOW_SECONDS)
+        assert (first["emptied"], first["deleted"]) == (count, 0), f"not everything was released: {first}"
+        release.append(first["seconds"])
+        done = in_fresh_process("reap", data=str(folder))
+        assert done["deleted"] == count, f"{done['deleted']} of {count} were deleted"
+        shutil.rmtree(folder)
+        return done["seconds"]
+
+    def floor(_number: int) -> float:
+        folder = shop.in_memory("bare")
+        peers.bare_files(folder, count)
+        done = in_fresh_process("unlink", folder=str(folder))
+        shutil.rmtree(folder)
+        return done["seconds"]
+
+    due, bare = in_turns(turns, ours, floor)
+    others = {"other": rates(count, bare, "objects/s"), "other_name": "list and unlink"}
+    yield Row(what=f"release {count:,} objects of a reset branch into grace", ours=rates(count, release, "objects/s"), **others)
+    yield Row(what=f"delete {count:,} objects whose grace is over", ours=rates(count, due, "objects/s"), **others)
+
+
+def beside_live(shop: Workshop) -> Iterator[Row]:
+    """In one repository, one store and one KV with objects that stay."""
+    count, turns = shop.scale.reaped, shop.scale.long_turns
+
+    def beside(live: int) -> Callable[[int], float]:
+        def turn(number: int) -> float:
+            folder = shop.live_lake(live)
+            shop.say(f"reaping beside {live:,} live objects: turn {number + 1} of {turns}")
+            reset_branch(folder, count, f"due-{number}")
+            done = in_fresh_process("reap", data=str(folder))
+            assert done["deleted"] == count, f"{done['deleted']} of {count} were deleted"
+            return done["seconds"]
+
+        return turn
+
+    none, *some = in_turns(turns, *(beside(live) for live in shop.scale.live))
+    for live, seconds in zip(shop.scale.live[1:], some, strict=True):
+        yield Row(
+            what=f"reap {count:,} objects beside {live:,} live ones",
+            ours=Series(seconds, "s"),
+            other=Series(none, "s"),
+            other_name="beside none",
+            bar=at_most(LIVE_FACTOR),
+        )
+
+
+def reset_branch(folder: Path, count: int, branch: str) -> None:
+    """A branch with so many staged objects, blobs included, reset: their deletion is decided, and nothing of it done."""
+    with filling(folder) as lake:
+        repo = lake.repository(lakes.REPOSITORY)
+        if branch not in (name for name, _ in repo.branches()):
+            repo.create_branch(branch, "main")
+        lakes.upload(repo, branch, range(count))
+        repo.reset(branch)
+    assert branch != LIVE
+
+
+def peaks(measured: list[dict[str, Any]]) -> Series:
+    return Series(tuple(done["peak_mib"] for done in measured), "MiB")

@@ -1,0 +1,103 @@
+"""What must run in a process of its own, because its memory, its caches or its start would colour what is measured.
+
+    python -m bench.workers NAME JSON     one JSON object on the last line of standard output
+
+Each worker imports what it needs, notes the time, does its work, and says how long that took, and how much memory it and the
+processes that it started ever had. The time does not include imports; the memory does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from bench.measure import peak_mib
+
+Measured = dict[str, Any]
+
+
+def reap(*, data: str, grace_seconds: float = 0.0) -> Measured:
+    """`refstore reaper --once` on the embedded default: until there is nothing due."""
+    import refstore
+
+    with refstore.open(data) as lake:
+        return _reap(lake, grace_seconds=grace_seconds)
+
+
+def reap_at(*, kv: str, objects: str, grace_seconds: float = 0.0) -> Measured:
+    """The same on stores by URL."""
+    import refstore
+
+    with refstore.open(kv=kv, objects=objects) as lake:
+        return _reap(lake, grace_seconds=grace_seconds)
+
+
+def _reap(lake: Any, *, grace_seconds: float) -> Measured:
+    import structlog
+
+    from reaper.daemon import Reaper
+    from refstore.settings import ReaperSettings
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    # The breaker is for deletions that nobody expected; these are: all that is due may go, at any pace.
+    settings = ReaperSettings(grace_override_seconds=grace_seconds, breaker_share=1.0, breaker_per_hour=0, budget_seconds=600.0)
+    with Reaper(lake, settings) as reaper:
+        began = time.perf_counter()
+        done = reaper.run_once(lambda: False)
+        seconds = time.perf_counter() - began
+        return _measured(seconds, deleted=done.deleted, released=done.released, emptied=done.emptied, errors=done.error_count)
+
+
+def unlink(*, folder: str) -> Measured:
+    """The floor: list a folder, unlink what is in it."""
+    began = time.perf_counter()
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    directory = os.open(folder, os.O_RDONLY)
+    for name in names:
+        os.unlink(name, dir_fd=directory)
+    os.close(directory)
+    return _measured(time.perf_counter() - began, deleted=len(names))
+
+
+def vacuum(*, table: str, full: bool) -> Measured:
+    """deltalake: delete the files of tombstones; with `full`, whatever a listing of the table has and its log has not."""
+    from deltalake import DeltaTable
+
+    opened = DeltaTable(table)
+    began = time.perf_counter()
+    gone = opened.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=full)
+    return _measured(time.perf_counter() - began, deleted=len(gone))
+
+
+def collect(*, repository: str) -> Measured:
+    """icechunk: delete chunks that no snapshot names."""
+    from datetime import UTC, datetime, timedelta
+
+    import icechunk
+
+    opened = icechunk.Repository.open(icechunk.local_filesystem_storage(repository))
+    began = time.perf_counter()
+    done = opened.garbage_collect(datetime.now(UTC) + timedelta(minutes=1))
+    return _measured(time.perf_counter() - began, deleted=done.chunks_deleted)
+
+
+def _measured(seconds: float, **others: Any) -> Measured:
+    return {"seconds": seconds, "peak_mib": peak_mib(), **others}
+
+
+WORKERS: Final[dict[str, Callable[..., Measured]]] = {
+    "reap": reap,
+    "reap_at": reap_at,
+    "unlink": unlink,
+    "vacuum": vacuum,
+    "collect": collect,
+}
+
+
+if __name__ == "__main__":
+    print(json.dumps(WORKERS[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -1,0 +1,162 @@
+"""What a run needs and gives back: sizes, folders on disk and in memory, servers, and lakes that several benchmarks share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from bench import lakes
+from refstore.lake import Lake
+from tests.servers.redis_servers import RedisServer
+from tests.servers.s3_base import S3Server, environment
+from tests.servers.s3_ceph import CephRgw
+from tests.servers.s3_servers import RcloneS3
+
+TMPFS: Final = Path("/dev/shm")  # noqa: S108  # a file system in memory is what the bars ask for
+LIVE: Final = "live"
+"""The branch of a shared lake that holds its objects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    staged: int = 240_000
+    """The seed's own number: objects on the branch that is listed, reset, deleted."""
+    listed: int = 20_000
+    """Objects that the S3 server lists."""
+    booked: int = 50_000
+    """Uploads per turn."""
+    remembered: int = 100_000
+    """Objects whose memory is measured."""
+    reaped: int = 100_000
+    live: tuple[int, ...] = (0, 100_000, 1_000_000)
+    """Objects that stay, beside those that are reaped."""
+    reaped_s3: int = 10_000
+    committed: int = 1_000_000
+    growth: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    turns: int = 5
+    long_turns: int = 3
+    """Of what takes minutes to make."""
+    steps: int = 30
+    """Turns of what takes milliseconds."""
+
+
+FULL: Final = Scale()
+QUICK: Final = Scale(
+    staged=3_000,
+    listed=500,
+    booked=2_000,
+    remembered=5_000,
+    reaped=3_000,
+    live=(0, 2_000, 5_000),
+    reaped_s3=300,
+    committed=10_000,
+    growth=(500, 2_000, 5_000),
+    turns=2,
+    long_turns=1,
+    steps=3,
+)
+
+
+class Workshop:
+    """Use as a context manager: at its end no server runs and no folder is left."""
+
+    def __init__(self, scale: Scale, *, disk: Path | None = None, memory: Path | None = None) -> None:
+        """`disk`, `memory`: where to make folders; the system's temporary directory and /dev/shm, if not given."""
+        self.scale = scale
+        self._disk_root = disk
+        self._memory_root = memory or (TMPFS if TMPFS.is_dir() else None)
+        self._stack = ExitStack()
+        self._s3: S3Server | None = None
+        self._live: dict[int, Path] = {}
+
+    def __enter__(self) -> Self:
+        self._disk = self._root(self._disk_root)
+        self._memory = self._root(self._memory_root) if self._memory_root else self._disk
+        os.environ.update(environment())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether `in_memory` is on a file system of its own."""
+        return self._memory != self._disk
+
+    def on_disk(self, name: str) -> Path:
+        """A new folder."""
+        return self._new(self._disk, name)
+
+    def in_memory(self, name: str) -> Path:
+        """A new folder on tmpfs."""
+        return self._new(self._memory, name)
+
+    def redis(self) -> RedisServer:
+        """A new server without persistence: a disk would slow both sides of a turn alike, and hide what is measured."""
+        return self._stack.enter_context(RedisServer(self.on_disk("redis"), aof=False))
+
+    def s3(self) -> S3Server:
+        """The run's one S3 server: Ceph RGW where it is installed, rclone where it is not."""
+        if self._s3 is None:
+            self.say("starting an S3 server")
+            folder = self.on_disk("s3")
+            server = RcloneS3(folder / "data") if CephRgw.missing() else CephRgw(folder)
+            self._s3 = self._stack.enter_context(server)
+        return self._s3
+
+    def s3_name(self) -> str:
+        return "rclone" if CephRgw.missing() else "Ceph RGW"
+
+    def live_lake(self, count: int) -> Path:
+        """The folder of an embedded lake on tmpfs whose branch LIVE holds so many staged objects, their blobs included.
+
+        Several benchmarks use it, each on branches of its own; what uses it up calls `drop`.
+        """
+        if count not in self._live:
+            self.say(f"making a lake of {count:,} staged objects")
+            folder = self.in_memory(f"live-{count}")
+            make_lake(folder)
+            with filling(folder) as lake:
+                repo = lake.repository(lakes.REPOSITORY)
+                repo.create_branch(LIVE, "main")
+                lakes.upload(repo, LIVE, range(count))
+            self._live[count] = folder
+        return self._live[count]
+
+    def drop(self, folder: Path) -> None:
+        """Give a folder back before the end: memory is short."""
+        self._live = {count: kept for count, kept in self._live.items() if kept != folder}
+        shutil.rmtree(folder)
+
+    def say(self, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
+
+    def _root(self, parent: Path | None) -> Path:
+        return Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-bench-", dir=parent, ignore_cleanup_errors=True))
+        )
+
+    def _new(self, root: Path, name: str) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=root))
+
+
+def make_lake(folder: Path) -> None:
+    """The embedded default under a folder, with the repository that all benchmarks use."""
+    kv_url, objects_url = lakes.stores_in(folder)
+    with lakes.open_lake(kv_url, objects_url) as lake:
+        lake.create_repository(lakes.REPOSITORY)
+
+
+def filling(folder: Path) -> Lake:
+    """The lake, opened so that uploads leave bare files as blobs and the KV does not wait for a disk."""
+    kv_url, objects_url = lakes.stores_in(folder)
+    with lakes.open_lake(kv_url, objects_url) as lake:
+        blobs = lakes.blobs_of(folder, lake.repository(lakes.REPOSITORY))
+    return lakes.open_lake(f"{kv_url}?synchronous=normal", objects_url, lakes.files_under(blobs))

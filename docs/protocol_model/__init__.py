@@ -1,0 +1,18 @@
+"""The online hard-delete protocol as an executable specification; `docs/protocol.md` is its prose.
+
+    store.py       the single-key primitives, the records, and what the retry layer does when a reply is lost
+    staging.py     flows on entries: upload, link, restore, copy, move, delete, reset of paths
+    branching.py   flows that end in the branch record: commit, merge, revert, reset, create, delete; repository deletion
+    background.py  reaper, hard deletion, scrubber, and the offline gc of committed history
+    calls.py       calls as data
+    invariants.py  what must hold in every state, and at the end
+    explorer.py    every interleaving, crash and lost reply
+    scenarios.txt  the scenarios, as plain data: start, the calls of each process, who may crash, who may lose replies
+    scenarios.py   reads them
+    starts.py      the stores that they start from
+    mutants.py     one rule dropped at a time, and the seed's proposal 4 as written
+    cli.py         `python docs/protocol_model.py`
+
+An operation is a generator that yields primitives, one atomic step each, and is a deterministic function of what it
+reads. A scenario names operations by method and arguments only, so the same scenarios can drive other implementations.
+"""

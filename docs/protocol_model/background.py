@@ -1,0 +1,219 @@
+"""Reaper, hard deletion, scrubber, and the offline gc of committed history.
+
+Any number of them run at once. Time is not modelled: grace is over, and an issued address expired, at any moment; what is
+to be "older than the longest operation" waits at a barrier instead.
+"""
+
+from __future__ import annotations
+
+from .branching import Branching
+from .calls import Do
+from .store import CLOSED, DEAD, EMPTY, ISSUED, NEW, PROCESSED, Branch, Entry, Ref, Steps, branch_of, each, listed, refs
+
+
+class Background(Branching):
+    # ---- the reaper
+
+    def reap(self) -> Steps:
+        """One pass. Deleted markers come first here because that is the worse order: with several reapers any order happens."""
+        closed = (yield ("get", ("repo",))) == CLOSED
+        names = [key[1] for key in (yield ("scan", ("b",)))]
+        calls: list[tuple] = [("delete_branch", name) for name in names] if closed else []
+        calls += [("drain", name) for name in names]
+        return Do((*calls, ("reap_deleted",), ("reap_committed",), ("reap_deleted",), ("hard_delete",)))
+
+    def reap_committed(self) -> Steps:
+        keys = yield ("scan", ("mc",))
+        return Do(("process_commit", key[1]) for key in keys)
+
+    def process_commit(self, commit: str) -> Steps:
+        """Committed first (rule 7): what the commit added is beyond the reaper before any of its tokens is processed."""
+        tokens = yield ("get", ("mc", commit))
+        if tokens is None:
+            return
+        record = yield ("get", ("c", commit))
+        yield from self.forget_added(record.added)
+        for token in tokens:
+            yield ("set", ("md", token), True)
+        yield ("del", ("mc", commit))
+
+    def forget_added(self, added: frozenset[str]) -> Steps:
+        for address in sorted(added):
+            yield ("del", ("r", address))
+
+    def reap_deleted(self) -> Steps:
+        keys = yield ("scan", ("md",))
+        return Do(("process_token", key[1]) for key in keys)
+
+    def process_token(self, token: str) -> Steps:
+        if (yield ("get", ("md", token))) is None:
+            return
+        for key in (yield ("scan", ("e", token))):
+            entry = yield ("get", key)
+            if isinstance(entry, Entry) and entry.id is not None:
+                yield from self.release(entry.address, Ref(token, key[2], entry.id), whole_token=True)
+            yield ("del", key)
+        yield ("cas", ("t", token), NEW, PROCESSED)
+        yield ("del", ("md", token))
+
+    def hard_delete(self) -> Steps:
+        keys = yield ("scan", ("d",))
+        return Do(("finish", key[1]) for key in keys)
+
+    def finish(self, address: str) -> Steps:
+        """Rule 8, one way, for one hinted address whose time has come. Any reaper may finish another's `deleting`."""
+        held = yield ("get", ("r", address))
+        if held == ISSUED:
+            return
+        if held == EMPTY:
+            if not (yield ("cas", ("r", address), EMPTY, DEAD)):
+                return
+            held = DEAD
+        if held == DEAD:
+            yield ("rm", address)
+            yield ("cas", ("r", address), DEAD, None)
+        yield ("del", ("d", address))
+
+    def expire(self, address: str) -> Steps:
+        if (yield ("cas", ("r", address), ISSUED, DEAD)):
+            yield from self.finish(address)
+
+    # ---- the scrubber
+
+    def scrub(self) -> Steps:
+        addresses = yield ("scan", ("r",))
+        tokens = yield ("scan", ("t",))
+        calls = [("scrub_address", key[1]) for key in addresses]
+        calls += [("scrub_token", key[1]) for key in tokens]
+        return Do((*calls, ("hard_delete",)))
+
+    fate_order = "branch committed deleted"
+
+    def undecided(self, token: str) -> Steps:
+        """Whether the token is live, or on its way to being processed. It moves in this order, so it is looked for in it (rule 9)."""
+        for place in self.fate_order.split():
+            if place == "branch":
+                record = yield ("get", ("b", branch_of(token)))
+                if record is not None:
+                    live = (record.token, *record.sealed) if isinstance(record, Branch) else ()
+                    if token in live or any(token == other for other, _ in record.retired):
+                        return True
+            elif place == "committed":
+                for key in (yield ("scan", ("mc",))):
+                    if token in ((yield ("get", key)) or ()):
+                        return True
+            elif (yield ("get", ("md", token))):
+                return True
+        return False
+
+    hints_again = True
+
+    def scrub_address(self, address: str) -> Steps:
+        """Drop the references of tokens that are over; leave a hint wherever a list waits without one."""
+        held = yield ("get", ("r", address))
+        if held is None:
+            return
+        if listed(held) and held[1]:
+            over = set()
+            for token in sorted({ref.token for ref in held[1]}):
+                if not (yield from self.undecided(token)):
+                    over.add(token)
+            left = [ref for ref in held[1] if ref.token not in over]
+            if over and (yield ("cas", ("r", address), held, refs(*left))):
+                held = refs(*left)
+        if not (listed(held) and held[1]) and self.hints_again and not (yield ("get", ("d", address))):
+            yield ("set", ("d", address), True)
+
+    waits = True
+    area_first = True
+    forgets_unseen = False
+
+    def scrub_token(self, token: str) -> Steps:
+        """Drop what was written late under a token that is over, then forget the token. Staging is reached by the registry only.
+
+        The first look may come at any time, because it reads the area before the branch: a token that is about to become
+        current has no entries yet. To forget the token, its registry record must be old, and must still be the one that was
+        found old: who processes the token stamps it, and its late writers are then to be waited for.
+        """
+        state = yield ("get", ("t", token))
+        late = yield ("scan", ("e", token))
+        if not (yield from self.undecided(token)):
+            if not self.area_first:
+                late = yield ("scan", ("e", token))
+            yield from each(*(("del", key) for key in late))
+        if self.waits:
+            yield ("barrier",)  # `state` is older than the longest operation
+        if state is None or (yield from self.undecided(token)):
+            return
+        left = yield ("scan", ("e", token))
+        yield from each(*(("del", key) for key in left))
+        if self.forgets_unseen:
+            yield ("del", ("t", token))
+        else:
+            yield ("cas", ("t", token), state, None)
+
+    # ---- a closed repository
+
+    def forget_repository(self) -> Steps:
+        """The closed record goes last, when nothing is left and it is older than the longest operation."""
+        if (yield ("get", ("repo",))) != CLOSED:
+            return
+        if self.waits:
+            yield ("barrier",)
+        for kind in ("b", "mc", "md", "t", "r", "e"):
+            if (yield ("scan", (kind,))):
+                return
+        yield ("cas", ("repo",), CLOSED, None)
+
+    # ---- offline: committed history (rule 13)
+
+    gc_order = "blobs references staging heads commits pins"
+    gc_waits = True
+    gc_keeps_unreachable = True
+
+    def gc(self, *expired: str) -> Steps:
+        yield ("set", ("gc",), True)
+        for key in (yield ("scan", ("pin",))):
+            yield ("del", key)
+        for commit in expired:
+            yield ("set", ("x", commit), True)
+        if self.gc_waits:
+            yield ("barrier",)
+        listing: tuple[str, ...] = ()
+        keep: set[str] = set()
+        for what in self.gc_order.split():
+            if what == "blobs":
+                listing = yield ("blobs",)
+            elif what == "references":
+                keep.update(key[1] for key in (yield ("scan", ("r",))))
+            elif what == "staging":
+                for token in (yield ("scan", ("t",))):
+                    for key in (yield ("scan", ("e", token[1]))):
+                        entry = yield ("get", key)
+                        if isinstance(entry, Entry):
+                            keep.add(entry.address)
+            elif what == "heads":  # a head is active, marked or not
+                for key in (yield ("scan", ("b",))):
+                    record = yield ("get", key)
+                    while isinstance(record, Branch):
+                        commit = yield ("get", ("c", record.head))
+                        keep.update(address for _, address in commit.tree)
+                        if self.gc_keeps_unreachable:
+                            break
+                        parent = commit.parents[0] if commit.parents else None
+                        record = record._replace(head=parent) if parent and parent not in expired else None
+            elif what == "commits" and self.gc_keeps_unreachable:
+                for key in (yield ("scan", ("c",))):
+                    if key[1] not in expired:
+                        commit = yield ("get", key)
+                        keep.update(address for _, address in commit.tree)
+            elif what == "pins":
+                keep.update(key[1] for key in (yield ("scan", ("pin",))))
+        for address in listing:
+            if address not in keep:
+                yield ("rm", address)
+        yield ("del", ("gc",))
+
+
+class Proto(Background):
+    """The protocol, whole."""

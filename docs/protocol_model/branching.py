@@ -1,0 +1,249 @@
+"""Flows that decide a token's fate, each in one `cas` of the branch record (rule 3)."""
+
+from __future__ import annotations
+
+from .calls import Do
+from .staging import ATTEMPTS, Staging
+from .store import CLOSED, DELETED, NEW, OPEN, PROCESSED, TOMB, Branch, Closed, Commit, Steps
+
+
+class Branching(Staging):
+    register_first = True
+    one_token = False
+    """Whether every attempt of an operation uses the same new token."""
+
+    def new_token(self, branch: str) -> Steps:
+        """A token for one attempt, in the registry before it can be current."""
+        token = f"{branch}:{self.me}" if self.one_token else f"{branch}:{self.fresh()}"
+        if self.register_first:
+            yield ("set", ("t", token), NEW)
+        return token
+
+    def seal(self, branch: str) -> Steps:
+        """(head, every sealed token), under a new current token; None: no such branch."""
+        while True:
+            record = yield ("open", ("b", branch))
+            if record is None:
+                return None
+            token = yield from self.new_token(branch)
+            sealed = (*record.sealed, record.token)
+            if (yield ("cas", ("b", branch), record, record._replace(token=token, sealed=sealed))):
+                if not self.register_first:
+                    yield ("set", ("t", token), NEW)
+                return record.head, sealed
+
+    answers_exactly = True
+
+    def advance(self, branch: str, base: str, sealed: tuple[str, ...], head: str, fate: str) -> Steps:
+        """Move the head and retire the sealed tokens in one step; whether it landed, now or before a lost reply."""
+        while True:
+            record = yield ("open", ("b", branch))
+            if record is None or record.head != base or record.sealed[: len(sealed)] != sealed:
+                break
+            retired = record.retired + tuple((token, fate) for token in sealed)
+            if (yield ("cas", ("b", branch), record, record._replace(head=head, sealed=record.sealed[len(sealed) :], retired=retired))):
+                if fate != DELETED:
+                    yield ("set", ("l", fate), True)
+                return True
+        return fate != DELETED and self.answers_exactly and (yield from self.landed(fate, branch))
+
+    def commit(self, branch: str, commit: str) -> Steps:
+        sealing = yield from self.seal(branch)
+        if sealing is None:
+            return "404"
+        base, sealed = sealing
+        before = yield ("get", ("c", base))
+        tree = dict(before.tree)
+        for token in sealed:
+            for key in (yield ("scan", ("e", token))):
+                entry = yield ("get", key)
+                if entry == TOMB:
+                    tree.pop(key[2], None)
+                elif entry is not None:
+                    tree[key[2]] = entry.address
+        if frozenset(tree.items()) == before.tree:
+            return "nothing" if (yield from self.advance(branch, base, sealed, base, DELETED)) else "aborted"
+        return (yield from self.write(branch, (base,), tree, before, sealed, commit))
+
+    def write(self, branch: str, parents: tuple, tree: dict, before: Commit, sealed: tuple, commit: str) -> Steps:
+        added = frozenset(tree.values()) - {address for _, address in before.tree}
+        yield ("set", ("c", commit), Commit(parents, frozenset(tree.items()), added, sealed))
+        return "ok" if (yield from self.advance(branch, parents[0], sealed, commit, commit)) else "aborted"
+
+    # ---- merge, revert, cherry-pick
+
+    def merge(self, branch: str, source: str, commit: str) -> Steps:
+        record = yield ("open", ("b", source))
+        if record is None:
+            return "404"
+        return (yield from self.graft(branch, record.head, None, commit))
+
+    def cherry_pick(self, branch: str, picked: str, commit: str) -> Steps:
+        tree = yield from self.named(picked)
+        if isinstance(tree, str):
+            return tree
+        record = yield ("get", ("c", picked))
+        return (yield from self.graft(branch, picked, record.parents[0], commit))  # a merge is picked against its first parent
+
+    def revert(self, branch: str, reverted: str, commit: str) -> Steps:
+        tree = yield from self.named(reverted)
+        if isinstance(tree, str):
+            return tree
+        record = yield ("get", ("c", reverted))
+        return (yield from self.graft(branch, record.parents[0], reverted, commit))
+
+    demands_clean = True
+
+    def graft(self, branch: str, theirs: str, base: str | None, commit: str) -> Steps:
+        """Bring what changed from `base` (None: the merge base, and `theirs` becomes a parent) to `theirs` onto a clean branch."""
+        if (yield ("get", ("x", theirs))):
+            return "410"
+        sealing = yield from self.seal(branch)
+        if sealing is None:
+            return "404"
+        head, sealed = sealing
+        if self.demands_clean:
+            for token in sealed:
+                if (yield ("scan", ("e", token))):
+                    return "dirty"
+        parents = (head,) if base is not None else (head, theirs)
+        if base is None:
+            base = yield from self.merge_base(head, theirs)
+        ours = yield ("get", ("c", head))
+        other = yield ("get", ("c", theirs))
+        origin = yield ("get", ("c", base))
+        tree = three_way(dict(origin.tree), dict(ours.tree), dict(other.tree))
+        if tree is None:
+            return "conflict"
+        if frozenset(tree.items()) == ours.tree:
+            return "nothing" if (yield from self.advance(branch, head, sealed, head, DELETED)) else "aborted"
+        return (yield from self.write(branch, parents, tree, ours, sealed, commit))
+
+    def merge_base(self, one: str, other: str) -> Steps:
+        known = set()
+        while one is not None:
+            known.add(one)
+            record = yield ("get", ("c", one))
+            one = record.parents[0] if record.parents else None
+        while other not in known:
+            record = yield ("get", ("c", other))
+            other = record.parents[0]
+        return other
+
+    # ---- reset, create, delete
+
+    def reset(self, branch: str) -> Steps:
+        record = yield ("open", ("b", branch))
+        if record is None:
+            return "404"
+        first = record.token
+        while True:
+            token = yield from self.new_token(branch)
+            gone = tuple((token, DELETED) for token in (*record.sealed, record.token))
+            if (yield ("cas", ("b", branch), record, record._replace(token=token, sealed=(), retired=record.retired + gone))):
+                return "ok"
+            record = yield ("open", ("b", branch))
+            if not self.one_token and (record is None or first not in (record.token, *record.sealed)):
+                return "ok"  # what was staged then is not any more: by this very call, the reply lost, or by another's
+            if record is None:
+                return "404"
+
+    reserves = True
+
+    def create_branch(self, branch: str, source: str) -> Steps:
+        """`source`: a branch, or a commit's id."""
+        if (yield ("get", ("repo",))) != OPEN:
+            return "404"
+        record = yield ("open", ("b", source))
+        head = source if record is None else record.head
+        tree = yield from self.named(head)
+        if isinstance(tree, str):
+            return tree
+        for _ in range(ATTEMPTS):
+            token = yield from self.new_token(branch)
+            reserved = Closed((), token) if self.reserves else None
+            # first an empty closed record: the write that makes the token current then expects what never comes back, so that it
+            # can neither be made again after the branch was deleted, nor land late
+            if reserved:
+                yield ("cas", ("b", branch), None, reserved)
+            created = yield ("cas", ("b", branch), reserved, Branch(head, token, (), (), token))
+            if not created:
+                standing = yield ("get", ("b", branch))
+                created = yield from self.was_live(token, standing)
+                if not created and isinstance(standing, Branch):
+                    return "409"
+            if not created:
+                yield from self.drain(branch)
+                continue
+            if not self.register_first:
+                yield ("set", ("t", token), NEW)
+            if (yield ("get", ("repo",))) != OPEN:
+                yield from self.close(branch, token)
+                return "404"
+            return "ok"
+        return "busy"
+
+    def was_live(self, token: str, standing: Branch | Closed | None) -> Steps:
+        """Whether a token that was never seen to land became current all the same (its reply was lost). In this order."""
+        if isinstance(standing, Branch) and standing.born == token:
+            return True
+        if standing is not None and any(other == token for other, _ in standing.retired):
+            return True
+        return (yield ("get", ("md", token))) is not None or (yield ("get", ("t", token))) == PROCESSED
+
+    knows_incarnation = True
+
+    def delete_branch(self, branch: str) -> Steps:
+        record = yield ("open", ("b", branch))
+        if record is None:
+            return "404"
+        yield from self.close(branch, record.born)
+        return "ok"
+
+    def close(self, branch: str, born: str) -> Steps:
+        """Retire every token of one incarnation under a closed record; if it is gone, it is closed."""
+        while True:
+            record = yield ("open", ("b", branch))
+            if record is None or (self.knows_incarnation and record.born != born):
+                return
+            gone = tuple((token, DELETED) for token in (*record.sealed, record.token))
+            if (yield ("cas", ("b", branch), record, Closed(record.retired + gone, record.born))):
+                return
+
+    def drain(self, branch: str) -> Steps:
+        """Publish what is retired, then take it off the record; a closed record goes."""
+        record = yield ("get", ("b", branch))
+        if record is None or not (record.retired or isinstance(record, Closed)):
+            return
+        taken: dict[str, tuple[str, ...]] = {}
+        for token, fate in record.retired:
+            taken[fate] = (*taken.get(fate, ()), token)
+        for token in taken.pop(DELETED, ()):
+            yield ("set", ("md", token), True)
+        for commit, tokens in taken.items():
+            yield ("set", ("l", commit), True)
+            yield ("set", ("mc", commit), tokens)
+        yield ("cas", ("b", branch), record, None if isinstance(record, Closed) else record._replace(retired=()))
+
+    # ---- the repository
+
+    def delete_repository(self) -> Steps:
+        yield ("cas", ("repo",), OPEN, CLOSED)
+        names = yield ("scan", ("b",))
+        return Do(("delete_branch", name[1]) for name in names)
+
+
+def three_way(base: dict[str, str], ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str] | None:
+    """The merged tree, or None where both sides changed a path, and not alike."""
+    tree = dict(ours)
+    for path in {*base, *ours, *theirs}:
+        was, mine, other = base.get(path), ours.get(path), theirs.get(path)
+        if other in (was, mine):
+            continue
+        if mine != was:
+            return None
+        if other is None:
+            tree.pop(path, None)
+        else:
+            tree[path] = other
+    return tree

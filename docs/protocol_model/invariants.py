@@ -1,0 +1,185 @@
+"""What must hold: S in every state, L once everything has ended and reaper, scrubber and gc have run to a fixpoint.
+
+S  no live entry (current or sealed token of an existing branch) and no reachable commit names a blob that is gone
+R  a live entry with a reference has it on the list, or its address is committed; one without is committed; a live token
+   is registered, unprocessed, and lives once (what S rests on; not demanded of the seed's protocol or of mutants)
+L  every blob left is named by a live entry or a commit that landed, or held by a live token, or issued
+K  nothing else is left either: no entry, reference, marker, hint or registry key of a token that is over
+C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .store import CLOSED, DEAD, EMPTY, ISSUED, NEW, Branch, Closed, Entry, Ref, Store, listed
+
+Results = dict[str, tuple[tuple[tuple, str], ...]]
+"""By label: each call that ended, and what it answered."""
+
+
+def branches(store: Store) -> Iterator[tuple[str, Branch]]:
+    for key, value in store.kv.items():
+        if key[0] == "b" and isinstance(value, Branch):
+            yield key[1], value
+
+
+def live_tokens(store: Store) -> list[str]:
+    return [token for _, record in branches(store) for token in (record.token, *record.sealed)]
+
+
+def live_entries(store: Store) -> Iterator[tuple[tuple, Entry]]:
+    tokens = set(live_tokens(store))
+    for key, value in store.kv.items():
+        if key[0] == "e" and key[1] in tokens and isinstance(value, Entry):
+            yield key, value
+
+
+def reachable_commits(store: Store) -> set[str]:
+    """Heads, marked or not, and their unmarked ancestors."""
+    heads = {record.head for _, record in branches(store)}
+    found: set[str] = set()
+    todo = list(heads)
+    while todo:
+        commit = todo.pop()
+        if commit in found or (commit not in heads and store.kv.get(("x", commit))):
+            continue
+        found.add(commit)
+        todo += store.kv[("c", commit)].parents
+    return found
+
+
+def landed_addresses(store: Store, *, unmarked: bool = False) -> set[str]:
+    found: set[str] = set()
+    for key in store.kv:
+        if key[0] == "~landed" and not (unmarked and store.kv.get(("x", key[1]))):
+            found |= {address for _, address in store.kv[("c", key[1])].tree}
+    return found
+
+
+def safe(store: Store) -> str | None:
+    for key, entry in live_entries(store):
+        if entry.address not in store.blobs:
+            return f"UNSAFE: {entry.address} is gone but live at {key}"
+    for commit in reachable_commits(store):
+        for path, address in store.kv[("c", commit)].tree:
+            if address not in store.blobs:
+                return f"UNSAFE: {address} is gone but in commit {commit} at {path}"
+    return None
+
+
+def sound(store: Store) -> str | None:
+    committed = landed_addresses(store)
+    for key, entry in live_entries(store):
+        if entry.address in committed:
+            continue
+        held = store.kv.get(("r", entry.address))
+        if entry.id is None or not listed(held) or Ref(key[1], key[2], entry.id) not in held[1]:
+            return f"UNSOUND: {key} = {entry} has no reference: {held}"
+    seen: set[str] = set()
+    for name, record in branches(store):
+        for token in (record.token, *record.sealed, *(token for token, _ in record.retired)):
+            if token in seen:
+                return f"UNSOUND: token {token} lives twice, on {name}"
+            seen.add(token)
+    for token in live_tokens(store):
+        if store.kv.get(("t", token)) != NEW or ("md", token) in store.kv:
+            return f"UNSOUND: token {token} is live and {store.kv.get(('t', token))}"
+    return None
+
+
+def leaked(store: Store) -> str | None:
+    live = {entry.address for _, entry in live_entries(store)} | landed_addresses(store, unmarked=True)
+    for commit in reachable_commits(store):
+        live |= {address for _, address in store.kv[("c", commit)].tree}
+    tokens = set(live_tokens(store))
+    for address in sorted(store.blobs - live):
+        held = store.kv.get(("r", address))
+        if held == ISSUED or (listed(held) and any(ref.token in tokens for ref in held[1])):
+            continue
+        return f"LEAK: {address} is left: {held}"
+    return None
+
+
+def littered(store: Store) -> str | None:
+    tokens = set(live_tokens(store))
+    for key, value in store.kv.items():
+        kind = key[0]
+        if (
+            kind in ("md", "mc")
+            or isinstance(value, Closed)
+            or (kind in ("e", "t") and key[1] not in tokens)
+            or value in (EMPTY, DEAD)
+            or (kind == "r" and listed(value) and any(ref.token not in tokens for ref in value[1]))
+            or (kind == "d" and store.kv.get(("r", key[1])) != ISSUED)
+            or (key == ("repo",) and value == CLOSED)
+            or (value == ISSUED and ("d", key[1]) not in store.kv)
+        ):
+            return f"LITTER: {key} = {value}"
+        if kind in ("b", "t", "r", "e") and ("repo",) not in store.kv:
+            return f"LITTER: the repository is forgotten, but {key} = {value}"
+    return None
+
+
+def truthful(results: Results, start: Store, store: Store, keeps: Iterable[str], somewhere: Iterable[str]) -> str | None:
+    """`start` and the settled `store`. `keeps`, `somewhere`: labels whose acknowledged writes nobody in the scenario may take away."""
+    linked: dict[str, str] = {}
+    for label, calls in results.items():
+        for (name, *args), verdict in calls:
+            if name in ("commit", "merge", "cherry_pick", "revert"):
+                landed = ("~landed", args[-1]) in store.kv
+                if landed != (verdict == "ok"):
+                    return f"LIE: {label} was told {verdict} of {args[-1]}, which {'landed' if landed else 'never landed'}"
+            if name == "link" and verdict == "ok" and linked.setdefault(args[2], label) != label:
+                return f"LIE: {args[2]} was linked by {linked[args[2]]} and by {label}"
+            if label in keeps and name == "copy" and verdict == "404" and look(store, args[0], args[1]) is not None:
+                return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is there"
+            if label in keeps and name == "create_branch" and verdict == "404" and there(start, store, args[1]):
+                return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is there"
+            if label in keeps and verdict == "ok":
+                why = kept(store, name, args)
+                if why:
+                    return f"LIE: {label} was told ok of {name}{tuple(args)}, but {why}"
+            if label in somewhere and verdict == "ok" and name == "upload":
+                for _, address in args[1:]:
+                    if not any((look(store, args[0], path) or "").rstrip("'") == address for path in ("p", "q")):
+                        return f"LIE: {label} was told ok of {address}, but it is nowhere"
+    return None
+
+
+def there(start: Store, store: Store, ref: str) -> bool:
+    """Whether a commit had landed from the start, or a branch was there at the start and is at the end."""
+    return ("~landed", ref) in start.kv or (("b", ref) in start.kv and ("b", ref) in store.kv)
+
+
+def kept(store: Store, name: str, args: list) -> str | None:
+    if name == "create_branch":
+        return None if isinstance(store.kv.get(("b", args[0])), Branch) else "the branch is not there"
+    if name == "upload":
+        wanted = dict(args[1:])
+        branch = args[0]
+    elif name in ("link", "restore"):
+        branch, wanted = args[0], {args[1]: args[2]}
+    elif name in ("copy", "move"):
+        branch, path = (args[2], args[3]) if name == "copy" else (args[0], args[2])
+        if look(store, branch, path) is None:
+            return f"{path} is not there"
+        return f"{args[1]} is still there" if name == "move" and look(store, branch, args[1]) == look(store, branch, path) else None
+    else:
+        return None
+    for path, address in wanted.items():
+        if (look(store, branch, path) or "").rstrip("'") != address:
+            return f"{path} is {look(store, branch, path)}"
+    return None
+
+
+def look(store: Store, branch: str, path: str) -> str | None:
+    """What a reader finds."""
+    record = store.kv.get(("b", branch))
+    if not isinstance(record, Branch):
+        return None
+    for token in (record.token, *reversed(record.sealed)):
+        value = store.kv.get(("e", token, path))
+        if value is not None:
+            return value.address if isinstance(value, Entry) else None
+    return dict(store.kv[("c", record.head)].tree).get(path)

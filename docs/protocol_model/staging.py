@@ -1,0 +1,375 @@
+"""Flows on entries. Each ends with the token check: entries count only under a token that is still current."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .store import DEAD, EMPTY, ISSUED, LOST, TOMB, Branch, Entry, Op, Ref, Retry, Steps, branch_of, each, listed, refs
+
+ATTEMPTS = 4
+
+
+class Source(NamedTuple):
+    """Where a path's address was found."""
+
+    address: str
+    token: str | None
+    """The live token whose entry names it; None: only the head's tree does."""
+    id: str | None
+    head: str | None
+    """The commit whose tree names it, where no entry does."""
+
+
+class Item(NamedTuple):
+    path: str
+    address: str
+    ref: Ref | None
+    """Its reference, already on the list; None: the address is committed."""
+
+    def written(self, token: str) -> Op:
+        return ("swap", ("e", token, self.path), Entry(self.address, self.ref.id if self.ref else None))
+
+
+class Staging(Retry):
+    def __init__(self, me: str = "", *, zero_grace: bool = False) -> None:
+        self.me = me
+        self.zero_grace = zero_grace
+        self._made = 0
+
+    def fresh(self) -> str:
+        """An id that nobody else makes."""
+        self._made += 1
+        return f"{self.me}{self._made}"
+
+    # ---- the list of an address
+
+    def hold(self, address: str, ref: Ref, *, own: bool) -> Steps:
+        """Put a reference on the list. `own`: the address is this operation's, so an emptied list takes it too (rule 5)."""
+        while True:
+            held = yield ("get", ("r", address))
+            if held is None:
+                return "missing"
+            if not listed(held):
+                return "leaving"
+            if not held[1] and not own:
+                return "empty"
+            if (yield ("cas", ("r", address), held, refs(*held[1], ref))):
+                return "held"
+
+    def release(self, address: str, ref: Ref, *, whole_token: bool = False) -> Steps:
+        """Take a reference off the list, or all of its token; who empties the list leaves a due hint."""
+        while True:
+            held = yield ("get", ("r", address))
+            if held == EMPTY:  # perhaps by this very call, the reply lost, so that the hint is still to be left
+                yield ("set", ("d", address), True)
+                return
+            if not listed(held):
+                return
+            left = {other for other in held[1] if other.token != ref.token} if whole_token else held[1] - {ref}
+            if len(left) == len(held[1]):
+                return
+            after = DEAD if self.zero_grace and not left else refs(*left)
+            if (yield ("cas", ("r", address), held, after)):
+                if not left:
+                    yield ("set", ("d", address), True)
+                return
+
+    # ---- entries
+
+    fast_release = True
+
+    def released(self, token: str, path: str, old: Entry | str | None) -> Steps:
+        """Rule 6: what was swapped out under a token that is still current loses exactly its own reference."""
+        if self.fast_release and isinstance(old, Entry) and old.id is not None:
+            yield from self.release(old.address, Ref(token, path, old.id))
+
+    def enter(self, branch: str, items: list[Item], token: str, *, own: bool) -> Steps:
+        """Write the entries, whose references stand, then ONE token check for all (rule 2).
+
+        Where the token moved on, or a swap's reply was lost: a new reference for what is left, and again. "again": start from
+        the source (copies only); "lost": the address is gone and the caller must upload again.
+        """
+        if not items:
+            return "ok"
+        for _ in range(ATTEMPTS):
+            olds = yield from each(*(item.written(token) for item in items))
+            record = yield ("open", ("b", branch))
+            if record is None:
+                return "404"
+            if record.token == token:
+                for item, old in zip(items, olds, strict=True):
+                    yield from self.released(token, item.path, old)
+                items = [item for item, old in zip(items, olds, strict=True) if old is LOST]
+            left = []
+            for item in items:
+                verdict = yield from self.place_again(branch, item, token, record.token, own=own)
+                if isinstance(verdict, Item):
+                    left.append(verdict)
+                elif verdict != "ok":
+                    return verdict
+            if not left:
+                return "ok"
+            items, token = left, record.token
+        return "busy"
+
+    def place_again(self, branch: str, item: Item, before: str, now: str, *, own: bool) -> Steps:
+        """A new reference for an entry that has to be written again; the old one stays until its token is processed."""
+        path, address, ref = item
+        if ref is None:
+            return item
+        if before == now:
+            held = yield ("get", ("r", address))
+            if not (listed(held) and ref in held[1]) and (own or held is not None):
+                record = yield ("open", ("b", branch))
+                if record is not None and record.token == before:
+                    return "ok"  # the swap had landed: only who replaced the entry takes its reference off a live token
+                return "lost" if own else "again"
+        new = Ref(now, path, self.fresh())
+        outcome = yield from self.hold(address, new, own=own)
+        if outcome == "held":
+            return Item(path, address, new)
+        if outcome == "missing":
+            source = yield from self.resolve(branch, path)
+            if source is not None and source.address == address:
+                return "ok"  # committed with the entry in it
+        return "lost" if own else "again"
+
+    def upload(self, branch: str, *items: tuple[str, str]) -> Steps:
+        record = yield ("open", ("b", branch))
+        if record is None:
+            return "404"
+        placed = []
+        for path, address in items:
+            item = yield from self.create(path, address, record.token)
+            if item is None:
+                return "busy"
+            placed.append(item)
+        yield from each(*(("put", item.address) for item in placed))
+        for item in placed:  # a long upload may outlive its token: never placed, so never committed (rule 11)
+            held = yield ("get", ("r", item.address))
+            if not listed(held) or item.ref not in held[1]:
+                yield ("rm", item.address)
+                return "lost"
+        return (yield from self.enter(branch, placed, record.token, own=True))
+
+    def create(self, path: str, address: str, token: str) -> Steps:
+        """The first reference of a new address; another address where it is not sure that this one is new."""
+        for _ in range(ATTEMPTS):
+            item = Item(path, address, Ref(token, path, self.fresh()))
+            if (yield ("cas", ("r", address), None, refs(item.ref))):
+                return item
+            address += "'"
+        return None
+
+    def issue(self, address: str) -> Steps:
+        yield ("set", ("d", address), True)
+        if not (yield ("cas", ("r", address), None, ISSUED)):
+            return "busy"
+        yield ("put", address)
+        return "ok"
+
+    def link(self, branch: str, path: str, address: str) -> Steps:
+        return (yield from self.take(branch, path, address, ISSUED))
+
+    def restore(self, branch: str, path: str, address: str) -> Steps:
+        """Take an address back that is in its grace window."""
+        return (yield from self.take(branch, path, address, EMPTY))
+
+    def take(self, branch: str, path: str, address: str, expected: tuple[Any, ...]) -> Steps:
+        record = yield ("open", ("b", branch))
+        if record is None:
+            return "404"
+        item = Item(path, address, Ref(record.token, path, self.fresh()))
+        if not (yield ("cas", ("r", address), expected, refs(item.ref))):
+            held = yield ("get", ("r", address))
+            if not listed(held) or item.ref not in held[1]:  # it is there if the reply was lost and somebody added to the list since
+                return "409"
+        return (yield from self.enter(branch, [item], record.token, own=True))
+
+    def look(self, record: Branch, path: str) -> Steps:
+        """Source, or None: newest token first, then the head's tree."""
+        for token in (record.token, *reversed(record.sealed)):
+            entry = yield ("get", ("e", token, path))
+            if entry is not None:
+                return Source(entry.address, token, entry.id, None) if entry != TOMB else None
+        commit = yield ("get", ("c", record.head))
+        address = dict(commit.tree).get(path)
+        return Source(address, None, None, record.head) if address else None
+
+    def resolve(self, branch: str, path: str) -> Steps:
+        """Source, or None; read again until the branch record stood still meanwhile."""
+        while True:
+            record = yield ("open", ("b", branch))
+            if record is None:
+                return None
+            found = yield from self.look(record, path)
+            again = yield ("open", ("b", branch))
+            if again is None:
+                return None
+            if again[:3] == record[:3]:
+                return found
+
+    def copy(self, source_branch: str, source_path: str, branch: str, path: str) -> Steps:
+        return (yield from self.copying(branch, (source_branch, source_path, path)))[0]
+
+    def copy_many(self, branch: str, *pairs: tuple[str, str, str]) -> Steps:
+        """pairs: (source branch, source path, path)."""
+        return (yield from self.copying(branch, *pairs))[0]
+
+    checks_heads = True
+
+    def copying(self, branch: str, *pairs: tuple[str, str, str]) -> Steps:
+        """(verdict, the address copied last). Every reference, then every entry, then one token check."""
+        address = None
+        for _ in range(ATTEMPTS):
+            record = yield ("open", ("b", branch))
+            if record is None:
+                return "404", None
+            items = []
+            later = []
+            for pair in pairs:
+                source_branch, source_path, path = pair
+                source = yield from self.resolve(source_branch, source_path)
+                if source is None:
+                    return "404", None
+                ref = None
+                if source.token is None:
+                    if self.checks_heads and (yield ("get", ("x", source.head))):
+                        return "410", None
+                else:
+                    ref = Ref(record.token, path, self.fresh())
+                    outcome = yield from self.hold(source.address, ref, own=False)
+                    if outcome == "missing" and (yield from self.committed_source(source, source_branch, source_path)):
+                        ref = None
+                    elif outcome != "held":
+                        later.append(pair)  # its source has changed
+                        continue
+                items.append(Item(path, source.address, ref))
+                address = source.address
+            verdict = yield from self.enter(branch, items, record.token, own=False)
+            if verdict == "ok":
+                pairs = tuple(later)
+                if not pairs:
+                    return "ok", address
+            elif verdict != "again":
+                return verdict, None
+        return "busy", None
+
+    pins = True
+
+    def committed_source(self, source: Source, branch: str, path: str) -> Steps:
+        """Rule 4: whether a source without reference key is committed: it is, if it still resolves to the same entry.
+
+        While a gc runs, the address is pinned first: the gc may have read the place this copy goes to, and not find any more the
+        place it comes from.
+        """
+        if self.pins and (yield ("get", ("gc",))):
+            yield ("set", ("pin", source.address), True)
+        return (yield from self.resolve(branch, path)) == source
+
+    def copy_from_commit(self, commit: str, source_path: str, branch: str, path: str) -> Steps:
+        tree = yield from self.named(commit)
+        if isinstance(tree, str):
+            return tree
+        record = yield ("open", ("b", branch))
+        if record is None:
+            return "404"
+        address = tree[source_path]
+        return (yield from self.enter(branch, [Item(path, address, None)], record.token, own=False))
+
+    checks_landed = True
+
+    def named(self, commit: str) -> Steps:
+        """The tree of a commit that a caller names by its id: "404" if it never landed, "410" if it is marked."""
+        record = yield ("get", ("c", commit))
+        if record is None or (self.checks_landed and not (yield from self.landed_by_id(commit, record.tokens))):
+            return "404"
+        if (yield ("get", ("x", commit))):
+            return "410"
+        return dict(record.tree)
+
+    def landed_by_id(self, commit: str, tokens: tuple[str, ...]) -> Steps:
+        if (yield ("get", ("l", commit))):
+            return True
+        return bool(tokens) and (yield from self.landed(commit, branch_of(tokens[0])))
+
+    def landed(self, commit: str, branch: str) -> Steps:
+        """Whether a commit was ever the head. Who publishes a branch's `retired` sets the landed mark before taking the tokens
+        off, so one of the two is there if it was, in this order."""
+        record = yield ("get", ("b", branch))
+        if record is not None and any(fate == commit for _, fate in record.retired):
+            yield ("set", ("l", commit), True)
+            return True
+        return (yield ("get", ("l", commit))) is not None
+
+    def delete(self, branch: str, *paths: str) -> Steps:
+        for _ in range(ATTEMPTS):
+            record = yield ("open", ("b", branch))
+            if record is None:
+                return "404"
+            olds = yield from each(*(("swap", ("e", record.token, path), TOMB) for path in paths))
+            again = yield ("open", ("b", branch))
+            if again is None:
+                return "404"
+            if again.token == record.token:
+                for path, old in zip(paths, olds, strict=True):
+                    yield from self.released(record.token, path, old)
+                paths = tuple(path for path, old in zip(paths, olds, strict=True) if old is LOST)
+                if not paths:
+                    return "ok"
+        return "busy"
+
+    deletes_again = True
+
+    def move(self, branch: str, path: str, to: str) -> Steps:
+        verdict, address = yield from self.copying(branch, (branch, path, to))
+        if verdict == "ok":
+            verdict = yield from self.remove(branch, path, address)
+        return verdict
+
+    def remove(self, branch: str, path: str, address: str) -> Steps:
+        """Delete what was copied, and nothing that was written over it since."""
+        owed = False
+        for _ in range(ATTEMPTS):
+            record = yield ("open", ("b", branch))
+            if record is None:
+                return "ok"
+            source = yield from self.look(record, path)
+            if (source is None and not owed) or (source is not None and source.address != address):
+                again = yield ("open", ("b", branch))
+                if again is None or again[:3] == record[:3]:
+                    return "ok"
+                continue
+            mine = Entry(address, source.id) if source is not None and source.token == record.token else None
+            done = yield ("cas", ("e", record.token, path), mine, TOMB)
+            if not done and source is None:
+                return "ok"  # somebody wrote there after the tombstone under the token before
+            again = yield ("open", ("b", branch))
+            if done and again is not None and again.token == record.token:
+                yield from self.released(record.token, path, mine)
+                return "ok"
+            owed = owed or (done and self.deletes_again)  # a commit may have read the token before the tombstone
+        return "busy"
+
+    release_anyway = False
+
+    def reset_paths(self, branch: str, *paths: str) -> Steps:
+        """Drop what is staged at some paths: only under the current token, and a conflict while tokens are sealed."""
+        record = yield ("open", ("b", branch))
+        if record is None:
+            return "404"
+        if record.sealed:
+            return "409"
+        taken = []
+        for path in paths:
+            old = yield ("get", ("e", record.token, path))
+            if old is not None and (yield ("cas", ("e", record.token, path), old, None)):
+                taken.append((path, old))
+        again = yield ("open", ("b", branch))
+        if again is None:
+            return "404"
+        if again.token != record.token and not self.release_anyway:
+            return "409"  # a commit may have seen the entries; their references go when the token is processed
+        for path, old in taken:
+            yield from self.released(record.token, path, old)
+        return "ok"

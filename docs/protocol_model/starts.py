@@ -1,0 +1,80 @@
+"""The stores that scenarios start from, by name. Two branches, main and feat, both at commit c0; tokens main:0 and feat:0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .calls import run
+from .store import EMPTY, ISSUED, NEW, OPEN, Branch, Commit, Entry, Ref, Store, refs
+
+Start = Callable[[type], Store]
+"""The store, made with the protocol's class where calls have led to it."""
+
+
+def world(*staged: tuple[str, str, str], committed: dict[str, str] | None = None, hinted: bool = True) -> Store:
+    """staged: (branch, path, address).
+
+    `hinted`: every address has a due hint from before, as may always be: so hard deletion may look at any of them at any time.
+    """
+    kv: dict[Any, Any] = {("repo",): OPEN}
+    add_commit(kv, "c0", (), committed or {})
+    for branch in ("main", "feat"):
+        token = f"{branch}:0"
+        kv[("b", branch)] = Branch("c0", token, (), (), token)
+        kv[("t", token)] = NEW
+    for branch, path, address in staged:
+        ref = Ref(f"{branch}:0", path, "")
+        kv[("e", ref.token, path)] = Entry(address, ref.id)
+        kv[("r", address)] = refs(*kv.get(("r", address), EMPTY)[1], ref)
+        if hinted:
+            kv[("d", address)] = True
+    return Store(kv, frozenset((committed or {}).values()) | {address for _, _, address in staged})
+
+
+def add_commit(kv: dict[Any, Any], commit: str, parents: tuple[str, ...], tree: dict[str, str]) -> None:
+    before = {address for _, address in kv[("c", parents[0])].tree} if parents else set()
+    kv[("c", commit)] = Commit(parents, frozenset(tree.items()), frozenset(tree.values()) - before, ())
+    kv[("l", commit)] = kv[("~landed", commit)] = True
+
+
+def history(side: dict[str, str] | None = None) -> Store:
+    """c0 {p: P0} <- c1 {q: P1}, both branches at c1; with `side`, feat at c2 on top of it."""
+    store = world(committed={"p": "P0"})
+    kv = dict(store.kv)
+    add_commit(kv, "c1", ("c0",), {"q": "P1"})
+    if side:
+        add_commit(kv, "c2", ("c1",), side)
+    for branch, head in (("main", "c1"), ("feat", "c2" if side else "c1")):
+        kv[("b", branch)] = kv[("b", branch)]._replace(head=head)
+    return Store(kv, store.blobs | {"P1"} | set((side or {}).values()))
+
+
+def unmarked(kind: type) -> Store:
+    """The committer of c1 died between its advance and its landed mark."""
+    return run(STORES["staged"], kind("start."), ("commit", "main", "c1")).apply(("del", ("l", "c1")))[0]
+
+
+STORES: dict[str, Store] = {
+    "empty": world(),
+    "staged": world(("main", "p", "P0")),
+    "staged-feat": world(("feat", "q", "P0")),
+    "unhinted": world(("main", "p", "P0"), hinted=False),
+    "shared": world(("main", "p", "P0"), ("feat", "q", "P0")),
+    "pair": world(("main", "p", "P0"), ("main", "q", "P0")),
+    "two": world(("main", "p", "P0"), ("main", "q", "P5")),
+    "committed": world(committed={"p": "P0"}),
+    "unmerged": world(("feat", "q", "Q1"), committed={"p": "P0"}),
+    "issued": world().having([(("r", "P9"), ISSUED), (("d", "P9"), True)], ["P9"]),
+    "grace": world().having([(("r", "P5"), EMPTY), (("d", "P5"), True)], ["P5"]),
+    "history": history(),
+    "history-side": history({"q": "P1", "z": "P5"}),
+    "history-staged": history().having([(("e", "feat:0", "z"), Entry("P0", None))]),
+}
+
+
+def start(name: str, *calls: tuple[Any, ...]) -> Start:
+    """The named store, after `calls` have run undisturbed."""
+    if name == "unmarked":
+        return unmarked
+    return lambda kind: run(STORES[name], kind("start."), *calls)

@@ -1,0 +1,209 @@
+"""Single-key primitives over one immutable store, the records in it, and the retry layer.
+
+get k · open k (a branch record; closed ones read as absent) · scan prefix -> keys
+set k v · cas k old new (None: absent) · swap k v -> old · del k
+put P · rm P · blobs -> addresses · barrier (waits for the operations that have begun)
+
+("repo",)          OPEN | CLOSED            ("t", token)        "new" | "processed"
+("b", branch)      Branch | Closed          ("c", commit)       Commit
+("e", token, path) Entry | TOMB             ("l", commit)       landed
+("r", address)     ("refs", {Ref}) | ISSUED | DEAD              ("x", commit)  marked by the gc
+("d", address)     due hint                 ("gc",) ("pin", address)           a gc run, and what it must keep
+("mc", commit)     its tokens               ("md", token)       deleted marker
+("~landed", commit) is the explorer's own note of what became a head; no flow reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from random import Random
+from typing import Any, NamedTuple
+
+Key = tuple[str, ...]
+Op = tuple[Any, ...]
+Steps = Generator[Op, Any, Any]
+
+TOMB = "TOMB"
+OPEN, CLOSED = "open", "closed"
+NEW, PROCESSED = "new", "processed"
+DELETED = "deleted"
+"""A retired token's fate, where it is not a commit's id."""
+LOST = "LOST"
+"""The reply did not come; the write landed, or did not."""
+MUTATING = frozenset(("set", "cas", "swap", "del", "put", "rm"))
+
+
+class Ref(NamedTuple):
+    token: str
+    path: str
+    id: str | None
+    """New for every placement, so that releasing one entry's reference can never take off another's."""
+
+
+class Entry(NamedTuple):
+    address: str
+    id: str | None
+    """The id of its reference; None: the address is committed and the entry has no reference."""
+
+
+class Branch(NamedTuple):
+    head: str
+    token: str
+    sealed: tuple[str, ...]
+    """Oldest first."""
+    retired: tuple[tuple[str, str], ...]
+    """(token, DELETED or the commit that took it)."""
+    born: str
+    """The incarnation: the token that the branch was created with."""
+
+
+class Closed(NamedTuple):
+    retired: tuple[tuple[str, str], ...]
+    born: str
+
+
+class Commit(NamedTuple):
+    parents: tuple[str, ...]
+    tree: frozenset[tuple[str, str]]
+    added: frozenset[str]
+    """Addresses that the first parent does not have."""
+    tokens: tuple[str, ...]
+    """The sealed tokens that it was made from."""
+
+
+def refs(*held: Ref) -> tuple[str, frozenset[Ref]]:
+    return ("refs", frozenset(held))
+
+
+EMPTY = refs()
+ISSUED = ("issued",)
+DEAD = ("dead",)
+
+
+def listed(value: Any) -> bool:
+    return value is not None and value[0] == "refs"
+
+
+def branch_of(token: str) -> str:
+    """A token's id says which branch it belongs to."""
+    return token.partition(":")[0]
+
+
+_numbers = Random(1)  # noqa: S311  # fingerprints, not secrets
+_zobrist: dict[Any, int] = {}
+
+
+def number(item: Any) -> int:
+    found = _zobrist.get(item)
+    if found is None:
+        found = _zobrist[item] = _numbers.getrandbits(80)
+    return found
+
+
+class Store:
+    """Immutable: `apply` answers a new store, or this one where nothing changed. `fingerprint` is kept incrementally."""
+
+    __slots__ = ("blobs", "fingerprint", "kv")
+
+    def __init__(self, kv: dict[Key, Any], blobs: frozenset[str], fingerprint: int | None = None) -> None:
+        self.kv = kv
+        self.blobs = blobs
+        if fingerprint is None:
+            fingerprint = 0
+            for item in kv.items():
+                fingerprint ^= number(item)
+            for blob in blobs:
+                fingerprint ^= number(blob)
+        self.fingerprint = fingerprint
+
+    def apply(self, op: Op) -> tuple[Store, Any]:
+        kind = op[0]
+        if kind == "get":
+            return self, self.kv.get(op[1])
+        if kind == "open":
+            value = self.kv.get(op[1])
+            return self, value if isinstance(value, Branch) else None
+        if kind == "cas":
+            if self.kv.get(op[1]) != op[2]:
+                return self, False
+            return self._write(op[1], op[3]), True
+        if kind == "scan":
+            prefix = op[1]
+            size = len(prefix)
+            return self, tuple(sorted(key for key in self.kv if key[:size] == prefix))
+        if kind == "swap":
+            return self._write(op[1], op[2]), self.kv.get(op[1])
+        if kind == "set":
+            return self._write(op[1], op[2]), None
+        if kind == "del":
+            return self._write(op[1], None), None
+        if kind == "put":
+            return self if op[1] in self.blobs else Store(self.kv, self.blobs | {op[1]}, self.fingerprint ^ number(op[1])), None
+        if kind == "rm":
+            return self if op[1] not in self.blobs else Store(self.kv, self.blobs - {op[1]}, self.fingerprint ^ number(op[1])), None
+        if kind == "blobs":
+            return self, tuple(sorted(self.blobs))
+        if kind == "barrier":
+            return self, None
+        raise ValueError(op)
+
+    def _write(self, key: Key, value: Any) -> Store:
+        old = self.kv.get(key)
+        if old == value:
+            return self
+        kv = dict(self.kv)
+        fingerprint = self.fingerprint
+        if old is not None:
+            fingerprint ^= number((key, old))
+        if value is None:
+            del kv[key]
+        else:
+            kv[key] = value
+            fingerprint ^= number((key, value))
+        store = Store(kv, self.blobs, fingerprint)
+        if key[0] == "b" and isinstance(value, Branch) and isinstance(old, Branch) and old.head != value.head:
+            return store._write(("~landed", value.head), True)
+        return store
+
+    def having(self, pairs: Iterable[tuple[Key, Any]], blobs: Iterable[str] = ()) -> Store:
+        """This store with other values at some keys; for scenarios."""
+        return Store({**self.kv, **dict(pairs)}, self.blobs | frozenset(blobs))
+
+
+def each(*ops: Op) -> Steps:
+    """A pipelined batch: one op after the other, each a step of its own; their replies."""
+    replies = []
+    for op in ops:
+        replies.append((yield op))  # noqa: PERF401  # a comprehension cannot yield
+    return replies
+
+
+class Retry:
+    """What stands between a flow and the store: it turns a lost reply into an answer, where an answer can be had."""
+
+    create_again = False
+    """Whether what was to be created is created again after a lost reply. It may have landed, and been deleted and processed
+    since: a token would live again, or an address whose blob is on its way out would be reused. So it is looked for, and where
+    nothing stands the flow is told no, and takes a new name. Other expected values never come back once they are replaced."""
+
+    def retrying(self, steps: Steps) -> Steps:
+        try:
+            op = steps.send(None)
+            while True:
+                reply = yield op
+                while reply is LOST and op[0] in ("set", "del", "put", "rm"):
+                    reply = yield op
+                if reply is LOST and op[0] == "cas":
+                    reply = yield from self._cas_again(op)
+                op = steps.send(reply)  # a swap whose reply was lost goes back to the flow
+        except StopIteration as end:
+            return end.value
+
+    def _cas_again(self, op: Op) -> Steps:
+        _, key, old, new = op
+        if old is None and not self.create_again:
+            return (yield ("get", key)) == new
+        while True:
+            reply = yield op
+            if reply is not LOST:  # looking after it rather than before also finds a first attempt that landed late
+                return reply or (yield ("get", key)) == new

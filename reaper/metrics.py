@@ -1,0 +1,101 @@
+"""What Prometheus may fetch: the summaries' counts per repository, the backlog, the breaker, the last beat."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from reaper.backlog import Backlog
+from reaper.summary import Summary
+from refstore.errors import InvalidSettings, MissingExtra
+
+COUNTED: Final = {
+    "deleted": ("refstore_reaper_deleted_objects", "Objects that the store confirmed as deleted."),
+    "bytes": ("refstore_reaper_deleted_bytes", "Bytes of the deleted objects, as far as their sizes were known."),
+    "missing": ("refstore_reaper_missing_objects", "Addresses that had no object any more."),
+    "failed": ("refstore_reaper_failed_objects", "Objects that the store did not delete; they are tried again."),
+    "released": ("refstore_reaper_released_references", "References taken off their lists."),
+    "expired": ("refstore_reaper_expired_addresses", "Issued addresses that were not linked in time."),
+    "scrubbed": ("refstore_reaper_scrubbed_references", "References of crashed operations that were dropped."),
+    "tokens": ("refstore_reaper_processed_tokens", "Staging tokens processed to their end."),
+    "error_count": ("refstore_reaper_errors", "Units of work that were stopped by an error."),
+}
+"""Field of the summary -> the counter's name and help."""
+
+
+class Metrics(Protocol):
+    def passed(self, repository: str, summary: Summary) -> None: ...
+
+    def backlog(self, repository: str, backlog: Backlog, now_ms: int) -> None: ...
+
+    def breaker(self, repository: str, tripped: bool) -> None: ...
+
+    def beat(self, now_ms: int) -> None: ...
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody reads them, so that what costs to find out is found out."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class NoMetrics:
+    wanted = False
+
+    def passed(self, repository: str, summary: Summary) -> None: ...
+
+    def backlog(self, repository: str, backlog: Backlog, now_ms: int) -> None: ...
+
+    def breaker(self, repository: str, tripped: bool) -> None: ...
+
+    def beat(self, now_ms: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class PrometheusMetrics:
+    """Served over HTTP until closed. Raises MissingExtra, InvalidSettings (the port is taken)."""
+
+    wanted = True
+
+    def __init__(self, host: str, port: int) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+        except ModuleNotFoundError as error:
+            raise MissingExtra("metrics", "serving metrics") from error
+        registry = CollectorRegistry()
+        label = ("repository",)
+        self._counters = {name: Counter(*of, labelnames=label, registry=registry) for name, of in COUNTED.items()}
+        self._due = Gauge("refstore_reaper_due_objects", "Addresses whose time has come.", label, registry=registry)
+        self._oldest = Gauge("refstore_reaper_oldest_due_seconds", "How long the oldest of them has been due.", label, registry=registry)
+        self._tokens = Gauge("refstore_reaper_waiting_tokens", "Tokens whose references are to be released.", label, registry=registry)
+        self._breaker = Gauge("refstore_reaper_breaker_tripped", "1: hard deletion stands still.", label, registry=registry)
+        self._beat = Gauge("refstore_reaper_beat_timestamp_seconds", "When the reaper last showed that it lives.", registry=registry)
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise InvalidSettings(f"metrics cannot be served at {host}:{port} ({error}); choose another reaper.metrics_port") from error
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    def passed(self, repository: str, summary: Summary) -> None:
+        for name, counter in self._counters.items():
+            counter.labels(repository).inc(getattr(summary, name))
+
+    def backlog(self, repository: str, backlog: Backlog, now_ms: int) -> None:
+        self._due.labels(repository).set(backlog.due)
+        self._oldest.labels(repository).set(0 if backlog.oldest_due_ms is None else max(0, now_ms - backlog.oldest_due_ms) / 1000)
+        self._tokens.labels(repository).set(backlog.tokens)
+
+    def breaker(self, repository: str, tripped: bool) -> None:
+        self._breaker.labels(repository).set(int(tripped))
+
+    def beat(self, now_ms: int) -> None:
+        self._beat.set(now_ms / 1000)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,53 @@
+"""The end of a deleted repository: when nothing is left to reap, its KV partitions go, and its name is free.
+
+What was committed stays in its namespace: that is the offline job's to delete. The record moves to `closed-repositories`, where that job
+finds it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from refstore import keys
+from refstore.context import Context
+from refstore.kv.base import ABSENT
+from refstore.records import RepositoryRecord, encode, maybe
+
+LAST: Final = "\U0010ffff"
+"""Sorts behind every name."""
+
+
+def is_drained(ctx: Context, record: RepositoryRecord) -> bool:
+    """Whether the repository is closed, no operation can be under way on it any more, and nothing of it is left to reap."""
+    age_ms = ctx.clock.now_ms() - record.closed_ms
+    if not record.closed_ms or age_ms < ctx.safety.scrub_after_seconds * 1000:
+        return False
+    left = (
+        keys.branches(ctx.repo),
+        keys.committed_tokens(ctx.repo),
+        keys.deleted_tokens(ctx.repo),
+        keys.tokens(ctx.repo),
+        *(keys.references(ctx.repo, shard) for shard in range(keys.SHARDS)),
+    )
+    return not any(ctx.kv.count(partition, limit=1) for partition in left)
+
+
+def retire(ctx: Context, record: RepositoryRecord) -> bool:
+    """Move the record, remove the partitions, free the name, in this order: a crash in between is done again. Whether it was ours."""
+    ctx.kv.set(keys.closed_repository(ctx.repo), encode(record))
+    for partition in (
+        keys.branches(ctx.repo),
+        keys.commits(ctx.repo),
+        keys.landed_commits(ctx.repo),
+        keys.tags(ctx.repo),
+        keys.tokens(ctx.repo),
+        keys.marks(ctx.repo),
+        *(keys.due_shard(ctx.repo, shard) for shard in range(keys.SHARDS)),
+        keys.reaper_states(ctx.repo),
+    ):
+        ctx.kv.delete_range(partition, "", LAST)
+    ctx.kv.delete_range(keys.LEASES, f"{ctx.repo}/", f"{ctx.repo}/{LAST}")
+    key = keys.repository(ctx.name)
+    raw = ctx.kv.get(key)
+    found = maybe(raw, RepositoryRecord)
+    return found is not None and found.id == ctx.repo and ctx.kv.set_if(key, raw, ABSENT)

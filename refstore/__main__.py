@@ -1,0 +1,5 @@
+"""`python -m refstore` is `refstore`."""
+
+from refstore.cli import main
+
+main()

@@ -1,0 +1,202 @@
+"""Data in: upload, stage, issue, link."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from refstore.cli.common import emit, progress, repository_of
+from refstore.cli.files import SourceFile, local_errors, source_file, tree
+from refstore.cli.places import PlacedCommand, is_location, location, place, words
+from refstore.cli.shapes import entry_details, pairs, when
+from refstore.errors import Invalid
+from refstore.flows.uploading import Upload
+from refstore.ids import object_path
+from refstore.objects.base import CHUNK_BYTES
+from refstore.repository import Repository
+
+app = typer.Typer()
+
+BATCH_FILES: Final = 200
+BATCH_BYTES: Final = 64 << 20
+"""Of one call: what shares its round trips and its deadline, and how often the bar moves."""
+
+Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
+ContentType = Annotated[str, typer.Option(metavar="TYPE", help="A media type to remember.")]
+
+
+@app.command("upload", cls=PlacedCommand)
+def upload(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO BRANCH SRC [DST]")],
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="SRC is a folder; DST, a prefix, takes all below it.")] = False,
+    meta: Meta = None,
+    content_type: ContentType = "",
+) -> None:
+    """Upload a file, standard input (-), or a whole folder (-r), and stage it on a branch.
+
+    DST left out is the file's name; ending in a slash, it is the folder to put it in. As a location: refstore upload
+    sales/main/DST SRC.
+
+    \b
+    Example: refstore upload sales main 21.csv 2026/11/21.csv
+             gunzip -c 21.csv.gz | refstore upload sales main - 2026/11/21.csv
+             refstore upload -r sales main ./november 2026/11/
+    """
+    repo_name, branch, source, target = _upload_words(ctx, given)
+    with repository_of(ctx, repo_name) as repo:
+        if recursive:
+            emit(ctx, _upload_tree(repo, branch, Path(source), target, metadata=pairs(meta), content_type=content_type))
+        elif source == "-":
+            if not target or target.endswith("/"):
+                ctx.fail("standard input has no name; give DST")
+            chunks = iter(lambda: sys.stdin.buffer.read(CHUNK_BYTES), b"")
+            emit(ctx, entry_details(target, repo.upload(branch, target, chunks, metadata=pairs(meta), content_type=content_type)))
+        else:
+            file = source_file(Path(source))
+            path = target + file.file.name if not target or target.endswith("/") else target
+            entry = repo.upload(branch, path, file.chunks(), metadata=pairs(meta), content_type=content_type, mtime_ms=file.mtime_ms)
+            emit(ctx, entry_details(path, entry))
+
+
+@app.command("stage", cls=PlacedCommand)
+def stage(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO BRANCH PATH URL")],
+    size_bytes: Annotated[int, typer.Option(min=0, metavar="N", help="How large it is.")],
+    checksum: Annotated[str, typer.Option(metavar="TEXT", help="What is known of its content.")] = "",
+    meta: Meta = None,
+) -> None:
+    """Name an object that lies outside the repository's namespace. refstore never deletes it.
+
+    \b
+    Example: refstore stage sales main old/2019.csv s3://archive/2019.csv --size-bytes 1048576
+    """
+    repo_name, branch, path, url = words(ctx, given, "REPO BRANCH PATH URL")
+    with repository_of(ctx, repo_name) as repo:
+        emit(ctx, entry_details(path, repo.stage(branch, path, url, size_bytes=size_bytes, checksum=checksum, metadata=pairs(meta))))
+
+
+@app.command("issue", cls=PlacedCommand)
+def issue(ctx: typer.Context, given: Annotated[list[str], place("REPO BRANCH PATH")]) -> None:
+    """Get a physical address to write to by other means, and the token that links it, once, to this branch and path.
+
+    Write the data to `url` (that is `file` where the store is a folder, and `put_url`, which needs no credentials, where the
+    store has such), then `refstore link`. What is not linked before it expires is deleted.
+
+    \b
+    Example: refstore issue sales main 2026/11/21.csv --json
+    """
+    repo_name, branch, path = words(ctx, given, "REPO BRANCH PATH")
+    with repository_of(ctx, repo_name) as repo:
+        issued = repo.issue(branch, path)
+        url = f"{repo.context.objects.url.partition('?')[0].rstrip('/')}/{issued.address}"
+        emit(
+            ctx,
+            {
+                "path": issued.path,
+                "address": issued.address,
+                "url": url,
+                "file": _local_file(url),
+                "put_url": _put_url(repo, issued.address),
+                "token": issued.token,
+                "expires": when(issued.expires_ms),
+            },
+        )
+
+
+@app.command("link", cls=PlacedCommand)
+def link(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO BRANCH PATH")],
+    *,
+    token: Annotated[str, typer.Option(metavar="TOKEN", help="What `refstore issue` gave; '-' reads it from standard input.")],
+    size_bytes: Annotated[int | None, typer.Option(min=0, metavar="N", help="What was written; refused if the store differs.")] = None,
+    checksum: Annotated[str, typer.Option(metavar="TEXT", help="What is known of its content.")] = "",
+    meta: Meta = None,
+) -> None:
+    """Stage what was written to an issued address. A token links once.
+
+    \b
+    Example: refstore link sales main 2026/11/21.csv --token "$TOKEN"
+    """
+    repo_name, branch, path = words(ctx, given, "REPO BRANCH PATH")
+    secret = sys.stdin.read().strip() if token == "-" else token  # noqa: S105  # standard input, not a password
+    with repository_of(ctx, repo_name) as repo:
+        entry = repo.link(branch, path, secret, size_bytes=size_bytes, checksum=checksum, metadata=pairs(meta))
+        emit(ctx, entry_details(path, entry))
+
+
+def _upload_words(ctx: typer.Context, given: list[str]) -> list[str]:
+    """(repository, branch, source, target): a location holds the target, and the source comes behind it."""
+    form = "REPO BRANCH SRC [DST]"
+    if not is_location(given[0]):
+        return words(ctx, given, form)
+    target = location(given[0]).path
+    front = given[0].removesuffix(target)
+    return words(ctx, [front, *given[1:], target] if target and len(given) > 1 else [front, *given[1:]], form)
+
+
+def _upload_tree(
+    repo: Repository, branch: str, folder: Path, target: str, *, metadata: dict[str, str], content_type: str
+) -> dict[str, object]:
+    """Every name is checked before anything is uploaded, so that one hostile name does not leave half a tree."""
+    found = [(_below(target, relative), file) for relative, file in tree(folder)]
+    if not found:
+        raise Invalid(f"{folder} holds no files; nothing was uploaded")
+    for path, _ in found:
+        object_path(path)
+    objects = stored = 0
+    with progress("uploading", total=len(found)) as bar:
+        for batch in _batches(found):
+            uploads = [
+                Upload(path=path, body=file.chunks(), metadata=metadata, content_type=content_type, mtime_ms=file.mtime_ms)
+                for path, file in batch
+            ]
+            bar.describe(batch[0][0][-60:])
+            for entry in repo.upload_many(branch, uploads):
+                objects += 1
+                stored += entry.size_bytes
+            bar.advance(len(batch))
+    return {"branch": branch, "prefix": target, "objects": objects, "size_bytes": stored}
+
+
+def _below(target: str, relative: str) -> str:
+    return f"{target.rstrip('/')}/{relative}" if target else relative
+
+
+def _batches(found: list[tuple[str, SourceFile]]) -> Iterator[list[tuple[str, SourceFile]]]:
+    batch: list[tuple[str, SourceFile]] = []
+    size = 0
+    for path, file in found:
+        batch.append((path, file))
+        size += file.size_bytes
+        if len(batch) == BATCH_FILES or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _local_file(url: str) -> str | None:
+    """Where the store is a folder: the file to write, its own folder made for it."""
+    if not url.startswith("file://"):
+        return None
+    file = Path(unquote(urlsplit(url).path))
+    with local_errors():
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return str(file)
+
+
+def _put_url(repo: Repository, address: str) -> str | None:
+    """A presigned URL, where the store has them."""
+    seconds = max(1, int(repo.context.safety.issue_seconds))
+    try:
+        return repo.context.objects.presign_put(address, expires_seconds=seconds)
+    except Invalid:
+        return None

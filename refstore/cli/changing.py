@@ -1,0 +1,184 @@
+"""What is staged, by name: cp, mv, rm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from refstore.cli.common import emit, progress, repository_of
+from refstore.cli.destroying import DryRun, Yes, confirm
+from refstore.cli.places import PlacedCommand, fail, is_location, location, place, words
+from refstore.errors import Invalid, ObjectNotFound
+from refstore.flows.copying import Copy
+from refstore.repository import Repository
+
+app = typer.Typer()
+
+BATCH: Final = 500
+
+Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="The paths are prefixes: everything that starts so.")]
+
+
+class _Way(NamedTuple):
+    """From where to where, in one repository."""
+
+    repository: str
+    source_ref: str
+    source: str
+    branch: str
+    destination: str
+
+
+@app.command("cp", cls=PlacedCommand)
+def cp(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO REF PATH BRANCH [DST]")],
+    recursive: Recursive = False,
+) -> None:
+    """Give an object another name, on this branch or another, without reading its data. REF: a branch, tag or commit.
+
+    DST left out is the same path; ending in a slash, it is the folder to put it in. As locations: refstore cp FROM TO.
+
+    \b
+    Example: refstore cp sales main 2026/11/21.csv dev
+             refstore cp sales/v1/2026/ sales/dev/restored/ -r
+    """
+    way = _way(ctx, given, "REPO REF PATH BRANCH [DST]", recursive=recursive)
+    with repository_of(ctx, way.repository) as repo:
+        emit(ctx, {"branch": way.branch, **_copy(repo, way, recursive=recursive)})
+
+
+@app.command("mv", cls=PlacedCommand)
+def mv(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO BRANCH PATH DST")],
+    recursive: Recursive = False,
+) -> None:
+    """Rename an object on a branch, or, as locations, move it to another branch: copy it, then delete the source.
+
+    A crash in between leaves both names.
+
+    \b
+    Example: refstore mv sales main raw/21.csv 2026/11/21.csv
+             refstore mv sales/dev/raw/ sales/main/raw/ -r
+    """
+    if is_location(given[0]):
+        way = _way(ctx, given, "REPO/BRANCH/PATH REPO/BRANCH/DST", recursive=recursive)
+    else:
+        repo_name, branch, source, destination = words(ctx, given, "REPO BRANCH PATH DST")
+        way = _Way(repo_name, branch, source, branch, destination)
+    with repository_of(ctx, way.repository) as repo:
+        repo.get_branch(way.source_ref)  # a move deletes its source: it must be a branch, not history
+        emit(ctx, {"branch": way.branch, **_copy(repo, way, recursive=recursive, and_delete=True)})
+
+
+@app.command("rm", cls=PlacedCommand)
+def rm(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO BRANCH PATH...")],
+    prefix: Annotated[str | None, typer.Option(metavar="TEXT", help="Everything that starts with this, instead of PATHs.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Delete objects on a branch: staged until it is committed. A prefix is asked about, named paths are not.
+
+    What was never committed can be taken back for a while: see `refstore trash`.
+
+    \b
+    Example: refstore rm sales main a.csv b.csv
+             refstore rm sales main --prefix tmp/ --dry-run
+    """
+    if prefix is not None:
+        repo_name, branch = words(ctx, given, "REPO BRANCH")
+        with repository_of(ctx, repo_name) as repo:
+            _remove_prefix(ctx, repo, branch, prefix, dry_run=dry_run, yes=yes)
+        return
+    repo_name, branch, paths = _paths(ctx, given)
+    with repository_of(ctx, repo_name) as repo:
+        there = repo.stat_many(branch, paths)
+        missing = [path for path in paths if path not in there]
+        if missing:
+            raise ObjectNotFound(f"{missing[0]!r} is not on {branch!r}; nothing was deleted, list it with: refstore ls")
+        if dry_run:
+            emit(ctx, ({"path": path, "size_bytes": entry.size_bytes} for path, entry in there.items()))
+            return
+        repo.delete_many(branch, paths)
+        emit(ctx, {"branch": branch, "deleted": len(paths)})
+
+
+def _remove_prefix(ctx: typer.Context, repo: Repository, branch: str, prefix: str, *, dry_run: bool, yes: bool) -> None:
+    repo.get_branch(branch)
+    if dry_run:
+        found = ((item.path, item.entry) for item in repo.list(branch, prefix=prefix))
+        emit(ctx, ({"path": path, "size_bytes": entry.size_bytes if entry else None} for path, entry in found))
+        return
+    confirm(ctx, f"everything that starts with {prefix!r} on branch {branch!r} goes", yes=yes)
+    emit(ctx, {"branch": branch, "deleted": repo.delete_prefix(branch, prefix)})
+
+
+def _paths(ctx: typer.Context, given: list[str]) -> tuple[str, str, list[str]]:
+    """(repository, branch, paths), each path once: words behind the branch, or locations on one branch."""
+    form = "REPO BRANCH PATH..."
+    if not is_location(given[0]):
+        repo_name, branch, *paths = words(ctx, given, form)
+        return repo_name, branch, list(dict.fromkeys(paths))
+    spelt = [words(ctx, [word], form) for word in given]
+    if len({(item[0], item[1]) for item in spelt}) > 1:
+        fail(ctx, "LOCATION...", "the locations are on more than one branch; give those of one branch at a time")
+    return spelt[0][0], spelt[0][1], list(dict.fromkeys(item[2] for item in spelt))
+
+
+def _way(ctx: typer.Context, given: list[str], form: str, *, recursive: bool) -> _Way:
+    if not is_location(given[0]):
+        return _Way(*words(ctx, given, form))
+    if len(given) != 2 or not is_location(given[1]):
+        fail(ctx, "FROM TO", "a location to copy from needs one to copy to")
+    source, goal = location(given[0]), location(given[1])
+    if source.repository != goal.repository:
+        raise Invalid(f"{source.repository!r} and {goal.repository!r} share no data; download from one and upload to the other")
+    if not source.path and not recursive:
+        fail(ctx, "REPO/REF/PATH REPO/BRANCH/[DST]", "the path to copy is missing")
+    return _Way(source.repository, source.ref, source.path, goal.ref, goal.path)
+
+
+def _copy(repo: Repository, way: _Way, *, recursive: bool, and_delete: bool = False) -> dict[str, object]:
+    """Copy one path, or all with a prefix, batch by batch; the batch's sources go right behind it."""
+    if recursive:
+        wanted: Iterable[Copy] = _renamed(repo, way)
+    else:
+        name = way.source.rsplit("/", 1)[-1]
+        goal = way.destination + name if way.destination.endswith("/") else way.destination or way.source
+        wanted = [Copy(way.source, goal)]
+    count = 0
+    within = way.source_ref == way.branch
+    with progress("moving" if and_delete else "copying") as bar:
+        for batch in _batches(wanted):
+            moves = [item for item in batch if not (within and item.source == item.destination)]
+            if and_delete and within:
+                repo.move_many(way.branch, moves)
+            else:
+                for _ in repo.copy_many(way.source_ref, way.branch, moves):
+                    pass
+                if and_delete:
+                    repo.delete_many(way.source_ref, [item.source for item in moves])
+            count += len(moves)
+            bar.advance(len(batch))
+    if recursive and count == 0:
+        raise ObjectNotFound(f"nothing on {way.source_ref!r} starts with {way.source!r}, or it is where it should go already")
+    return {"moved" if and_delete else "copied": count}
+
+
+def _renamed(repo: Repository, way: _Way) -> Iterator[Copy]:
+    """Each path with the prefix, under its new one. All are read first: what a move adds must not be moved again."""
+    paths = [item.path for item in repo.list(way.source_ref, prefix=way.source)]
+    goal = way.destination or way.source
+    return (Copy(path, goal + path[len(way.source) :]) for path in paths)
+
+
+def _batches(wanted: Iterable[Copy]) -> Iterator[Sequence[Copy]]:
+    rest = iter(wanted)
+    while batch := list(islice(rest, BATCH)):
+        yield batch

@@ -1,0 +1,226 @@
+"""What the commands share: settings, answers on standard output, progress on standard error.
+
+    settings_of(ctx)         the settings in force; the first call also sets up the logs
+    open_lake(ctx)           the lake they name; `repository_of(ctx, name)` one repository of it
+    emit(ctx, answer)        a table for people, JSON with --json; one object or many rows, which may be a generator
+    progress(...)            a bar on standard error, on a terminal only
+
+Commands open their stores here as well, so that every command finds them in one way. Answers are read from the stores
+while they are printed: `emit` stands inside `with open_lake(ctx)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import msgspec
+import typer
+
+from refstore.cli.options import Invocation
+from refstore.errors import InvalidSettings, NotFound
+from refstore.settings import Loaded, Settings, candidate_files, load
+
+if TYPE_CHECKING:
+    from refstore.lake import Lake
+    from refstore.repository import Repository
+
+_TABLE_ROWS: Final = 1000
+"""How many rows are held to find the width of the columns; what follows is laid out by itself."""
+_WIDE: Final = 100_000
+"""The width where there is no terminal: lines are for grep, and are never broken or cut."""
+
+
+def invocation_of(ctx: typer.Context) -> Invocation:
+    return cast(Invocation, ctx.obj)
+
+
+def loaded_of(ctx: typer.Context) -> Loaded:
+    """The settings with their origins. This is where the command reads the environment."""
+    invocation = invocation_of(ctx)
+    if "loaded" not in invocation.cache:
+        import platformdirs
+
+        from refstore import logs
+
+        files = candidate_files(Path.cwd(), platformdirs.user_config_path("refstore", appauthor=False))
+        default_data = platformdirs.user_data_path("refstore", appauthor=False)
+        loaded = load(invocation.flags, os.environ, files, default_data=default_data)
+        logs.configure(loaded.settings.log, sys.stderr)
+        for warning in loaded.warnings:
+            print(f"refstore: warning: {warning}", file=sys.stderr)
+        invocation.cache["loaded"] = loaded
+    return cast(Loaded, invocation.cache["loaded"])
+
+
+def settings_of(ctx: typer.Context) -> Settings:
+    return loaded_of(ctx).settings
+
+
+@contextmanager
+def open_lake(ctx: typer.Context, *, create: bool = False) -> Generator[Lake, None, None]:
+    """The lake that the settings name, for the block. `create`: whether the embedded default may be made; else NotFound."""
+    from refstore.issuance import SigningKey
+    from refstore.lake import Lake
+
+    settings = settings_of(ctx)
+    if settings.data is not None:
+        if create:
+            _make_folder(settings.data)
+        elif not settings.data.is_dir():
+            raise NotFound(f"there is no lake in {settings.data}; make its first repository with: refstore repo create NAME --data DIR")
+    keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
+    with Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake:
+        yield lake
+
+
+@contextmanager
+def repository_of(ctx: typer.Context, name: str) -> Generator[Repository, None, None]:
+    """One repository of the lake, for the block. Raises RepositoryNotFound."""
+    with open_lake(ctx) as lake:
+        yield lake.repository(name)
+
+
+def emit(ctx: typer.Context, answer: object) -> None:
+    """Print an answer: a mapping, named tuple, dataclass or record as one object; any other iterable as its rows."""
+    one = _fields(answer)
+    if invocation_of(ctx).json:
+        if one is not None:
+            print(msgspec.json.format(_json(one), indent=2).decode())
+        else:
+            _print_json_rows(cast(Iterable[object], answer))
+    elif one is not None:
+        _print_table([{"": name.replace("_", " "), " ": value} for name, value in one.items()], header=False)
+    else:
+        rows = (_fields(row) or {"": row} for row in cast(Iterable[object], answer))
+        header = True
+        while page := list(itertools.islice(rows, _TABLE_ROWS)):
+            _print_table(page, header=header)
+            header = False
+
+
+class Progress(Protocol):
+    def advance(self, count: int = 1) -> None: ...
+
+    def describe(self, text: str) -> None:
+        """Replace the words beside the bar."""
+        ...
+
+
+@contextmanager
+def progress(description: str, total: int | None = None) -> Generator[Progress, None, None]:
+    """Progress of the block, on standard error and only if that is a terminal. `total`: None where it is not known."""
+    if not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield _Bar(bars, bars.add_task(description, total=total))
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSettings(f"{folder} cannot be made ({error.strerror}); name another folder with --data") from error
+
+
+class _Silent:
+    def advance(self, count: int = 1) -> None:
+        pass
+
+    def describe(self, text: str) -> None:
+        pass
+
+
+class _Bar:
+    def __init__(self, bars: Any, task: Any) -> None:
+        self._bars = bars
+        self._task = task
+
+    def advance(self, count: int = 1) -> None:
+        self._bars.advance(self._task, count)
+
+    def describe(self, text: str) -> None:
+        self._bars.update(self._task, description=text)
+
+
+def _fields(value: object) -> dict[str, object] | None:
+    """The named fields of a thing that has some."""
+    if isinstance(value, Mapping):
+        return dict(cast(Mapping[str, object], value))
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    as_dict: Callable[[], dict[str, object]] | None = getattr(value, "_asdict", None)  # a named tuple's
+    if as_dict is not None:
+        return as_dict()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    return None
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.encode(_plain(value), enc_hook=str)
+
+
+def _plain(value: object) -> object:
+    """`value` with its named tuples as objects; msgspec would make arrays of them."""
+    named = _fields(value)
+    if named is not None:
+        return {name: _plain(inner) for name, inner in named.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in cast(Iterable[object], value)]
+    return value
+
+
+def _print_json_rows(rows: Iterable[object]) -> None:
+    """An array, written row by row: the answer may be larger than memory. Cut short by an error, it is not valid JSON."""
+    separator = "[\n"
+    for row in rows:
+        print(separator + "  " + _json(row).decode(), end="")
+        separator = ",\n"
+    print("[]" if separator == "[\n" else "\n]")
+
+
+def _print_table(rows: list[dict[str, object]], *, header: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDE, color_system=None)
+    table = Table(box=None, show_header=header, pad_edge=False, header_style="bold")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    for name in columns:
+        number = all(isinstance(row.get(name), int | float | None) and not isinstance(row.get(name), bool) for row in rows)
+        table.add_column(Text(name.replace("_", " ")), justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_shown(row.get(name))) for name in columns))
+    with console.capture() as capture:
+        console.print(table)
+    # On a pipe the padding behind the last column would be noise.
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def _shown(value: object) -> str:
+    """`value` as text that cannot act on a terminal: paths and messages may hold control characters."""
+    match value:
+        case None:
+            text = ""
+        case bool():
+            text = "yes" if value else "no"
+        case dict():
+            text = ", ".join(f"{key}={_shown(inner)}" for key, inner in cast(dict[str, object], value).items())
+        case list() | tuple():
+            text = ", ".join(_shown(inner) for inner in cast(list[object], value))
+        case _:
+            text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

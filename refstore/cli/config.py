@@ -1,0 +1,22 @@
+"""`refstore config`: what is in force, and where each value came from. Secrets are not shown."""
+
+from __future__ import annotations
+
+import typer
+
+from refstore.cli.common import emit, loaded_of
+
+app = typer.Typer()
+
+
+@app.command("config")
+def config(ctx: typer.Context) -> None:
+    """Show every setting in force, and where it came from.
+
+    A value is looked for on the command line, then in REFSTORE_* variables, then in one TOML file (--config,
+    REFSTORE_CONFIG, ./refstore.toml, or refstore.toml in your configuration directory). Passwords and keys are hidden.
+
+    \b
+    Example: refstore config --kv redis://localhost/0 --objects s3://bucket/lake
+    """
+    emit(ctx, loaded_of(ctx).rows())

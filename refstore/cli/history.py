@@ -1,0 +1,199 @@
+"""What was committed: commit, log, diff, merge, revert, cherry-pick."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from typing import Annotated, Final, Literal
+
+import typer
+
+from refstore.cli.common import emit, invocation_of, repository_of
+from refstore.cli.places import PlacedCommand, place, words
+from refstore.cli.shapes import commit_row, milliseconds, pairs
+from refstore.commits.trees import Change
+from refstore.errors import MergeConflict
+from refstore.repository import Repository
+
+app = typer.Typer()
+
+CONFLICTS_SHOWN: Final = 20
+
+Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="What the commit says.")]
+Committer = Annotated[str, typer.Option(metavar="NAME", help="Who made it.")]
+Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
+Date = Annotated[str | None, typer.Option(metavar="DATE", help="When it was made, ISO 8601; left out: now.")]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Even if it changes nothing.")]
+Parent = Annotated[int, typer.Option(min=0, metavar="N", help="Of a merge commit: the parent to compare with, from 1.")]
+
+
+@app.command("commit", cls=PlacedCommand)
+def commit(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO BRANCH")],
+    *,
+    message: Message,
+    committer: Committer = "",
+    meta: Meta = None,
+    date: Date = None,
+    allow_empty: AllowEmpty = False,
+) -> None:
+    """Commit what is staged on a branch.
+
+    \b
+    Example: refstore commit sales main -m "sales of 21 November" --meta source=till
+    """
+    repo_name, branch = words(ctx, given, "REPO BRANCH")
+    with repository_of(ctx, repo_name) as repo:
+        new = repo.commit(branch, message, committer=committer, metadata=pairs(meta), date_ms=milliseconds(date), allow_empty=allow_empty)
+        _emit_commit(ctx, repo, branch, new)
+
+
+@app.command("log", cls=PlacedCommand)
+def log(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO [REF]")],
+    amount: Annotated[int, typer.Option("--amount", "-n", min=1, metavar="N", help="At most so many.")] = 1000,
+    first_parent: Annotated[bool, typer.Option("--first-parent", help="Leave out what merges brought in.")] = False,
+) -> None:
+    """List a ref's commits, newest first. REF: the default branch, if left out.
+
+    \b
+    Example: refstore log sales main -n 5
+             refstore log sales v1
+    """
+    repo_name, ref = words(ctx, given, "REPO [REF]")
+    with repository_of(ctx, repo_name) as repo:
+        found = repo.log(ref or repo.default_branch, first_parent=first_parent)
+        narrow = () if invocation_of(ctx).json else ("parents", "metadata")
+        rows = (commit_row(commit_id, record) for commit_id, record in islice(found, amount))
+        emit(ctx, ({name: value for name, value in row.items() if name not in narrow} for row in rows))
+
+
+@app.command("diff", cls=PlacedCommand)
+def diff(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO LEFT [RIGHT]")],
+    prefix: Annotated[str, typer.Option(help="Only paths that start with this.")] = "",
+) -> None:
+    """List what changed from LEFT's commit to RIGHT's; with one branch, what is staged on it.
+
+    \b
+    Example: refstore diff sales main
+             refstore diff sales main dev
+    """
+    repo_name, left, right = words(ctx, given, "REPO LEFT [RIGHT]")
+    with repository_of(ctx, repo_name) as repo:
+        emit(ctx, (change_row(change) for change in repo.diff(left, right or None, prefix=prefix)))
+
+
+@app.command("merge", cls=PlacedCommand)
+def merge(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO SOURCE BRANCH")],
+    *,
+    message: Message = "",
+    strategy: Annotated[
+        Literal["", "dest-wins", "source-wins"],
+        typer.Option(metavar="dest-wins|source-wins", help="Decide conflicts; left out: report them."),
+    ] = "",
+    squash: Annotated[bool, typer.Option("--squash", help="One commit with one parent.")] = False,
+    committer: Committer = "",
+    meta: Meta = None,
+    date: Date = None,
+    allow_empty: AllowEmpty = False,
+) -> None:
+    """Merge a ref into a branch, three-way. A conflict changes nothing, and names the paths.
+
+    \b
+    Example: refstore merge sales dev main
+             refstore merge sales dev main --strategy source-wins -m "take dev's"
+    """
+    repo_name, source, branch = words(ctx, given, "REPO SOURCE BRANCH")
+    with repository_of(ctx, repo_name) as repo:
+        try:
+            new = repo.merge(
+                source,
+                branch,
+                message,
+                strategy=strategy,
+                squash=squash,
+                committer=committer,
+                metadata=pairs(meta),
+                date_ms=milliseconds(date),
+                allow_empty=allow_empty,
+            )
+        except MergeConflict as conflict:
+            _show_conflicts(ctx, conflict)
+            raise
+        _emit_commit(ctx, repo, branch, new)
+
+
+@app.command("revert", cls=PlacedCommand)
+def revert(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO BRANCH REF")],
+    *,
+    parent: Parent = 0,
+    message: Message = "",
+    committer: Committer = "",
+    allow_empty: AllowEmpty = False,
+) -> None:
+    """Undo a commit by a new one on top of the branch.
+
+    \b
+    Example: refstore revert sales main main~1
+    """
+    repo_name, branch, ref = words(ctx, given, "REPO BRANCH REF")
+    with repository_of(ctx, repo_name) as repo:
+        try:
+            new = repo.revert(branch, ref, parent=parent, message=message, committer=committer, allow_empty=allow_empty)
+        except MergeConflict as conflict:
+            _show_conflicts(ctx, conflict)
+            raise
+        _emit_commit(ctx, repo, branch, new)
+
+
+@app.command("cherry-pick", cls=PlacedCommand)
+def cherry_pick(
+    ctx: typer.Context,
+    given: Annotated[list[str], place("REPO BRANCH REF")],
+    *,
+    parent: Parent = 0,
+    message: Message = "",
+    committer: Committer = "",
+    allow_empty: AllowEmpty = False,
+) -> None:
+    """Do a commit's changes again on top of a branch.
+
+    \b
+    Example: refstore cherry-pick sales main dev~1
+    """
+    repo_name, branch, ref = words(ctx, given, "REPO BRANCH REF")
+    with repository_of(ctx, repo_name) as repo:
+        try:
+            new = repo.cherry_pick(branch, ref, parent=parent, message=message, committer=committer, allow_empty=allow_empty)
+        except MergeConflict as conflict:
+            _show_conflicts(ctx, conflict)
+            raise
+        _emit_commit(ctx, repo, branch, new)
+
+
+def change_row(change: Change) -> dict[str, object]:
+    entry = change.right or change.left
+    return {"change": change.kind.value, "path": change.path, "size_bytes": entry.size_bytes if entry else None}
+
+
+def _emit_commit(ctx: typer.Context, repo: Repository, branch: str, new: str) -> None:
+    commit_id, record = repo.get_commit(new)
+    emit(ctx, {"branch": branch, **commit_row(commit_id, record)})
+
+
+def _show_conflicts(ctx: typer.Context, conflict: MergeConflict) -> None:
+    """With --json the error carries them."""
+    if invocation_of(ctx).json:
+        return
+    for path in conflict.paths[:CONFLICTS_SHOWN]:
+        print(f"conflict: {path!r}", file=sys.stderr)
+    if len(conflict.paths) > CONFLICTS_SHOWN:
+        print(f"conflict: ... and {len(conflict.paths) - CONFLICTS_SHOWN} more", file=sys.stderr)

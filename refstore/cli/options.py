@@ -1,0 +1,87 @@
+"""The options that every command takes, before and after its name: where the stores are, how to answer, what to log.
+
+They are declared once, as a Typer command that is never run, and its parameters are added to each command as it is
+loaded. Their values go into the invocation (`ctx.obj`), not to the command's function; the last one given wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_SETTINGS: Final = {
+    "data": "data",
+    "kv": "kv",
+    "objects": "objects",
+    "config": "config",
+    "log_level": "log.level",
+    "log_format": "log.format",
+}
+"""Which setting an option gives (`refstore/settings.py`)."""
+
+
+@dataclass(slots=True)
+class Invocation:
+    """What was asked for on the command line, beside the command itself."""
+
+    flags: dict[str, object] = field(default_factory=dict[str, object])
+    """By setting name, as `settings.load` takes them."""
+    json: bool = False
+    debug: bool = False
+    cache: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What was made from these once, the settings for one; `refstore.cli.common` keeps it here."""
+
+
+def _keep(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> None:
+    if value is not None and not ctx.resilient_parsing:
+        ctx.obj.flags[_SETTINGS[str(param.name)]] = value
+
+
+def _json(ctx: typer.Context, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.obj.json = True
+
+
+def _debug(ctx: typer.Context, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.obj.debug = True
+
+
+def _option(name: str, metavar: str, help_: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=help_, callback=_keep, expose_value=False, show_default=False)
+
+
+def _switch(name: str, help_: str, callback: Any) -> Any:
+    return typer.Option(name, help=help_, callback=callback, expose_value=False)
+
+
+def _declare(
+    *,
+    data: Annotated[str | None, _option("--data", "DIR", "The embedded default: SQLite and local objects under DIR.")] = None,
+    kv: Annotated[str | None, _option("--kv", "URL", "The key-value store; with --objects.")] = None,
+    objects: Annotated[str | None, _option("--objects", "URL", "The object store; with --kv.")] = None,
+    config: Annotated[str | None, _option("--config", "FILE", "A TOML file of settings.")] = None,
+    log_level: Annotated[str | None, _option("--log-level", "LEVEL", "debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, _option("--log-format", "FORMAT", "auto, console or json.")] = None,
+    json: Annotated[bool, _switch("--json", "Answer in JSON.", _json)] = False,
+    debug: Annotated[bool, _switch("--debug", "Show the traceback of an error.", _debug)] = False,
+) -> None:
+    """Never run: it carries the declarations."""
+
+
+def _declared() -> list[Any]:
+    app = typer.Typer(add_completion=False)
+    app.command()(_declare)
+    return [parameter for parameter in typer.main.get_command(app).params if parameter.name != "help"]
+
+
+def add_to(command: TyperCommand | TyperGroup) -> None:
+    """Give the options to a command, or to a group and everything below it, and plain help: rich's takes three times as long."""
+    command.rich_markup_mode = None
+    command.params.extend(_declared())
+    if isinstance(command, TyperGroup):
+        for inner in command.commands.values():
+            add_to(cast(TyperCommand | TyperGroup, inner))

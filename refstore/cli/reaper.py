@@ -1,0 +1,299 @@
+"""`refstore reaper`: run it, see how it does, and let it go on; `refstore why`: what became of a physical address."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
+from refstore.cli.destroying import Yes, confirm
+from refstore.cli.places import PlacedCommand, place, words
+from refstore.cli.shapes import when
+from refstore.errors import RepositoryNotFound
+from refstore.settings import ReaperSettings
+
+if TYPE_CHECKING:
+    from reaper.metrics import Metrics
+    from reaper.rehearsal import WouldGo
+    from reaper.summary import Summary
+
+app = typer.Typer()
+group = typer.Typer(invoke_without_command=True)
+app.add_typer(group, name="reaper")
+
+STOPPED = 4
+"""The exit code of a run that left something because the breaker holds it back."""
+
+
+@group.callback()
+def reaper(
+    ctx: typer.Context,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Until nothing is due, then end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what --once would delete, and touch nothing.")] = False,
+    repository: Annotated[list[str] | None, typer.Option(metavar="REPO", help="Only this one; may be given several times.")] = None,
+    grace_seconds: Annotated[float | None, typer.Option(min=0, metavar="N", help="For this run, whatever the repositories say.")] = None,
+    rate: Annotated[float | None, typer.Option(min=0, metavar="N", help="At most so many objects a second.")] = None,
+    scrub: Annotated[bool, typer.Option("--scrub", help="Look for what crashes left behind now, not when its time comes.")] = False,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Serve Prometheus metrics on loopback.")
+    ] = None,
+) -> None:
+    """Delete what nobody names any more: for ever, or with --once until nothing is due.
+
+    Any number of reapers may run, on any machines. SIGTERM ends one after the batch in hand. The exit code is 0 if all went well,
+    4 if the breaker holds deletions back, 5 if a store did not answer, 6 if something could not be read.
+
+    \b
+    Example: refstore reaper --once --dry-run
+             refstore reaper --once --grace-seconds 0 --repository sales
+             refstore reaper status
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    settings = _settings(settings_of(ctx).reaper, grace_seconds, rate, metrics_port)
+    with _stopping() as should_stop:
+        if dry_run:
+            _rehearse(ctx, settings, repository or [], scrub, should_stop)
+        else:
+            _run(ctx, settings, repository or [], scrub, once, should_stop)
+
+
+@group.command("status")
+def status(
+    ctx: typer.Context,
+    repository: Annotated[str | None, typer.Option(metavar="REPO", help="Only this one.")] = None,
+) -> None:
+    """Show who reaps, what waits to be deleted, and where deletion stands still, and why.
+
+    \b
+    Example: refstore reaper status --json
+    """
+    from reaper import breaker
+    from reaper.status import status as read
+
+    with open_lake(ctx) as lake:
+        if repository is not None:
+            lake.repository(repository)
+        found = read(lake, repository=repository)
+    if invocation_of(ctx).json:
+        emit(ctx, {"reapers": found.reapers, "repositories": found.repositories})
+        return
+    reapers = [
+        {
+            "reaper": item.reaper,
+            "alive": item.alive,
+            "since": when(item.started_ms),
+            "last_seen": when(item.beat_ms),
+            "passes": item.cycles,
+            "deleted": item.deleted,
+            "bytes": item.bytes,
+            "errors": item.errors,
+        }
+        for item in found.reapers
+    ]
+    if reapers:
+        emit(ctx, reapers)
+    else:
+        typer.echo("No reaper runs.")
+    typer.echo()
+    emit(
+        ctx,
+        [
+            {
+                "repository": item.repository,
+                "due": item.due,
+                "oldest_due": when(item.oldest_due_ms),
+                "in_grace": item.in_grace,
+                "tokens_waiting": item.tokens,
+                "deletion": "STANDS STILL" if item.stopped else "goes on",
+                "deleted": when(item.closed_ms),
+            }
+            for item in found.repositories
+        ],
+    )
+    for item in found.repositories:
+        if item.stopped or item.error:
+            typer.echo(f"\n{item.repository}: {item.error or item.stopped}; {breaker.advice(item.repository)}")
+
+
+@group.command("resume")
+def resume(
+    ctx: typer.Context,
+    repo_name: Annotated[str, typer.Argument(metavar="REPO")],
+    *,
+    seconds: Annotated[float | None, typer.Option("--for", min=1, metavar="SECONDS", help="For so long.")] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, metavar="N", help="For so many objects.")] = None,
+    yes: Yes = False,
+) -> None:
+    """Let hard deletion go on that the breaker stopped: for an hour, for --for SECONDS, or for --count N objects.
+
+    \b
+    Example: refstore reaper resume sales --count 50000
+    """
+    from reaper import breaker
+
+    with repository_of(ctx, repo_name) as repo:
+        reason = breaker.explain(breaker.read(repo.context.kv, repo.context.repo))
+        if not reason:
+            typer.echo(f"Hard deletion of {repo_name} goes on already.", err=True)
+            return
+        confirm(ctx, f"{reason}; deletion will go on", yes=yes)
+        state = breaker.resume(repo.context, seconds=3600.0 if seconds is None and count is None else seconds, objects=count)
+        emit(ctx, {"repository": repo_name, "until": when(state.let_until_ms or None), "objects": state.let_objects or None})
+
+
+@app.command("why", cls=PlacedCommand)
+def why(ctx: typer.Context, given: Annotated[list[str], place("REPO ADDRESS")]) -> None:
+    """Say what is known of a physical address: who names it, or when it was deleted, and why.
+
+    \b
+    Example: refstore why sales data/2026112107/01jd3v...
+    """
+    from reaper.why import why as look
+
+    repo_name, address = words(ctx, given, "REPO ADDRESS")
+    with repository_of(ctx, repo_name) as repo:
+        found = look(repo.context, address)
+        view = found.view
+        emit(
+            ctx,
+            {
+                "address": view.address,
+                "state": view.state.value,
+                "since": when(view.since_ms),
+                "cause": view.cause,
+                "named_by": [f"{name.branch} {name.path} ({name.state.value})" for name in view.references],
+                "deletions": [
+                    {
+                        "at": when(event.at_ms),
+                        "outcome": event.outcome,
+                        "cause": event.doomed.cause,
+                        "token": event.doomed.token,
+                        "path": event.doomed.path,
+                        "size_bytes": event.doomed.size_bytes,
+                        "reaper": event.reaper,
+                        "reason": event.reason,
+                    }
+                    for event in found.events
+                ],
+            },
+        )
+
+
+def _run(
+    ctx: typer.Context, settings: ReaperSettings, repositories: list[str], scrub: bool, once: bool, should_stop: Callable[[], bool]
+) -> None:
+    from reaper.daemon import Reaper
+
+    with open_lake(ctx) as lake:
+        for name in repositories:
+            _check_known(lake.all_repositories(prefix=name), name)
+        metrics = _metrics(settings)
+        try:
+            with Reaper(lake, settings, repositories=repositories, scrub_now=scrub, metrics=metrics) as daemon:
+                done = daemon.run_once(should_stop) if once else daemon.run(should_stop)
+        finally:
+            if metrics is not None:
+                metrics.close()
+    _report(ctx, done)
+    if once:
+        raise typer.Exit(_exit_code(done))
+
+
+def _rehearse(ctx: typer.Context, settings: ReaperSettings, repositories: list[str], scrub: bool, should_stop: Callable[[], bool]) -> None:
+    from reaper.rehearsal import rehearse
+
+    would: list[dict[str, object]] = []
+
+    def tell(item: WouldGo) -> None:
+        row: dict[str, object] = {
+            "repository": item.repository,
+            "address": item.doomed.address,
+            "path": item.doomed.path,
+            "cause": item.doomed.cause,
+            "size_bytes": item.doomed.size_bytes,
+        }
+        if invocation_of(ctx).json:
+            would.append(row)
+        else:
+            typer.echo(f"would delete {item.repository} {item.doomed.address}  {item.doomed.path!r}  ({item.doomed.cause})")
+
+    with open_lake(ctx) as lake:
+        for name in repositories:
+            _check_known(lake.all_repositories(prefix=name), name)
+        done = rehearse(lake, settings, repositories=repositories, scrub_now=scrub, tell=tell, should_stop=should_stop)
+    if invocation_of(ctx).json:
+        emit(ctx, {"would_delete": would, "summary": _counts(done)})
+    else:
+        _report(ctx, done)
+        typer.echo("This was a dry run: nothing was changed.", err=True)
+    raise typer.Exit(_exit_code(done))
+
+
+def _check_known(found: Iterable[tuple[str, object]], name: str) -> None:
+    if not any(other == name for other, _ in found):
+        raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
+
+
+def _settings(settings: ReaperSettings, grace_seconds: float | None, rate: float | None, metrics_port: int | None) -> ReaperSettings:
+    changes = {"grace_override_seconds": grace_seconds, "rate_per_second": rate, "metrics_port": metrics_port}
+    return replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]  # by name
+
+
+def _metrics(settings: ReaperSettings) -> Metrics | None:
+    if not settings.metrics_port:
+        return None
+    from reaper.metrics import PrometheusMetrics
+
+    return PrometheusMetrics(settings.metrics_host, settings.metrics_port)
+
+
+def _counts(done: Summary) -> dict[str, object]:
+    counts: dict[str, object] = {name: value for name, value in asdict(done).items() if name != "errors"}
+    counts["errors"] = [error._asdict() for error in done.errors]
+    return counts
+
+
+def _report(ctx: typer.Context, done: Summary) -> None:
+    """What was done: every count in JSON; for people, those that are not nothing."""
+    counts = _counts(done)
+    if invocation_of(ctx).json:
+        emit(ctx, counts)
+        return
+    emit(ctx, {name: value for name, value in counts.items() if name == "deleted" or (value and name not in ("errors", "more"))})
+    for error in done.errors:
+        typer.echo(f"stopped: {error.repository} {error.unit}: {error.message}", err=True)
+
+
+def _exit_code(done: Summary) -> int:
+    if done.corrupt:
+        return 6
+    if done.unavailable:
+        return 5
+    if done.error_count:
+        return 1
+    return STOPPED if done.held_back else 0
+
+
+@contextmanager
+def _stopping() -> Generator[Callable[[], bool], None, None]:
+    """Whether SIGTERM or SIGINT came; a second one ends the process at once."""
+    asked = False
+
+    def stop(number: int, _frame: object) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {int(number): signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,99 @@
+"""`refstore repo`: create, list, show, delete repositories."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from refstore.cli.branch import branch_row
+from refstore.cli.common import emit, open_lake
+from refstore.cli.destroying import DryRun, Yes, confirm
+from refstore.cli.shapes import pairs, when
+from refstore.ids import RepositoryName
+from refstore.records import RepositoryRecord
+from refstore.redaction import redact_url
+
+app = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The repository.")]
+
+
+@app.callback()
+def repo() -> None:
+    """Create, list, show and delete repositories."""
+
+
+@app.command("create")
+def create(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="3 to 63 of a-z, 0-9 and '-'.")],
+    *,
+    namespace: Annotated[str | None, typer.Option(metavar="URL", help="Where its data lies; left out: below the lake's objects.")] = None,
+    default_branch: Annotated[str, typer.Option(metavar="NAME", help="The branch it starts with.")] = "main",
+    grace_seconds: Annotated[int | None, typer.Option(min=0, metavar="N", help="Its own grace window; left out: the reaper's.")] = None,
+    meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")] = None,
+) -> None:
+    """Make an empty repository.
+
+    \b
+    Example: refstore repo create sales
+             refstore repo create sales --namespace s3://bucket/sales --grace-seconds 3600
+    """
+    with open_lake(ctx, create=True) as lake:
+        made = lake.create_repository(
+            name, namespace=namespace, default_branch=default_branch, metadata=pairs(meta), grace_seconds=grace_seconds
+        )
+        emit(ctx, _row(made.name, made.record))
+
+
+@app.command("list")
+def list_(ctx: typer.Context, prefix: Annotated[str, typer.Option(help="Only names that start with this.")] = "") -> None:
+    """List the repositories.
+
+    \b
+    Example: refstore repo list --json
+    """
+    with open_lake(ctx) as lake:
+        emit(ctx, (_row(name, record) for name, record in lake.repositories(prefix=prefix)))
+
+
+@app.command("show")
+def show(ctx: typer.Context, name: Name) -> None:
+    """Show a repository: its id, namespace and settings.
+
+    \b
+    Example: refstore repo show sales
+    """
+    with open_lake(ctx) as lake:
+        found = lake.repository(name)
+        grace = found.context.grace_seconds
+        emit(ctx, {**_row(found.name, found.record), "id": found.record.id, "grace_seconds": grace, "metadata": found.record.metadata})
+
+
+@app.command("delete")
+def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Delete a repository. The reaper then takes what was never committed; committed data stays for the offline job.
+
+    The name is free again once the reaper has drained it.
+
+    \b
+    Example: refstore repo delete sales --dry-run
+    """
+    with open_lake(ctx) as lake:
+        found = lake.repository(name)
+        if dry_run:
+            emit(ctx, (branch_row(found, branch, record) for branch, record in found.branches()))
+            return
+        confirm(ctx, f"repository {name!r} and all its branches go", yes=yes)
+        lake.delete_repository(name)
+        emit(ctx, {"repository": name, "deleted": True})
+
+
+def _row(name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:
+    return {
+        "repository": name,
+        "default_branch": record.default_branch,
+        "namespace": redact_url(record.namespace),
+        "created": when(record.created_ms),
+    }

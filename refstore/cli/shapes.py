@@ -1,0 +1,63 @@
+"""What answers look like: the same names for the same things in every command, for people and in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import typer
+
+from refstore.errors import Invalid
+from refstore.ids import CommitId
+from refstore.records import Commit, Entry
+
+
+def when(at_ms: int | None) -> str | None:
+    """A time as ISO 8601, in UTC, to the second."""
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def entry_row(path: str, entry: Entry) -> dict[str, object]:
+    return {"path": path, "size_bytes": entry.size_bytes, "mtime": when(entry.mtime_ms), "address": entry.address}
+
+
+def entry_details(path: str, entry: Entry) -> dict[str, object]:
+    return {
+        **entry_row(path, entry),
+        "checksum": entry.checksum,
+        "content_type": entry.content_type,
+        "metadata": entry.metadata,
+    }
+
+
+def commit_row(commit_id: CommitId, commit: Commit) -> dict[str, object]:
+    return {
+        "commit": commit_id,
+        "date": when(commit.created_ms),
+        "committer": commit.committer,
+        "message": commit.message,
+        "parents": list(commit.parents),
+        "metadata": commit.metadata,
+    }
+
+
+def pairs(given: Iterable[str] | None) -> dict[str, str]:
+    """`key=value` options as a mapping."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{text!r} is not key=value")
+        found[key] = value
+    return found
+
+
+def milliseconds(date: str | None) -> int | None:
+    """An ISO 8601 date or time, UTC where it does not say, as the records keep it. Raises Invalid."""
+    if not date:
+        return None
+    try:
+        at = datetime.fromisoformat(date)
+    except ValueError:
+        raise Invalid(f"{date!r} is not a date; write it as 2026-11-21 or 2026-11-21T07:00:00Z") from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)

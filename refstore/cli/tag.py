@@ -1,0 +1,66 @@
+"""`refstore tag`: create, list, delete tags."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from refstore.cli.common import emit, repository_of
+from refstore.cli.destroying import DryRun, Yes, confirm
+from refstore.cli.places import PlacedCommand, place, words
+from refstore.cli.shapes import when
+
+app = typer.Typer(no_args_is_help=True)
+
+Place = Annotated[list[str], place("REPO TAG")]
+
+
+@app.callback()
+def tag() -> None:
+    """Create, list and delete tags: names of commits that do not move."""
+
+
+@app.command("create", cls=PlacedCommand)
+def create(ctx: typer.Context, given: Annotated[list[str], place("REPO TAG [REF]")]) -> None:
+    """Name a ref's commit; left out, it is the default branch's.
+
+    \b
+    Example: refstore tag create sales v1 main
+    """
+    repo_name, name, source = words(ctx, given, "REPO TAG [REF]")
+    with repository_of(ctx, repo_name) as repo:
+        emit(ctx, {"tag": name, "commit": repo.create_tag(name, source or repo.default_branch)})
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    repo_name: Annotated[str, typer.Argument(metavar="REPO")],
+    prefix: Annotated[str, typer.Option(help="Only names that start with this.")] = "",
+) -> None:
+    """List the tags.
+
+    \b
+    Example: refstore tag list sales
+    """
+    with repository_of(ctx, repo_name) as repo:
+        emit(ctx, ({"tag": name, "commit": found.commit, "created": when(found.created_ms)} for name, found in repo.tags(prefix=prefix)))
+
+
+@app.command("delete", cls=PlacedCommand)
+def delete(ctx: typer.Context, given: Place, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Delete a tag. Its commit stays, as long as another name or the retention rules keep it.
+
+    \b
+    Example: refstore tag delete sales v1 --yes
+    """
+    repo_name, name = words(ctx, given, "REPO TAG")
+    with repository_of(ctx, repo_name) as repo:
+        if dry_run:
+            found = [record.commit for other, record in repo.tags(prefix=name) if other == name]
+            emit(ctx, ({"tag": name, "commit": commit} for commit in found))
+            return
+        confirm(ctx, f"tag {name!r} goes", yes=yes)
+        repo.delete_tag(name)
+        emit(ctx, {"tag": name, "deleted": True})

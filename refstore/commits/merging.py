@@ -1,0 +1,104 @@
+"""Three-way merge: what `theirs` changed since `base`, brought onto `ours`.
+
+Path by path, in order: what theirs did not change stays as ours has it. What theirs changed is taken if ours still has what base
+had. If ours has what theirs has, both came to the same and nothing is to do. Otherwise they conflict, and the strategy decides.
+
+Two entries are *the same thing* here if address, checksum, metadata and content type are equal. An own address is written once, so
+it alone says which bytes; the checksum tells versions of a foreign address apart. Size follows from the bytes, and the time of
+modification is when it was put, not what it is. (`apply` and `diff` compare all fields: there a new time is a change.)
+
+Only what theirs changed is looked up in ours: the cost is that of `diff(base, theirs)`, whatever else ours did. A revert of a
+commit is a merge with that commit as base and its parent as theirs; a cherry-pick the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from refstore.commits.diffing import Change
+from refstore.errors import MergeConflict
+from refstore.records import Entry
+
+BATCH: Final = 1000
+"""Changes looked up in ours together."""
+CONFLICTS_MAX: Final = 100
+"""How many paths MergeConflict carries; `merge` gives all of them."""
+
+
+class Strategy(Enum):
+    NONE = "none"
+    """Conflicts are reported."""
+    OURS = "dest-wins"
+    """In a conflict ours stays."""
+    THEIRS = "source-wins"
+    """In a conflict theirs is taken."""
+
+
+class Take(NamedTuple):
+    """To be applied to ours."""
+
+    path: str
+    entry: Entry | None
+
+
+class Conflict(NamedTuple):
+    """Both changed it since base, to different things. None: it is not there."""
+
+    path: str
+    base: Entry | None
+    ours: Entry | None
+    theirs: Entry | None
+
+
+class Readable(Protocol):
+    """What of `Trees` a merge needs."""
+
+    def diff(self, left: str, right: str) -> Iterator[Change]: ...
+
+    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]: ...
+
+
+def same(left: Entry | None, right: Entry | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return (left.address, left.checksum, left.metadata, left.content_type) == (
+        right.address,
+        right.checksum,
+        right.metadata,
+        right.content_type,
+    )
+
+
+def merge(trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy) -> Iterator[Take | Conflict]:
+    """In path order."""
+    changed = trees.diff(base, theirs)
+    while batch := list(islice(changed, BATCH)):
+        present = trees.get_many(ours, [change.path for change in batch])
+        for path, _kind, old, new in batch:
+            mine = present.get(path)
+            if same(mine, new):
+                continue
+            if same(mine, old) or strategy is Strategy.THEIRS:
+                yield Take(path, new)
+            elif strategy is Strategy.NONE:
+                yield Conflict(path, old, mine, new)
+
+
+def merge_changes(trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy) -> Iterator[tuple[str, Entry | None]]:
+    """Raises MergeConflict before the first change is given out, so that nothing is written in vain."""
+    if strategy is Strategy.NONE:
+        conflicts = (step.path for step in merge(trees, base, ours, theirs, strategy) if isinstance(step, Conflict))
+        paths = tuple(islice(conflicts, CONFLICTS_MAX))
+        if paths:
+            more = " or more" if next(conflicts, None) is not None else ""
+            raise MergeConflict(
+                f"{len(paths)}{more} paths were changed on both sides, {paths[0]!r} among them; choose source-wins or dest-wins, or"
+                " make them equal first",
+                paths,
+            )
+    for step in merge(trees, base, ours, theirs, strategy):
+        if isinstance(step, Take):
+            yield step

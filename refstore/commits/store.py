@@ -1,0 +1,88 @@
+"""Ranges, metaranges and listings in the object store: written once, verified on every read, cached while decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+from refstore.clock import Clock
+from refstore.commits import metaranges, names, ranges
+from refstore.commits.cache import Cache
+from refstore.commits.columns import Rows
+from refstore.commits.metaranges import Metarange, RangeRow
+from refstore.errors import ObjectNotFound
+from refstore.ids import Ids
+from refstore.objects.base import ObjectStore
+
+RANGES_CACHE_BYTES: Final = 64 << 20
+"""About 300,000 decoded entries."""
+METARANGES_CACHE_BYTES: Final = 32 << 20
+"""About 100,000 range rows: trees of 100 million entries together."""
+
+_ROW_BYTES: Final = 200
+"""What a decoded range row takes besides its paths."""
+
+
+class TreeStore:
+    """Thread-safe."""
+
+    def __init__(self, objects: ObjectStore, ids: Ids, clock: Clock, *, ranges_cache_bytes: int, metaranges_cache_bytes: int) -> None:
+        self._objects = objects
+        self._ids = ids
+        self._clock = clock
+        self._ranges: Cache[Rows] = Cache(ranges_cache_bytes)
+        self._metaranges: Cache[Metarange] = Cache(metaranges_cache_bytes)
+
+    def suffix(self) -> str:
+        """A new object's. Drawn by the operation's own thread, so that a simulated run can be repeated."""
+        return self._ids.unique(self._clock.now_ms())
+
+    def range(self, range_id: str) -> Rows:
+        """Raises CorruptRange, ObjectsUnavailable."""
+        found = self._ranges.get(range_id)
+        if found is None:
+            found = ranges.decode(range_id, self.read(names.RANGES, range_id))
+            self._ranges.put(range_id, found, found.nbytes)
+        return found
+
+    def metarange(self, metarange_id: str) -> Metarange:
+        """Raises CorruptRange, ObjectsUnavailable."""
+        if not metarange_id:
+            return metaranges.EMPTY
+        found = self._metaranges.get(metarange_id)
+        if found is None:
+            found = metaranges.decode(metarange_id, self.read(names.METARANGES, metarange_id))
+            self._keep(metarange_id, found)
+        return found
+
+    def put_range(self, row: RangeRow, body: bytes) -> None:
+        self._objects.put(names.key(names.RANGES, row.id), body)
+
+    def put_metarange(self, metarange: Metarange) -> str:
+        """Its id; '' if it is empty."""
+        if not metarange.rows:
+            return ""
+        metarange_id = names.new_id(metarange.content_hash, self.suffix())
+        self._objects.put(names.key(names.METARANGES, metarange_id), metaranges.encode(metarange))
+        self._keep(metarange_id, metarange)  # the next commit's base
+        return metarange_id
+
+    def read(self, folder: str, object_id: str) -> bytes:
+        try:
+            return self._objects.read(names.key(folder, object_id))
+        except ObjectNotFound as error:
+            raise names.damaged(folder, object_id, "it is not in the object store") from error
+
+    def chunks(self, folder: str, object_id: str) -> Iterator[bytes]:
+        """`read` for what may be large."""
+        try:
+            yield from self._objects.get(names.key(folder, object_id))
+        except ObjectNotFound as error:
+            raise names.damaged(folder, object_id, "it is not in the object store") from error
+
+    def put_listing(self, listing_id: str, body: BinaryIO) -> None:
+        self._objects.put(names.key(names.ADDED, listing_id), body)
+
+    def _keep(self, metarange_id: str, metarange: Metarange) -> None:
+        weight_bytes = sum(_ROW_BYTES + len(row.first_path) + len(row.last_path) for row in metarange.rows)
+        self._metaranges.put(metarange_id, metarange, weight_bytes)

@@ -1,0 +1,84 @@
+"""A few threads for object requests, started only when there is more than one request to make.
+
+Most commits write one range: a pool would cost them more than it saves. So the first job is held back until a second one
+comes, or until its result is wanted, and then runs in the caller.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Generic, ParamSpec, TypeVar
+
+T = TypeVar("T")
+A = TypeVar("A")
+P = ParamSpec("P")
+
+
+class Job(Generic[T]):
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work: Callable[[], T] | None = work
+        """Let go once it runs: a result may be kept for long, what it was made from must not be."""
+        self._future: Future[T] | None = None
+
+    @property
+    def is_started(self) -> bool:
+        return self._future is not None
+
+    def start(self, executor: ThreadPoolExecutor) -> None:
+        if self._work is not None:
+            self._future = executor.submit(self._work)
+            self._work = None
+
+    def result(self) -> T:
+        """Waits. Called from the thread that submitted it. Raises what the work raised."""
+        if self._future is None:
+            work, self._work, self._future = self._work, None, Future()
+            assert work is not None  # noqa: S101  # as there is no future yet
+            try:
+                self._future.set_result(work())
+            except BaseException as error:  # noqa: BLE001  # kept for whoever asks again, as a pool does
+                self._future.set_exception(error)
+        return self._future.result()
+
+
+class Workers:
+    """One operation's pool; a context manager. With fewer than two threads everything runs in the caller, in order."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._executor: ThreadPoolExecutor | None = None
+        self._held: Job[object] | None = None
+
+    def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+        job: Job[T] = Job(lambda: work(*args, **kwargs))
+        if self.threads < 2:
+            job.result()
+        elif self._executor is not None:
+            job.start(self._executor)
+        elif self._held is None or self._held.is_started:
+            self._held = job  # type: ignore[assignment]  # Job is only read from
+        else:
+            self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="refstore-trees")
+            self._held.start(self._executor)
+            job.start(self._executor)
+        return job
+
+    def ahead(self, work: Callable[[A], T], arguments: Iterable[A]) -> Iterator[T]:
+        """`map`, with some requests made ahead of the consumer: two per thread, so that memory is bounded."""
+        waiting: deque[Job[T]] = deque()
+        for argument in arguments:
+            waiting.append(self.submit(work, argument))
+            if len(waiting) > 2 * self.threads or self.threads < 2:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,210 @@
+"""One client process: `python -m refstore.demo.client JOB`, a file with a Job.
+
+It uses the embedded SDK as any application would. It tells what it did on standard output, a line as soon as the stores
+have confirmed it, so that nothing it has said is lost when it is killed.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+import tenacity
+
+from refstore import logs
+from refstore.demo import steps
+from refstore.demo.steps import Item, Written
+from refstore.errors import AlreadyLinked, NothingToCommit, RefstoreError
+from refstore.flows.copying import Copy
+from refstore.flows.uploading import IssuedAddress, Link, Upload
+from refstore.issuance import SigningKey
+from refstore.lake import Lake
+from refstore.objects import open_objects
+from refstore.repository import Repository
+from refstore.settings import Settings, load
+
+ATTEMPTS: Final = 8
+"""How often one batch is tried while the error says that it may be."""
+
+T = TypeVar("T")
+
+
+class Client:
+    def __init__(self, repo: Repository, files: Sequence[str]) -> None:
+        self._repo = repo
+        self._files = [Path(file) for file in files]
+
+    def perform(self, step: steps.AnyStep) -> None:
+        match step:
+            case steps.UploadStep():
+                for _ in range(step.rounds):
+                    for batch in _batches(step.items, step.batch):
+                        self._again(lambda items=batch: self._upload(step.branch, items))
+            case steps.LinkStep():
+                self._link(step)
+            case steps.CopyStep(branch=branch, ref=ref, ways=ways):
+                for batch in _batches(ways, steps.BATCH):
+                    self._again(lambda items=batch: self._copy(ref, branch, items, how="copy"))
+            case steps.MoveStep():
+                for batch in _batches(step.ways, steps.BATCH):
+                    self._move(step, batch)
+            case steps.DeleteStep(branch=branch, paths=paths):
+                for batch in _batches(paths, steps.BATCH):
+                    self._delete(branch, batch)
+            case steps.CommitStep(branch=branch, message=message):
+                self._commit(branch, message)
+            case steps.CommitOftenStep(branch=branch, every_seconds=seconds):
+                while not _told_to_stop(seconds):
+                    self._commit(branch, "whatever is there by now")
+                self._commit(branch, "all of it")
+            case steps.ResetStep(branch=branch):
+                self._again(lambda: self._repo.reset(branch))
+                tell(steps.WasReset(branch))
+            case steps.DeleteBranchStep(branch=branch):
+                self._again(lambda: self._repo.delete_branch(branch))
+                tell(steps.BranchDeleted(branch))
+
+    def _upload(self, branch: str, items: Sequence[Item]) -> None:
+        tell(steps.Began(branch, list(items)))
+        uploads = [Upload(path=item.path, body=_read(self._files[item.source])) for item in items]
+        entries = list(self._repo.upload_many(branch, uploads))
+        done = [Written(*item, entry.address, entry.size_bytes) for item, entry in zip(items, entries, strict=True)]
+        tell(steps.Stored(branch, done, "upload"))
+
+    def _link(self, step: steps.LinkStep) -> None:
+        """As an external writer does it: the data goes to the store directly, and refstore sees the address only."""
+        store = open_objects(self._repo.record.namespace)
+
+        def write(items: Sequence[Item]) -> list[tuple[IssuedAddress, Written]]:
+            tell(steps.Began(step.branch, list(items)))
+            issued = self._repo.issue_many(step.branch, [item.path for item in items])
+            sizes = [
+                store.put(given.address, _read(self._files[item.source])).size_bytes for item, given in zip(items, issued, strict=True)
+            ]
+            return [(given, Written(*item, given.address, size)) for item, given, size in zip(items, issued, sizes, strict=True)]
+
+        def link(items: Sequence[Item]) -> list[IssuedAddress]:
+            done = write(items)
+            links = [Link(path=given.path, token=given.token, size_bytes=written.size_bytes) for given, written in done]
+            for _ in self._repo.link_many(step.branch, links):
+                pass
+            tell(steps.Stored(step.branch, [written for _, written in done], "link"))
+            return [given for given, _ in done]
+
+        try:
+            for batch in _batches(step.linked, steps.BATCH):
+                used = self._again(lambda items=batch: link(items))
+                self._replay(step.branch, used[0])
+            for batch in _batches(step.abandoned, steps.BATCH):
+                tell(steps.Abandoned([written for _, written in self._again(lambda items=batch: write(items))]))
+            for batch in _batches(step.unused, steps.BATCH):
+                given = self._again(lambda items=batch: self._repo.issue_many(step.branch, [item.path for item in items]))
+                tell(steps.Unused([str(item.address) for item in given]))
+        finally:
+            store.close()
+
+    def _replay(self, branch: str, used: IssuedAddress) -> None:
+        """A second link of one address must be refused."""
+        try:
+            self._again(lambda: self._repo.link(branch, used.path, used.token))
+        except AlreadyLinked:
+            tell(steps.Refused("a second link of one address"))
+            return
+        raise RuntimeError(f"{used.address} could be linked a second time")
+
+    def _copy(self, ref: str, branch: str, ways: Sequence[steps.Way], how: str) -> None:
+        copies = [Copy(way.source, way.destination) for way in ways]
+        entries = list(self._repo.copy_many(ref, branch, copies))
+        named = [(way.destination, str(entry.address)) for way, entry in zip(ways, entries, strict=True)]
+        tell(steps.Named(branch, named, "move" if how == "move" else "copy"))
+
+    def _move(self, step: steps.MoveStep, ways: Sequence[steps.Way]) -> None:
+        source = step.from_branch or step.branch
+        if source != step.branch:
+            self._again(lambda: self._copy(source, step.branch, ways, how="move"))
+            self._delete(source, [way.source for way in ways])
+            return
+        entries = self._again(lambda: self._repo.move_many(source, [Copy(way.source, way.destination) for way in ways]))
+        tell(steps.Named(source, [(way.destination, str(entry.address)) for way, entry in zip(ways, entries, strict=True)], "move"))
+        tell(steps.Removed(source, [way.source for way in ways]))
+
+    def _delete(self, branch: str, paths: Sequence[str]) -> None:
+        self._again(lambda: self._repo.delete_many(branch, paths))
+        tell(steps.Removed(branch, list(paths)))
+
+    def _commit(self, branch: str, message: str) -> None:
+        with suppress(NothingToCommit):
+            tell(steps.Committed(branch, self._again(lambda: self._repo.commit(branch, message, committer="demo"))))
+
+    def _again(self, attempt: Callable[[], T]) -> T:
+        """What an application does: make the same call again while the error says that this may help."""
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(ATTEMPTS),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=3),
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, RefstoreError) and error.retryable),
+            before_sleep=_tell_retry,
+            reraise=True,
+        )
+        return retrying(attempt)
+
+
+def tell(event: steps.Event) -> None:
+    sys.stdout.buffer.write(steps.encode(event) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def open_lake(settings: Settings) -> Lake:
+    keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
+    return Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys)
+
+
+def run(job: steps.Job, settings: Settings) -> int:
+    """0, or 1 once the error was told."""
+    try:
+        with open_lake(settings) as lake:
+            client = Client(lake.repository(job.repository), job.files)
+            for step in job.steps:
+                client.perform(step)
+    except Exception as error:
+        tell(steps.Failed(f"{type(error).__name__}: {error}"))
+        raise
+    return 0
+
+
+def _read(file: Path) -> Iterator[bytes]:
+    """Opened when its turn has come: a batch holds many."""
+    yield file.read_bytes()
+
+
+def _tell_retry(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    tell(steps.Retried(f"{type(error).__name__}: {error}"))
+
+
+def _told_to_stop(seconds: float) -> bool:
+    """Whether standard input has ended, having waited for it so long."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return bool(ready) and not sys.stdin.readline()
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def main() -> int:
+    import os
+
+    loaded = load({}, os.environ, default_data=Path.cwd())
+    logs.configure(loaded.settings.log, sys.stderr)
+    return run(steps.decode_job(Path(sys.argv[1]).read_bytes()), loaded.settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

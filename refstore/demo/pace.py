@@ -1,0 +1,52 @@
+"""Durations short enough to watch. Every process of the demo gets the same ones, through its environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Final
+
+from refstore.safety import Safety
+from refstore.settings import ENVIRONMENT_PREFIX, SETTINGS, LogSettings, ReaperSettings, Settings
+
+SAFETY: Final = Safety(
+    operation_deadline_seconds=15,
+    io_timeout_seconds=5,
+    clock_skew_seconds=1,
+    recheck_after_seconds=5,
+    scrub_after_seconds=21,
+    grace_seconds=2,
+    issue_seconds=10,
+)
+"""The same rules as in production, on a shorter clock: nothing here is shorter than what it must outlast."""
+
+REAPER: Final = ReaperSettings(
+    cycle_seconds=0.5,
+    lease_seconds=5,
+    scrub_every_seconds=3,
+    batch_keys=500,
+    breaker_share=1,  # the demo throws most of what it writes away, on purpose
+)
+
+
+def settings(stores: Settings, safety: Safety = SAFETY) -> Settings:
+    """The stores and signing keys of the settings in force, at the demo's pace."""
+    return dataclasses.replace(stores, safety=safety, reaper=REAPER, log=LogSettings(level="info", format="json"))
+
+
+def environment(of: Settings, scratch: Path) -> dict[str, str]:
+    """The environment of a process that shall run with these settings and no others, whatever files there are."""
+    empty = scratch / "empty.toml"
+    empty.touch()
+    found = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+    found[ENVIRONMENT_PREFIX + "CONFIG"] = str(empty)
+    for setting in SETTINGS.values():
+        value: object = of
+        for part in setting.name.split("."):
+            value = getattr(value, part)
+        if setting.name in ("kv", "objects") and of.data is not None:
+            continue
+        if value is not None:
+            found[setting.variable] = " ".join(value) if isinstance(value, tuple) else str(value)  # type: ignore[arg-type]  # texts
+    return found

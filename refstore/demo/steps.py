@@ -1,0 +1,191 @@
+"""What a client is told to do, and what it tells back: both as JSON, validated where it is read.
+
+A step is performed batch by batch. Before a batch that writes blobs the client tells `Began`, behind it `Stored`: what was
+begun and not told as stored may or may not be there, whether the client was killed or the stores refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+BATCH: Final = 50
+
+
+class Item(NamedTuple):
+    """One object to write: the path it gets, and which source it is."""
+
+    path: str
+    source: int
+
+
+class Way(NamedTuple):
+    source: str
+    destination: str
+
+
+class Step(msgspec.Struct, frozen=True, tag=True):
+    branch: str
+
+
+class UploadStep(Step, frozen=True, tag="upload"):
+    items: list[Item]
+    batch: int = BATCH
+    rounds: int = 1
+    """How often all of it is uploaded."""
+
+
+class LinkStep(Step, frozen=True, tag="link"):
+    """Issue an address for each; write the first two lists by other means than refstore; link the first one only."""
+
+    linked: list[Item]
+    abandoned: list[Item]
+    unused: list[Item]
+
+
+class CopyStep(Step, frozen=True, tag="copy"):
+    ref: str
+    ways: list[Way]
+
+
+class MoveStep(Step, frozen=True, tag="move"):
+    """Within the branch, or from another one: then copy, and delete there."""
+
+    ways: list[Way]
+    from_branch: str = ""
+
+
+class DeleteStep(Step, frozen=True, tag="delete"):
+    paths: list[str]
+
+
+class CommitStep(Step, frozen=True, tag="commit"):
+    message: str
+
+
+class CommitOftenStep(Step, frozen=True, tag="commit-often"):
+    """Until standard input ends, and once more then."""
+
+    every_seconds: float
+
+
+class ResetStep(Step, frozen=True, tag="reset"):
+    pass
+
+
+class DeleteBranchStep(Step, frozen=True, tag="delete-branch"):
+    pass
+
+
+AnyStep = (
+    UploadStep | LinkStep | CopyStep | MoveStep | DeleteStep | CommitStep | CommitOftenStep | ResetStep | DeleteBranchStep
+)  # fmt: skip
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A client's whole work; it stands in a file."""
+
+    repository: str
+    files: list[str]
+    """Where each source is, by its number."""
+    steps: list[AnyStep]
+
+
+# ---- what a client tells
+
+
+class Written(NamedTuple):
+    """One blob that the store confirmed."""
+
+    path: str
+    source: int
+    address: str
+    size_bytes: int
+
+
+class Event(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Began(Event, frozen=True, tag="began"):
+    branch: str
+    items: list[Item]
+
+
+class Stored(Event, frozen=True, tag="stored"):
+    """Written and named on the branch."""
+
+    branch: str
+    items: list[Written]
+    how: Literal["upload", "link"]
+
+
+class Abandoned(Event, frozen=True, tag="abandoned"):
+    """Written to issued addresses, and named nowhere."""
+
+    items: list[Written]
+
+
+class Unused(Event, frozen=True, tag="unused"):
+    """Issued, and never written to."""
+
+    addresses: list[str]
+
+
+class Named(Event, frozen=True, tag="named"):
+    """Copied or moved there, by name."""
+
+    branch: str
+    items: list[tuple[str, str]]
+    """(path, address)."""
+    how: Literal["copy", "move"]
+
+
+class Removed(Event, frozen=True, tag="removed"):
+    branch: str
+    paths: list[str]
+
+
+class Committed(Event, frozen=True, tag="committed"):
+    branch: str
+    commit: str
+
+
+class WasReset(Event, frozen=True, tag="reset"):
+    branch: str
+
+
+class BranchDeleted(Event, frozen=True, tag="branch-deleted"):
+    branch: str
+
+
+class Refused(Event, frozen=True, tag="refused"):
+    """Something that must be refused, and was."""
+
+    what: str
+
+
+class Retried(Event, frozen=True, tag="retried"):
+    error: str
+
+
+class Failed(Event, frozen=True, tag="failed"):
+    error: str
+
+
+AnyEvent = (
+    Began | Stored | Abandoned | Unused | Named | Removed | Committed | WasReset | BranchDeleted | Refused | Retried | Failed
+)  # fmt: skip
+
+encode: Final = msgspec.json.Encoder().encode
+_jobs: Final = msgspec.json.Decoder(Job)
+_events: Final = msgspec.json.Decoder(AnyEvent)
+
+
+def decode_job(text: bytes) -> Job:
+    return _jobs.decode(text)
+
+
+def decode_event(line: bytes) -> AnyEvent:
+    return _events.decode(line)

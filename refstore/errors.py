@@ -1,0 +1,191 @@
+"""The error tree, grouped by what a handler would do about it.
+
+    RefstoreError
+    ├── Invalid            the call is wrong; change it (HTTP 400)
+    │   ├── InvalidName        a repository, branch, tag, token or address is malformed
+    │   ├── InvalidPath        a path is empty, too long, or hostile
+    │   ├── InvalidToken       an issued address's token is forged, expired, or bound to something else
+    │   └── InvalidSettings    a setting or URL is malformed, or two settings contradict each other
+    ├── NotFound           what is named is not there; name something else (404)
+    │   ├── RepositoryNotFound
+    │   ├── BranchNotFound
+    │   ├── TagNotFound
+    │   ├── CommitNotFound
+    │   ├── ObjectNotFound
+    │   └── AddressNotFound
+    ├── Gone               it was there and is not any more, or is on its way out; nothing to retry (410)
+    ├── Conflict           the state does not allow it; look, then decide (409)
+    │   ├── AlreadyExists
+    │   ├── NothingToCommit
+    │   ├── DirtyBranch        uncommitted changes stand in the way
+    │   ├── MergeConflict      carries the conflicting paths
+    │   ├── AlreadyLinked      an issued address was linked before
+    │   └── Contention         others kept winning the race; the same call may be made again
+    ├── Unavailable        a store did not answer; the same call may be made again, later (503)
+    │   ├── KVUnavailable
+    │   ├── OutcomeUnknown     a write may or may not have landed, and only the caller can tell what to do about it
+    │   ├── ObjectsUnavailable
+    │   └── DeadlineExceeded   the operation's own time is up; what it did is safe to do again
+    ├── StoreMisconfigured a server is set up so that data could be lost; an operator must act (500)
+    ├── MissingExtra       an optional dependency is not installed; carries the install hint
+    └── Corrupt            stored bytes cannot be trusted; nothing that depends on them is deleted (500)
+        ├── CorruptRecord      a KV value
+        ├── CorruptRange       a Parquet range or metarange, or one that is missing
+        └── CorruptObject
+
+`code` is stable and append-only (`tests/unit/test_errors.py` pins the table): machines match on it,
+people read the message. A message says what happened, then, after a semicolon, what to do next.
+Errors know nothing of HTTP; the numbers above are the API's table, told here once for orientation.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RefstoreError(Exception):
+    """Whatever refstore raises on purpose."""
+
+    code: ClassVar[str] = "refstore"
+    retryable: ClassVar[bool] = False
+    """Whether the very same call may be made again with some hope."""
+
+
+class Invalid(RefstoreError):
+    code = "invalid"
+
+
+class InvalidName(Invalid):
+    code = "invalid_name"
+
+
+class InvalidPath(Invalid):
+    code = "invalid_path"
+
+
+class InvalidToken(Invalid):
+    code = "invalid_token"
+
+
+class InvalidSettings(Invalid):
+    code = "invalid_settings"
+
+
+class NotFound(RefstoreError):
+    code = "not_found"
+
+
+class RepositoryNotFound(NotFound):
+    code = "repository_not_found"
+
+
+class BranchNotFound(NotFound):
+    code = "branch_not_found"
+
+
+class TagNotFound(NotFound):
+    code = "tag_not_found"
+
+
+class CommitNotFound(NotFound):
+    code = "commit_not_found"
+
+
+class ObjectNotFound(NotFound):
+    code = "object_not_found"
+
+
+class AddressNotFound(NotFound):
+    code = "address_not_found"
+
+
+class Gone(RefstoreError):
+    code = "gone"
+
+
+class Conflict(RefstoreError):
+    code = "conflict"
+
+
+class AlreadyExists(Conflict):
+    code = "already_exists"
+
+
+class NothingToCommit(Conflict):
+    code = "nothing_to_commit"
+
+
+class DirtyBranch(Conflict):
+    code = "dirty_branch"
+
+
+class MergeConflict(Conflict):
+    code = "merge_conflict"
+
+    def __init__(self, message: str, paths: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.paths = paths
+        """The conflicting paths, in order; a bounded sample when there are very many."""
+
+
+class AlreadyLinked(Conflict):
+    code = "already_linked"
+
+
+class Contention(Conflict):
+    code = "contention"
+    retryable = True
+
+
+class Unavailable(RefstoreError):
+    code = "unavailable"
+    retryable = True
+
+
+class KVUnavailable(Unavailable):
+    code = "kv_unavailable"
+
+    def __init__(self, message: str, *, nothing_done: bool = False) -> None:
+        super().__init__(message)
+        self.nothing_done = nothing_done
+        """Whether it is certain that no write of the call was performed, nor will be; if not, any of them may have been."""
+
+
+class OutcomeUnknown(Unavailable):
+    code = "outcome_unknown"
+
+
+class ObjectsUnavailable(Unavailable):
+    code = "objects_unavailable"
+
+
+class DeadlineExceeded(Unavailable):
+    code = "deadline_exceeded"
+
+
+class StoreMisconfigured(RefstoreError):
+    code = "store_misconfigured"
+
+
+class MissingExtra(RefstoreError):
+    code = "missing_extra"
+
+    def __init__(self, extra: str, needed_for: str) -> None:
+        super().__init__(f"{needed_for} needs an optional dependency; install it with: pip install 'refstore[{extra}]'")
+        self.extra = extra
+
+
+class Corrupt(RefstoreError):
+    code = "corrupt"
+
+
+class CorruptRecord(Corrupt):
+    code = "corrupt_record"
+
+
+class CorruptRange(Corrupt):
+    code = "corrupt_range"
+
+
+class CorruptObject(Corrupt):
+    code = "corrupt_object"

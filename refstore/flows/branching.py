@@ -1,0 +1,132 @@
+"""Create, reset and delete branches: whole-branch fates, each decided by one `set_if` on the branch record (rule 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from refstore import keys
+from refstore.branches import Branches, Seen
+from refstore.context import Context
+from refstore.errors import AlreadyExists, BranchNotFound, Conflict, OutcomeUnknown, RepositoryNotFound
+from refstore.flows import refs
+from refstore.ids import BranchName, CommitId, Token
+from refstore.markers import BRANCH_DELETED, RESET, Markers
+from refstore.records import Branch, RepositoryRecord, Retired, maybe
+from refstore.staging import Staging
+
+ATTEMPTS: Final = 64
+"""How often a lost race over one branch record is run again; each loss means that another operation got through."""
+
+
+def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False) -> CommitId:
+    """Make a branch at a ref's commit. Raises AlreadyExists, NotFound, Gone (the commit is marked), RepositoryNotFound.
+
+    The repository and the mark are looked at before and again behind the record; a branch made too late takes itself back.
+    """
+    check_open(ctx)
+    ref = refs.resolve(ctx, source)
+    refs.check_mark(ctx, ref.commit)
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    markers = Markers(ctx.kv, ctx.repo, ctx.clock)
+    staging = Staging(ctx.kv, ctx.repo)
+    tried: set[Token] = set()
+    for _ in range(ATTEMPTS):
+        token = staging.new_token(name, ctx.ids, ctx.clock)
+        tried.add(token)
+        with suppress(OutcomeUnknown):  # once more then, with a token that is new again
+            raw = branches.create(name, ref.commit, token, hidden=hidden)
+            if raw is not None:
+                break
+        raw = branches.raw(name)
+        there = branches.decode(raw)
+        if isinstance(there, Branch):
+            if isinstance(raw, bytes) and tried & {*there.live, *(retired.token for retired in there.retired)}:
+                break  # ours after all: the reply was lost, and others have changed the record since
+            raise AlreadyExists(f"branch {name!r} exists already")
+        markers.publish(branches, name)  # a deleted branch of that name may still stand closed
+    else:
+        raise branches.contention(name)
+    try:
+        check_open(ctx)
+        refs.check_mark(ctx, ref.commit)
+    except Exception:
+        _delete(ctx, branches, name, branches.seen(name, raw))
+        raise
+    return ref.commit
+
+
+def reset(ctx: Context, name: BranchName) -> None:
+    """Throw away everything uncommitted on a branch. One step, however much there is: the reaper does the work."""
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    staging = Staging(ctx.kv, ctx.repo)
+    first = seen = branches.open(name)
+    for _ in range(ATTEMPTS):
+        record = seen.record
+        token = staging.new_token(name, ctx.ids, ctx.clock)  # a new one each time, as in `Branches.seal`
+        retired = (*record.retired, *(Retired(gone, RESET) for gone in (*record.sealed, record.token)))
+        if branches.change(name, seen, token=token, sealed=(), retired=retired):
+            break
+        seen = branches.open(name)
+        if not set(first.record.live) & set(seen.record.live):
+            break  # what was staged when we were called is gone already: by our own write, or another's
+    else:
+        raise branches.contention(name)
+    Markers(ctx.kv, ctx.repo, ctx.clock).publish(branches, name)
+
+
+def delete(ctx: Context, name: BranchName, *, default: BranchName) -> None:
+    """Delete a branch and everything uncommitted on it. One step, however much there is. Raises BranchNotFound, Conflict."""
+    if name == default:
+        raise Conflict(f"{name!r} is the default branch of {ctx.name!r} and cannot be deleted")
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    _delete(ctx, branches, name, branches.open(name))
+
+
+def get(ctx: Context, name: BranchName) -> Branch:
+    """Raises BranchNotFound."""
+    return Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).open(name).record
+
+
+def scan(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[BranchName, Branch]]:
+    """The open branches, in order of name."""
+    for name, _, record in Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan(prefix=prefix, after=after):
+        if isinstance(record, Branch):
+            yield name, record
+
+
+def close_all(ctx: Context, cause: str) -> int:
+    """Close every branch that is open, and publish: what the deletion of a repository does, and the reaper after it. How many."""
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    closed = 0
+    for name, raw, record in list(branches.scan()):
+        if isinstance(record, Branch):
+            _delete(ctx, branches, name, Seen(raw, record), cause=cause)
+            closed += 1
+        else:
+            Markers(ctx.kv, ctx.repo, ctx.clock).publish(branches, name)
+    return closed
+
+
+def check_open(ctx: Context) -> None:
+    """Raises RepositoryNotFound if the repository was deleted, or made again under its name, meanwhile."""
+    record = maybe(ctx.kv.get(keys.repository(ctx.name)), RepositoryRecord)
+    if record is None or record.id != ctx.repo or record.closed_ms:
+        raise RepositoryNotFound(f"repository {ctx.name!r} does not exist; list the repositories to see which do")
+
+
+def _delete(ctx: Context, branches: Branches, name: BranchName, seen: Seen, *, cause: str = BRANCH_DELETED) -> None:
+    branch_id = seen.record.id
+    for _ in range(ATTEMPTS):
+        if branches.close(name, seen, cause):
+            break
+        try:
+            seen = branches.open(name)
+        except BranchNotFound:
+            break  # closed already: by our own write, or another's
+        if seen.record.id != branch_id:
+            return  # the name was given to another branch meanwhile: ours is gone
+    else:
+        raise branches.contention(name)
+    Markers(ctx.kv, ctx.repo, ctx.clock).publish(branches, name)

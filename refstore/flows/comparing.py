@@ -1,0 +1,57 @@
+"""Log and diff."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from refstore.commits import graph
+from refstore.commits.diffing import Change, Kind
+from refstore.context import Context
+from refstore.flows import refs
+from refstore.flows.reading import while_still
+from refstore.ids import BranchName, CommitId, Path
+from refstore.records import Branch, Commit, Entry, decode_staged, unreferenced
+from refstore.staging import Staging
+
+PAGE = 1000
+"""Staged changes that are compared with the head under one reading of the branch record."""
+
+
+def log(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[tuple[CommitId, Commit]]:
+    """The ref's commit and its ancestors, newest first."""
+    return graph.log(lambda commit: refs.get_commit(ctx, commit), refs.resolve(ctx, ref).commit, first_parent=first_parent)
+
+
+def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
+    """What is on the right and not on the left, and so on, by commits: what is staged does not count. In path order."""
+    trees = [refs.get_commit(ctx, refs.resolve(ctx, ref).commit).metarange for ref in (left, right)]
+    return ctx.trees.diff(trees[0], trees[1], prefix=prefix, after=after)
+
+
+def diff_staged(ctx: Context, branch: BranchName, *, prefix: str = "", after: str = "") -> Iterator[Change]:
+    """What is staged on a branch, against its head. In path order; each page under a branch record that stood still."""
+    while True:
+        page, after = while_still(ctx, branch, lambda record, start=after: _staged_page(ctx, record, prefix, start))
+        yield from page
+        if not after:
+            return
+
+
+def _staged_page(ctx: Context, record: Branch, prefix: str, after: str) -> tuple[list[Change], str]:
+    """(the changes, where to go on; '' at the end)."""
+    staged = list(islice(Staging(ctx.kv, ctx.repo).merged(record.live, prefix=prefix, after=after), PAGE))
+    head = ctx.trees.get_many(refs.head_commit(ctx, record.head).metarange, [Path(path) for path, _, _ in staged])
+    changes: list[Change] = []
+    for path, value, _token in staged:
+        new = decode_staged(value)
+        old = head.get(Path(path))
+        if isinstance(new, Entry):
+            new = unreferenced(new)
+            if old is None:
+                changes.append(Change(Path(path), Kind.ADDED, None, new))
+            elif old != new:
+                changes.append(Change(Path(path), Kind.CHANGED, old, new))
+        elif old is not None:
+            changes.append(Change(Path(path), Kind.REMOVED, old, None))
+    return changes, staged[-1][0] if len(staged) == PAGE else ""

@@ -1,0 +1,120 @@
+"""Copy and move: a second name for the same physical address, made without reading a byte of it.
+
+The source's address is held before the copy's entry is written, or it is committed (rules 4 and 5):
+
+    source staged:     list has it -> reference for the copy, then the entry
+                       list empty  -> the source has changed: start over
+                       no key      -> read the source again: if it still is what it was, it is committed; else start over
+    source committed:  no reference; the commit's mark is looked at before and after (rule 13)
+
+Move is copy, then delete, under the same rules: no lock, so no stale lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore import ids
+from refstore.branches import Branches
+from refstore.context import Context
+from refstore.errors import Contention, InvalidPath, ObjectNotFound
+from refstore.flows import refs
+from refstore.flows.placing import Moved, Placement, check_distinct, place
+from refstore.flows.reading import Resolved, resolve_many
+from refstore.flows.refs import Ref
+from refstore.flows.removing import delete_copied
+from refstore.ids import BranchName, CommitId, Path, is_own
+from refstore.records import Entry, Reference
+from refstore.references import Hold, References
+
+ATTEMPTS: Final = 16
+"""How often a copy whose source keeps changing starts over."""
+
+
+class Copy(NamedTuple):
+    """One copy: from a path of the source ref to a path of the destination branch."""
+
+    source: str
+    destination: str
+
+
+def copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[Entry]:
+    """Copy up to a batch of paths. Raises ObjectNotFound (nothing of this call that was not done yet is done then)."""
+    pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
+    check_distinct([Placement(destination, None, referenced=False) for _, destination in pairs])
+    done: dict[Path, Entry] = {}
+    for _ in range(ATTEMPTS):
+        waiting = [pair for pair in pairs if pair[1] not in done]
+        if not waiting:
+            return [done[destination] for _, destination in pairs]
+        done |= _attempt(ctx, refs.resolve(ctx, source_ref), branch, waiting)
+    raise Contention(f"the source on {source_ref!r} kept changing while it was copied; make the same call again")
+
+
+def move_many(ctx: Context, branch: BranchName, moves: Sequence[Copy]) -> list[Entry]:
+    """Copy within the branch, then delete the sources. A crash in between leaves both names, and the address referenced."""
+    onto_itself = next((item.source for item in moves if item.source == item.destination), None)
+    if onto_itself is not None:
+        raise InvalidPath(f"{onto_itself!r} cannot be moved onto itself; give another destination")
+    entries = copy_many(ctx, branch, branch, moves)
+    moved = {ids.object_path(item.source): entry.address for item, entry in zip(moves, entries, strict=True)}
+    delete_copied(ctx, branch, moved)
+    return entries
+
+
+def _attempt(ctx: Context, source: Ref, branch: BranchName, pairs: Sequence[tuple[Path, Path]]) -> dict[Path, Entry]:
+    """One try for each pair; the entries of those that were copied. The others' sources changed: they start over."""
+    if source.from_history:
+        refs.check_mark(ctx, source.commit)
+    resolved = resolve_many(ctx, source, [path for path, _ in pairs])
+    missing = [path for path, _ in pairs if path not in resolved]
+    if missing:
+        raise ObjectNotFound(f"{missing[0]!r} is not on {source.text!r}")
+    token = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).open(branch).record.token
+    now = ctx.clock.now_ms()
+    copies = {dst: _copied(ctx, resolved[src].entry, now) for src, dst in pairs}
+    staged = [(src, dst) for src, dst in pairs if resolved[src].token is not None and is_own(resolved[src].entry.address)]
+    holds = References(ctx.kv, ctx.repo, ctx.clock).hold(
+        [(copies[dst].address, Reference(token, dst, copies[dst].reference_id)) for _, dst in staged], on_empty=False
+    )
+    outcome = {dst: hold for (_, dst), hold in zip(staged, holds, strict=True)}
+    committed = _committed_after_all(ctx, source, resolved, [src for src, dst in staged if outcome[dst] is Hold.MISSING])
+    placements: list[Placement] = []
+    for src, dst in pairs:
+        entry = copies[dst]
+        match outcome.get(dst):
+            case Hold.HELD:
+                placements.append(Placement(dst, entry, referenced=True))
+            case None:
+                placements.append(Placement(dst, entry, referenced=False))
+            case Hold.MISSING if src in committed:
+                placements.append(Placement(dst, entry, referenced=False))
+            case _:
+                continue
+    unreferenced = any(not item.referenced for item in placements)
+    # a branch's head, too: one that was made at an expired commit, and died before it took itself back, has a marked head
+    sources = frozenset({source.commit}) if source.from_history or unreferenced else frozenset[CommitId]()
+    placed = {item.path: item.entry for item in placements if item.entry is not None}
+    if placements:
+        try:
+            place(ctx, branch, token, placements, on_empty=False, sources=sources)
+        except Moved as moved:
+            for item in moved.placements:
+                placed.pop(item.path)
+    return placed
+
+
+def _committed_after_all(ctx: Context, source: Ref, before: dict[Path, Resolved], paths: Sequence[Path]) -> frozenset[Path]:
+    """Of sources whose reference key is missing: those that still resolve to the same address, which is committed then (rule 4)."""
+    if not paths:
+        return frozenset()
+    again = resolve_many(ctx, refs.resolve(ctx, source.text), paths)
+    return frozenset(path for path in paths if path in again and again[path] == before[path])
+
+
+def _copied(ctx: Context, source: Entry, now_ms: int) -> Entry:
+    """The copy's entry: the source's, with its own time of change and its own reference."""
+    return msgspec.structs.replace(source, mtime_ms=now_ms, reference_id=ctx.ids.unique(now_ms))

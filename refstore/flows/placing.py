@@ -1,0 +1,164 @@
+"""Putting entries under a branch's current token, and following the token when it moves.
+
+This is the heart of rules 1, 2 and 6, and the only place where entries are written:
+
+    reference under T on the list  ->  entry under T  ->  is T still the branch's token?
+        yes: the reference that the replaced entry carried may go, that one and no other
+        no:  reference under the new token, entry there, look again; the old reference stays until T is processed
+        the reply was lost: a new reference, an entry that carries it, look again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+import msgspec
+
+from refstore import keys
+from refstore.branches import Branches
+from refstore.context import Context
+from refstore.errors import Contention, InvalidPath, OutcomeUnknown
+from refstore.flows.reading import resolve_many
+from refstore.flows.refs import Ref, marked
+from refstore.ids import BranchName, CommitId, Path, Token, is_own
+from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
+from refstore.records import Entry, Mark, Reference, decode, decode_staged, encode
+from refstore.references import Hold, References, Release
+from refstore.staging import TOMBSTONE
+
+ATTEMPTS: Final = 16
+"""How often the token may move under one placement. Each move is a commit or reset of the branch."""
+
+OVERWRITTEN: Final = "overwritten"
+DELETED: Final = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    path: Path
+    entry: Entry | None
+    """None: a tombstone."""
+    referenced: bool
+    """Whether the entry needs a reference: it does unless its address is committed or outside the namespace."""
+
+    def again(self, reference_id: str) -> Placement:
+        """The same, to be placed under a reference of its own: never twice under one that may have been released since."""
+        if self.entry is None or not self.referenced:
+            return self
+        return replace(self, entry=msgspec.structs.replace(self.entry, reference_id=reference_id))
+
+    @property
+    def encoded(self) -> bytes:
+        return TOMBSTONE if self.entry is None else encode(self.entry)
+
+
+class Moved(Exception):  # not an error: the flow starts over, or says what became of it
+    """A reference could not follow the branch to its new token: the address was committed, or released, meanwhile."""
+
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        super().__init__("the address was committed or released meanwhile")
+        self.placements = placements
+
+
+def place(
+    ctx: Context,
+    branch: BranchName,
+    token: Token,
+    placements: Sequence[Placement],
+    *,
+    on_empty: bool,
+    sources: frozenset[CommitId] = frozenset(),
+) -> None:
+    """Write the entries under `token`, under which their references are listed already, and follow the branch.
+
+    `on_empty`: whether a list that was emptied meanwhile takes the reference again (the writer's own retry, restore).
+    `sources`: commits that entries without a reference were copied from; if one was marked meanwhile, the entries are
+    taken back (rule 13). Raises Moved, BranchNotFound, Gone, Contention. After any of them nothing is lost: an entry under a
+    token that is not live any more goes with its token.
+    """
+    check_distinct(placements)
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    references = References(ctx.kv, ctx.repo, ctx.clock)
+    moved: list[Placement] = []
+    for _ in range(ATTEMPTS):
+        writes = [Exchange(keys.entry(ctx.repo, token, item.path), item.encoded) for item in placements]
+        marks = [Get(keys.mark(ctx.repo, commit)) for commit in sorted(sources)]
+        try:
+            # one round trip: the entries, then, behind them, the marks and the branch (rules 2 and 13)
+            results = ctx.kv.execute([*writes, *marks, branches.get_op(branch)])
+        except OutcomeUnknown:
+            # what landed may have been overwritten and released since, so nothing is placed again as it was
+            placements = [item.again(ctx.ids.unique(ctx.clock.now_ms())) for item in placements]
+            seen = branches.open(branch)
+        else:
+            old = cast("list[bytes | Absent]", results[: len(writes)])
+            _take_back_if_marked(ctx, writes, old, sorted(sources), results[len(writes) : -1])
+            seen = branches.seen(branch, results[-1])
+            if seen.record.token == token:
+                references.release(_overwritten(token, placements, old), grace_seconds=ctx.grace_seconds)
+                break
+        token = seen.record.token
+        following = [(item.path, item.entry) for item in placements if item.entry is not None and item.referenced]
+        wanted = [(entry.address, Reference(token, path, entry.reference_id)) for path, entry in following]
+        held = references.hold(wanted, on_empty=on_empty)
+        lost = {path for (path, _), hold in zip(following, held, strict=True) if hold is not Hold.HELD}
+        moved += [item for item in placements if item.path in lost]
+        placements = [item for item in placements if item.path not in lost]
+        if not placements:
+            break
+    else:
+        raise branches.contention(branch)
+    if moved:
+        raise Moved(moved)
+
+
+def replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]], cause: str) -> list[Release]:
+    """The references that entries which were replaced or taken away carried; to be released if the token stood still (rule 6)."""
+    found: list[Release] = []
+    for path, value in old:
+        record = None if value is ABSENT else decode_staged(value)
+        if isinstance(record, Entry) and is_own(record.address):
+            found.append(Release(record.address, Reference(token, path, record.reference_id), cause, record))
+    return found
+
+
+def explain_moved(ctx: Context, branch: BranchName, moved: Moved) -> None:
+    """Tell the writer the truth about entries whose reference could not follow.
+
+    If the path now resolves to the address, a commit took the entry: it is where it was meant to be. Otherwise the branch was
+    reset, or the entry was replaced, after it had been written. Raises Contention then.
+    """
+    paths = [item.path for item in moved.placements]
+    now = resolve_many(ctx, Ref(branch, branch, CommitId(""), from_history=False), paths)
+    for item in moved.placements:
+        there = now.get(item.path)
+        if there is None or item.entry is None or there.entry.address != item.entry.address:
+            raise Contention(
+                f"branch {branch!r} was committed or reset while {item.path!r} was written, and it is not there now; write it again"
+            )
+
+
+def _overwritten(token: Token, placements: Sequence[Placement], old: Sequence[bytes | Absent]) -> list[Release]:
+    deletions = [(item.path, value) for item, value in zip(placements, old, strict=True) if item.entry is None]
+    others = [(item.path, value) for item, value in zip(placements, old, strict=True) if item.entry is not None]
+    return [*replaced(token, deletions, DELETED), *replaced(token, others, OVERWRITTEN)]
+
+
+def check_distinct(placements: Sequence[Placement]) -> None:
+    """One call writes a path once: two writes of one path in a batch would have no order."""
+    if len({item.path for item in placements}) != len(placements):
+        seen: set[Path] = set()
+        twice = next(item.path for item in placements if item.path in seen or seen.add(item.path))
+        raise InvalidPath(f"{twice!r} is written twice in one call; give each path once")
+
+
+def _take_back_if_marked(
+    ctx: Context, writes: Sequence[Exchange], replaced: Sequence[bytes | Absent], sources: Sequence[CommitId], marks: Sequence[Result]
+) -> None:
+    """Undo entries that name what a commit marked meanwhile alone may hold (rule 13). Raises Gone."""
+    for commit, mark in zip(sources, marks, strict=True):
+        if isinstance(mark, bytes):
+            ctx.kv.set_if_many([SetIf(op.key, op.value, old) for op, old in zip(writes, replaced, strict=True)])
+            raise marked(commit, decode(mark, Mark))

@@ -1,0 +1,316 @@
+"""Upload, stage, issue and link: how data comes in.
+
+Upload: branch -> reference under its token (rule 1) -> blob -> [re-check of a long upload, rule 11] -> entry and token check
+(rule 2) -> release of what was replaced (rule 6). A body that cannot be stored leaves a reference without an entry; it goes
+when its token is processed, and the blob, if any, with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from refstore import deadline, ids
+from refstore.branches import Branches
+from refstore.context import Context
+from refstore.errors import (
+    AlreadyLinked,
+    Contention,
+    InvalidName,
+    InvalidPath,
+    KVUnavailable,
+    ObjectNotFound,
+    OutcomeUnknown,
+    RefstoreError,
+)
+from refstore.flows.placing import Moved, Placement, check_distinct, explain_moved, place
+from refstore.flows.reading import resolve_many
+from refstore.flows.refs import Ref
+from refstore.ids import Address, BranchName, CommitId, Path, Token
+from refstore.issuance import Claims
+from refstore.objects.base import Body, ObjectInfo, Stored, chunks_of
+from refstore.records import Branch, Entry, Issued, Listed, Reference
+from refstore.references import Hold, References, Release
+
+ATTEMPTS: Final = 8
+"""How often addresses are made anew because the KV did not say whether it took the last ones."""
+
+UPLOAD_FAILED: Final = "upload failed"
+
+BATCH: Final = 500
+"""How many objects of a bulk call share their round trips. More would hold a batch's first object back for long."""
+
+WRITERS: Final = 4
+"""Bodies of one batch that are written at a time; more only helps where the store is far away."""
+
+METADATA_BYTES_MAX: Final = 8192
+"""User metadata of one object, keys and values together; S3 allows 2 KiB, lakeFS bounds it by its request size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """One object to upload."""
+
+    path: str
+    body: Body
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    content_type: str = ""
+    mtime_ms: int | None = None
+    """When the content was last changed; None: now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One object that exists outside the namespace, to be named and never deleted."""
+
+    path: str
+    url: str
+    size_bytes: int
+    checksum: str = ""
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    content_type: str = ""
+    mtime_ms: int | None = None
+
+
+class IssuedAddress(NamedTuple):
+    """A physical address to write to, and the token that links it (rule 10)."""
+
+    branch: BranchName
+    path: Path
+    address: Address
+    token: str
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One issued address that has been written to."""
+
+    path: str
+    token: str
+    size_bytes: int | None = None
+    """What the writer believes it wrote; refused if the store says otherwise. None: whatever the store says."""
+    checksum: str = ""
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    content_type: str = ""
+
+
+def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[Entry]:
+    """Upload up to BATCH objects with shared round trips. Raises what `place` does, and what the stores do."""
+    paths = [ids.object_path(item.path) for item in uploads]
+    check_distinct([Placement(path, None, referenced=True) for path in paths])
+    for item in uploads:
+        _check_metadata(item.metadata)
+    references = References(ctx.kv, ctx.repo, ctx.clock)
+    token = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).open(branch).record.token
+    now = ctx.clock.now_ms()
+    held = _reserve(ctx, references, token, paths)
+    addresses = [address for address, _ in held]
+    began = ctx.clock.monotonic_seconds()
+    try:
+        stored = put_all(ctx, [(address, item.body) for address, item in zip(addresses, uploads, strict=True)])
+    except Exception:
+        # never placed means never committed: what did get stored may go without waiting for the token's end
+        with suppress(RefstoreError):
+            references.release([Release(*item, UPLOAD_FAILED, None) for item in held], grace_seconds=ctx.grace_seconds)
+        raise
+    if ctx.clock.monotonic_seconds() - began >= ctx.safety.recheck_after_seconds and not all(references.holds(held)):
+        # never placed means never committed: the blobs are ours alone, and their references or their keys may be gone (rule 11)
+        ctx.objects.delete_many(addresses)
+        raise Contention(f"the upload outlived its reference, because branch {branch!r} was committed or reset long ago; upload again")
+    placements = [
+        Placement(path, _entry(address, done, item, now), referenced=True)
+        for path, address, done, item in zip(paths, addresses, stored, uploads, strict=True)
+    ]
+    try:
+        place(ctx, branch, token, placements, on_empty=True)
+    except Moved as moved:
+        explain_moved(ctx, branch, moved)
+    return [item.entry for item in placements if item.entry is not None]
+
+
+def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[Entry]:
+    """Name objects outside the namespace. They have no reference, and are never deleted."""
+    placements: list[Placement] = []
+    now = ctx.clock.now_ms()
+    for item in items:
+        _check_metadata(item.metadata)
+        address = outside_address(ctx, item.url)
+        mtime = now if item.mtime_ms is None else item.mtime_ms
+        entry = Entry(address, item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
+        placements.append(Placement(ids.object_path(item.path), entry, referenced=False))
+    token = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).open(branch).record.token
+    place(ctx, branch, token, placements, on_empty=False)
+    return [item.entry for item in placements if item.entry is not None]
+
+
+def issue_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> list[IssuedAddress]:
+    """Physical addresses to write to, each with the token that links it once, for that path (rule 10)."""
+    checked = [ids.object_path(path) for path in paths]
+    for _ in range(ATTEMPTS):
+        Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).open(branch)
+        with suppress(OutcomeUnknown):  # new addresses then: these may have been issued, and expire unseen
+            return _issue(ctx, branch, checked)
+    raise KVUnavailable("the KV did not keep an issued address, several times over; try again later")
+
+
+def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[IssuedAddress]:
+    now = ctx.clock.now_ms()
+    expires = now + int(ctx.safety.issue_seconds * 1000)
+    given: list[IssuedAddress] = []
+    records: list[tuple[Address, Issued]] = []
+    for path in checked:
+        address = ids.new_address(ctx.ids, now)
+        token_id = ctx.ids.unique(now)
+        token = ctx.issuer.sign(Claims(ctx.repo, branch, path, address, token_id, expires))
+        records.append((address, Issued(token_id, expires, branch, path)))
+        given.append(IssuedAddress(branch, path, address, token, expires))
+    References(ctx.kv, ctx.repo, ctx.clock).issue(records)
+    return given
+
+
+def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry]:
+    """Put issued addresses, now written to, on the branch. Raises InvalidToken, AlreadyLinked, ObjectNotFound.
+
+    Everything is checked before anything is linked; a token that is refused leaves its address to expire.
+    """
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    references = References(ctx.kv, ctx.repo, ctx.clock)
+    paths = [ids.object_path(item.path) for item in items]
+    check_distinct([Placement(path, None, referenced=True) for path in paths])
+    claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
+    record = branches.open(branch).record
+    token = record.token
+    placements: list[Placement] = []
+    for item, path, claim in zip(items, paths, claims, strict=True):
+        _check_metadata(item.metadata)
+        info = _head_issued(ctx, claim.address)
+        if item.size_bytes is not None and item.size_bytes != info.size_bytes:
+            raise InvalidPath(f"{path!r}: the store holds {info.size_bytes} bytes, not {item.size_bytes}; upload again, then link")
+        entry = Entry(claim.address, info.size_bytes, item.checksum, info.mtime_ms, item.metadata, item.content_type)
+        placements.append(Placement(path, entry, referenced=True))
+    won = references.link([(claim.address, claim.token_id, Reference(token, claim.path)) for claim in claims])
+    linked = [item for item, ok in zip(placements, won, strict=True) if ok]
+    linked += _left_unfinished(ctx, branch, record, [item for item, ok in zip(placements, won, strict=True) if not ok])
+    if linked:
+        try:
+            place(ctx, branch, token, linked, on_empty=True)
+        except Moved as moved:
+            explain_moved(ctx, branch, moved)
+    if len(linked) < len(placements):
+        refused = next(path for path in paths if path not in {item.path for item in linked})
+        raise AlreadyLinked(f"{refused!r}: this physical address was linked before, or is expired; get a new one and upload again")
+    return [item.entry for item in placements if item.entry is not None]
+
+
+def _left_unfinished(ctx: Context, branch: BranchName, record: Branch, refused: Sequence[Placement]) -> list[Placement]:
+    """Of links that were refused: those whose first call died between its reference and its entry, held again under new references.
+
+    What the path names already, and what was replaced, deleted or committed since, was linked: it stays refused.
+    """
+    if not refused:
+        return []
+    references = References(ctx.kv, ctx.repo, ctx.clock)
+    entries = [(item, item.entry) for item in refused if item.entry is not None]
+    listed = references.get_many([entry.address for _, entry in entries])
+    there = resolve_many(ctx, Ref(branch, branch, CommitId(""), from_history=False), [item.path for item in refused])
+    unfinished = [
+        item.again(ctx.ids.unique(ctx.clock.now_ms()))
+        for (item, entry), names in zip(entries, listed, strict=True)
+        if isinstance(names, Listed)
+        and any(ref.path == item.path and not ref.id and ref.token in record.live for ref in names.references)
+        and not (item.path in there and there[item.path].entry.address == entry.address)
+    ]
+    wanted = [
+        (item.entry.address, Reference(record.token, item.path, item.entry.reference_id)) for item in unfinished if item.entry is not None
+    ]
+    held = references.hold(wanted, on_empty=False) if wanted else []
+    return [item for item, hold in zip(unfinished, held, strict=True) if hold is Hold.HELD]
+
+
+def _reserve(ctx: Context, references: References, token: Token, paths: Sequence[Path]) -> list[tuple[Address, Reference]]:
+    """New addresses, each with its first reference (rule 1)."""
+    for _ in range(ATTEMPTS):
+        now = ctx.clock.now_ms()
+        held = [(ids.new_address(ctx.ids, now), Reference(token, path)) for path in paths]
+        with suppress(OutcomeUnknown):  # new addresses then: nothing has been put to these
+            references.create(held)
+            return held
+        deadline.check()
+    raise KVUnavailable("the KV did not keep a reference, several times over; try again later")
+
+
+def put_all(ctx: Context, bodies: Sequence[tuple[Address, Body]]) -> list[Stored]:
+    """Write the blobs, several at a time; the deadline of the operation holds in every thread."""
+
+    def put(address: Address, body: Body) -> Stored:
+        return ctx.objects.put(address, deadline.checked(chunks_of(body)) if not isinstance(body, bytes) else body)
+
+    if len(bodies) == 1:
+        return [put(*bodies[0])]
+    waiting = deque(enumerate(bodies))
+    stored: dict[int, Stored] = {}
+
+    def write() -> None:
+        while True:
+            try:
+                place, (address, body) = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                stored[place] = put(address, body)
+            except BaseException:
+                waiting.clear()  # the batch has failed: what was not begun need not be
+                raise
+
+    # one task for each writer, not for each body: handing small bodies over one by one takes longer than writing them
+    with ThreadPoolExecutor(max_workers=min(WRITERS, len(bodies)), thread_name_prefix="refstore-put") as pool:
+        for writer in [pool.submit(copy_context().run, write) for _ in range(min(WRITERS, len(bodies)))]:
+            writer.result()
+    return [stored[place] for place in range(len(bodies))]
+
+
+def outside_address(ctx: Context, url: str) -> Address:
+    """The address of data that is staged from outside. Raises InvalidName for anything that could be ours to delete."""
+    scheme, separator, rest = url.partition("://")
+    own = ctx.objects.url.partition("?")[0].rstrip("/") + "/"
+    if not separator or not scheme.isalnum() or not rest or "\0" in url or len(url.encode(errors="replace")) > 2048:
+        raise InvalidName(f"{url[:80]!r} is not the URL of an object; give its full address, such as s3://bucket/key")
+    if url.startswith(own) or any(segment in (".", "..") for segment in rest.split("/")):
+        raise InvalidName(f"{url[:80]!r} is inside the repository's namespace; only data outside it can be staged: upload or link instead")
+    return Address(url)
+
+
+def in_batches(items: Iterator[Upload], size: int, write: Callable[[list[Upload]], list[Entry]]) -> Iterator[Entry]:
+    """Upload any number of objects, batch by batch, as they are produced."""
+    batch: list[Upload] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield from write(batch)
+            batch = []
+    if batch:
+        yield from write(batch)
+
+
+def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry:
+    mtime = now_ms if item.mtime_ms is None else item.mtime_ms
+    return Entry(address, stored.size_bytes, stored.checksum, mtime, dict(item.metadata), item.content_type)
+
+
+def _head_issued(ctx: Context, address: Address) -> ObjectInfo:
+    try:
+        return ctx.objects.head(address)
+    except ObjectNotFound:
+        raise ObjectNotFound(f"nothing was uploaded to {address}; write the data there first, then link it") from None
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    size = sum(len(key.encode(errors="replace")) + len(value.encode(errors="replace")) for key, value in metadata.items())
+    if size > METADATA_BYTES_MAX:
+        raise InvalidPath(f"metadata of {size} bytes is more than {METADATA_BYTES_MAX}; keep large things in an object")

@@ -1,0 +1,195 @@
+"""Names: what they may look like, and how new ones are made.
+
+Everything is validated on the way in (a user's mistake: `InvalidName`, `InvalidPath`) and parsed again on the way out
+of storage (`refstore/keys.py`): a store may have been written by an older version, by hand, or by an enemy.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final, NewType, Protocol
+
+from refstore.errors import InvalidName, InvalidPath
+
+RepositoryName = NewType("RepositoryName", str)
+RepositoryId = NewType("RepositoryId", str)
+"""Given once to each created repository and never reused, so that a repository created again under an old name shares
+no key with the old one."""
+BranchName = NewType("BranchName", str)
+TagName = NewType("TagName", str)
+Token = NewType("Token", str)
+"""A staging token, `<branch>:<id>`: it says which branch it belongs to."""
+CommitId = NewType("CommitId", str)
+"""Hex SHA-256 of the commit's content."""
+Path = NewType("Path", str)
+Address = NewType("Address", str)
+"""A physical address: a key relative to the repository's namespace (`data/<slice>/<id>`), or, for data that was staged
+from outside and is not ours to delete, a full URL."""
+
+PATH_BYTES_MAX: Final = 1024
+"""S3's own limit for a key, and lakeFS's for a path."""
+
+_REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
+_REPOSITORY_ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}\.[0-9a-z]{26}")
+_BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,254}")
+_TOKEN = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_./-]{0,254}):([0-9a-z]{26})")
+_COMMIT = re.compile(r"[0-9a-f]{64}")
+OWN_ADDRESS_PATTERN: Final = r"data/([0-9]{10})/([0-9a-z]{26})"
+"""As a regular expression that RE2 reads too. `[0-9]`, not `\\d`: to Python that is every digit of Unicode."""
+_OWN_ADDRESS = re.compile(OWN_ADDRESS_PATTERN)
+_OWN_ADDRESSES = re.compile(rf"(?:{OWN_ADDRESS_PATTERN}\n)*")
+_OWN_ADDRESS_LENGTH: Final = 42
+_OWN_TIME_ENDS: Final = 26
+"""Of an own address: the slice, and the ten digits of its id that count its time."""
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Crockford's base 32 in lower case: sorts as it counts."""
+
+
+def repository_name(name: str) -> RepositoryName:
+    """Raises InvalidName. lakeFS's rule: 3 to 63 of a-z, 0-9 and `-`, not starting with `-`."""
+    if not _REPOSITORY.fullmatch(name):
+        raise InvalidName(f"{name[:80]!r} is not a repository name; use 3 to 63 of a-z, 0-9 and '-', starting with a letter or digit")
+    return RepositoryName(name)
+
+
+def repository_id(text: str) -> RepositoryId:
+    if not _REPOSITORY_ID.fullmatch(text):
+        raise InvalidName(f"{text[:120]!r} is not a repository id")
+    return RepositoryId(text)
+
+
+def branch_name(name: str) -> BranchName:
+    """Raises InvalidName. No `~`, `^`, `@` or `:`: those are operators of ref expressions and of tokens."""
+    if not _BRANCH.fullmatch(name) or _COMMIT.fullmatch(name) or _has_dot_segments(name):
+        raise InvalidName(
+            f"{name[:80]!r} is not a branch name; use up to 255 letters, digits and '_ . / -', starting with a letter, digit or '_'"
+        )
+    return BranchName(name)
+
+
+def tag_name(name: str) -> TagName:
+    if not _BRANCH.fullmatch(name) or _COMMIT.fullmatch(name) or _has_dot_segments(name):
+        raise InvalidName(
+            f"{name[:80]!r} is not a tag name; use up to 255 letters, digits and '_ . / -', starting with a letter, digit or '_'"
+        )
+    return TagName(name)
+
+
+def commit_id(text: str) -> CommitId:
+    if not _COMMIT.fullmatch(text):
+        raise InvalidName(f"{text[:80]!r} is not a commit id; it is 64 hexadecimal digits")
+    return CommitId(text)
+
+
+def object_path(path: str) -> Path:
+    """Raises InvalidPath. Any text of 1 to 1024 UTF-8 bytes without NUL and without `.` or `..` between slashes.
+
+    NUL is the separator of the Redis driver's members; a dot segment would leave the namespace on a file system.
+    """
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        raise InvalidPath("a path must be valid Unicode; it has a lone surrogate") from None
+    if not path:
+        raise InvalidPath("a path must not be empty")
+    if size > PATH_BYTES_MAX:
+        raise InvalidPath(f"a path must be at most {PATH_BYTES_MAX} bytes; this one has {size}")
+    if "\0" in path:
+        raise InvalidPath("a path must not contain NUL")
+    if _has_dot_segments(path):
+        raise InvalidPath(f"a path must not contain '.' or '..' between slashes: {path[:80]!r}")
+    return Path(path)
+
+
+def path_prefix(prefix: str) -> str:
+    """A prefix to list or reset: a path, or empty."""
+    if prefix:
+        object_path(prefix.rstrip("/") or "x")
+    return prefix
+
+
+def staging_token(text: str) -> Token:
+    if not _TOKEN.fullmatch(text):
+        raise InvalidName(f"{text[:120]!r} is not a staging token")
+    return Token(text)
+
+
+def branch_of(token: Token) -> BranchName:
+    """The branch that a token belongs to."""
+    return BranchName(token.rpartition(":")[0])
+
+
+def own_address(text: str) -> Address:
+    """An address that refstore made, inside the namespace. Raises InvalidName: so no stored or sent text leaves it."""
+    if not _OWN_ADDRESS.fullmatch(text):
+        raise InvalidName(f"{text[:120]!r} is not a physical address of this repository; it looks like data/<slice>/<id>")
+    return Address(text)
+
+
+def is_own(address: Address) -> bool:
+    """Whether refstore made the address and so may delete what is there."""
+    return _OWN_ADDRESS.fullmatch(address) is not None
+
+
+def are_own(addresses: Sequence[Address]) -> bool:
+    """`is_own` of all of them, in half the time that it takes one by one."""
+    lines = "".join([address + "\n" for address in addresses])
+    # the length: one address with a line break in it must not pass for two
+    return len(lines) == (_OWN_ADDRESS_LENGTH + 1) * len(addresses) and _OWN_ADDRESSES.fullmatch(lines) is not None
+
+
+def made_ms(address: Address) -> int | None:
+    """When an own address was made, by its id; None if its id does not say (see `RandomIds`)."""
+    return _time_in(address[:_OWN_TIME_ENDS])
+
+
+@lru_cache(maxsize=4096)
+def _time_in(beginning: str) -> int | None:
+    """The time that the first digits of an id count, if it is in the slice before them."""
+    _, slice_, digits = beginning.split("/")
+    try:
+        at_ms = sum(_ALPHABET.index(digit) << shift for digit, shift in zip(digits, range(45, -5, -5), strict=True))
+        return at_ms if slice_of(at_ms) == slice_ else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def slice_of(at_ms: int) -> str:
+    """The slice of an address made at that time: the UTC hour, `YYYYMMDDHH`. Slices sort as time does."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%d%H")
+
+
+class Ids(Protocol):
+    """Makes new ids. Passed in, so that a simulated run can be repeated to the letter."""
+
+    def unique(self, at_ms: int) -> str:
+        """26 characters that sort by time and are never given twice."""
+        ...
+
+
+class RandomIds:
+    """48 bits of time and 80 random bits, as a ULID has."""
+
+    def unique(self, at_ms: int) -> str:
+        number = (at_ms << 80) | secrets.randbits(80)
+        return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def new_address(ids: Ids, at_ms: int) -> Address:
+    return Address(f"data/{slice_of(at_ms)}/{ids.unique(at_ms)}")
+
+
+def new_token(ids: Ids, branch: BranchName, at_ms: int) -> Token:
+    return Token(f"{branch}:{ids.unique(at_ms)}")
+
+
+def new_repository_id(ids: Ids, name: RepositoryName, at_ms: int) -> RepositoryId:
+    return RepositoryId(f"{name}.{ids.unique(at_ms)}")
+
+
+def _has_dot_segments(path: str) -> bool:
+    return "." in path and any(segment in (".", "..") for segment in path.split("/"))

@@ -1,0 +1,118 @@
+"""The token of an issued physical address: a JWT (RFC 7519) that binds repository, branch, path and address.
+
+The signature says that we gave the address out; that it is used once is the reference key's to hold (rule 10). One
+algorithm, HS256, is pinned: a token that asks for another, or for none, is refused before its claims are looked at. The
+first key signs; every key verifies, chosen by its id, so keys rotate by putting the new one in front and dropping the old
+one after `issue_seconds`.
+
+`jwt` is imported by what needs it: with the cryptography behind it, it takes 8 MB that most processes have no use for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from refstore.clock import Clock
+from refstore.errors import InvalidSettings, InvalidToken
+from refstore.ids import Address, BranchName, Path, RepositoryId, own_address
+from refstore.kv.base import ABSENT, KV, Key
+
+ISSUER: Final = "refstore"
+ALGORITHM: Final = "HS256"
+_SECRET_BYTES_MIN: Final = 32
+"""RFC 7518, 3.2: a key of at least the hash's size."""
+_KEYS: Final = Key("configuration", "signing-keys")
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    kid: str
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) < _SECRET_BYTES_MIN:
+            raise InvalidSettings(f"signing key {self.kid!r} has {len(self.secret)} bytes; it needs at least {_SECRET_BYTES_MIN}")
+
+
+class Claims(NamedTuple):
+    repo: RepositoryId
+    branch: BranchName
+    path: Path
+    address: Address
+    token_id: str
+    expires_ms: int
+
+
+class Issuer:
+    def __init__(self, keys: Sequence[SigningKey], clock: Clock) -> None:
+        if not keys:
+            raise InvalidSettings("at least one signing key is needed to issue physical addresses")
+        self._signing = keys[0]
+        self._by_id = {key.kid: key for key in keys}
+        self._clock = clock
+
+    def sign(self, claims: Claims) -> str:
+        import jwt
+
+        payload = {
+            "iss": ISSUER,
+            "aud": claims.repo,
+            "jti": claims.token_id,
+            "iat": self._clock.now_ms() // 1000,
+            "exp": -(-claims.expires_ms // 1000),
+            "branch": claims.branch,
+            "path": claims.path,
+            "address": claims.address,
+        }
+        return jwt.encode(payload, self._signing.secret, algorithm=ALGORITHM, headers={"kid": self._signing.kid})
+
+    def verify(self, token: str, repo: RepositoryId, branch: BranchName, path: Path) -> Claims:
+        """The claims of a token that is ours, in time, and for this repository, branch and path. Raises InvalidToken."""
+        import jwt
+
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+            key = self._by_id.get(kid) if isinstance(kid, str) else None
+            if key is None:
+                raise InvalidToken("the token was not signed with a key in use here; get a new physical address")
+            payload = jwt.decode(
+                token,
+                key.secret,
+                algorithms=[ALGORITHM],
+                issuer=ISSUER,
+                audience=repo,
+                # the expiry is checked below, by the clock that is passed in
+                options={"require": ["iss", "aud", "jti", "iat", "exp"], "verify_exp": False, "verify_iat": False},
+            )
+            claims = Claims(
+                repo, payload["branch"], payload["path"], own_address(payload["address"]), payload["jti"], int(payload["exp"]) * 1000
+            )
+        except InvalidToken:
+            raise
+        except Exception as error:
+            # whatever a hostile token makes the parser say, the answer is one and the same
+            raise InvalidToken("the token is not valid for this repository; get a new physical address") from error
+        if claims.expires_ms <= self._clock.now_ms():
+            at = datetime.fromtimestamp(claims.expires_ms / 1000, UTC).isoformat(timespec="seconds")
+            raise InvalidToken(f"the token expired at {at}; get a new physical address and upload again")
+        if claims.branch != branch or claims.path != path:
+            raise InvalidToken("the token was issued for another branch or path; link it where it was issued for")
+        return claims
+
+
+def keys_of(kv: KV, configured: Sequence[SigningKey]) -> Sequence[SigningKey]:
+    """The configured keys, or else one that is made on first use and shared through the KV."""
+    if configured:
+        return configured
+    found = kv.get(_KEYS)
+    if found is ABSENT:
+        kv.set_if(_KEYS, ABSENT, secrets.token_hex(4).encode() + b":" + secrets.token_hex(32).encode())
+        found = kv.get(_KEYS)
+        if found is ABSENT:
+            raise InvalidSettings("the KV did not keep the signing key that was written to it; check the KV's eviction and persistence")
+    kid, _, secret = found.partition(b":")
+    return (SigningKey(kid.decode(), secret),)

@@ -1,0 +1,183 @@
+"""The only place where KV keys are built and parsed.
+
+Partitions (`<repo>` is the repository's id, `kv/base.py` says what a partition is), seed names kept:
+
+    repositories                      <name>                  RepositoryRecord
+    closed-repositories               <repo>                  RepositoryRecord   (drained; the offline job's to forget)
+    <repo>/branches                   <branch>                Branch | ClosedBranch
+    <repo>/tags                       <tag>                   Tag
+    <repo>/tokens                     <token>                 TokenRecord        (which staging partitions there may be)
+    <repo>/staging/<token>            <path>                  Entry | Tombstone
+    <repo>/references/<shard>         <physical address>      Listed | Emptied | Issued | Deleting
+    <repo>/due/<shard>                <time>/<address>        Due                (hints; the reference key decides)
+    <repo>/staging/deleted            <token>                 DeletedToken
+    <repo>/staging/committed          <commit id>             CommittedTokens
+    <repo>/commits                    <commit id>             Commit
+    <repo>/landed                     <commit id>             (empty)            (a branch's head was moved to it)
+    <repo>/marks                      <commit id>             Mark
+    <repo>/reaper                     breaker                 BreakerState
+                                      deleted/<time>/<reaper> Counter
+                                      scrubbed/<unit>         Stamp
+    leases                            <repo>/<unit>           Lease
+    reapers                           <reaper id>             Heartbeat
+
+A staging token has one partition, so a branch's staging area is read in path order from any point. References and due
+hints are spread over SHARDS partitions, so that no slot of a cluster and no reaper owns a repository. Names are
+validated before they come here (`refstore/ids.py`): no name can hold a separator that would make two keys collide, and
+tokens hold a `:`, which keeps `staging/<token>` apart from `staging/deleted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+from zlib import crc32
+
+from refstore import ids
+from refstore.errors import CorruptRecord, InvalidName
+from refstore.ids import Address, BranchName, CommitId, Path, RepositoryId, RepositoryName, TagName, Token
+from refstore.kv.base import Key
+
+SHARDS: Final = 64
+"""Never changed once data exists: it decides where a reference is looked for."""
+
+REPOSITORIES: Final = "repositories"
+CLOSED_REPOSITORIES: Final = "closed-repositories"
+LEASES: Final = "leases"
+REAPERS: Final = "reapers"
+
+
+def repository(name: RepositoryName) -> Key:
+    return Key(REPOSITORIES, name)
+
+
+def closed_repository(repo: RepositoryId) -> Key:
+    return Key(CLOSED_REPOSITORIES, repo)
+
+
+def branches(repo: RepositoryId) -> str:
+    return f"{repo}/branches"
+
+
+def branch(repo: RepositoryId, name: BranchName) -> Key:
+    return Key(branches(repo), name)
+
+
+def tags(repo: RepositoryId) -> str:
+    return f"{repo}/tags"
+
+
+def tag(repo: RepositoryId, name: TagName) -> Key:
+    return Key(tags(repo), name)
+
+
+def tokens(repo: RepositoryId) -> str:
+    return f"{repo}/tokens"
+
+
+def token(repo: RepositoryId, name: Token) -> Key:
+    return Key(tokens(repo), name)
+
+
+def staging(repo: RepositoryId, under: Token) -> str:
+    return f"{repo}/staging/{under}"
+
+
+def entry(repo: RepositoryId, under: Token, path: Path) -> Key:
+    return Key(staging(repo, under), path)
+
+
+def shard_of(address: Address) -> int:
+    return crc32(address.encode()) % SHARDS
+
+
+def references(repo: RepositoryId, shard: int) -> str:
+    return f"{repo}/references/{shard:02x}"
+
+
+def reference(repo: RepositoryId, address: Address) -> Key:
+    return Key(references(repo, shard_of(address)), address)
+
+
+def reference_many(repo: RepositoryId, addresses: Iterable[Address]) -> list[Key]:
+    """`reference` of each: the same, in a third of the time, which bulk operations pay per address."""
+    partitions = [references(repo, shard) for shard in range(SHARDS)]
+    return [Key(partitions[crc32(address.encode()) % SHARDS], address) for address in addresses]
+
+
+def due_shard(repo: RepositoryId, shard: int) -> str:
+    return f"{repo}/due/{shard:02x}"
+
+
+def due(repo: RepositoryId, at_ms: int, address: Address) -> Key:
+    return Key(due_shard(repo, shard_of(address)), f"{due_time(at_ms)}/{address}")
+
+
+def due_time(at_ms: int) -> str:
+    """A time as it stands in a due key: 13 digits, so that keys sort as time does."""
+    return f"{min(max(at_ms, 0), 9_999_999_999_999):013d}"
+
+
+def parse_due(name: str) -> tuple[int, Address]:
+    """(time in ms, address). Raises CorruptRecord."""
+    time, _, address = name.partition("/")
+    try:
+        return int(time), ids.own_address(address)
+    except (ValueError, InvalidName) as error:
+        raise CorruptRecord(f"{name[:120]!r} is not a due key; nothing that depends on it will be deleted") from error
+
+
+def deleted_tokens(repo: RepositoryId) -> str:
+    return f"{repo}/staging/deleted"
+
+
+def deleted_token(repo: RepositoryId, name: Token) -> Key:
+    return Key(deleted_tokens(repo), name)
+
+
+def committed_tokens(repo: RepositoryId) -> str:
+    return f"{repo}/staging/committed"
+
+
+def committed(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(committed_tokens(repo), commit_id)
+
+
+def commits(repo: RepositoryId) -> str:
+    return f"{repo}/commits"
+
+
+def commit(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(commits(repo), commit_id)
+
+
+def landed(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(landed_commits(repo), commit_id)
+
+
+def landed_commits(repo: RepositoryId) -> str:
+    return f"{repo}/landed"
+
+
+def marks(repo: RepositoryId) -> str:
+    return f"{repo}/marks"
+
+
+def mark(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(marks(repo), commit_id)
+
+
+def reaper_states(repo: RepositoryId) -> str:
+    return f"{repo}/reaper"
+
+
+def reaper_state(repo: RepositoryId, what: str) -> Key:
+    return Key(reaper_states(repo), what)
+
+
+def heartbeat(reaper: str) -> Key:
+    return Key(REAPERS, reaper)
+
+
+def lease(repo: RepositoryId, unit: str) -> Key:
+    return Key(LEASES, f"{repo}/{unit}")

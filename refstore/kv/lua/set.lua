@@ -1,0 +1,27 @@
+-- Set names to values, whatever they held.
+-- KEYS[1]  the partition: a sorted set of members `name NUL value`, all of score 0
+-- ARGV     least name, greatest name, then name, value, name, value, ...; no name twice
+-- Reply    nil
+-- All is read first, then added, then removed: whatever stops the script (no memory, the key on its way to another node)
+-- stops it before its first change, and a partition is never empty in between.
+local partition = KEYS[1]
+-- New names mostly come in order, into a window that holds nothing yet: one look then spares one for each.
+local fresh = redis.call('ZLEXCOUNT', partition, '[' .. ARGV[1] .. '\0', '(' .. ARGV[2] .. '\1') == 0
+local added, removed = {}, {}
+for i = 3, #ARGV, 2 do
+  local name = ARGV[i]
+  local member = name .. '\0' .. ARGV[i + 1]
+  if not fresh then
+    local old = redis.call('ZRANGEBYLEX', partition, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', 0, 1)[1]
+    if old and old ~= member then
+      removed[#removed + 1] = old
+    end
+  end
+  added[i - 2] = 0
+  added[i - 1] = member
+end
+redis.call('ZADD', partition, unpack(added))
+if #removed > 0 then
+  redis.call('ZREM', partition, unpack(removed))
+end
+return false

@@ -1,0 +1,510 @@
+"""`redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`: one Redis or Valkey, a master that Sentinels watch, or a Cluster.
+
+`redis_url.py` says what a URL may hold, `redis_calls.py` how data lies in Redis and what is sent. A batch costs one round trip on a
+single server, reads of any kind around its writes included, since commands of one connection are performed in order; a second kind
+of write costs another. On a Cluster each run of a kind costs one: its nodes are asked at once, and the next run waits for all of them.
+
+Nothing is retried here that may have been performed: a connection that broke, a timeout, a server that loads, fails over or is out
+of memory all raise `KVUnavailable`, and `Retrying` decides. (Only MOVED and ASK are followed: the server says with them that it did
+nothing.) Connections are reset, not closed, so that what a broken one had not sent yet is never sent later.
+
+Durability is the server's, and must be set up there:
+
+- `appendonly yes` with `appendfsync always`: an acknowledged write survives a power loss. With `everysec`, the default of many,
+  the last second may be lost; with snapshots only, minutes; with neither, everything. What was lost may name blobs, or be all that
+  said that a blob is named: after such a loss run the offline job before the reaper.
+- A failover (Sentinel, Cluster, managed services) loses what the new master had not received. `?wait=N` makes each write wait for N
+  replicas; it raises `KVUnavailable` (outcome unknown) if they do not confirm in time. That makes the loss rare, not impossible:
+  with `appendfsync always` on all of them, and `min-replicas-to-write N` on the master, it takes two failures at once.
+- `maxmemory-policy noeviction` (or `volatile-*`: our keys have no time to live). A server that is set to evict any key is refused.
+
+The first use of each connection checks what the server tells about this; what cannot be told is warned about, once.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Lock
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+import redis
+import redis.crc
+import redis.exceptions
+import redis.sentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from refstore.clock import Clock
+from refstore.errors import InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
+from refstore.kv import redis_calls, redis_url
+from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
+from refstore.kv.redis_calls import Call, Command, Reply
+from refstore.kv.redis_checks import Checks
+from refstore.kv.redis_url import Address, RedisSettings
+
+FLIGHT_BYTES: Final = 16 << 20
+"""Arguments on their way at once; a larger batch is sent in several flights, one after the other."""
+REDIRECTIONS_MAX: Final = 5
+"""How often MOVED or ASK is followed before it is left to `Retrying`."""
+
+
+class Connection(Protocol):
+    """What is used of redis-py's connections, which are only half typed."""
+
+    def on_connect(self) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+    def pack_commands(self, commands: Iterable[Command]) -> list[bytes]: ...
+
+    def send_packed_command(self, command: Iterable[bytes]) -> None: ...
+
+    def read_response(self) -> Reply: ...
+
+
+class Pool(Protocol):
+    """A pool of connections to one server."""
+
+    def get_connection(self) -> Connection: ...
+
+    def release(self, connection: Connection) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+
+class Servers(Protocol):
+    """Which server holds a key."""
+
+    ordered: bool
+    """Whether all keys are on one server, so that what is sent in order is performed in order."""
+
+    def pool_of(self, key: bytes) -> Pool: ...
+
+    def pool_at(self, address: Address) -> Pool: ...
+
+    def forget(self) -> None:
+        """What is known of who holds what may be out of date."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_redis(url: str, _clock: Clock) -> RedisKV:
+    """Raises InvalidSettings. Nothing is connected yet."""
+    settings = redis_url.parse(url)
+    options: dict[str, Any] = {
+        "username": settings.username,
+        "password": settings.password,
+        "socket_timeout": settings.socket_timeout_seconds,
+        "socket_connect_timeout": settings.socket_connect_timeout_seconds,
+        "socket_keepalive": True,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),  # none but ours: a write that was sent must not be sent again by somebody who cannot judge it
+        "redis_connect_func": _Prepared(settings),
+    }
+    if settings.tls:
+        options |= {"connection_class": redis.SSLConnection, **dict(settings.tls_options)}
+    return RedisKV(_servers(settings, options), settings)
+
+
+def _servers(settings: RedisSettings, options: dict[str, Any]) -> Servers:
+    if settings.kind == "cluster":
+        return Cluster(settings.addresses, lambda at: cast(Pool, redis.ConnectionPool(host=at.host, port=at.port, **options)))
+    if settings.kind == "sentinel":
+        options.pop("connection_class", None)
+        options |= {"ssl": settings.tls}
+        theirs = {name: value for name, value in options.items() if name != "redis_connect_func"}
+        theirs |= {"username": settings.sentinel_username, "password": settings.sentinel_password}
+        manager = cast(Any, redis.sentinel.Sentinel([*settings.addresses], sentinel_kwargs=theirs))
+        return Single(cast(Pool, manager.master_for(settings.master, db=settings.db, **options).connection_pool))
+    (at,) = settings.addresses
+    return Single(cast(Pool, redis.ConnectionPool(host=at.host, port=at.port, db=settings.db, **options)))
+
+
+class RedisKV(KV):
+    def __init__(self, servers: Servers, settings: RedisSettings) -> None:
+        self._servers = servers
+        self._prefix = settings.prefix
+        self._where = str(settings)
+        self._wait: Command | None = None
+        if settings.wait_replicas:
+            self._wait = (b"WAIT", settings.wait_replicas, int(settings.wait_timeout_seconds * 1000))
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        results: list[Result] = [None] * len(ops)
+        for number, flight in enumerate(self._flights(redis_calls.runs_of(ops, self._prefix))):
+            try:
+                replies = self._fly(flight)
+            except KVUnavailable as error:
+                error.nothing_done &= number == 0
+                raise
+            for call, reply in zip(flight, replies, strict=True):
+                for place, result in zip(call.places, call.results(reply), strict=True):
+                    results[place] = result
+        return results
+
+    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+        key = redis_calls.key_of(self._prefix, partition)
+        return redis_calls.pairs_of(self._one(key, redis_calls.scan(key, prefix, after, limit)))
+
+    def delete_range(self, partition: str, first: str, last: str) -> None:
+        key = redis_calls.key_of(self._prefix, partition)
+        while self._one(key, redis_calls.delete_range(key, first, last), writes=True):
+            pass
+
+    def count(self, partition: str, *, limit: int) -> int:
+        key = redis_calls.key_of(self._prefix, partition)
+        return min(limit, cast(int, self._one(key, redis_calls.count(key))))
+
+    def close(self) -> None:
+        self._servers.close()
+
+    def _one(self, key: bytes, command: Command, *, writes: bool = False) -> Reply:
+        return self._fly([Call(key, command, [], _no_results, writes, 0)])[0]
+
+    def _flights(self, runs: list[list[Call]]) -> Iterator[list[Call]]:
+        """Calls that may be on their way together, in order; what is in one flight has been performed before the next starts.
+
+        On a single server a flight holds several runs, but writes of one run only: a server that refuses a write (no memory
+        for it, say) may accept the one behind it, which must not happen before the first has.
+        """
+        flight: list[Call] = []
+        size_bytes = 0
+        wrote = False
+        for run in runs:
+            if flight and (not self._servers.ordered or (wrote and run[0].writes)):
+                yield flight
+                flight, size_bytes, wrote = [], 0, False
+            for call in run:
+                if flight and size_bytes + call.size_bytes > FLIGHT_BYTES:
+                    yield flight
+                    flight, size_bytes = [], 0
+                flight.append(call)
+                size_bytes += call.size_bytes
+            wrote = wrote or run[0].writes
+        if flight:
+            yield flight
+
+    def _fly(self, calls: Sequence[Call]) -> list[Reply]:
+        """The replies to `calls`, sent at once, to each server in order. Raises KVUnavailable if any may not have been performed."""
+        replies: list[Reply] = [None] * len(calls)
+        todo = [(self._servers.pool_of(call.key), False, place) for place, call in enumerate(calls)]
+        for number in range(1 + REDIRECTIONS_MAX):
+            try:
+                self._round(calls, todo, replies)
+            except KVUnavailable as error:
+                error.nothing_done &= number == 0
+                raise
+            moved: list[tuple[Pool, bool, int]] = []
+            for _, _, place in todo:
+                reply = replies[place]
+                if isinstance(reply, redis.ResponseError):
+                    to = _redirection(reply)
+                    if to is None:
+                        raise self._refused(reply, nothing_done=all(isinstance(reply, redis.ResponseError) for reply in replies))
+                    moved.append((self._servers.pool_at(to.address), to.asking, place))
+                    if not to.asking:
+                        self._servers.forget()
+            if not moved:
+                return replies
+            todo = moved
+        raise KVUnavailable(f"the slots of {self._where} keep moving; wait until the cluster is stable, then make the same call again")
+
+    def _round(self, calls: Sequence[Call], todo: Sequence[tuple[Pool, bool, int]], replies: list[Reply]) -> None:
+        """Send each of `todo` (server, whether to say ASKING, place) and fill in its reply, which may be an error that was returned."""
+        flights: dict[Pool, list[tuple[bool, int]]] = {}
+        for pool, asking, place in todo:
+            flights.setdefault(pool, []).append((asking, place))
+        links: list[tuple[Pool, Connection]] = []
+        sent = False
+        try:
+            for pool in flights:
+                links.append((pool, pool.get_connection()))  # noqa: PERF401  # those that were had are given back if one is not
+            sent = True
+            for (_, connection), flight in zip(links, flights.values(), strict=True):
+                connection.send_packed_command(connection.pack_commands(self._commands(calls, flight)))
+            for (_, connection), flight in zip(links, flights.values(), strict=True):
+                for asking, place in flight:
+                    if asking:
+                        _read(connection)
+                    replies[place] = _read(connection)
+                if self._waits(calls, flight):
+                    self._confirmed(_read(connection))
+            if any(isinstance(reply, redis.ResponseError) for reply in replies):
+                _reset(links)  # a master that was demoted says so in a reply; the next connection finds the new one
+        except (redis.RedisError, OSError) as error:
+            _reset(links)
+            self._servers.forget()
+            raise self._failed(error, sent=sent) from error
+        except BaseException:
+            _reset(links)  # replies are left unread
+            raise
+        finally:
+            for pool, connection in links:
+                pool.release(connection)
+
+    def _commands(self, calls: Sequence[Call], flight: Sequence[tuple[bool, int]]) -> Iterator[Command]:
+        for asking, place in flight:
+            if asking:
+                yield (b"ASKING",)
+            yield calls[place].command
+        if self._wait is not None and self._waits(calls, flight):
+            yield self._wait
+
+    def _waits(self, calls: Sequence[Call], flight: Sequence[tuple[bool, int]]) -> bool:
+        return self._wait is not None and any(calls[place].writes for _, place in flight)
+
+    def _confirmed(self, reply: Reply) -> None:
+        wanted = self._wait[1] if self._wait is not None else 0
+        if isinstance(reply, redis.ResponseError):
+            raise self._refused(reply)
+        if cast(int, reply) < cast(int, wanted):
+            raise KVUnavailable(
+                f"only {reply} of {wanted} replicas of {self._where} confirmed a write in time, so it may be lost in a failover;"
+                " make the same call again, check the replicas, or lower ?wait="
+            )
+
+    def _failed(self, error: Exception, *, sent: bool) -> RefstoreError:
+        """What went wrong with a connection, or while it was made."""
+        if isinstance(error, redis.ResponseError):
+            return self._refused(error)
+        if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
+            return InvalidSettings(f"{self._where} refused the login ({error}); check the user and the password in the URL")
+        why = str(error) or type(error).__name__
+        if sent:
+            return KVUnavailable(f"{self._where} did not answer ({why}); what was sent may have been performed, or be performed yet")
+        return KVUnavailable(
+            f"{self._where} cannot be reached ({why}); check that it runs, then make the same call again", nothing_done=True
+        )
+
+    def _refused(self, error: redis.ResponseError, *, nothing_done: bool = False) -> RefstoreError:
+        """What an error reply means. A command that is answered with an error did nothing (the scripts see to that)."""
+        code = _code(error)
+        if code == "NOPERM":
+            return InvalidSettings(
+                f"the user of {self._where} may not do that ({error}); give it: ~{self._prefix}:* +@read +@write +@scripting +@connection"
+                " +info +wait +cluster|slots"
+            )
+        if code == "WRONGTYPE":
+            return StoreMisconfigured(
+                f"{self._where} holds a key that begins with '{self._prefix}:' and is not ours ({error});"
+                " give refstore a database or a ?prefix= of its own"
+            )
+        if code in _TRANSIENT:
+            return KVUnavailable(f"{self._where} cannot do it now ({error}): {_TRANSIENT[code]}", nothing_done=nothing_done)
+        return StoreMisconfigured(f"{self._where} refused a command ({error}); refstore needs Redis 7.0 or Valkey, scripts allowed")
+
+
+class Single:
+    """One server; or whichever is the master now, where the pool asks Sentinels."""
+
+    ordered = True
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def pool_of(self, key: bytes) -> Pool:  # noqa: ARG002  # all keys are there
+        return self._pool
+
+    def pool_at(self, address: Address) -> Pool:
+        raise StoreMisconfigured(f"the Redis is a node of a cluster (it points to {address}); use a redis+cluster:// URL")
+
+    def forget(self) -> None:
+        return
+
+    def close(self) -> None:
+        self._pool.disconnect()
+
+
+class Cluster:
+    """The map of slots, read from any node that answers, and a pool for each node. It is read again when it proves wrong."""
+
+    ordered = False
+
+    def __init__(self, seeds: Sequence[Address], pool_to: Callable[[Address], Pool]) -> None:
+        self._seeds = tuple(seeds)
+        self._pool_to = pool_to
+        self._lock = Lock()
+        self._pools: dict[Address, Pool] = {}
+        self._owners: list[Address | None] = []
+        """Slot by slot; empty: to be read."""
+        self._turn = 0
+
+    def pool_of(self, key: bytes) -> Pool:
+        slot = redis.crc.key_slot(key)
+        with self._lock:
+            owner = (self._owners or self._read_map())[slot]
+            if owner is not None:
+                return self._pool(owner)
+            self._owners = []
+        raise KVUnavailable(
+            f"no node of the cluster holds slot {slot}; wait until all slots are covered, then make the same call again", nothing_done=True
+        )
+
+    def pool_at(self, address: Address) -> Pool:
+        with self._lock:
+            return self._pool(address)
+
+    def forget(self) -> None:
+        with self._lock:
+            self._owners = []
+
+    def close(self) -> None:
+        with self._lock:
+            for pool in self._pools.values():
+                pool.disconnect()
+
+    def _pool(self, address: Address) -> Pool:
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools[address] = self._pool_to(address)
+        return pool
+
+    def _read_map(self) -> list[Address | None]:
+        """From the first node that answers, each time another one first: one that lost touch with the others tells old news."""
+        known = [*dict.fromkeys((*self._seeds, *self._pools))]
+        self._turn += 1
+        failure: Exception | None = None
+        for place in range(len(known)):
+            address = known[(place + self._turn) % len(known)]
+            try:
+                ranges = _ask(self._pool(address), (b"CLUSTER", b"SLOTS"))
+            except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+                raise InvalidSettings(f"{address} refused us ({error}); check user, password and permissions (+cluster|slots)") from error
+            except redis.ResponseError as error:
+                raise StoreMisconfigured(f"{address} is not a node of a cluster ({error}); use redis:// for a single server") from error
+            except (redis.RedisError, OSError) as error:
+                failure = error
+            else:
+                owners: list[Address | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
+                for first, last, (host, port, *_), *_ in cast("list[tuple[int, int, list[Any]]]", ranges):
+                    # a node that does not know its own name leaves it out: it is the one we asked
+                    owners[first : last + 1] = [Address(host.decode() if host else address.host, port)] * (last + 1 - first)
+                if any(owners):
+                    self._owners = owners
+                    return owners
+        raise KVUnavailable(
+            f"no node of the cluster answers ({failure or 'none holds a slot'}); asked {', '.join(map(str, known))};"
+            " check that they run, then make the same call again",
+            nothing_done=True,
+        )
+
+
+class _Prepared:
+    """What is done with each new connection before it is used."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._checks = Checks(str(settings))
+
+    def __call__(self, connection: Connection) -> None:
+        """Log in, and look whether the server is set to lose data. Raises StoreMisconfigured."""
+        try:
+            connection.on_connect()
+            _reset_when_closed(connection)
+            memory, persistence, save = _asked(connection, [(b"INFO", b"memory"), (b"INFO", b"persistence"), (b"CONFIG", b"GET", b"save")])
+            if _fields(persistence).get("loading") == "1":
+                raise redis.BusyLoadingError("it is loading its data")
+            self._checks.look(_fields(memory), _fields(persistence), save)
+        except BaseException:
+            connection.disconnect()
+            raise
+
+
+class _Redirection(NamedTuple):
+    address: Address
+    asking: bool
+    """Only this once, and only after ASKING."""
+
+
+_CODES: Final[dict[type[redis.ResponseError], str]] = {
+    redis.exceptions.MovedError: "MOVED",
+    redis.exceptions.AskError: "ASK",
+    redis.exceptions.TryAgainError: "TRYAGAIN",
+    redis.exceptions.MasterDownError: "MASTERDOWN",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+    redis.ReadOnlyError: "READONLY",
+    redis.OutOfMemoryError: "OOM",
+    redis.exceptions.NoPermissionError: "NOPERM",
+}
+"""redis-py takes the code off the message where it has a class for it. In this order: MovedError is an AskError."""
+
+_TRANSIENT: Final = {
+    "TRYAGAIN": "its slot is being moved; make the same call again",
+    "MASTERDOWN": "it lost its master; wait for the failover, then make the same call again",
+    "CLUSTERDOWN": "the cluster does not cover all slots; wait for the failover, then make the same call again",
+    "READONLY": "it is a replica; give the master's address, or a redis+sentinel:// URL that finds it",
+    "OOM": "it is out of memory, and rightly evicts nothing; raise maxmemory, then make the same call again",
+    "LOADING": "it is loading its data; wait, then make the same call again",
+    "BUSY": "a script of somebody else's holds it up; wait or end it with SCRIPT KILL, then make the same call again",
+    "MISCONF": "it cannot write to its disk and takes no writes; look at its log and its disk",
+    "NOREPLICAS": "it has fewer replicas than min-replicas-to-write; start them, then make the same call again",
+    "UNBLOCKED": "it stopped being the master; make the same call again",
+}
+
+
+def _code(error: redis.ResponseError) -> str:
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), str(error).partition(" ")[0])
+
+
+def _redirection(error: redis.ResponseError) -> _Redirection | None:
+    """Where the server says that the slot is: `MOVED 3999 host:port`, with or without the code before it."""
+    code = _code(error)
+    if code not in ("MOVED", "ASK"):
+        return None
+    host, _, port = str(error).rpartition(" ")[2].rpartition(":")
+    return _Redirection(Address(host, int(port)), code == "ASK")
+
+
+def _no_results(_: Reply) -> tuple[Result, ...]:
+    return ()
+
+
+def _read(connection: Connection) -> Reply:
+    """A reply; an error reply is returned, so that those behind it are read too."""
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
+
+
+def _asked(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+    """The replies to some commands; None for what the server refuses or does not know."""
+    connection.send_packed_command(connection.pack_commands(commands))
+    replies = [_read(connection) for _ in commands]
+    return [None if isinstance(reply, redis.ResponseError) else reply for reply in replies]
+
+
+def _ask(pool: Pool, command: Command) -> Reply:
+    connection = pool.get_connection()
+    try:
+        connection.send_packed_command(connection.pack_commands([command]))
+        return connection.read_response()
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+
+
+def _reset(links: Iterable[tuple[Pool, Connection]]) -> None:
+    for _, connection in links:
+        connection.disconnect()
+
+
+def _reset_when_closed(connection: Connection) -> None:
+    """Closing throws away what was not sent yet, and tells the server at once.
+
+    Otherwise the system would go on delivering a request that we gave up, perhaps after the retry of it and what came then.
+    """
+    sock = getattr(connection, "_sock", None)
+    if isinstance(sock, socket.socket):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _fields(info: Reply) -> dict[str, str]:
+    """`name:value` lines, as INFO answers."""
+    text = info.decode(errors="replace") if isinstance(info, bytes) else ""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name: value for name, colon, value in pairs if colon}

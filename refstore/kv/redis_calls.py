@@ -1,0 +1,230 @@
+"""Operations turned into Redis commands, and replies into results. Pure: nothing is sent here.
+
+A partition is one sorted set, `prefix:{partition}`, whose members are `name NUL value`, all of score 0: so Redis keeps them in
+order of name, a page of them is read without looking at anything else, and a name and its value share one allocation. Names hold
+no NUL, and a name has at most one member, so that members sort as names do and `[name NUL, name \\1)` holds exactly that one. The
+braces make the partition's name alone decide the slot in a Cluster.
+
+Ops of one kind on one partition travel together, as the arguments of one Lua script (`lua/*.lua`: one purpose each), in calls that
+are bounded, since a script holds up the whole server. Scripts are sent by their text (EVAL), not by their hash: see
+docs/decisions/0012. The least and greatest name of a call go with it, for a script's first look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.resources import files
+from itertools import groupby
+from typing import Final, NamedTuple, cast
+
+from refstore.errors import InvalidName
+from refstore.kv.base import ABSENT, Delete, Exchange, Get, Op, Result, Set, SetIf
+
+CALL_OPS: Final = 500
+"""Ops per call: some 3 ms of the server's time at most. Lua's `unpack` would take 4,000."""
+CALL_BYTES: Final = 1 << 20
+"""Bytes of arguments per call; a single larger op goes alone."""
+RANGE_OPS: Final = 1000
+"""Names that one `delete_range` call removes."""
+
+Argument = bytes | str | int
+Command = tuple[Argument, ...]
+Reply = object
+"""As redis-py gives it: bytes, int, None, or a list of these."""
+
+
+def _script(name: str) -> bytes:
+    """The script without comments and blank lines: it is sent with every call."""
+    text = (files("refstore.kv") / "lua" / f"{name}.lua").read_text()
+    return "\n".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--")).encode()
+
+
+_GET: Final = _script("get")
+_SET: Final = _script("set")
+_SET_IF: Final = _script("set_if")
+_EXCHANGE: Final = _script("exchange")
+_DELETE: Final = _script("delete")
+_DELETE_RANGE: Final = _script("delete_range")
+
+_SHAPES: Final = {(True, False): "c", (False, False): "s", (False, True): "r", (True, True): "a"}
+"""(nothing is expected, nothing is left) -> the letter that set_if.lua knows it by."""
+
+
+class Call(NamedTuple):
+    """One command on one partition."""
+
+    key: bytes
+    """The Redis key, which decides the node in a Cluster."""
+    command: Command
+    places: list[int]
+    """Where the results belong among those of the whole batch."""
+    results: Callable[[Reply], Iterable[Result]]
+    """The reply, op by op."""
+    writes: bool
+    size_bytes: int
+
+
+def key_of(prefix: str, partition: str) -> bytes:
+    if "\0" in partition or not partition:
+        raise InvalidName(f"{partition[:80]!r} cannot be a partition; it must not be empty, nor hold NUL")
+    return f"{prefix}:{{{partition}}}".encode()
+
+
+def runs_of(ops: Sequence[Op], prefix: str) -> list[list[Call]]:
+    """The calls of each run of neighbouring ops of one kind. Calls of one run may be made in any order, or at once."""
+    runs: list[list[Call]] = []
+    place = 0
+    for kind, same in groupby(ops, key=type):
+        parts: dict[str, list[int]] = {}
+        for op in same:
+            parts.setdefault(op.key.partition, []).append(place)
+            place += 1
+        make = _MAKERS[kind]
+        runs.append([call for part, places in parts.items() for call in _calls(make, key_of(prefix, part), ops, places)])
+    return runs
+
+
+def scan(key: bytes, prefix: str, after: str, limit: int) -> Command:
+    """Members of names with `prefix` and after `after`. No text in UTF-8 holds the byte 255."""
+    low = max(after.encode() + b"\1" if after else b"", prefix.encode())
+    high = b"(" + prefix.encode() + b"\xff" if prefix else b"+"
+    return (b"ZRANGEBYLEX", key, b"[" + low, high, b"LIMIT", 0, limit)
+
+
+def pairs_of(reply: Reply) -> list[tuple[str, bytes]]:
+    """What `scan` answered."""
+    parts = (member.partition(b"\0") for member in cast("list[bytes]", reply))
+    return [(name.decode(), value) for name, _, value in parts]
+
+
+def count(key: bytes) -> Command:
+    return (b"ZCARD", key)
+
+
+def delete_range(key: bytes, first: str, last: str) -> Command:
+    """Removes at most RANGE_OPS names; the reply is 1 if there may be more."""
+    return (b"EVAL", _DELETE_RANGE, 1, key, first.encode(), last.encode(), RANGE_OPS)
+
+
+class _Made(NamedTuple):
+    """What a maker made of some ops of one kind, for `_calls` to send."""
+
+    command: Command
+    results: Callable[[Reply], Iterable[Result]]
+    writes: bool
+
+
+_Maker = Callable[[bytes, Sequence[Op], list[bytes]], _Made]
+"""(redis key, ops, their names) -> command."""
+
+
+def _calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[Call]:
+    """The ops at `places`, in calls of at most CALL_OPS ops and about CALL_BYTES bytes."""
+    some: list[int] = []
+    names: list[bytes] = []
+    size = 0
+    for place in places:
+        op = ops[place]
+        name = op.key.name.encode()
+        if b"\0" in name or not name:
+            raise InvalidName(f"{op.key.name[:80]!r} cannot be a key; it must not be empty, nor hold NUL")
+        op_bytes = len(name)
+        for part in op[1:]:
+            if isinstance(part, bytes):
+                op_bytes += len(part)
+        if some and (len(some) == CALL_OPS or size + op_bytes > CALL_BYTES):
+            yield Call(key, *_flat(make, key, ops, some, names), size)
+            some, names, size = [], [], 0
+        some.append(place)
+        names.append(name)
+        size += op_bytes
+    yield Call(key, *_flat(make, key, ops, some, names), size)
+
+
+def _flat(
+    make: _Maker, key: bytes, ops: Sequence[Op], places: list[int], names: list[bytes]
+) -> tuple[Command, list[int], Callable[[Reply], Iterable[Result]], bool]:
+    made = make(key, [ops[place] for place in places], names)
+    return made.command, places, made.results, made.writes
+
+
+def _eval(script: bytes, key: bytes, arguments: Iterable[Argument]) -> Command:
+    return (b"EVAL", script, 1, key, *arguments)
+
+
+def _values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
+    """Members, or nil, as values, or ABSENT."""
+
+    def read(reply: Reply) -> list[Result]:
+        members = cast("list[bytes | None]", reply)
+        return [ABSENT if member is None else member[len(name) + 1 :] for name, member in zip(names, members, strict=True)]
+
+    return read
+
+
+def _first_of(read: Callable[[Reply], Iterable[Result]]) -> Callable[[Reply], Iterable[Result]]:
+    """For a range that holds one member or none."""
+
+    def read_first(reply: Reply) -> Iterable[Result]:
+        return read(reply or [None])
+
+    return read_first
+
+
+def _ones(reply: Reply) -> list[Result]:
+    return [digit == ord("1") for digit in cast(bytes, reply)]
+
+
+def _nothing(count: int) -> Callable[[Reply], Iterable[Result]]:
+    return lambda _: [None] * count
+
+
+def _make_get(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _Made:
+    if len(names) == 1:
+        (name,) = names
+        command = (b"ZRANGEBYLEX", key, b"[" + name + b"\0", b"(" + name + b"\1", b"LIMIT", 0, 1)
+        return _Made(command, _first_of(_values(names)), writes=False)
+    return _Made(_eval(_GET, key, (min(names), max(names), *names)), _values(names), writes=False)
+
+
+def _make_set(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
+    return _Made(_eval(_SET, key, _named_values(ops, names)), _nothing(len(names)), writes=True)
+
+
+def _make_exchange(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
+    return _Made(_eval(_EXCHANGE, key, _named_values(ops, names)), _values(names), writes=True)
+
+
+def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
+    shapes: list[str] = []
+    arguments: list[Argument] = []
+    for name, (_, expected, value) in zip(names, cast("Sequence[SetIf]", ops), strict=True):
+        shapes.append(_SHAPES[expected is ABSENT, value is ABSENT])
+        arguments.append(name)
+        if expected is not ABSENT:
+            arguments.append(expected)
+        if value is not ABSENT:
+            arguments.append(value)
+    command = _eval(_SET_IF, key, (min(names), max(names), "".join(shapes), *arguments))
+    return _Made(command, _ones, writes=True)
+
+
+def _make_delete(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _Made:
+    return _Made(_eval(_DELETE, key, names), _nothing(len(names)), writes=True)
+
+
+def _named_values(ops: Sequence[Op], names: list[bytes]) -> list[Argument]:
+    """Least name, greatest name, then each name and its value."""
+    arguments: list[Argument] = [min(names), max(names)]
+    for name, (_, value) in zip(names, cast("Sequence[Set | Exchange]", ops), strict=True):
+        arguments += (name, value)
+    return arguments
+
+
+_MAKERS: Final[dict[type[Op], _Maker]] = {
+    Get: _make_get,
+    Set: _make_set,
+    SetIf: _make_set_if,
+    Exchange: _make_exchange,
+    Delete: _make_delete,
+}

@@ -1,0 +1,221 @@
+"""A lake: one KV and one object store, and the repositories in them.
+
+A repository's name stands for an id that is never used again, and its data lives in a namespace that no other repository may
+have, contain or lie in: what one repository's reaper or offline job deletes can then never be another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from refstore import deadline, ids, keys
+from refstore.branches import Branches
+from refstore.clock import Clock, SystemClock
+from refstore.commits import graph
+from refstore.commits.trees import Trees
+from refstore.context import Context
+from refstore.errors import AlreadyExists, Conflict, Contention, InvalidSettings, ObjectNotFound, RepositoryNotFound
+from refstore.flows import branching
+from refstore.ids import Ids, RandomIds, RepositoryId, RepositoryName
+from refstore.issuance import Issuer, SigningKey, keys_of
+from refstore.kv import open_kv
+from refstore.kv.base import ABSENT, KV, Key
+from refstore.markers import REPOSITORY_DELETED
+from refstore.objects import child, open_objects
+from refstore.objects.base import ObjectStore
+from refstore.records import Commit, RepositoryRecord, decode, encode, maybe
+from refstore.repository import Repository
+from refstore.safety import Safety
+from refstore.staging import Staging
+
+NAMESPACE_OBJECT: Final = "_refstore/namespace"
+"""Says, in the namespace itself, which repository owns it: two lakes with different KVs must not share one either."""
+
+_NAMESPACES: Final = "namespaces"
+_ATTEMPTS: Final = 16
+
+
+@dataclass(slots=True)
+class Lake:
+    """Open with `refstore.open` or `Lake.open`; close it, or use it as a context manager."""
+
+    kv: KV
+    objects_url: str
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=RandomIds)
+    safety: Safety = field(default_factory=Safety)
+    signing_keys: Sequence[SigningKey] = ()
+    open_store: Callable[[str], ObjectStore] = open_objects
+    _issuer: Issuer | None = None
+    _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
+
+    @classmethod
+    def open(
+        cls,
+        kv_url: str,
+        objects_url: str,
+        *,
+        safety: Safety | None = None,
+        signing_keys: Sequence[SigningKey] = (),
+        clock: Clock | None = None,
+    ) -> Lake:
+        """Raises InvalidSettings, MissingExtra, StoreMisconfigured."""
+        clock = clock or SystemClock()
+        kv = open_kv(kv_url, clock=clock, check=deadline.check)
+        return cls(kv, objects_url, clock=clock, safety=safety or Safety(), signing_keys=signing_keys)
+
+    def close(self) -> None:
+        for store in self._stores.values():
+            store.close()
+        self._stores.clear()
+        self.kv.close()
+
+    def __enter__(self) -> Lake:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def create_repository(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        default_branch: str = "main",
+        metadata: dict[str, str] | None = None,
+        grace_seconds: int | None = None,
+    ) -> Repository:
+        """Make an empty repository. Raises AlreadyExists, Conflict (the namespace is taken).
+
+        The name is written last: until then nobody sees the repository, and a crash leaves only a claimed namespace.
+        """
+        checked = ids.repository_name(name)
+        branch = ids.branch_name(default_branch)
+        if self.kv.get(keys.repository(checked)) is not ABSENT:
+            raise self._exists(checked)
+        now = self.clock.now_ms()
+        repo = ids.new_repository_id(self.ids, checked, now)
+        url = namespace or child(self.objects_url, repo)
+        record = RepositoryRecord(repo, url, branch, now, metadata or {}, -1 if grace_seconds is None else grace_seconds)
+        self._claim(url, repo)
+        ctx = self._context(checked, record)
+        root = Commit((), "", "", (), now, "", "Repository created")
+        head = graph.commit_id(root)
+        self.kv.set(keys.commit(repo, head), encode(root))
+        self.kv.set(keys.landed(repo, head), b"")
+        token = Staging(self.kv, repo).new_token(branch, self.ids, self.clock)
+        Branches(self.kv, repo, self.ids, self.clock).create(branch, head, token)
+        if not self.kv.set_if(keys.repository(checked), ABSENT, encode(record)):
+            self._unclaim(url, repo, ctx)
+            raise self._exists(checked)
+        return Repository(ctx, record)
+
+    def repository(self, name: str) -> Repository:
+        """Raises RepositoryNotFound."""
+        checked = ids.repository_name(name)
+        record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
+        if record is None or record.closed_ms:
+            raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
+        return Repository(self._context(checked, record), record)
+
+    def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
+        """Those that live, in order of name."""
+        for name, record in self.all_repositories(prefix=prefix, after=after):
+            if not record.closed_ms:
+                yield name, record
+
+    def all_repositories(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
+        """Those that live, and those that were deleted and are not drained yet."""
+        for name, value in self.kv.scan_all(keys.REPOSITORIES, prefix=prefix, after=after):
+            yield ids.repository_name(name), decode(value, RepositoryRecord)
+
+    def delete_repository(self, name: str) -> None:
+        """Delete a repository: what was never committed is reaped; what was committed is the offline job's to delete.
+
+        The name is free again when the reaper has drained the repository. Raises RepositoryNotFound.
+        """
+        checked = ids.repository_name(name)
+        key = keys.repository(checked)
+        first: RepositoryId | None = None
+        for _ in range(_ATTEMPTS):
+            raw = self.kv.get(key)
+            record = maybe(raw, RepositoryRecord)
+            if record is None or record.closed_ms or (first is not None and record.id != first):
+                if first is not None:
+                    return  # our own write, or another's, got there
+                raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
+            first = record.id
+            if self.kv.set_if(key, raw, encode(msgspec.structs.replace(record, closed_ms=max(1, self.clock.now_ms())))):
+                branching.close_all(self._context(checked, record), REPOSITORY_DELETED)
+                return
+        raise Contention(f"others kept changing repository {name!r}; make the same call again")
+
+    def context(self, name: RepositoryName, record: RepositoryRecord) -> Context:
+        """For the reaper and the offline job, which also work on repositories that are deleted."""
+        return self._context(name, record)
+
+    def _context(self, name: RepositoryName, record: RepositoryRecord) -> Context:
+        objects = self._stores.get(record.namespace)
+        if objects is None:
+            objects = self._stores[record.namespace] = self.open_store(record.namespace)
+        if self._issuer is None:
+            self._issuer = Issuer(keys_of(self.kv, self.signing_keys), self.clock)
+        grace = self.safety.grace_seconds if record.grace_seconds < 0 else float(record.grace_seconds)
+        trees = Trees(objects, self.ids, self.clock)
+        return Context(record.id, name, self.kv, objects, trees, self._issuer, self.clock, self.ids, self.safety, grace)
+
+    def _claim(self, url: str, repo: RepositoryId) -> None:
+        """Take the namespace for this repository alone. Raises Conflict."""
+        own = _as_folder(url)
+        if not self.kv.set_if(Key(_NAMESPACES, own), ABSENT, repo.encode()):
+            raise Conflict(f"namespace {own} belongs to a repository already; give each repository its own")
+        for other, _ in self.kv.scan_all(_NAMESPACES):
+            if other != own and (other.startswith(own) or own.startswith(other)):
+                self.kv.delete(Key(_NAMESPACES, own))
+                raise Conflict(f"namespace {own} and {other}, which belongs to a repository, lie in each other; choose another")
+        objects = self.open_store(url)
+        try:
+            if objects.conditional_put:
+                objects.put(NAMESPACE_OBJECT, repo.encode(), if_absent=True)
+            else:
+                _put_where_none(objects, repo)
+        except AlreadyExists:
+            self.kv.delete(Key(_NAMESPACES, own))
+            raise Conflict(f"namespace {own} holds the data of another lake's repository; choose an empty one") from None
+        finally:
+            objects.close()
+
+    def _unclaim(self, url: str, repo: RepositoryId, ctx: Context) -> None:
+        """Undo a creation that lost the race for the name; nobody has seen any of it."""
+        ctx.objects.delete_many([NAMESPACE_OBJECT])
+        self.kv.delete(Key(_NAMESPACES, _as_folder(url)))
+        for partition in (keys.branches(repo), keys.commits(repo), keys.landed_commits(repo), keys.tokens(repo)):
+            self.kv.delete_range(partition, "", "\U0010ffff")
+
+    def _exists(self, name: RepositoryName) -> AlreadyExists:
+        record = maybe(self.kv.get(keys.repository(name)), RepositoryRecord)
+        if record is not None and record.closed_ms:
+            return AlreadyExists(f"repository {name!r} was deleted and is still being drained; run the reaper, then try again")
+        return AlreadyExists(f"repository {name!r} exists already")
+
+
+def _put_where_none(objects: ObjectStore, repo: RepositoryId) -> None:
+    """For stores without a conditional put: the best that can be done there."""
+    try:
+        objects.head(NAMESPACE_OBJECT)
+    except ObjectNotFound:
+        objects.put(NAMESPACE_OBJECT, repo.encode())
+        return
+    raise AlreadyExists("taken")
+
+
+def _as_folder(url: str) -> str:
+    """The URL without its options, with one slash at the end, so that prefixes compare as folders do."""
+    bare = url.partition("?")[0].rstrip("/")
+    if "://" not in bare:
+        raise InvalidSettings(f"{url!r} is not an object store's URL; it looks like s3://bucket/prefix or file:///folder")
+    return bare + "/"

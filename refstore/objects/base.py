@@ -1,0 +1,137 @@
+"""The object store interface: one instance is one storage namespace, and no key can leave it.
+
+Keys are relative to the namespace (`data/2026112107/0jv…`), `/`-separated, validated on the way in and on the way
+out. Semantics every driver holds (`tests/conformance/objects_suite.py` is their executable form):
+
+- `put` streams: the body is never held whole in memory. A put that fails, or is killed, leaves no object under the
+  key (at most something the store's own housekeeping takes). An object is visible whole or not at all.
+- `delete_many` says per key what the store confirmed. A key that was not there is `missing`, not an error; where a
+  store cannot tell the two apart (S3 does not say) it answers `deleted`. Failures are retried with jitter within
+  the call, then returned, never raised for single keys and never swallowed.
+- `list` is ordered by key bytes and complete, or raises: a listing that ends early is never mistaken for one that ended.
+- A store that does not answer raises `ObjectsUnavailable`; a key that is not there, `ObjectNotFound`; one that
+  refuses (credentials, permissions, no such bucket), `InvalidSettings`, saying what to do.
+- Keys follow `naming.py`, or `InvalidPath` is raised and nothing is done. An object in the namespace whose key does not
+  (a folder marker of some console, say) is foreign: it is left out of listings, with a warning in the log.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO, NamedTuple, cast
+
+from refstore.clock import Clock
+from refstore.errors import Invalid
+
+Body = bytes | BinaryIO | Iterable[bytes]
+"""What can be put: bytes, a readable binary file, or chunks."""
+
+CHUNK_BYTES = 1 << 20
+"""The unit of streaming: large enough that Python is not the bottleneck, small enough to hold many at once."""
+
+
+class Stored(NamedTuple):
+    """What a put confirmed."""
+
+    size_bytes: int
+    checksum: str
+    """Hex SHA-256 of the body, computed while it streamed by."""
+
+
+class ObjectInfo(NamedTuple):
+    key: str
+    size_bytes: int
+    mtime_ms: int
+    """When the store says it was written, in ms since the epoch; the store's clock."""
+
+
+class Deletion(NamedTuple):
+    """What `delete_many` confirmed of its keys."""
+
+    deleted: tuple[str, ...]
+    missing: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...]
+    """(key, the store's reason), after retries."""
+
+
+class Tagging(NamedTuple):
+    """What `tag_many` confirmed of its keys."""
+
+    tagged: tuple[str, ...]
+    missing: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...]
+    """(key, the store's reason), after retries."""
+
+
+class ObjectStore(ABC):
+    @abstractmethod
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+        """Write the object. With `if_absent`, raises AlreadyExists where the store can tell (`conditional_put`)."""
+
+    @abstractmethod
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """The bytes [start, end) in chunks, of one version of the object. What can be known before the first chunk is
+        raised by the call itself: ObjectNotFound, and Invalid where start is past the size or after end. An end past the
+        size is the size."""
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectInfo:
+        """Raises ObjectNotFound."""
+
+    @abstractmethod
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        """Every object whose key starts with `prefix`, strictly after the key `after`, in key order."""
+
+    @abstractmethod
+    def delete_many(self, keys: Sequence[str]) -> Deletion:
+        """Remove objects; any number of keys, batched as the store wants it."""
+
+    @abstractmethod
+    def presign_get(self, key: str, *, expires_seconds: int) -> str:
+        """A URL that reads the object without credentials. Raises Invalid where the store has no such thing."""
+
+    @abstractmethod
+    def presign_put(self, key: str, *, expires_seconds: int) -> str:
+        """A URL that writes the object without credentials. Raises Invalid where the store has no such thing."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The namespace's URL, without secrets, as it may stand in a repository's record."""
+
+    @property
+    def conditional_put(self) -> bool:
+        """Whether `if_absent` is enforced by the store."""
+        return True
+
+    def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
+        """Set the tags of objects (replacing what they had). Raises Invalid where the store has no tags."""
+        del keys, tags
+        raise Invalid(f"{self.url} has no object tags; leave them out, or use an s3:// store")
+
+    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
+        """Remove what puts of killed clients left behind unseen, if it is so old that no put can still be at it. Returns how
+        many there were. Cheap enough to be called once an hour; several callers at once are fine."""
+        del older_than_seconds, clock
+        return 0
+
+    def read(self, key: str) -> bytes:
+        """The whole object; for what is known to be small or is needed whole (ranges, journals)."""
+        return b"".join(self.get(key))
+
+    def close(self) -> None:
+        """Release connections. Calling it twice is fine."""
+        return
+
+
+def chunks_of(body: Body) -> Iterator[bytes]:
+    """`body` as non-empty chunks. They may be kept: a buffer that its owner fills again is copied, bytes are not."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        body = io.BytesIO(body)
+    if hasattr(body, "read"):
+        while chunk := cast("BinaryIO", body).read(CHUNK_BYTES):
+            yield bytes(chunk)
+    else:
+        yield from (bytes(chunk) for chunk in body if chunk)  # type: ignore[union-attr]  # not a file: chunks

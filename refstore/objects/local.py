@@ -1,0 +1,357 @@
+"""`file:///directory`: objects as files, for the embedded default and for whatever POSIX file system is mounted there.
+
+What holds it together:
+
+- **Nothing leaves the root.** A key is walked segment by segment from the root's descriptor, and no symbolic link below
+  the root is followed (`O_NOFOLLOW` at each step): a link planted in the tree cannot lead a key out of it, not even
+  one that is planted between two system calls, because no path is ever resolved twice. The root may be a link itself.
+- **Whole or not at all.** A body is written to `.tmp/` on the same file system, under a lock that says its writer lives,
+  and appears under its key by one rename (or, for `if_absent`, one hard link, which fails if the name is taken).
+- **Confirmed is durable** (unless `?fsync=0`: for data that may be lost in a power cut): the file, then the directory that
+  names it, and the directories above it, are synced before `put` returns; after `delete_many`, the directories.
+
+Directories are made by the put that needs them, and removed by `sweep_temporary` when they have been empty for long. A put
+that loses its directory to that makes it again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from refstore.clock import Clock, SystemClock
+from refstore.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptObject,
+    Invalid,
+    InvalidSettings,
+    ObjectNotFound,
+    ObjectsUnavailable,
+    StoreMisconfigured,
+)
+from refstore.objects.base import CHUNK_BYTES, Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore.objects.local_errors import reason, translate, translated
+from refstore.objects.local_walk import make, opened, sweep_directories, sweep_staging, walk
+from refstore.objects.naming import STAGING_SEGMENT, object_key, object_keys, object_prefix
+from refstore.objects.ranges import asked, bounds
+
+if TYPE_CHECKING:
+    from refstore.objects import OpenOptions
+    from refstore.objects.urls import StoreURL
+
+_PUBLISH_ATTEMPTS: Final = 8
+"""A put loses its directory only to a sweep, and a sweep takes one only when it has been empty for hours."""
+_SWEEP_SECONDS_MIN: Final = 3600.0
+_ANCHORED_SECONDS: Final = 600.0
+"""For how long a put trusts that the directories above its own are on disk. Well below `_SWEEP_SECONDS_MIN`: a directory
+that was put into within this time cannot have been swept, so it is still the one that was synced."""
+_ANCHORED_MAX: Final = 1024
+_NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+
+
+class LocalObjects(ObjectStore):
+    def __init__(self, root: str | Path, *, fsync: bool = True, clock: Clock | None = None) -> None:
+        if sys.getfilesystemencoding() != "utf-8":
+            raise InvalidSettings("file names are not UTF-8 in this environment; set PYTHONUTF8=1")
+        self._root = os.path.abspath(root)  # noqa: PTH100  # resolve() would follow the root if it is a link
+        self._fsync = fsync
+        self._clock = clock or SystemClock()
+        self._anchored: dict[str, float] = {}
+        with translated(f"making {self._root}"):
+            _make_root(Path(self._root), fsync)
+
+    @property
+    def url(self) -> str:
+        return f"file://{quote(self._root)}{'' if self._fsync else '?fsync=0'}"
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+        object_key(key)
+        checksum, size_bytes = sha256(), 0
+        with self._opened_root() as root, self._staged(root) as (staging, name, file):
+            for chunk in chunks_of(body):
+                checksum.update(chunk)
+                size_bytes += len(chunk)
+                with translated(f"writing {key!r}"):
+                    _write(file, chunk)
+            with translated(f"writing {key!r}"):
+                if self._fsync:
+                    os.fsync(file)
+                self._publish(root, staging, name, key, if_absent)
+        return Stored(size_bytes, checksum.hexdigest())
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        chunks = self._read_from(key, start, end)
+        next(chunks)  # runs it up to the opened file: its errors are this call's, and closing the iterator closes the file
+        return chunks
+
+    def head(self, key: str) -> ObjectInfo:
+        object_key(key)
+        directory, _, name = key.rpartition("/")
+        with self._opened_root() as root, self._finding(key), opened(root, directory) as parent:
+            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        return ObjectInfo(key, _regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        object_prefix(prefix)
+        with self._opened_root() as root:
+            yield from walk(root, prefix, after, self._root)
+
+    def delete_many(self, keys: Sequence[str]) -> Deletion:
+        object_keys(keys)
+        by_directory: dict[str, list[str]] = {}
+        for key in dict.fromkeys(keys):
+            directory = key.rpartition("/")[0]
+            if directory in by_directory:
+                by_directory[directory].append(key)
+            else:
+                by_directory[directory] = [key]
+        deleted: list[str] = []
+        missing: list[str] = []
+        failed: list[tuple[str, str]] = []
+        with self._opened_root() as root:
+            for directory, group in by_directory.items():
+                try:
+                    with opened(root, directory) as parent:
+                        outcome = self._unlink_all(parent, group, cut=len(directory) + 1 if directory else 0)
+                except (FileNotFoundError, NotADirectoryError):
+                    missing.extend(group)
+                except OSError as error:
+                    failed.extend((key, reason(error)) for key in group)
+                else:
+                    deleted += outcome.deleted
+                    missing += outcome.missing
+                    failed += outcome.failed
+        return Deletion(tuple(deleted), tuple(missing), tuple(failed))
+
+    def presign_get(self, key: str, *, expires_seconds: int) -> str:
+        del key, expires_seconds
+        raise Invalid("a file has no URL that works without credentials; read it through refstore, or use an s3:// store")
+
+    def presign_put(self, key: str, *, expires_seconds: int) -> str:
+        del key, expires_seconds
+        raise Invalid("a file has no URL that works without credentials; upload through refstore, or use an s3:// store")
+
+    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
+        if older_than_seconds < _SWEEP_SECONDS_MIN:
+            raise Invalid(
+                f"older_than_seconds is {older_than_seconds:g}; use at least {_SWEEP_SECONDS_MIN:g}, so that no running put is hit"
+            )
+        before_ns = clock.now_ms() * 1_000_000 - int(older_than_seconds * 1e9)
+        with self._opened_root() as root, translated(f"sweeping {self._root}"):
+            swept = sweep_staging(root, before_ns)
+            sweep_directories(root, before_ns)
+        return swept
+
+    @contextmanager
+    def _opened_root(self) -> Generator[int, None, None]:
+        """The root, opened anew by each operation: a descriptor kept for long would hold on to a file system that was
+        unmounted, or to a directory that was replaced."""
+        try:
+            root = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # It was there when the store was opened. To answer "no such object" now would tell a reaper that all is gone.
+            raise ObjectsUnavailable(f"{self._root} is not there any more; check that its file system is mounted") from None
+        except OSError as error:
+            raise translate(error, f"opening {self._root}") from error
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+    @contextmanager
+    def _staged(self, root: int) -> Generator[tuple[int, str, int], None, None]:
+        """(staging directory, name, descriptor) of a new file, gone when the block is left."""
+        name = secrets.token_hex(16)
+        with translated("staging an object"):
+            make(root, STAGING_SEGMENT)
+            with opened(root, STAGING_SEGMENT) as directory:
+                file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=directory)
+                staging = os.dup(directory)
+        try:
+            with translated("staging an object"):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a sweep leaves alone what is locked: its writer lives
+                except OSError as error:
+                    if error.errno not in _NO_LOCKS:
+                        raise
+            yield staging, name, file
+        finally:
+            os.close(file)
+            try:
+                os.unlink(name, dir_fd=staging)
+            except FileNotFoundError:
+                pass  # renamed to its key
+            except OSError as error:
+                import structlog  # not above: it takes far longer to import than this, and who only deletes has no use for it
+
+                log = structlog.get_logger(__name__)
+                log.warning("a staged file could not be removed; a later sweep takes it", root=self._root, name=name, error=str(error))
+            os.close(staging)
+
+    def _publish(self, root: int, staging: int, staged_name: str, key: str, if_absent: bool) -> None:
+        directory, _, name = key.rpartition("/")
+        for _ in range(_PUBLISH_ATTEMPTS):
+            try:
+                made = make(root, directory)
+                with opened(root, directory) as parent:
+                    if if_absent:
+                        os.link(staged_name, name, src_dir_fd=staging, dst_dir_fd=parent, follow_symlinks=False)
+                    else:
+                        os.rename(staged_name, name, src_dir_fd=staging, dst_dir_fd=parent)
+                    if self._fsync:
+                        os.fsync(parent)
+                self._anchor(root, directory, made)
+            except FileNotFoundError:
+                if not _exists(staging, staged_name):
+                    raise ObjectsUnavailable(f"the staged file of {key!r} was removed while it was written; put it again") from None
+                continue  # a sweep removed the directory between its making and the rename
+            except FileExistsError:
+                if _is_directory(root, key):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+                raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is") from None
+            except OSError as error:
+                if if_absent and error.errno in (errno.EPERM, errno.EOPNOTSUPP):
+                    raise StoreMisconfigured(
+                        f"{self._root} is on a file system without hard links, which a put of what must not exist yet needs; use another"
+                    ) from None
+                raise
+            else:
+                return
+        raise ObjectsUnavailable(
+            f"the directory of {key!r} was removed {_PUBLISH_ATTEMPTS} times while it was put; see who removes directories"
+        )
+
+    def _anchor(self, root: int, directory: str, made: bool) -> None:
+        """Sync the directories above `directory`, so that a power cut cannot lose the way to what is in it.
+
+        Not only if this put made it: another process may have, and may not have come to its own sync yet."""
+        if not self._fsync:
+            return
+        now = self._clock.monotonic_seconds()
+        if not made and now - self._anchored.get(directory, -_ANCHORED_SECONDS) < _ANCHORED_SECONDS:
+            return
+        while directory:
+            directory_above = directory.rpartition("/")[0]
+            with opened(root, directory_above) as above:
+                os.fsync(above)
+            if len(self._anchored) >= _ANCHORED_MAX:
+                self._anchored.clear()
+            self._anchored[directory] = now
+            directory = directory_above
+
+    def _read_from(self, key: str, start: int, end: int | None) -> Iterator[bytes]:
+        """First an empty chunk, once the file is open, then the file's."""
+        object_key(key)
+        asked(key, start, end)
+        directory, _, name = key.rpartition("/")
+        with self._opened_root() as root, self._finding(key), opened(root, directory) as parent:
+            # O_NONBLOCK: opening a FIFO that someone left there must not wait for its writer.
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            first, last = bounds(key, start, end, _regular(key, os.fstat(file)).st_size)
+            yield b""
+            while first < last:
+                with translated(f"reading {key!r}"):
+                    chunk = os.pread(file, min(CHUNK_BYTES, last - first), first)
+                if not chunk:
+                    raise CorruptObject(
+                        f"{key!r} became shorter while it was read; nothing of refstore does that, look who writes to {self._root}"
+                    )
+                first += len(chunk)
+                yield chunk
+        finally:
+            os.close(file)
+
+    @contextmanager
+    def _finding(self, key: str) -> Generator[None, None, None]:
+        try:
+            with translated(f"opening {key!r}"):
+                yield
+        except (ObjectNotFound, Conflict):  # a file where the key has a directory: then it is not there either
+            raise ObjectNotFound(f"there is no object at {key!r} in {self.url}") from None
+
+    def _unlink_all(self, parent: int, keys: Sequence[str], cut: int) -> Deletion:
+        """The reaper's inner loop: what is done per key here is paid a hundred thousand times."""
+        unlink = os.unlink
+        deleted: list[str] = []
+        missing: list[str] = []
+        failed: list[tuple[str, str]] = []
+        for key in keys:
+            try:
+                unlink(key[cut:], dir_fd=parent)
+            except (FileNotFoundError, IsADirectoryError):
+                missing.append(key)
+            except OSError as error:
+                failed.append((key, reason(error)))
+            else:
+                deleted.append(key)
+        if self._fsync and deleted:
+            try:
+                os.fsync(parent)
+            except OSError as error:
+                # They are gone now, and may be back after a power cut: not confirmed, so to be deleted again.
+                return Deletion((), tuple(missing), tuple((key, reason(error)) for key in (*deleted, *(key for key, _ in failed))))
+        return Deletion(tuple(deleted), tuple(missing), tuple(failed))
+
+
+def open_local(url: StoreURL, options: OpenOptions) -> ObjectStore:
+    url.allow("fsync")
+    if url.host not in ("", "localhost") or not url.path.startswith("/"):
+        raise InvalidSettings("a file:// URL names an absolute directory of this machine; write three slashes: file:///directory")
+    if any(segment in (".", "..") for segment in url.path.split("/")):
+        raise InvalidSettings(f"{url.path!r} has '.' or '..' in it; write the directory's own path")
+    return LocalObjects("/" + url.path.strip("/"), fsync=url.flag("fsync", default=True), clock=options.clock)
+
+
+def _make_root(root: Path, fsync: bool) -> None:
+    missing = [root, *(above for above in root.parents if not above.exists())]
+    root.mkdir(parents=True, exist_ok=True)
+    for directory in missing if fsync else ():
+        # What is put into the root is only as durable as the way to it; one that may not be read cannot be synced.
+        if os.access(directory.parent, os.R_OK):
+            above = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(above)
+            finally:
+                os.close(above)
+
+
+def _write(file: int, chunk: bytes) -> None:
+    left = memoryview(chunk)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _exists(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_directory(root: int, directory: str) -> bool:
+    try:
+        with opened(root, directory):
+            return True
+    except OSError:
+        return False
+
+
+def _regular(key: str, found: os.stat_result) -> os.stat_result:
+    if stat.S_ISREG(found.st_mode):
+        return found
+    if stat.S_ISDIR(found.st_mode):
+        raise ObjectNotFound(f"there is no object at {key!r}; it is a directory")
+    raise InvalidSettings(f"{key!r} is neither a file nor a directory; refstore did not write it, remove it from the store's directory")

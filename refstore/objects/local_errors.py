@@ -1,0 +1,55 @@
+"""What the operating system says of a file, as one of refstore's errors with what to do next."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+from refstore.errors import Conflict, InvalidPath, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError, StoreMisconfigured
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED: Final = (errno.EACCES, errno.EPERM)
+_HINTS: Final = {
+    errno.EIO: "the disk reported an I/O error; look at the kernel's log and check the disk",
+    errno.EROFS: "the file system is read-only; a failing disk is often why, look at the kernel's log",
+    errno.ESTALE: "the network file system lost the directory; check its mount",
+    errno.EMFILE: "this process has too many open files; raise its limit (ulimit -n) or lower its concurrency",
+    errno.ENFILE: "this machine has too many open files; see what holds them",
+}
+
+
+@contextmanager
+def translated(doing: str) -> Generator[None, None, None]:
+    """`doing` is what was tried, "writing 'a/b'": it starts the message."""
+    try:
+        yield
+    except OSError as error:
+        raise translate(error, doing) from error
+
+
+def translate(error: OSError, doing: str) -> RefstoreError:
+    number = error.errno or 0
+    said = f"{doing} failed: {os.strerror(number) if number else error}"
+    if number == errno.ENOENT:
+        return ObjectNotFound(f"{said}; name something else")
+    if number in _FULL:
+        return ObjectsUnavailable(f"{said}; make room on the disk or raise the quota, then try again")
+    if number in _REFUSED:
+        return InvalidSettings(f"{said}; give user {os.geteuid()} read and write permission to the store's directory and all below it")
+    if number == errno.ENAMETOOLONG:
+        return InvalidPath(f"{said}; a file system takes 255 bytes between two slashes")
+    if number in (errno.ENOTDIR, errno.EISDIR):
+        return Conflict(f"{said}; a file cannot hold both an object and, below it, others: use another key")
+    if number == errno.ELOOP:
+        return InvalidSettings(f"{said}; no symbolic link below the store's directory is followed, mount the other directory there instead")
+    if number == errno.EXDEV:
+        return StoreMisconfigured(f"{said}; the store's directory and all below it must be one file system, objects appear by a rename")
+    return ObjectsUnavailable(f"{said}; {_HINTS.get(number, 'see whether the file system is healthy, then try again')}")
+
+
+def reason(error: OSError) -> str:
+    """For a single key's failure: short, with the name of the error, which operators look for."""
+    return f"{errno.errorcode.get(error.errno or 0, 'error')}: {error.strerror or error}"

@@ -1,0 +1,108 @@
+"""`memory://name`: an object store in a dict, for tests and for trying things out. Nothing outlives the process.
+
+Thread-safe. Each URL names one namespace within the process: whoever opens it sees the same objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sortedcontainers import SortedDict
+
+from refstore.clock import Clock, SystemClock
+from refstore.errors import AlreadyExists, Invalid, InvalidSettings, ObjectNotFound
+from refstore.objects.base import CHUNK_BYTES, Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore.objects.naming import object_key, object_keys, object_prefix
+from refstore.objects.ranges import bounds
+
+if TYPE_CHECKING:
+    from refstore.objects import OpenOptions
+    from refstore.objects.urls import StoreURL
+
+
+class _Object(NamedTuple):
+    body: bytes
+    mtime_ms: int
+
+
+class MemoryObjects(ObjectStore):
+    def __init__(self, *, clock: Clock | None = None, name: str = "unnamed") -> None:
+        self._objects: SortedDict[str, _Object] = SortedDict()
+        self._lock = Lock()
+        self._clock = clock or SystemClock()
+        self._url = f"memory://{name}"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+        object_key(key)
+        whole = b"".join(chunks_of(body))
+        with self._lock:
+            if if_absent and key in self._objects:
+                raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is")
+            self._objects[key] = _Object(whole, self._clock.now_ms())
+        return Stored(len(whole), hashlib.sha256(whole).hexdigest())
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        body = self._find(key).body
+        first, last = bounds(key, start, end, len(body))
+        return (body[at : min(at + CHUNK_BYTES, last)] for at in range(first, last, CHUNK_BYTES))
+
+    def head(self, key: str) -> ObjectInfo:
+        found = self._find(key)
+        return ObjectInfo(key, len(found.body), found.mtime_ms)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        object_prefix(prefix)
+        low = max(prefix, after)
+        with self._lock:
+            page = [
+                ObjectInfo(key, len(self._objects[key].body), self._objects[key].mtime_ms)
+                for key in takewhile(lambda key: key.startswith(prefix), self._objects.irange(minimum=low or None))
+                if key > after
+            ]
+        return iter(page)
+
+    def delete_many(self, keys: Sequence[str]) -> Deletion:
+        object_keys(keys)
+        deleted: list[str] = []
+        missing: list[str] = []
+        with self._lock:
+            for key in dict.fromkeys(keys):
+                (missing if self._objects.pop(key, None) is None else deleted).append(key)
+        return Deletion(tuple(deleted), tuple(missing), ())
+
+    def presign_get(self, key: str, *, expires_seconds: int) -> str:
+        del key, expires_seconds
+        raise Invalid("objects in memory have no addresses outside the process; use an s3:// store for presigned URLs")
+
+    def presign_put(self, key: str, *, expires_seconds: int) -> str:
+        return self.presign_get(key, expires_seconds=expires_seconds)
+
+    def _find(self, key: str) -> _Object:
+        object_key(key)
+        with self._lock:
+            found = self._objects.get(key)
+        if found is None:
+            raise ObjectNotFound(f"there is no object at {key!r} in {self.url}")
+        return found
+
+
+_namespaces: Final[dict[str, MemoryObjects]] = {}
+"""By URL: a name must find the same objects each time it is opened, as it does on any other store."""
+_namespaces_lock: Final = Lock()
+
+
+def open_memory(url: StoreURL, options: OpenOptions) -> ObjectStore:
+    url.allow()
+    name = f"{url.host}{url.path.rstrip('/')}"
+    if not name:
+        raise InvalidSettings("memory:// needs a name; write memory://name")
+    with _namespaces_lock:
+        return _namespaces.setdefault(name, MemoryObjects(clock=options.clock, name=name))

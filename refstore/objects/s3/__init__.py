@@ -1,0 +1,113 @@
+"""`s3://bucket/prefix`: objects in S3, or in what speaks its language (Ceph RGW, MinIO, R2, rclone, ...), through boto3.
+
+Options of the URL: `endpoint` (any server; then path-style addresses), `region`, `profile`, `addressing` (auto, path,
+virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `part_mib` (the unit of multipart uploads, so 10,000
+times it is the largest object). Credentials come from where every AWS tool finds them, never from the URL.
+
+One room per concern: `client.py` (limits, errors), `writing.py`, `reading.py`, `listing.py`, `bulk.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from refstore.clock import Clock
+from refstore.errors import Invalid, InvalidPath, InvalidSettings
+from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, Tagging
+from refstore.objects.naming import KEY_BYTES_MAX, object_key, object_keys, object_prefix
+from refstore.objects.s3.bulk import Bulk
+from refstore.objects.s3.client import Bucket, make_client
+from refstore.objects.s3.listing import list_objects
+from refstore.objects.s3.reading import head, read
+from refstore.objects.s3.writing import Writer, sweep_uploads
+
+if TYPE_CHECKING:
+    from refstore.objects import OpenOptions
+    from refstore.objects.urls import StoreURL
+
+PRESIGN_SECONDS_MAX: Final = 7 * 86_400
+"""S3's limit for a signature of version 4."""
+
+
+class S3Objects(ObjectStore):
+    def __init__(self, bucket: Bucket, *, conditional_put: bool, part_bytes: int, clock: Clock, rng: random.Random) -> None:
+        self._bucket = bucket
+        self._conditional = conditional_put
+        self._writer = Writer(bucket, part_bytes=part_bytes, conditional=conditional_put, clock=clock, rng=rng)
+        self._bulk = Bulk(bucket, clock=clock, rng=rng)
+
+    @property
+    def url(self) -> str:
+        return self._bucket.url
+
+    @property
+    def conditional_put(self) -> bool:
+        return self._conditional
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+        return self._writer.put(key, body, if_absent=if_absent)
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        chunks = read(self._bucket, key, start, end)
+        next(chunks)  # runs it up to the open answer: its errors are this call's, and closing the iterator closes the answer
+        return chunks
+
+    def head(self, key: str) -> ObjectInfo:
+        return head(self._bucket, key)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        object_prefix(prefix)
+        if len(self._bucket.prefix + after) > KEY_BYTES_MAX:
+            raise InvalidPath(f"a key to list after has at most {KEY_BYTES_MAX} bytes with the store's prefix; this one has more")
+        return list_objects(self._bucket, prefix, after)
+
+    def delete_many(self, keys: Sequence[str]) -> Deletion:
+        object_keys(keys)
+        return Deletion(*self._bulk.delete(keys))
+
+    def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
+        object_keys(keys)
+        return Tagging(*self._bulk.tag(keys, tags))
+
+    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
+        """Aborts multipart uploads below the prefix: their clients were killed, and their parts cost money unseen."""
+        return sweep_uploads(self._bucket, clock.now_ms() - older_than_seconds * 1000)
+
+    def presign_get(self, key: str, *, expires_seconds: int) -> str:
+        return self._presign("get_object", key, expires_seconds)
+
+    def presign_put(self, key: str, *, expires_seconds: int) -> str:
+        return self._presign("put_object", key, expires_seconds)
+
+    def _presign(self, operation: str, key: str, expires_seconds: int) -> str:
+        full = self._bucket.full(key)
+        if not 1 <= expires_seconds <= PRESIGN_SECONDS_MAX:
+            raise Invalid(f"a presigned URL cannot last {expires_seconds} seconds; use 1 to {PRESIGN_SECONDS_MAX}")
+        parameters = {"Bucket": self._bucket.name, "Key": full}
+        with self._bucket.translated(f"signing a URL of {key!r}"):
+            return self._bucket.client.generate_presigned_url(operation, Params=parameters, ExpiresIn=expires_seconds)
+
+    def close(self) -> None:
+        self._bulk.close()
+        self._bucket.client.close()
+
+
+def open_s3(url: StoreURL, options: OpenOptions) -> ObjectStore:
+    url.allow("endpoint", "region", "profile", "addressing", "conditional_put", "part_mib")
+    if not url.host or ":" in url.host:
+        raise InvalidSettings("an s3:// URL names a bucket; write s3://bucket/prefix, and ?endpoint=http://host:port for the server")
+    if url.options.get("addressing", "auto") not in ("auto", "path", "virtual"):
+        raise InvalidSettings("addressing is none of auto, path and virtual; use one of them")
+    prefix = url.path.strip("/")
+    if prefix:
+        object_key(prefix)
+    canonical = url._replace(path=f"/{prefix}" if prefix else "")
+    return S3Objects(
+        Bucket(make_client(url, options.io_timeout_seconds), url.host, prefix, canonical.text()),
+        conditional_put=url.flag("conditional_put", default=True),
+        part_bytes=url.whole_number("part_mib", 8, 5, 512) << 20,
+        clock=options.clock,
+        rng=options.rng,
+    )

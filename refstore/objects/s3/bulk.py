@@ -1,0 +1,104 @@
+"""Deleting and tagging many objects: batches under way at once, each in a few rounds, and an answer for every key."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from botocore.exceptions import ClientError
+
+from refstore.clock import Clock
+from refstore.errors import ObjectNotFound, RefstoreError
+from refstore.objects.s3 import errors
+from refstore.objects.s3.client import CONCURRENT_REQUESTS, Bucket, said
+from refstore.objects.s3.errors import Said
+from refstore.objects.s3.rounds import Once, Outcome, Refusal, in_rounds, outcome
+
+DELETE_KEYS_MAX: Final = 1000
+"""S3's limit for one bulk delete."""
+_TAG_KEYS: Final = 50
+"""What one thread takes at a time."""
+_SPLIT_KEYS_MIN: Final = 125
+"""A bulk delete that is refused as malformed is halved down to this."""
+_FOR_GOOD: Final = frozenset({"AccessDenied", "MethodNotAllowed", "InvalidArgument", "NoSuchBucket", "NoSuchVersion", "KeyTooLongError"})
+"""Of single keys: another round would be told the same."""
+
+
+class Bulk:
+    def __init__(self, bucket: Bucket, *, clock: Clock, rng: random.Random) -> None:
+        self._bucket = bucket
+        self._clock = clock
+        self._rng = rng
+        self._pool: ThreadPoolExecutor | None = None
+
+    def delete(self, keys: Sequence[str]) -> Outcome:
+        return self._in_batches(keys, DELETE_KEYS_MAX, self._delete_once)
+
+    def tag(self, keys: Sequence[str], tags: Mapping[str, str]) -> Outcome:
+        def once(some: Sequence[str]) -> dict[str, Refusal]:
+            return {key: refusal for key in some if (refusal := self._tag_once(key, tags)) is not None}
+
+        return self._in_batches(keys, _TAG_KEYS, once)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _in_batches(self, keys: Sequence[str], size: int, once: Once) -> Outcome:
+        unique = tuple(dict.fromkeys(keys))
+        batches = [unique[at : at + size] for at in range(0, len(unique), size)]
+        down: list[RefstoreError] = []
+
+        def run(batch: Sequence[str]) -> dict[str, Refusal]:
+            if down:  # the store gave up on a whole batch: to ask it for all the others would take hours
+                return {key: Refusal(str(down[0]), again=False, cause=down[0]) for key in batch}
+            refused = in_rounds(batch, once, self._clock, self._rng)
+            causes = [refusal.cause for refusal in refused.values() if refusal.cause is not None]
+            if len(causes) == len(batch):
+                down.append(causes[0])
+            return refused
+
+        refused: dict[str, Refusal] = {}
+        if len(batches) > 1 and self._pool is None:
+            self._pool = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="refstore-s3")
+        for some in self._pool.map(run, batches) if len(batches) > 1 and self._pool is not None else map(run, batches):
+            refused.update(some)
+        return outcome(unique, refused)
+
+    def _delete_once(self, keys: Sequence[str]) -> dict[str, Refusal]:
+        bucket = self._bucket
+        full = {bucket.full(key): key for key in keys}
+        try:
+            with bucket.translated(f"deleting {len(keys)} objects"):
+                answer = bucket.client.delete_objects(Bucket=bucket.name, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True})
+        except RefstoreError as error:
+            cause = error.__cause__
+            if isinstance(cause, ClientError) and said(cause).code in errors.MALFORMED and len(keys) > _SPLIT_KEYS_MIN:
+                half = len(keys) // 2  # some servers take fewer keys, or a shorter document
+                return self._delete_once(keys[:half]) | self._delete_once(keys[half:])
+            return {key: Refusal(str(error), again=error.retryable, cause=error) for key in keys}
+        bucket.seen = True
+        refused: dict[str, Refusal] = {}
+        for entry in answer.get("Errors", ()):
+            told = Said(entry.get("Code", "unknown"), 0, entry.get("Message", ""))
+            key = full.get(entry.get("Key", ""))
+            if key is None:  # something was not deleted, and it is not clear what: nothing of this batch is confirmed
+                return {key: Refusal(f"{told}, said of a key that was not asked for", again=False) for key in keys}
+            missing = told.code in errors.MISSING
+            refused[key] = Refusal(str(told), again=not missing and told.code not in _FOR_GOOD, missing=missing)
+        return refused
+
+    def _tag_once(self, key: str, tags: Mapping[str, str]) -> Refusal | None:
+        bucket = self._bucket
+        tag_set = [{"Key": name, "Value": value} for name, value in tags.items()]
+        try:
+            with bucket.translated(f"tagging {key!r}"):
+                bucket.client.put_object_tagging(Bucket=bucket.name, Key=bucket.full(key), Tagging={"TagSet": tag_set})  # type: ignore[typeddict-item]  # as TagTypeDef
+        except ObjectNotFound as error:
+            return Refusal(str(error), again=False, missing=True)
+        except RefstoreError as error:
+            return Refusal(str(error), again=error.retryable, cause=error)
+        return None

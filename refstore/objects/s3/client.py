@@ -1,0 +1,147 @@
+"""The client of one bucket: how it is made, and how all that it raises becomes one of refstore's errors.
+
+boto3 is imported here only. The limits set here hold for every request: it ends within `io_timeout_seconds`, retries
+included, so a write of an operation whose deadline has passed lands no later than this after it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import md5
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import boto3.session
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
+from botocore.loaders import Loader, create_loader
+from botocore.parsers import ResponseParserError
+
+from refstore.errors import InvalidPath, InvalidSettings, ObjectsUnavailable, RefstoreError
+from refstore.objects.naming import KEY_BYTES_MAX, object_key
+from refstore.objects.s3.errors import Said, translate
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+    from refstore.objects.urls import StoreURL
+
+FAILURES: Final = (ClientError, BotoCoreError, ResponseParserError)
+"""All that botocore raises; the error for an answer that cannot be parsed is none of its other kinds."""
+CONCURRENT_REQUESTS: Final = 4
+"""Bulk deletes, or taggings, under way at once: enough to hide the round trip, few enough not to be told to slow down."""
+_ANSWERS: Final = {
+    "DeleteObjects": b"DeleteResult",
+    "ListObjectsV2": b"ListBucketResult",
+    "CreateMultipartUpload": b"InitiateMultipartUpload",  # rclone leaves out the "Result" that AWS has here
+    "CompleteMultipartUpload": b"CompleteMultipartUpload",
+}
+"""The document that confirms each operation; without this look at it, boto reads a 200 that was cut to nothing, or some
+proxy's page, as a confirmation without errors."""
+_ATTEMPTS: Final = 3
+_PAUSES_SECONDS: Final = 3.0
+"""The most that boto's standard mode waits between three attempts: 1 and 2 seconds."""
+
+
+class Bucket:
+    """A bucket, the prefix in it that is the namespace, and the client that reaches it."""
+
+    def __init__(self, client: S3Client, name: str, prefix: str, url: str) -> None:
+        self.client = client
+        self.name = name
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.url = url
+        self.seen = False
+        """Whether the server has told of something in the bucket: then a bare 404 can only mean the object."""
+
+    def full(self, key: str) -> str:
+        """The key in the bucket. Raises InvalidPath."""
+        object_key(key)
+        full = self.prefix + key
+        if len(full) > KEY_BYTES_MAX or (not full.isascii() and len(full.encode()) > KEY_BYTES_MAX):
+            raise InvalidPath(f"{key[:80]!r} and the store's prefix have over {KEY_BYTES_MAX} bytes together; use a shorter one")
+        return full
+
+    @contextmanager
+    def translated(self, doing: str) -> Generator[None, None, None]:
+        """`doing` is what is tried, "writing 'a/b'": it starts the message."""
+        try:
+            yield
+        except FAILURES as error:
+            raise self.failed(error, doing) from error
+
+    def failed(self, error: Exception, doing: str) -> RefstoreError:
+        what = f"{doing} in {self.url}"
+        if isinstance(error, ClientError):
+            return translate(said(error), what)
+        if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
+            return InvalidSettings(f"{what} failed: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile= in the URL")
+        if isinstance(error, ParamValidationError):
+            return InvalidSettings(f"{what} failed: {error}; correct the URL")
+        return ObjectsUnavailable(f"{what} failed: {error}; check that the server runs and can be reached, then try again")
+
+
+def said(error: ClientError) -> Said:
+    answer = cast("dict[str, dict[str, Any]]", error.response)  # the stub promises what other servers than AWS leave out
+    told = answer.get("Error", {})
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return Said(str(told.get("Code") or status), status, str(told.get("Message") or ""))
+
+
+def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
+    """Raises InvalidSettings. Reaches for no server yet."""
+    endpoint = url.options.get("endpoint")
+    attempt_seconds = max(1.0, io_timeout_seconds - _PAUSES_SECONDS) / _ATTEMPTS
+    config = Config(
+        signature_version="s3v4",
+        s3={"addressing_style": url.options.get("addressing", "path" if endpoint else "auto")},  # type: ignore[arg-type]  # open_s3 looked
+        connect_timeout=attempt_seconds / 5,
+        read_timeout=attempt_seconds * 4 / 5,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        max_pool_connections=4 * CONCURRENT_REQUESTS,
+        # The checksums that AWS now adds to everything are refused, or stored as part of the body, by other servers.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        tcp_keepalive=True,
+    )
+    try:
+        core = botocore.session.Session(profile=url.options.get("profile"))
+        core.register_component("data_loader", _loader())
+        region = url.options.get("region") or core.get_config_variable("region") or ("us-east-1" if endpoint else None)
+        session = cast("Any", boto3.session.Session(botocore_session=core))  # its stub knows every service but those installed
+        client = cast("S3Client", session.client("s3", endpoint_url=endpoint, region_name=region, config=config))
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidSettings(f"{url.text()} cannot be opened: {error}; correct the URL or the AWS configuration") from error
+    client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
+    for operation in _ANSWERS:
+        client.meta.events.register(f"before-parse.s3.{operation}", _refuse_other_answers)
+    return client
+
+
+def _refuse_other_answers(operation_model: Any, response_dict: dict[str, Any], **_: object) -> None:
+    """Makes a 200 without the operation's own document a server error, which is retried: botocore's own way (see its
+    `_handle_200_error`) for an error in a 200."""
+    if response_dict["status_code"] == 200 and _ANSWERS[operation_model.name] not in response_dict["body"].lstrip()[:512]:
+        response_dict["status_code"] = 500
+
+
+@cache
+def _loader() -> Loader:
+    """One for all clients: it holds the parsed description of the API, 12 MB and a tenth of a second each."""
+    return create_loader()
+
+
+def _add_md5(params: dict[str, Any], **_: object) -> None:
+    """A bulk delete needs a checksum; boto sends one that older servers do not know, so the classic one goes with it."""
+    digest = md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()

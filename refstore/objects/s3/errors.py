@@ -1,0 +1,82 @@
+"""What an S3 server says went wrong, as one of refstore's errors with what to do next.
+
+Pure functions over the error's code and HTTP status: servers other than AWS often send one without the other (a HEAD
+has no body at all, Ceph's 400s have none).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from refstore.errors import InvalidPath, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
+
+MISSING: Final = frozenset({"NoSuchKey", "NotFound", "404"})
+PRECONDITION: Final = frozenset({"PreconditionFailed", "412"})
+CONFLICT: Final = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+UNSATISFIABLE: Final = frozenset({"InvalidRange", "416"})
+MALFORMED: Final = frozenset({"MalformedXML", "400"})
+
+_ADVICE: Final = {
+    "NoSuchBucket": "the bucket does not exist there; create it, or correct the URL",
+    "InvalidBucketName": "that is no bucket name; correct the URL",
+    "PermanentRedirect": "the bucket is in another region; set region= in the URL",
+    "IllegalLocationConstraintException": "the bucket is in another region; set region= in the URL",
+    "AuthorizationHeaderMalformed": "the server expects another region; set region= in the URL",
+    "RequestTimeTooSkewed": "the clocks of this machine and the server are too far apart; set this machine's clock",
+    "InvalidAccessKeyId": "the server does not know the access key; check AWS_ACCESS_KEY_ID or the profile",
+    "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY or the profile",
+    "ExpiredToken": "the credentials have expired; renew them",
+    "InvalidToken": "the session token is not valid; renew the credentials",
+    "NotImplemented": "the server does not have this operation; use a server that does",
+    "MethodNotAllowed": "the server does not allow this operation; check that the endpoint is that of its S3 API",
+}
+_BUSY: Final = frozenset(
+    {
+        "SlowDown",
+        "ServiceUnavailable",
+        "InternalError",
+        "RequestTimeout",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "RequestLimitExceeded",
+    }
+)
+_FULL: Final = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStorage"})
+
+
+class Said(NamedTuple):
+    """The error of one answer."""
+
+    code: str
+    status: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.code} ({self.message})" if self.message and self.message != self.code else self.code
+
+
+def translate(said: Said, doing: str) -> RefstoreError:
+    """`doing` is what was tried, "writing 'a/b' to s3://bucket": it starts the message."""
+    what = f"{doing} failed: {said}"
+    if said.code in MISSING:
+        return ObjectNotFound(f"{what}; name something else")
+    if said.code in _FULL:
+        return ObjectsUnavailable(f"{what}; make room or raise the quota, then try again")
+    if said.code in _ADVICE:
+        return InvalidSettings(f"{what}; {_ADVICE[said.code]}")
+    if said.code == "KeyTooLongError":
+        return InvalidPath(f"{what}; use a shorter key or a shorter prefix in the store's URL")
+    if may_pass(said):
+        return ObjectsUnavailable(f"{what}; the server is overloaded or failing, try again later")
+    if said.status in (401, 403):
+        return InvalidSettings(
+            f"{what}; allow these credentials s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload"
+            " and ListBucketMultipartUploads on the bucket and all below the prefix"
+        )
+    return InvalidSettings(f"{what}; the server refuses the request as it is, check that the endpoint is that of an S3 API")
+
+
+def may_pass(said: Said) -> bool:
+    """Whether the same request has some hope later."""
+    return said.code in _BUSY or said.code in CONFLICT or said.status >= 500 or said.status in (0, 408, 429)

@@ -1,0 +1,75 @@
+"""Listing, checked page by page: below the prefix, in order, as long as it says, and ended by the server's own word.
+
+A listing decides what may be deleted and what is missing. One that a server, a proxy or a cut connection made shorter or
+mixed up raises; it never ends early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from refstore.errors import ObjectsUnavailable
+from refstore.objects.base import ObjectInfo
+from refstore.objects.naming import fault_of
+from refstore.objects.s3.client import Bucket
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
+
+_EMPTY_PAGES_MAX: Final = 100
+"""In a row. A server may answer with an empty page that is not the last, after many deletions, but not for ever."""
+
+_log = structlog.get_logger(__name__)
+
+
+def list_objects(bucket: Bucket, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    cut, within = len(bucket.prefix), bucket.prefix + prefix
+    first_after = bucket.prefix + after if after else ""
+    last, token, foreign, empty = first_after, "", 0, 0
+    while True:
+        page = _page(bucket, within, first_after, token)
+        entries = page.get("Contents", ())
+        for entry in entries:
+            full, size, written = entry.get("Key"), entry.get("Size"), entry.get("LastModified")
+            if full is None or size is None or written is None or not full.startswith(within):
+                raise _untrusted(bucket, f"it has {full!r}, which was not asked for")
+            if full <= last:
+                raise _untrusted(bucket, f"it has {full!r} after {last!r}, out of order")
+            last = full
+            key = full[cut:]
+            if fault_of(key):
+                foreign += 1
+            else:
+                yield ObjectInfo(key, size, int(written.timestamp() * 1000))
+        if not page["IsTruncated"]:
+            break
+        empty = 0 if entries else empty + 1
+        if empty > _EMPTY_PAGES_MAX:
+            raise _untrusted(bucket, f"more than {_EMPTY_PAGES_MAX} empty pages followed each other")
+        following = page.get("NextContinuationToken", "")
+        if not following or following == token:
+            raise _untrusted(bucket, "it goes on, but does not say where")
+        token = following
+    if foreign:
+        _log.warning("left out of a listing: objects that refstore could not have written", store=bucket.url, prefix=prefix, count=foreign)
+
+
+def _page(bucket: Bucket, prefix: str, after: str, token: str) -> ListObjectsV2OutputTypeDef:
+    with bucket.translated(f"listing {prefix!r}"):
+        if token:
+            page = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=prefix, ContinuationToken=token)
+        else:
+            page = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=prefix, StartAfter=after)
+    bucket.seen = True
+    if "IsTruncated" not in page:
+        raise _untrusted(bucket, "it does not say whether it is complete")
+    if page.get("KeyCount", len(page.get("Contents", ()))) != len(page.get("Contents", ())):
+        raise _untrusted(bucket, "it has not as many keys as it says")
+    return page
+
+
+def _untrusted(bucket: Bucket, why: str) -> ObjectsUnavailable:
+    return ObjectsUnavailable(f"the listing of {bucket.url} cannot be trusted: {why}; nothing was concluded from it, look at the server")

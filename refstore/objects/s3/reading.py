@@ -1,0 +1,106 @@
+"""Reading one object: a body that breaks off is taken up again at the byte where it did, of the same version, or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from botocore.exceptions import ClientError
+from urllib3.exceptions import HTTPError
+
+from refstore.errors import ObjectsUnavailable
+from refstore.objects.base import CHUNK_BYTES, ObjectInfo
+from refstore.objects.ranges import asked, bounds
+from refstore.objects.s3 import errors
+from refstore.objects.s3.client import FAILURES, Bucket, said
+
+if TYPE_CHECKING:
+    from botocore.response import StreamingBody
+
+_RESUMES_MAX: Final = 4
+"""Of one `get`."""
+
+
+class _Answer(NamedTuple):
+    body: StreamingBody
+    etag: str
+    stop: int
+    """The byte after the last that it has."""
+
+
+def read(bucket: Bucket, key: str, start: int, end: int | None) -> Iterator[bytes]:
+    """First an empty chunk, once the server has answered, then the object's."""
+    asked(key, start, end)
+    answer = None if end == start else _open(bucket, key, start, end, None)
+    if answer is None:
+        bounds(key, start, end, head(bucket, key).size_bytes)
+        yield b""
+        return
+    (body, etag, stop), at, resumes = answer, start, 0
+    try:
+        yield b""
+        while at < stop:
+            broken: Exception | None = None
+            try:
+                chunk = body.read(min(CHUNK_BYTES, stop - at))
+            except (*FAILURES, HTTPError, OSError) as error:
+                chunk, broken = b"", error
+            if chunk:
+                at += len(chunk)
+                yield chunk
+                continue
+            body.close()
+            resumes += 1
+            if resumes > _RESUMES_MAX:
+                raise ObjectsUnavailable(
+                    f"{key!r} in {bucket.url} broke off at byte {at} of {stop}, and {_RESUMES_MAX} times before;"
+                    " check the network and the proxies between, then read it again"
+                ) from broken
+            answer = _open(bucket, key, at, stop, etag)
+            if answer is None or answer[1:] != (etag, stop):
+                if answer is not None:
+                    answer.body.close()
+                raise ObjectsUnavailable(f"{key!r} in {bucket.url} changed while it was read; read it again") from broken
+            body = answer.body
+    finally:
+        body.close()
+
+
+def _open(bucket: Bucket, key: str, start: int, end: int | None, etag: str | None) -> _Answer | None:
+    """The answer to a GET from `start` on (of the version `etag`), or None if the object ends there or before, or is
+    another version by now. Raises ObjectNotFound."""
+    full = bucket.full(key)
+    ranged = start > 0 or end is not None
+    byte_range = f"bytes={start}-{'' if end is None else end - 1}"
+    with bucket.translated(f"reading {key!r}"):
+        try:
+            if not ranged:
+                answer = bucket.client.get_object(Bucket=bucket.name, Key=full)
+            elif etag is None:
+                answer = bucket.client.get_object(Bucket=bucket.name, Key=full, Range=byte_range)
+            else:
+                answer = bucket.client.get_object(Bucket=bucket.name, Key=full, Range=byte_range, IfMatch=etag)
+        except ClientError as error:
+            if said(error).code in errors.UNSATISFIABLE | errors.PRECONDITION:
+                return None
+            raise
+    bucket.seen = True
+    if ranged and not answer.get("ContentRange", "").startswith(f"bytes {start}-"):
+        answer["Body"].close()
+        raise ObjectsUnavailable(f"{bucket.url} answered {byte_range} of {key!r} with something else; see whether a proxy ignores ranges")
+    return _Answer(answer["Body"], answer["ETag"], start + answer["ContentLength"])
+
+
+def head(bucket: Bucket, key: str) -> ObjectInfo:
+    full = bucket.full(key)
+    with bucket.translated(f"looking at {key!r}"):
+        try:
+            found = bucket.client.head_object(Bucket=bucket.name, Key=full)
+        except ClientError as error:
+            if said(error).code in errors.MISSING and not bucket.seen:
+                # A HEAD has no body to tell a missing bucket from a missing key, and one must not pass for the other.
+                bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=bucket.prefix, MaxKeys=1)
+                bucket.seen = True
+            raise
+    bucket.seen = True
+    return ObjectInfo(key, found["ContentLength"], int(found["LastModified"].timestamp() * 1000))

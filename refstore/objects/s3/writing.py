@@ -1,0 +1,221 @@
+"""Putting one object: a body of up to one part is one PUT, a larger one a multipart upload with one part in memory.
+
+A lost reply is planned for: a write that can succeed only once (`If-None-Match`, the completion of a multipart upload)
+carries a write id in the object's metadata, so that a retry recognises its own landed write.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import tempfile
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import islice
+from typing import BinaryIO, Final
+
+import structlog
+from botocore.exceptions import ClientError
+
+from refstore.clock import Clock
+from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
+from refstore.objects.base import Body, Stored, chunks_of
+from refstore.objects.s3 import errors
+from refstore.objects.s3.client import FAILURES, Bucket, said
+from refstore.objects.s3.reading import head
+
+PARTS_MAX: Final = 10_000
+"""S3's limit for one multipart upload."""
+_CONDITIONAL_ATTEMPTS: Final = 4
+_NO_UPLOADS: Final = frozenset({"NoSuchUpload", "NotImplemented", "MethodNotAllowed"})
+_WRITE_ID: Final = "refstore-write"
+
+_log = structlog.get_logger(__name__)
+
+
+class Writer:
+    def __init__(self, bucket: Bucket, *, part_bytes: int, conditional: bool, clock: Clock, rng: random.Random) -> None:
+        self._bucket = bucket
+        self._client = bucket.client
+        self._part_bytes = part_bytes
+        self._conditional = conditional
+        self._clock = clock
+        self._rng = rng
+
+    def put(self, key: str, body: Body, *, if_absent: bool) -> Stored:
+        full = self._bucket.full(key)
+        tally = _Tally()
+        parts = _parts(tally.counted(chunks_of(body)), self._part_bytes)
+        ahead = deque(islice(parts, 2))
+        if if_absent and not self._conditional:
+            self._refuse_existing(key)
+        if len(ahead) < 2:
+            self._put_whole(key, full, ahead.popleft() if ahead else b"", if_absent=if_absent and self._conditional)
+        elif if_absent and self._conditional:
+            self._put_spooled(key, full, _drained(ahead, parts))
+        else:
+            self._put_parts(key, full, _drained(ahead, parts))
+        return Stored(tally.size_bytes, tally.sha256.hexdigest())
+
+    def _put_whole(self, key: str, full: str, body: bytes, *, if_absent: bool) -> None:
+        if if_absent:
+            self._put_conditionally(key, full, body)
+            return
+        with self._bucket.translated(f"writing {key!r}"):
+            self._client.put_object(Bucket=self._bucket.name, Key=full, Body=body)
+
+    def _put_spooled(self, key: str, full: str, parts: Iterator[bytes]) -> None:
+        """One conditional PUT of a large body: several servers check the condition there and ignore it when a multipart
+        upload is completed (Ceph RGW 16 does), so the body waits in a temporary file."""
+        with tempfile.TemporaryFile() as spool:
+            for part in parts:
+                with _translating_disk(key):
+                    spool.write(part)
+            self._put_conditionally(key, full, spool)
+
+    def _put_conditionally(self, key: str, full: str, body: bytes | BinaryIO) -> None:
+        write_id = secrets.token_hex(16)
+        for attempt in range(1, _CONDITIONAL_ATTEMPTS + 1):
+            if not isinstance(body, bytes):
+                body.seek(0)
+            try:
+                self._client.put_object(Bucket=self._bucket.name, Key=full, Body=body, IfNoneMatch="*", Metadata={_WRITE_ID: write_id})
+            except FAILURES as error:
+                code = said(error).code if isinstance(error, ClientError) else ""
+                if code in errors.PRECONDITION:
+                    if self._write_id_of(full) == write_id:
+                        return  # an attempt of ours landed, and only its reply was lost
+                    raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is") from None
+                if code not in errors.CONFLICT or attempt == _CONDITIONAL_ATTEMPTS:
+                    raise self._bucket.failed(error, f"writing {key!r}") from error
+                self._clock.sleep(self._rng.uniform(0, 0.1 * 2**attempt))  # another conditional write of the key is under way
+            else:
+                return
+
+    def _refuse_existing(self, key: str) -> None:
+        try:
+            head(self._bucket, key)
+        except ObjectNotFound:
+            return
+        raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is")
+
+    def _put_parts(self, key: str, full: str, parts: Iterator[bytes]) -> None:
+        write_id = secrets.token_hex(16)
+        bucket = self._bucket
+        with bucket.translated(f"starting the upload of {key!r}"):
+            upload = self._client.create_multipart_upload(Bucket=bucket.name, Key=full, Metadata={_WRITE_ID: write_id})["UploadId"]
+        try:
+            etags: list[str] = []
+            for number, part in enumerate(parts, 1):
+                if number > PARTS_MAX:
+                    size = f"{PARTS_MAX} parts of {self._part_bytes >> 20} MiB"
+                    raise InvalidSettings(f"the body of {key!r} is larger than {size}; raise part_mib in the store's URL")
+                with bucket.translated(f"writing part {number} of {key!r}"):
+                    sent = self._client.upload_part(Bucket=bucket.name, Key=full, UploadId=upload, PartNumber=number, Body=part)
+                etags.append(sent["ETag"])
+            self._complete(key, full, upload, etags, write_id)
+        except BaseException:  # the caller's body may raise anything, and parts that stay behind cost money
+            abort(bucket, full, upload)
+            raise
+
+    def _complete(self, key: str, full: str, upload: str, etags: Sequence[str], write_id: str) -> None:
+        try:
+            with self._bucket.translated(f"completing the upload of {key!r}"):
+                self._client.complete_multipart_upload(
+                    Bucket=self._bucket.name,
+                    Key=full,
+                    UploadId=upload,
+                    MultipartUpload={"Parts": [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]},
+                )
+        except RefstoreError as error:
+            cause = error.__cause__
+            if not (isinstance(cause, ClientError) and said(cause).code == "NoSuchUpload" and self._write_id_of(full) == write_id):
+                raise
+            # An attempt of ours had landed, and only its reply was lost.
+
+    def _write_id_of(self, full: str) -> str | None:
+        with self._bucket.translated(f"looking whether {full!r} was written"):
+            try:
+                metadata = self._client.head_object(Bucket=self._bucket.name, Key=full)["Metadata"]
+            except ClientError as error:
+                if said(error).code in errors.MISSING:
+                    return None
+                raise
+        return next((value for name, value in metadata.items() if name.lower() == _WRITE_ID), None)
+
+
+def abort(bucket: Bucket, full: str, upload: str) -> bool:
+    """Whether the upload is gone."""
+    try:
+        bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=full, UploadId=upload)
+    except FAILURES as error:
+        if not (isinstance(error, ClientError) and said(error).code == "NoSuchUpload"):
+            _log.warning("parts of an upload could not be removed; a later sweep takes them", store=bucket.url, key=full, error=str(error))
+            return False
+    return True
+
+
+def sweep_uploads(bucket: Bucket, before_ms: float) -> int:
+    """Abort the multipart uploads below the prefix that were begun before that time."""
+    swept = 0
+    try:
+        for page in bucket.client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket.name, Prefix=bucket.prefix):
+            for upload in page.get("Uploads", ()):
+                full, number, begun = upload.get("Key", ""), upload.get("UploadId"), upload.get("Initiated")
+                # Some servers list more than the prefix asked for.
+                if full.startswith(bucket.prefix) and number and begun and begun.timestamp() * 1000 < before_ms:
+                    swept += abort(bucket, full, number)
+    except FAILURES as error:
+        # A server that has no unfinished uploads may say so like this (rclone), or not know the operation at all.
+        if not (isinstance(error, ClientError) and said(error).code in _NO_UPLOADS):
+            raise bucket.failed(error, "looking for unfinished uploads") from error
+    return swept
+
+
+class _Tally:
+    """Size and checksum of what streamed by."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.sha256 = sha256()
+
+    def counted(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self.size_bytes += len(chunk)
+            self.sha256.update(chunk)
+            yield chunk
+
+
+def _parts(chunks: Iterator[bytes], part_bytes: int) -> Iterator[bytes]:
+    """The same bytes in parts of exactly `part_bytes`, but for the last: some servers want all parts alike."""
+    held: list[memoryview] = []
+    size = 0
+    for chunk in chunks:
+        left = memoryview(chunk)
+        while left:
+            taken = left[: part_bytes - size]
+            held.append(taken)
+            size += len(taken)
+            left = left[len(taken) :]
+            if size == part_bytes:
+                yield b"".join(held)
+                held, size = [], 0
+    if held:
+        yield b"".join(held)
+
+
+def _drained(ahead: deque[bytes], parts: Iterator[bytes]) -> Iterator[bytes]:
+    """`ahead`, then `parts`; nothing is held once it was handed on."""
+    while ahead:
+        yield ahead.popleft()
+    yield from parts
+
+
+@contextmanager
+def _translating_disk(key: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except OSError as error:
+        raise ObjectsUnavailable(f"holding {key!r} in a temporary file failed: {error}; make room there, or set TMPDIR") from error

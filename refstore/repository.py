@@ -1,0 +1,353 @@
+"""The embedded SDK: one repository, every use case.
+
+    import refstore
+
+    lake = refstore.open(data="./lake")
+    repo = lake.create_repository("sales")
+    repo.upload("main", "2026/11/21.csv", b"...")
+    repo.commit("main", "first day")
+    repo.reset("main")
+
+Each method runs under the operation deadline (`Safety.operation_deadline_seconds`) and may be called again after any error
+that says so (`error.retryable`): every protocol step is idempotent. A Repository is safe to share between threads. Methods
+raise the errors of `refstore.errors`; those that every method may raise (InvalidName, InvalidPath, NotFound, Contention,
+Unavailable, Corrupt) are not repeated below. A `ref` is an expression of `refstore/flows/refs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from itertools import islice
+from typing import Concatenate, ParamSpec, TypeVar
+
+from refstore import deadline, ids
+from refstore.commits.diffing import Change
+from refstore.context import Context
+from refstore.flows import branching, committing, comparing, copying, reading, refs, removing, restoring, tagging, uploading, viewing
+from refstore.flows.committing import CommitOptions
+from refstore.flows.copying import Copy
+from refstore.flows.reading import Listed, Page, Resolved
+from refstore.flows.restoring import InGrace
+from refstore.flows.uploading import IssuedAddress, Link, Stage, Upload
+from refstore.flows.viewing import AddressView
+from refstore.ids import BranchName, CommitId, RepositoryName, TagName
+from refstore.objects.base import Body
+from refstore.records import Branch, Commit, Entry, RepositoryRecord, Tag
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def _operation(method: Callable[Concatenate[Repository, P], R]) -> Callable[Concatenate[Repository, P], R]:
+    """Run the method under the operation deadline."""
+
+    @wraps(method)
+    def run(self: Repository, *args: P.args, **kwargs: P.kwargs) -> R:
+        with deadline.operation(self.context.clock, self.context.safety.operation_deadline_seconds):
+            return method(self, *args, **kwargs)
+
+    return run
+
+
+class Repository:
+    def __init__(self, context: Context, record: RepositoryRecord) -> None:
+        self.context = context
+        self.record = record
+
+    @property
+    def name(self) -> RepositoryName:
+        return self.context.name
+
+    @property
+    def default_branch(self) -> BranchName:
+        return self.record.default_branch
+
+    # ---- data in
+
+    def upload(
+        self,
+        branch: str,
+        path: str,
+        body: Body,
+        *,
+        metadata: dict[str, str] | None = None,
+        content_type: str = "",
+        mtime_ms: int | None = None,
+    ) -> Entry:
+        """Upload one object; what stood at the path under the same staging token is released at once."""
+        item = Upload(path=path, body=body, metadata=metadata or {}, content_type=content_type, mtime_ms=mtime_ms)
+        return self._upload_batch(branch, [item])[0]
+
+    def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[Entry]:
+        """Upload any number of objects, batch by batch with shared round trips, as `uploads` yields them."""
+        for batch in _batched(uploads, uploading.BATCH):
+            yield from self._upload_batch(branch, batch)
+
+    @_operation
+    def _upload_batch(self, branch: str, batch: Sequence[Upload]) -> Sequence[Entry]:
+        return uploading.upload_many(self.context, ids.branch_name(branch), batch)
+
+    def stage(
+        self, branch: str, path: str, url: str, *, size_bytes: int, checksum: str = "", metadata: dict[str, str] | None = None
+    ) -> Entry:
+        """Name an object outside the namespace. It is not refstore's to delete, and never is deleted."""
+        return next(
+            iter(self.stage_many(branch, [Stage(path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})]))
+        )
+
+    def stage_many(self, branch: str, items: Iterable[Stage]) -> Iterator[Entry]:
+        for batch in _batched(items, uploading.BATCH):
+            yield from self._stage_batch(branch, batch)
+
+    @_operation
+    def _stage_batch(self, branch: str, batch: Sequence[Stage]) -> Sequence[Entry]:
+        return uploading.stage_many(self.context, ids.branch_name(branch), batch)
+
+    def issue(self, branch: str, path: str) -> IssuedAddress:
+        """A physical address to write to, and the token that links it, once, to this branch and path."""
+        return self.issue_many(branch, [path])[0]
+
+    @_operation
+    def issue_many(self, branch: str, paths: Sequence[str]) -> Sequence[IssuedAddress]:
+        return uploading.issue_many(self.context, ids.branch_name(branch), paths)
+
+    def link(
+        self,
+        branch: str,
+        path: str,
+        token: str,
+        *,
+        size_bytes: int | None = None,
+        checksum: str = "",
+        metadata: dict[str, str] | None = None,
+    ) -> Entry:
+        """Put an issued address, now written to, on the branch. Raises InvalidToken, AlreadyLinked, ObjectNotFound."""
+        item = Link(path=path, token=token, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
+        return self._link_batch(branch, [item])[0]
+
+    def link_many(self, branch: str, items: Iterable[Link]) -> Iterator[Entry]:
+        for batch in _batched(items, uploading.BATCH):
+            yield from self._link_batch(branch, batch)
+
+    @_operation
+    def _link_batch(self, branch: str, batch: Sequence[Link]) -> Sequence[Entry]:
+        return uploading.link_many(self.context, ids.branch_name(branch), batch)
+
+    def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> Entry:
+        """Give `path` of the ref `source` another name on `branch`, without reading the data."""
+        return next(iter(self.copy_many(source, branch, [Copy(path, destination or path)])))
+
+    def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Iterator[Entry]:
+        for batch in _batched(copies, uploading.BATCH):
+            yield from self._copy_batch(source, branch, batch)
+
+    @_operation
+    def _copy_batch(self, source: str, branch: str, batch: Sequence[Copy]) -> Sequence[Entry]:
+        return copying.copy_many(self.context, source, ids.branch_name(branch), batch)
+
+    def move(self, branch: str, path: str, destination: str) -> Entry:
+        """Copy within a branch, then delete the source. A crash in between leaves both names."""
+        return self.move_many(branch, [Copy(path, destination)])[0]
+
+    @_operation
+    def move_many(self, branch: str, moves: Sequence[Copy]) -> Sequence[Entry]:
+        return copying.move_many(self.context, ids.branch_name(branch), moves)
+
+    # ---- data out
+
+    @_operation
+    def resolve(self, ref: str, path: str) -> Resolved:
+        """What the path is, and whether it is staged or committed. Raises ObjectNotFound."""
+        return reading.resolve(self.context, refs.resolve(self.context, ref), ids.object_path(path))
+
+    def stat(self, ref: str, path: str) -> Entry:
+        """Raises ObjectNotFound."""
+        return self.resolve(ref, path).entry
+
+    @_operation
+    def stat_many(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
+        """The entries of the paths that are there."""
+        found = reading.resolve_many(self.context, refs.resolve(self.context, ref), [ids.object_path(path) for path in paths])
+        return {path: resolved.entry for path, resolved in found.items()}
+
+    @_operation
+    def get(self, ref: str, path: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """The bytes [start, end) in chunks. Raises ObjectNotFound before the first chunk, Invalid for data staged from outside."""
+        return reading.open_object(self.context, ref, ids.object_path(path), start, end)
+
+    def read(self, ref: str, path: str) -> bytes:
+        """The whole object."""
+        return b"".join(self.get(ref, path))
+
+    @_operation
+    def page(self, ref: str, *, prefix: str = "", after: str = "", amount: int = 1000, delimiter: str = "") -> Page:
+        """One page of a listing, strictly after the path or common prefix `after`."""
+        ids.path_prefix(prefix)
+        return reading.list_page(
+            self.context, refs.resolve(self.context, ref), prefix=prefix, after=after, amount=amount, delimiter=delimiter
+        )
+
+    def list(self, ref: str, *, prefix: str = "", after: str = "", delimiter: str = "", page: int = 1000) -> Iterator[Listed]:
+        """Every object, in path order, page by page: each page is consistent, the whole may see changes made meanwhile."""
+        while True:
+            found = self.page(ref, prefix=prefix, after=after, amount=page, delimiter=delimiter)
+            yield from found.results
+            if not found.has_more:
+                return
+            after = found.next_after
+
+    # ---- data away
+
+    def delete(self, branch: str, path: str) -> None:
+        """Delete one path, whether it is there or not."""
+        self.delete_many(branch, [path])
+
+    def delete_many(self, branch: str, paths: Iterable[str]) -> None:
+        for batch in _batched(paths, removing.BATCH):
+            self._delete_batch(branch, batch)
+
+    @_operation
+    def _delete_batch(self, branch: str, batch: Sequence[str]) -> None:
+        removing.delete_many(self.context, ids.branch_name(branch), batch)
+
+    @_operation
+    def delete_prefix(self, branch: str, prefix: str) -> int:
+        """Delete every path with the prefix; how many there were."""
+        return removing.delete_prefix(self.context, ids.branch_name(branch), prefix)
+
+    @_operation
+    def reset(self, branch: str, *, path: str | None = None, prefix: str | None = None) -> None:
+        """Throw away what is staged: of the whole branch (one step, however much), of a path, or of a prefix (raises Conflict
+        while a commit is unfinished)."""
+        name = ids.branch_name(branch)
+        if path is None and prefix is None:
+            branching.reset(self.context, name)
+        else:
+            removing.reset_paths(self.context, name, path=path, prefix=prefix)
+
+    @_operation
+    def restore(self, branch: str, address: str, path: str | None = None) -> Entry:
+        """Take back an address that is in its grace window. Raises Gone, AddressNotFound."""
+        return restoring.restore(self.context, ids.branch_name(branch), address, path)
+
+    def in_grace(self, *, branch: str | None = None, prefix: str = "") -> Iterator[InGrace]:
+        """What could be restored now."""
+        return restoring.in_grace(self.context, branch=ids.branch_name(branch) if branch is not None else None, prefix=prefix)
+
+    @_operation
+    def address(self, address: str) -> AddressView:
+        """Who names a physical address, and in which state."""
+        return viewing.view(self.context, address)
+
+    # ---- history
+
+    @_operation
+    def commit(
+        self,
+        branch: str,
+        message: str,
+        *,
+        committer: str = "",
+        metadata: dict[str, str] | None = None,
+        date_ms: int | None = None,
+        allow_empty: bool = False,
+    ) -> CommitId:
+        """Commit what is staged. Raises NothingToCommit."""
+        options = _options(message, committer, metadata, date_ms, allow_empty)
+        return committing.commit(self.context, ids.branch_name(branch), options)
+
+    @_operation
+    def merge(
+        self,
+        source: str,
+        branch: str,
+        message: str = "",
+        *,
+        strategy: str = "",
+        squash: bool = False,
+        committer: str = "",
+        metadata: dict[str, str] | None = None,
+        date_ms: int | None = None,
+        allow_empty: bool = False,
+    ) -> CommitId:
+        """Merge a ref into a branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone.
+
+        `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them.
+        """
+        options = _options(message or f"Merge {source!r} into {branch!r}", committer, metadata, date_ms, allow_empty)
+        return committing.merge(self.context, source, ids.branch_name(branch), options, strategy=strategy, squash=squash)
+
+    @_operation
+    def revert(
+        self, branch: str, ref: str, *, parent: int = 0, message: str = "", committer: str = "", allow_empty: bool = False
+    ) -> CommitId:
+        """Undo a commit on top of the branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone."""
+        options = _options(message or f"Revert {ref}", committer, None, None, allow_empty)
+        return committing.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)
+
+    @_operation
+    def cherry_pick(
+        self, branch: str, ref: str, *, parent: int = 0, message: str = "", committer: str = "", allow_empty: bool = False
+    ) -> CommitId:
+        """Do a commit's changes again on top of the branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone."""
+        options = _options(message or f"Cherry-pick {ref}", committer, None, None, allow_empty)
+        return committing.cherry_pick(self.context, ids.branch_name(branch), ref, options, parent=parent)
+
+    @_operation
+    def get_commit(self, ref: str) -> tuple[CommitId, Commit]:
+        commit = refs.resolve(self.context, ref).commit
+        return commit, refs.get_commit(self.context, commit)
+
+    def log(self, ref: str, *, first_parent: bool = False) -> Iterator[tuple[CommitId, Commit]]:
+        """The ref's commit and its ancestors, newest first."""
+        return comparing.log(self.context, ref, first_parent=first_parent)
+
+    def diff(self, left: str, right: str | None = None, *, prefix: str = "", after: str = "") -> Iterator[Change]:
+        """Between the commits of two refs; or, with one branch, between its head and what is staged on it. In path order."""
+        if right is None:
+            return comparing.diff_staged(self.context, ids.branch_name(left), prefix=prefix, after=after)
+        return comparing.diff_refs(self.context, left, right, prefix=prefix, after=after)
+
+    # ---- branches and tags
+
+    @_operation
+    def create_branch(self, name: str, source: str, *, hidden: bool = False) -> CommitId:
+        """Raises AlreadyExists, Gone (the commit has expired)."""
+        return branching.create(self.context, ids.branch_name(name), source, hidden=hidden)
+
+    @_operation
+    def get_branch(self, name: str) -> Branch:
+        return branching.get(self.context, ids.branch_name(name))
+
+    def branches(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, Branch]]:
+        """The open branches, in order of name."""
+        return branching.scan(self.context, prefix=prefix, after=after)
+
+    @_operation
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch and everything uncommitted on it: one step, however much. Raises Conflict for the default branch."""
+        branching.delete(self.context, ids.branch_name(name), default=self.default_branch)
+
+    @_operation
+    def create_tag(self, name: str, ref: str) -> CommitId:
+        """Raises AlreadyExists, Gone."""
+        return tagging.create(self.context, ids.tag_name(name), ref)
+
+    @_operation
+    def delete_tag(self, name: str) -> None:
+        tagging.delete(self.context, ids.tag_name(name))
+
+    def tags(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[TagName, Tag]]:
+        return tagging.scan(self.context, prefix=prefix, after=after)
+
+
+def _options(message: str, committer: str, metadata: dict[str, str] | None, date_ms: int | None, allow_empty: bool) -> CommitOptions:
+    return CommitOptions(message=message, committer=committer, metadata=metadata or {}, date_ms=date_ms, allow_empty=allow_empty)
+
+
+def _batched(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch

@@ -1,0 +1,413 @@
+"""Settings: frozen values, each of which knows where it came from.
+
+Every command finds every value the same way; the first that names it wins:
+
+    1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...
+    2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_GRACE_SECONDS, REFSTORE_REAPER_BATCH_KEYS, ...
+    3. one TOML file          --config, REFSTORE_CONFIG, ./refstore.toml, the user's own; the first there is, never two merged
+    4. the default
+
+The stores are one choice: `data`, or `kv` and `objects` together, all from the same place. The KV of one lake with the
+objects of another would look like a lake whose blobs nothing names, so half a pair is an error, never filled in from elsewhere.
+
+Nothing here reads the environment by itself: entry points pass it in. Secrets (URL passwords, signing keys) are in no
+`repr`, no error message and no row of `Loaded.rows`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
+from urllib.parse import quote
+
+import msgspec
+
+from refstore.errors import InvalidSettings
+from refstore.redaction import HIDDEN, redact_url
+from refstore.safety import Safety
+
+ENVIRONMENT_PREFIX: Final = "REFSTORE_"
+CONFIG: Final = "config"
+FILE_NAME: Final = "refstore.toml"
+
+_SECRET_BYTES_MIN: Final = 32
+"""RFC 7518, 3.2: a key of HS256 has at least the hash's size."""
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
+_SIGNING_KEY: Final = re.compile(r"([A-Za-z0-9_.-]{1,64}):(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaperSettings:
+    """What the reaper does with the time and the room it has. Durations that safety rests on stand in `Safety`."""
+
+    cycle_seconds: float = 10.0
+    """The pause between two passes that found nothing more to do."""
+    budget_seconds: float = 30.0
+    """How long each step of a pass over one repository may take, before the next one and the next repository get their turn."""
+    batch_keys: int = 5000
+    """Keys in one batch to a store; what is held in memory, and done again after a crash, grows with it."""
+    rate_per_second: float = 0.0
+    """At most so many objects deleted a second, by one reaper. 0: no limit."""
+    grace_override_seconds: float | None = None
+    """Instead of each repository's own grace window. None: each repository's own, or `grace_seconds`."""
+    lease_seconds: float = 60.0
+    """How long a reaper that died keeps others from its share of the work."""
+    scrub_every_seconds: float = 3600.0
+    breaker_share: float = 0.5
+    """Hard deletion stops when more than this share of a repository's objects is due. 1: never for this reason."""
+    breaker_floor_objects: int = 10_000
+    """The share is not looked at for fewer due objects than this: half of a small repository is nothing unusual."""
+    breaker_per_hour: int = 1_000_000
+    """Hard deletion stops when more than this is deleted in an hour. 0: no limit."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 0
+    """Where Prometheus may fetch metrics. 0: nowhere."""
+
+    def __post_init__(self) -> None:
+        _within("reaper.cycle_seconds", self.cycle_seconds, 0.01, 86_400)
+        _within("reaper.budget_seconds", self.budget_seconds, 0.1, 86_400)
+        _within("reaper.batch_keys", self.batch_keys, 1, 100_000)
+        _within("reaper.rate_per_second", self.rate_per_second, 0, 1e9)
+        if self.grace_override_seconds is not None:
+            _within("reaper.grace_override_seconds", self.grace_override_seconds, 0, 10 * 366 * 86_400)
+        _within("reaper.lease_seconds", self.lease_seconds, 1, 86_400)
+        _within("reaper.scrub_every_seconds", self.scrub_every_seconds, 1, 366 * 86_400)
+        _within("reaper.breaker_share", self.breaker_share, 0, 1)
+        _within("reaper.breaker_floor_objects", self.breaker_floor_objects, 0, 10**15)
+        _within("reaper.breaker_per_hour", self.breaker_per_hour, 0, 10**15)
+        _within("reaper.metrics_port", self.metrics_port, 0, 65_535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+    """auto: console on a terminal, JSON lines elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    data: Path | None
+    """The embedded default's directory. None: the stores were named by URL."""
+    kv: str = field(repr=False)
+    objects: str = field(repr=False)
+    signing_keys: tuple[str, ...] = field(default=(), repr=False)
+    """`kid:secret` each. The first signs issued addresses, all of them verify. None: one is made and kept in the KV."""
+    safety: Safety = field(default_factory=Safety)
+    reaper: ReaperSettings = field(default_factory=ReaperSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+    def __post_init__(self) -> None:
+        kids = [kid for kid, _ in self.signing_pairs]
+        if len(set(kids)) != len(kids):
+            raise InvalidSettings("signing_keys names one key id twice; give each key an id of its own")
+
+    @property
+    def signing_pairs(self) -> tuple[tuple[str, bytes], ...]:
+        """(key id, secret), in order."""
+        return tuple(_signing_pair(index, text) for index, text in enumerate(self.signing_keys, start=1))
+
+
+class Origin(NamedTuple):
+    """Where a value came from."""
+
+    kind: Literal["flag", "environment", "file", "default"]
+    detail: str = ""
+    """The variable's or the file's name."""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "flag":
+                return "command line"
+            case "environment":
+                return f"environment {self.detail}"
+            case "file":
+                return self.detail
+            case "default":
+                return "default"
+
+
+class Row(NamedTuple):
+    """One setting as it may be shown to anyone."""
+
+    setting: str
+    value: str | int | float | list[str] | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    settings: Settings
+    origins: Mapping[str, Origin]
+    """By setting name, `reaper.batch_keys`; every setting is here."""
+    file: Path | None
+    """The TOML file that was read."""
+    warnings: tuple[str, ...]
+    """Variables that look like a mistyped setting. Not errors: orchestrators put `REFSTORE_PORT` and the like there by themselves."""
+
+    def rows(self) -> Iterator[Row]:
+        """Every setting, secrets hidden."""
+        for setting in SETTINGS.values():
+            yield Row(setting.name, setting.shown(self.value(setting.name)), str(self.origins[setting.name]))
+
+    def value(self, name: str) -> object:
+        """The value of `data`, `reaper.batch_keys`, ..."""
+        found: object = self.settings
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+
+class Setting(NamedTuple):
+    """One line of the table of all settings."""
+
+    name: str
+    """Its TOML key: `kv`, `safety.grace_seconds`."""
+    kind: object
+    """Its type."""
+    default: object
+
+    @property
+    def variable(self) -> str:
+        """Safety's durations stand without their section: REFSTORE_GRACE_SECONDS."""
+        return ENVIRONMENT_PREFIX + self.name.removeprefix("safety.").replace(".", "_").upper()
+
+    @property
+    def secret(self) -> bool:
+        return self.name == "signing_keys"
+
+    @property
+    def allowed(self) -> str:
+        kinds = [kind for kind in get_args(self.kind) if kind is not type(None)]
+        kind = kinds[0] if type(None) in get_args(self.kind) else self.kind
+        if get_origin(kind) is Literal:
+            return "one of " + ", ".join(get_args(kind))
+        if get_origin(kind) is tuple:
+            return "a list of kid:secret texts"
+        return {int: "a whole number", float: "a number", Path: "a directory", str: "a text"}[cast(type, kind)]
+
+    def shown(self, value: object) -> str | int | float | list[str] | None:
+        if self.secret:
+            return [f"{kid}:{HIDDEN}" for kid in _kids(cast(tuple[str, ...], value))]
+        if self.name in ("kv", "objects"):
+            return redact_url(str(value))
+        return value if isinstance(value, int | float | None) else str(value)
+
+
+def _table(section: type, prefix: str = "") -> Iterator[Setting]:
+    hints = get_type_hints(section)
+    for entry in cast(Iterable[Field[object]], fields(section)):
+        if hints[entry.name] in (Safety, ReaperSettings, LogSettings):
+            yield from _table(hints[entry.name], f"{entry.name}.")
+        else:
+            yield Setting(prefix + entry.name, hints[entry.name], None if entry.default is MISSING else entry.default)
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _table(Settings)}
+"""Every setting by name, in the order of the dataclasses above, which are the one place where a setting is added."""
+
+_SECTIONS: Final = frozenset(name.partition(".")[0] for name in SETTINGS if "." in name)
+_STORES: Final = ("data", "kv", "objects")
+
+_Source = Mapping[str, tuple[object, Origin]]
+"""What one place says: raw values by setting name."""
+
+
+def load(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    files: Sequence[Path] = (),
+    *,
+    default_data: Path,
+) -> Loaded:
+    """What is in force. Raises InvalidSettings, with the place, the key and what is allowed.
+
+    `flags`: by setting name (and `config`), None for a flag that was not given. `files`: where a TOML file may be, best
+    first, when neither `--config` nor `REFSTORE_CONFIG` names one; those must be there.
+    """
+    known = {CONFIG, *SETTINGS}
+    if unknown := set(flags) - known:
+        raise InvalidSettings(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+    file = _file(flags, environ, files)
+    sources: list[_Source] = [
+        {name: (value, Origin("flag")) for name, value in flags.items() if value is not None and name != CONFIG},
+        {
+            setting.name: (environ[setting.variable], Origin("environment", setting.variable))
+            for setting in SETTINGS.values()
+            if environ.get(setting.variable)  # an empty variable is how a shell says "not set"
+        },
+        {name: (value, Origin("file", str(file))) for name, value in _read(file).items()} if file else {},
+    ]
+    values: dict[str, object] = {}
+    origins: dict[str, Origin] = {}
+    for name, setting in SETTINGS.items():
+        if name in _STORES:
+            continue
+        value, origin = next((source[name] for source in sources if name in source), (setting.default, Origin("default")))
+        values[name] = value if origin.kind == "default" else _convert(setting, value, origin)
+        origins[name] = origin
+    _choose_stores(sources, default_data, values, origins)
+    return Loaded(_build(values, origins), origins, file, tuple(_suspicious(environ)))
+
+
+def candidate_files(directory: Path, user_directory: Path) -> tuple[Path, ...]:
+    """Where a TOML file is looked for when none is named."""
+    return (directory / FILE_NAME, user_directory / FILE_NAME)
+
+
+def embedded(data: Path) -> tuple[str, str]:
+    """(kv URL, objects URL) of the embedded default under a directory."""
+    root = quote(str(data.absolute()))
+    return f"sqlite://{root}/kv.sqlite", f"file://{root}/objects"
+
+
+def _file(flags: Mapping[str, object], environ: Mapping[str, str], files: Sequence[Path]) -> Path | None:
+    named = flags.get(CONFIG) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
+    if named:
+        path = Path(str(named)).expanduser()
+        if not path.is_file():
+            place = "--config" if flags.get(CONFIG) else "REFSTORE_CONFIG"
+            raise InvalidSettings(f"{place} names {path}, which is not a file; write it, or leave {place} out")
+        return path
+    return next((path for path in files if path.is_file()), None)
+
+
+def _read(file: Path) -> dict[str, object]:
+    """The file's settings by name. A key that is not a setting is an error: it would be a duration that is not in force."""
+    try:
+        document = cast(dict[str, object], tomllib.loads(file.read_text("utf-8")))
+    except OSError as error:
+        raise InvalidSettings(f"{file} cannot be read ({error.strerror}); make it readable, or name another with --config") from error
+    except ValueError as error:
+        raise InvalidSettings(f"{file} is not TOML in UTF-8 ({error}); correct it") from error
+    found: dict[str, object] = {}
+    for key, value in document.items():
+        if key not in _SECTIONS:
+            found[key] = value
+        elif isinstance(value, dict):
+            found |= {f"{key}.{inner}": content for inner, content in cast(dict[str, object], value).items()}
+        else:
+            raise InvalidSettings(f"{file}: {key} must be a table; write [{key}] and its settings below")
+    for name in found:
+        if name not in SETTINGS:
+            section = name.rpartition(".")[0]
+            allowed = [other for other in SETTINGS if other.rpartition(".")[0] == section]
+            raise InvalidSettings(f"{file}: {name} is not a setting; {_did_you_mean(name, SETTINGS)}allowed: {', '.join(allowed)}")
+    return found
+
+
+def _convert(setting: Setting, value: object, origin: Origin) -> object:
+    """`value` in its setting's type. Text from the environment and the command line is parsed; a file's types are taken as they are."""
+    if get_origin(setting.kind) is tuple and isinstance(value, str) and origin.kind != "file":
+        value = re.split(r"[,\s]+", value.strip(", \t\n"))
+    try:
+        if Path in get_args(setting.kind) and isinstance(value, str | Path):
+            return Path(value)
+        return cast(object, msgspec.convert(value, setting.kind, strict=origin.kind == "file"))
+    except msgspec.ValidationError:
+        seen = "not valid" if setting.secret else repr(redact_url(value) if isinstance(value, str) else value)[:120]
+        raise InvalidSettings(f"{setting.name} ({origin}) is {seen}; it must be {setting.allowed}") from None
+
+
+def _choose_stores(
+    sources: Sequence[_Source],
+    default_data: Path,
+    values: dict[str, object],
+    origins: dict[str, Origin],
+) -> None:
+    """The stores, all from the first source that names any of them."""
+    nowhere: _Source = {}
+    source = next((source for source in sources if any(name in source for name in _STORES)), nowhere)
+    given = {name: (_convert(SETTINGS[name], *source[name]), source[name][1]) for name in _STORES if name in source}
+    if "data" in given and len(given) > 1:
+        raise InvalidSettings(
+            f"data ({given['data'][1]}) and {' and '.join(name for name in given if name != 'data')} exclude each other;"
+            " give data, or kv and objects"
+        )
+    if len(given) == 1 and "data" not in given:
+        (name, (_, origin)) = next(iter(given.items()))
+        other = "objects" if name == "kv" else "kv"
+        raise InvalidSettings(f"{name} ({origin}) is given without {other}; give both in the same place, or data")
+    if "kv" in given:
+        for name in ("kv", "objects"):
+            url, origin = cast(str, given[name][0]), given[name][1]
+            if not _URL.fullmatch(url):
+                raise InvalidSettings(f"{name} ({origin}) is {redact_url(url)!r}; it must be a URL such as {_EXAMPLES[name]}")
+            values[name], origins[name] = url, origin
+        values["data"], origins["data"] = None, Origin("default")
+        return
+    data, origin = cast(tuple[Path, Origin], given.get("data", (default_data, Origin("default"))))
+    # What a file says is meant from where the file is; the rest from where the command runs.
+    base = Path(origin.detail).absolute().parent if origin.kind == "file" else Path.cwd()
+    values["data"] = base / data.expanduser()
+    values["kv"], values["objects"] = embedded(values["data"])
+    origins |= dict.fromkeys(_STORES, origin)
+
+
+_EXAMPLES: Final = {
+    "kv": "redis://localhost:6379/0 or sqlite:///var/lib/lake/kv.sqlite",
+    "objects": "s3://bucket/prefix or file:///srv/lake",
+}
+
+
+def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Settings:
+    def section(name: str) -> dict[str, object]:
+        return {key.removeprefix(f"{name}."): value for key, value in values.items() if key.startswith(f"{name}.")}
+
+    try:
+        return Settings(
+            safety=Safety(**section("safety")),  # type: ignore[arg-type]  # _convert gave every value its field's type
+            reaper=ReaperSettings(**section("reaper")),  # type: ignore[arg-type]  # likewise
+            log=LogSettings(**section("log")),  # type: ignore[arg-type]  # likewise
+            **{name: value for name, value in values.items() if "." not in name},  # type: ignore[arg-type]  # likewise
+        )
+    except InvalidSettings as error:
+        # A rule between two settings was broken: say where those of them that are not defaults were set.
+        places = [f"{name}: {origin}" for name, origin in origins.items() if origin.kind != "default" and _last(name) in str(error)]
+        raise InvalidSettings(f"{error} ({'; '.join(places)})" if places else str(error)) from None
+
+
+def _suspicious(environ: Mapping[str, str]) -> Iterator[str]:
+    variables = {ENVIRONMENT_PREFIX + "CONFIG", *(setting.variable for setting in SETTINGS.values())}
+    for name in sorted(environ):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in variables:
+            near = get_close_matches(name, variables, n=1, cutoff=0.85)
+            if near:
+                yield f"{name} is not a setting and has no effect; did you mean {near[0]}?"
+
+
+def _did_you_mean(name: str, names: Iterable[str]) -> str:
+    by_last = {_last(other): other for other in names}
+    near = get_close_matches(name, names, n=1) or [by_last[last] for last in get_close_matches(_last(name), by_last, n=1)]
+    return f"did you mean {near[0]}? " if near else ""
+
+
+def _signing_pair(index: int, text: str) -> tuple[str, bytes]:
+    match = _SIGNING_KEY.fullmatch(text)
+    if match is None:
+        raise InvalidSettings(f"signing_keys: number {index} is not kid:secret, with an id of up to 64 letters, digits and '_ . -'")
+    kid, secret = match[1], match[2].encode()
+    if len(secret) < _SECRET_BYTES_MIN:
+        raise InvalidSettings(
+            f"signing_keys: the secret of {kid!r} has {len(secret)} bytes; it needs at least {_SECRET_BYTES_MIN}: make one with"
+            " python3 -c 'import secrets; print(secrets.token_hex(32))'"
+        )
+    return kid, secret
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _kids(keys: Iterable[str]) -> list[str]:
+    return [key.partition(":")[0] for key in keys]
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise InvalidSettings(f"{name} is {value!r}; it must be between {least:g} and {most:g}")

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Write the requirements locks anew. ARGS such as --upgrade or --upgrade-package NAME are passed to uv.
+#
+# A requirements file with hashes, unlike uv.lock or pylock.toml, names no registry: it installs from whichever one serves the
+# same bytes. Spark is not in it: 456 MB that nothing here needs yet. No site's own package sources have a say in it either:
+# whatever uv and pip are configured to here is left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+compile() {
+  env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL .venv/bin/uv pip compile pyproject.toml --quiet --no-config \
+    --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links "$@"
+}
+
+compile --extra redis --extra s3 --extra metrics --group dev -o requirements.lock "${@}"
+compile --extra redis --extra s3 --extra metrics --group dev --group bench --constraints requirements.lock -o requirements-bench.lock "${@}"
+
+asked=$(.venv/bin/python scripts/asked.py)
+sed -i "1i # pyproject.toml: $asked" requirements.lock requirements-bench.lock
+
+if grep -nE '[a-z]+://|find-links|index-url' requirements.lock requirements-bench.lock; then
+  echo "lock: the lines above name a package source; they must not" >&2
+  exit 1
+fi

@@ -1,0 +1,23 @@
+"""The Redis driver on fakeredis: the scripts and the plumbing, in milliseconds. Real servers: `test_kv_redis.py`."""
+
+from __future__ import annotations
+
+import fakeredis
+import pytest
+import redis
+
+from refstore.kv.base import KV
+from refstore.kv.redis import RedisKV, Single
+from refstore.kv.redis_url import parse
+from refstore.kv.retrying import Retrying
+from tests.conformance.kv_suite import KVSuite
+
+
+@pytest.fixture(scope="module")
+def kv() -> KV:
+    pool = redis.ConnectionPool(connection_class=fakeredis.FakeRedisConnection, server=fakeredis.FakeServer(), protocol=2)
+    return Retrying(RedisKV(Single(pool), parse("redis://fake")), attempts=1)  # type: ignore[arg-type]  # redis-py's own types
+
+
+class TestFakeRedis(KVSuite):
+    pass

@@ -1,0 +1,24 @@
+"""The Redis driver on real servers: the suite on each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from refstore.kv import open_kv
+from refstore.kv.base import KV
+from tests.conformance.kv_suite import KVSuite
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module", params=["redis_url", "valkey_url", "redis_cluster_url", "redis_sentinel_url"])
+def kv(request: pytest.FixtureRequest) -> Iterator[KV]:
+    kv = open_kv(request.getfixturevalue(request.param), attempts=1)
+    yield kv
+    kv.close()
+
+
+class TestRedis(KVSuite):
+    pass

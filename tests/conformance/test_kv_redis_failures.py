@@ -1,0 +1,515 @@
+"""The Redis driver when things go wrong, on real servers where a real server can be made to: killed, stalled, failed over, full,
+evicting, forbidding, moving slots. What a real server does not do on demand, a stub says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from refstore.clock import SystemClock
+from refstore.errors import InvalidSettings, KVUnavailable, OutcomeUnknown, RefstoreError, StoreMisconfigured
+from refstore.kv import open_kv
+from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
+from refstore.kv.redis import RedisKV, open_redis
+from refstore.kv.redis_calls import key_of
+from tests.servers.redis_servers import RedisCluster, RedisSentinels, RedisServer, until, valkey_binary
+from tests.servers.tcp import DeafStub, LossyProxy, RedisStub
+
+pytestmark = pytest.mark.server
+
+REQUEST_BYTES = 30_000
+
+
+@pytest.fixture
+def part() -> str:
+    return f"failures/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def key(part: str) -> Key:
+    return Key(part, "k")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own, to be maltreated."""
+    with RedisServer(tmp_path / "redis") as server:
+        yield server
+
+
+def driver(url: str) -> contextlib.closing[RedisKV]:
+    """The driver alone, without retries."""
+    return contextlib.closing(open_redis(url, SystemClock()))
+
+
+# ---- restarts
+
+
+@pytest.mark.parametrize("binary", [None, "valkey"])
+def test_a_killed_server_keeps_what_it_acknowledged(tmp_path: Path, part: str, binary: str | None) -> None:
+    """With appendfsync always. Writers go on through two kills and restarts; what may have been created gets a new name."""
+    with RedisServer(tmp_path / "redis", binary=valkey_binary() if binary else None) as server:
+        acknowledged: list[list[str]] = [[] for _ in range(4)]
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def write(writer: int) -> None:
+            kv = open_kv(server.url, attempts=20)
+            number = 0
+            try:
+                while not stop.is_set():
+                    names = [f"{writer}/{number + i:06d}" for i in range(10)]
+                    number += 10
+                    with contextlib.suppress(OutcomeUnknown):
+                        assert all(kv.set_if_many([SetIf(Key(part, name), ABSENT, name.encode()) for name in names]))
+                        acknowledged[writer] += names
+            except BaseException as error:  # noqa: BLE001  # raised by the test
+                failures.append(error)
+            finally:
+                kv.close()
+
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
+        for thread in threads:
+            thread.start()
+        for round_ in (1, 2):
+            until(lambda round_=round_: failures or all(len(done) >= 200 * round_ for done in acknowledged), "the writers")
+            server.restart(kill=True)
+        until(lambda: failures or all(len(done) >= 600 for done in acknowledged), "the writers")
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        with driver(server.url) as kv:
+            there = dict(kv.scan_all(part))
+        assert all(there[name] == name.encode() for done in acknowledged for name in done)
+
+
+def test_scripts_need_not_be_there(server: RedisServer, part: str) -> None:
+    """After SCRIPT FLUSH and after a restart the server knows no script, and nothing is missing."""
+    a, b = Key(part, "a"), Key(part, "b")
+    ops: list[Op] = [Exchange(a, b"1"), SetIf(b, ABSENT, b"2"), Set(a, b"3"), Get(a), Delete(b), Get(b)]
+    with contextlib.closing(open_kv(server.url)) as kv, contextlib.closing(server.client()) as client:
+        for disturb in (client.script_flush, client.script_flush, server.restart):
+            assert kv.execute(ops)[1:] == [True, None, b"3", None, ABSENT]
+            disturb()
+            kv.count(part, limit=1)  # a connection is there again
+        assert kv.execute(ops)[1:] == [True, None, b"3", None, ABSENT]
+
+
+def test_a_server_that_is_not_there(key: Key) -> None:
+    for url in (
+        "redis://127.0.0.1:1",
+        "redis+cluster://127.0.0.1:1,127.0.0.1:2",
+        "redis+sentinel://127.0.0.1:1/main",
+        "redis://no.such.host.invalid",
+    ):
+        with driver(url + "?socket_connect_timeout=1") as kv, pytest.raises(KVUnavailable) as caught:
+            kv.set(key, b"1")
+        assert caught.value.nothing_done
+
+
+# ---- replies that do not come
+
+
+def test_a_stalled_server_is_given_up_and_what_it_was_told_is_recognised(server: RedisServer, part: str) -> None:
+    """It takes the first request when it wakes up, and the retry behind it."""
+    a, b = Key(part, "a"), Key(part, "b")
+    with driver(server.url + "?socket_timeout=1") as kv:
+        kv.set_many([(a, b"0"), (b, b"0")])
+        server.pause()
+        with pytest.raises(KVUnavailable, match="may have been performed") as caught:
+            kv.set_if(a, b"0", b"1")
+        assert not caught.value.nothing_done
+        with pytest.raises(KVUnavailable):
+            kv.scan(part)
+        server.resume()
+        until(lambda: kv.get(a) == b"1", "the first request")
+    server.pause()
+    threading.Timer(2.5, server.resume).start()
+    with contextlib.closing(open_kv(server.url + "?socket_timeout=1", attempts=20)) as kv:
+        assert kv.set_if(b, b"0", b"1") is True
+        assert kv.get(b) == b"1"
+
+
+def test_lost_replies(redis_url: str, part: str) -> None:
+    """Each kind of write lands, its reply is lost; the retry says what the first would have said."""
+    port = int(redis_url.rpartition(":")[2].partition("/")[0])
+    with LossyProxy(port) as proxy, contextlib.closing(open_kv(f"redis://127.0.0.1:{proxy.port}/0")) as kv:
+        keys = [Key(f"{part}/{i % 3}", f"{i:04d}") for i in range(900)]
+
+        def losing_one() -> None:
+            kv.count(part, limit=1)
+            proxy.armed = True
+
+        losing_one()
+        kv.set_many([(key, b"0") for key in keys])
+        losing_one()
+        assert kv.set_if_many([SetIf(key, b"0", b"1") for key in keys]) == [True] * 900
+        losing_one()
+        assert kv.set_if_many([SetIf(key, b"0", b"2") for key in keys]) == [False] * 900
+        losing_one()
+        assert kv.set_if_many([SetIf(key, b"1", ABSENT) for key in keys[:450]]) == [True] * 450
+        losing_one()
+        assert kv.execute([SetIf(keys[0], ABSENT, b"9"), Get(keys[0]), Delete(keys[899]), Get(keys[899])]) == [True, b"9", None, ABSENT]
+        losing_one()
+        with pytest.raises(OutcomeUnknown):
+            kv.exchange(keys[1], b"x")
+        losing_one()
+        kv.delete_range(f"{part}/0", "0000", "9999")
+        assert proxy.lost == 7
+        assert kv.count(f"{part}/0", limit=1000) == 0
+
+
+def test_what_was_not_sent_when_we_gave_up_is_never_sent() -> None:
+    """The system takes a request off our hands and delivers it when it can, perhaps after the retry: unless the connection is reset.
+
+    A server that does not read stands for a network that does not deliver.
+    """
+    with DeafStub(lambda command: b":0\r\n" if command[0] == b"ZCARD" else b"-ERR unknown\r\n", last=b"ZCARD") as stub:
+        with driver(f"redis://127.0.0.1:{stub.port}?socket_timeout=1") as kv:
+            kv.count("p", limit=1)
+            with pytest.raises(KVUnavailable):
+                kv.set(Key("p", "k"), b"v" * REQUEST_BYTES)
+        stub.listen.set()
+        until(lambda: stub.ended, "the end of the connection")
+        assert stub.came_late_bytes < REQUEST_BYTES / 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "advice"),
+    [
+        ("LOADING Redis is loading the dataset in memory", KVUnavailable, "did not answer"),
+        ("BUSY Redis is busy running a script", KVUnavailable, "SCRIPT KILL"),
+        ("MISCONF Errors writing to the AOF file: No space left on device", KVUnavailable, "disk"),
+        ("NOREPLICAS Not enough good replicas to write.", KVUnavailable, "min-replicas-to-write"),
+        ("CLUSTERDOWN The cluster is down", KVUnavailable, "failover"),
+        ("MASTERDOWN Link with MASTER is down", KVUnavailable, "failover"),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", KVUnavailable, "same call again"),
+        ("READONLY You can't write against a read only replica.", KVUnavailable, "replica"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", KVUnavailable, "maxmemory"),
+        ("NOAUTH Authentication required.", InvalidSettings, "password in the URL"),
+        ("NOPERM this user has no permissions to run the 'zcard' command", InvalidSettings, r"\+@read"),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", StoreMisconfigured, "prefix"),
+        ("ERR unknown command 'ZCARD'", StoreMisconfigured, "Redis 7.0 or Valkey"),
+        ("MOVED 3999 127.0.0.1:6381", StoreMisconfigured, r"redis\+cluster://"),
+    ],
+)
+def test_error_replies_are_typed_and_say_what_to_do(reply: str, kind: type[RefstoreError], advice: str) -> None:
+    def answer(command: list[bytes]) -> bytes:
+        return b"-ERR unknown\r\n" if command[0] in (b"INFO", b"CONFIG", b"CLIENT") else b"-" + reply.encode() + b"\r\n"
+
+    with RedisStub(answer) as stub, driver(f"redis://127.0.0.1:{stub.port}") as kv, pytest.raises(kind, match=advice):
+        kv.count("p", limit=1)
+
+
+# ---- who may do what
+
+
+def test_users_and_passwords(tmp_path: Path, key: Key) -> None:
+    with RedisServer(tmp_path / "redis", options=("--requirepass", "top s@cret")) as server:
+        at = f"127.0.0.1:{server.port}"
+        with driver(f"redis://:top%20s%40cret@{at}") as kv:
+            kv.set(key, b"1")
+        for url in (f"redis://{at}", f"redis://:wrong@{at}", f"redis://nobody:top%20s%40cret@{at}"):
+            with driver(url) as kv, pytest.raises(InvalidSettings, match="password in the URL") as caught:
+                kv.get(key)
+            assert "cret" not in str(caught.value)
+            assert "wrong" not in str(caught.value)
+
+
+def test_the_permissions_that_the_advice_names_are_enough(server: RedisServer, part: str) -> None:
+    with contextlib.closing(server.client()) as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~refstore:*", "+@read")
+        with driver(f"redis://app:pw@127.0.0.1:{server.port}") as kv, pytest.raises(InvalidSettings, match="may not do that") as caught:
+            kv.set(Key(part, "k"), b"1")
+        advice = str(caught.value).rpartition("give it: ")[2].split()
+        client.execute_command("ACL", "SETUSER", "app", "resetkeys", "-@all", *advice)
+        with driver(f"redis://app:pw@127.0.0.1:{server.port}") as kv:
+            kv.execute(
+                [Set(Key(part, "a"), b"1"), SetIf(Key(part, "a"), b"1", b"2"), Exchange(Key(part, "b"), b"3"), Delete(Key(part, "b"))]
+            )
+            assert kv.get_many([Key(part, "a"), Key(part, "b")]) == [b"2", ABSENT]
+            assert kv.scan(part) == [("a", b"2")]
+            kv.delete_range(part, "a", "z")
+            assert kv.count(part, limit=1) == 0
+
+
+def test_tls(tmp_path: Path, key: Key) -> None:
+    """With a certificate of our own: verified, refused when unknown, refused for another host's name."""
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    cert, key_file = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, "-keyout", key_file, "-out", cert]
+    made = subprocess.run(["openssl", *words], check=False, capture_output=True)
+    assert made.returncode == 0, made.stderr
+    tls_port = RedisServer(tmp_path).port
+    files = ("--tls-cert-file", cert, "--tls-key-file", key_file, "--tls-ca-cert-file", cert)
+    with RedisServer(tmp_path / "redis", options=("--tls-port", str(tls_port), "--tls-auth-clients", "no", *files)):
+        with driver(f"rediss://localhost:{tls_port}?ssl_ca_certs={tmp_path}/cert.pem") as kv:
+            kv.set(key, b"1")
+            assert kv.get(key) == b"1"
+        with driver(f"rediss://localhost:{tls_port}") as kv, pytest.raises(KVUnavailable, match="certificate"):
+            kv.get(key)
+        with (
+            driver(f"rediss://127.0.0.1:{tls_port}?ssl_ca_certs={tmp_path}/cert.pem") as kv,
+            pytest.raises(KVUnavailable, match=r"certificate|address"),
+        ):
+            kv.get(key)
+        with driver(f"rediss://127.0.0.1:{tls_port}?ssl_ca_certs={tmp_path}/cert.pem&ssl_check_hostname=false") as kv:
+            assert kv.get(key) == b"1"
+
+
+# ---- servers that would lose data
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
+def test_a_server_that_evicts_is_refused_each_time(server: RedisServer, key: Key, policy: str) -> None:
+    with contextlib.closing(server.client()) as client:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", policy)
+        with driver(server.url) as kv:
+            for _ in range(3):
+                with pytest.raises(StoreMisconfigured, match="noeviction"):
+                    kv.set(key, b"1")
+            assert client.exists(key_of("refstore", key.partition).decode()) == 0
+            client.config_set("maxmemory-policy", "volatile-lru")
+            kv.set(key, b"1")
+
+
+@pytest.mark.parametrize(
+    ("options", "aof", "expected"),
+    [
+        ((), True, []),
+        (("--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"), True, []),
+        (("--maxmemory-policy", "allkeys-lru"), True, [("kv_would_evict", "noeviction")]),
+        ((), False, [("kv_not_durable", "a restart loses everything")]),
+        (("--save", "3600 1"), False, [("kv_not_durable", "since the last snapshot|after the last snapshot")]),
+    ],
+)
+def test_what_may_lose_data_is_warned_about_once(
+    tmp_path: Path, key: Key, options: tuple[str, ...], aof: bool, expected: list[tuple[str, str]]
+) -> None:
+    with (
+        RedisServer(tmp_path / "redis", aof=aof, options=options) as server,
+        structlog.testing.capture_logs() as logs,
+        driver(server.url) as kv,
+        contextlib.closing(server.client()) as client,
+    ):
+        kv.set(key, b"1")
+        client.client_kill_filter(_type="normal", skipme=True)  # a second connection is not a second warning
+        with contextlib.suppress(KVUnavailable):
+            kv.get(key)
+        kv.get(key)
+    assert [log["event"] for log in logs] == [event for event, _ in expected]
+    for log, (_, what) in zip(logs, expected, strict=True):
+        assert log["log_level"] == "warning"
+        assert any(option in log["what"] for option in what.split("|"))
+
+
+def test_what_the_server_does_not_tell_is_warned_about() -> None:
+    with (
+        RedisStub(lambda command: b":0\r\n" if command[0] == b"ZCARD" else b"-NOPERM no\r\n") as stub,
+        structlog.testing.capture_logs() as logs,
+    ):
+        with driver(f"redis://127.0.0.1:{stub.port}") as kv:
+            assert kv.count("p", limit=5) == 0
+        assert [log["event"] for log in logs] == ["kv_eviction_unknown"]
+
+
+def test_out_of_memory_refuses_whole_calls_and_still_lets_go(server: RedisServer, part: str) -> None:
+    """Nothing is half written, nothing is evicted; what frees memory works."""
+    keys = [Key(part, f"{i:05d}") for i in range(400)]
+    with driver(server.url) as kv, contextlib.closing(server.client()) as client:
+        kv.set_many([(key, b"v" * 1000) for key in keys[:200]])
+        client.config_set("maxmemory", "1mb")
+        with pytest.raises(KVUnavailable, match="raise maxmemory"):
+            kv.set_if_many([SetIf(key, ABSENT, b"v" * 1000) for key in keys[200:]])
+        with pytest.raises(KVUnavailable, match="raise maxmemory"):
+            kv.set_many([(key, b"v" * 1000) for key in keys[200:]])
+        assert kv.count(part, limit=1000) == 200
+        assert kv.set_if_many([SetIf(key, b"v" * 1000, b"deleting") for key in keys[:200]]) == [True] * 200
+        assert kv.set_if_many([SetIf(key, b"deleting", ABSENT) for key in keys[:100]]) == [True] * 100
+        kv.delete_many(keys[100:150])
+        kv.delete_range(part, "00150", "00189")
+        assert [name for name, _ in kv.scan(part)] == [f"{i:05d}" for i in range(190, 200)]
+
+
+def test_what_comes_after_a_refused_write_is_not_performed(server: RedisServer, part: str) -> None:
+    """The copy is refused for want of memory; the original, which could be removed, must still be there."""
+    with driver(server.url) as kv, contextlib.closing(server.client()) as client:
+        kv.set(Key(part, "original"), b"v")
+        client.config_set("maxmemory", "1mb")
+        with pytest.raises(KVUnavailable, match="raise maxmemory") as caught:
+            kv.execute([Set(Key(part, "copy"), b"v" * 1000), Delete(Key(part, "original"))])
+        assert caught.value.nothing_done
+        assert kv.scan(part) == [("original", b"v")]
+
+
+def test_a_key_that_is_not_ours(server: RedisServer, part: str) -> None:
+    with driver(server.url) as kv, contextlib.closing(server.client()) as client:
+        client.set(key_of("refstore", part).decode(), "theirs")
+        with pytest.raises(StoreMisconfigured, match="prefix"):
+            kv.set(Key(part, "k"), b"1")
+        with driver(server.url + "?prefix=ours") as other:
+            other.set(Key(part, "k"), b"1")
+            assert other.scan(part) == [("k", b"1")]
+
+
+# ---- replicas
+
+
+def test_wait_counts_replicas(tmp_path: Path, key: Key) -> None:
+    with RedisServer(tmp_path / "master", options=("--repl-diskless-sync-delay", "0")) as master:
+        with driver(master.url + "?wait=1&wait_timeout=0.2") as kv:
+            with pytest.raises(KVUnavailable, match="only 0 of 1 replicas"):
+                kv.set(key, b"1")
+            assert kv.get(key) == b"1"  # reads do not wait; and it was written: the outcome was unknown
+        replica = RedisServer(tmp_path / "replica", options=("--replicaof", "127.0.0.1", str(master.port)))
+        with replica, contextlib.closing(replica.client()) as client:
+            until(lambda: client.info("replication")["master_link_status"] == "up", "the replica")
+            with driver(master.url + "?wait=1&wait_timeout=4") as kv:
+                kv.set(key, b"2")
+                assert kv.execute([Exchange(key, b"3"), Get(key)]) == [b"2", b"3"]
+                assert client.zrangebylex(key_of("refstore", key.partition), "-", "+") == ["k\0003"]
+            with driver(replica.url) as kv, pytest.raises(KVUnavailable, match="replica"):
+                kv.set(key, b"4")
+
+
+@pytest.mark.slow
+def test_a_sentinel_failover(tmp_path: Path, part: str) -> None:
+    """The master is killed amid writes; a retrying client goes on by itself, and with wait=1 nothing acknowledged is lost."""
+    with RedisSentinels(tmp_path, password="pw") as sentinels:
+        acknowledged = 0
+        with driver(sentinels.url + "?wait=1&wait_timeout=2&socket_timeout=3") as kv:
+            kv.set_many([(Key(part, f"{i:04d}"), b"before") for i in range(500)])
+            killed = sentinels.master()
+            killer = threading.Timer(0.2, killed.kill)
+            killer.start()
+            with contextlib.suppress(KVUnavailable):  # then a single server is left, with none to confirm
+                while True:
+                    assert kv.set_if(Key(part, f"x{acknowledged:06d}"), ABSENT, b"amid")
+                    acknowledged += 1
+            killer.join()
+        assert acknowledged > 10
+        with contextlib.closing(open_kv(sentinels.url + "?socket_timeout=3", attempts=40)) as kv:
+            kv.set(Key(part, "after"), b"1")
+            there = dict(kv.scan_all(part))
+        assert sentinels.master() is not killed
+        assert all(there[f"{i:04d}"] == b"before" for i in range(500))
+        assert all(there[f"x{i:06d}"] == b"amid" for i in range(acknowledged))
+
+
+@pytest.mark.slow
+def test_a_master_that_is_demoted_amid_writes(tmp_path: Path, key: Key) -> None:
+    """With wait=1 what it still takes is not acknowledged, and is done again on the new master."""
+    with RedisSentinels(tmp_path) as sentinels, contextlib.closing(open_kv(sentinels.url + "?wait=1&wait_timeout=0.5", attempts=40)) as kv:
+        kv.set(key, b"0")
+        old = sentinels.master()
+        with contextlib.closing(sentinels.sentinels[0].client()) as client:
+            client.execute_command("SENTINEL", "FAILOVER", sentinels.NAME)
+        number = 0
+        while number < 50 or sentinels.master() is old:
+            number += 1
+            kv.set(key, str(number).encode())
+        assert kv.get(key) == str(number).encode()
+        with contextlib.closing(sentinels.master().client()) as client:
+            until(lambda: client.info("replication")["role"] == "master", "the promotion")
+            assert client.zrangebylex(key_of("refstore", key.partition), "-", "+") == [f"k\0{number}"]
+
+
+# ---- clusters
+
+
+def test_slots_that_move(tmp_path: Path, part: str) -> None:
+    """While a slot is on its way (ASK) and after it arrived (MOVED), every kind of operation goes on."""
+    with RedisCluster(tmp_path) as cluster, driver(cluster.url) as kv:
+        keys = [Key(f"{part}/{i}", "k") for i in range(30)]
+        kv.set_many([(key, b"0") for key in keys])
+        for moving in keys[:6]:
+            raw = key_of("refstore", moving.partition)
+            source = cluster.owner_of(raw)
+            target = next(node for node in cluster.nodes if node is not source)
+            with contextlib.closing(source.client()) as a, contextlib.closing(target.client()) as b:
+                slot = a.execute_command("CLUSTER", "KEYSLOT", raw)
+                ids = [client.execute_command("CLUSTER", "MYID") for client in (a, b)]
+                b.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+                a.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+                assert kv.execute([Get(moving), SetIf(moving, b"0", b"1")]) == [b"0", True]
+                assert kv.execute([Exchange(moving, b"2"), Set(moving, b"still here"), Get(moving)]) == [b"1", None, b"still here"]
+                a.execute_command("MIGRATE", "127.0.0.1", target.port, raw, 0, 5000)
+                assert kv.execute([Get(moving), Exchange(moving, b"asked")]) == [b"still here", b"still here"]
+                assert kv.scan(moving.partition) == [("k", b"asked")]
+                for client in (b, a):
+                    client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
+                assert (
+                    kv.set_if_many([SetIf(key, b"asked", b"0") if key == moving else SetIf(key, b"0", b"0") for key in keys]) == [True] * 30
+                )
+        assert kv.get_many(keys) == [b"0"] * 30
+
+
+@pytest.mark.slow
+def test_a_cluster_without_one_of_its_masters(tmp_path: Path, part: str) -> None:
+    """Its slots are unavailable, then the cluster says so itself; with the node back, everything is there."""
+    with RedisCluster(tmp_path) as cluster, driver(cluster.url + "?socket_timeout=2") as kv:
+        keys = [Key(f"{part}/{i}", "k") for i in range(30)]
+        kv.set_many([(key, b"1") for key in keys])
+        down = cluster.owner_of(key_of("refstore", keys[0].partition))
+        down.kill()
+        with pytest.raises(KVUnavailable):
+            kv.get(keys[0])
+        with pytest.raises(KVUnavailable):
+            kv.get_many(keys)
+        down.start()
+        until(cluster.settled, "the cluster")
+        with contextlib.closing(open_kv(cluster.url, attempts=20)) as retrying:
+            assert retrying.get_many(keys) == [b"1"] * 30
+
+
+@pytest.mark.slow
+def test_a_cluster_failover(tmp_path: Path, part: str) -> None:
+    """A master is killed; its replica takes over, and a retrying client goes on by itself."""
+    with RedisCluster(tmp_path, replicas=1) as cluster:
+        keys = [Key(f"{part}/{i}", "k") for i in range(30)]
+        with driver(cluster.url + "?wait=1&wait_timeout=2&socket_timeout=3") as kv:
+            kv.set_many([(key, b"1") for key in keys])
+        with contextlib.closing(open_kv(cluster.url + "?socket_timeout=2", attempts=40)) as kv:
+            assert kv.get_many(keys) == [b"1"] * 30
+            cluster.owner_of(key_of("refstore", keys[0].partition)).kill()
+            assert kv.set_if_many([SetIf(key, b"1", b"2") for key in keys]) == [True] * 30
+            assert kv.get_many(keys) == [b"2"] * 30
+
+
+def test_a_single_server_is_no_cluster(server: RedisServer, key: Key) -> None:
+    with driver(f"redis+cluster://127.0.0.1:{server.port}") as kv, pytest.raises(StoreMisconfigured, match="redis://"):
+        kv.get(key)
+
+
+def test_a_node_of_a_cluster_is_no_single_server(redis_cluster_url: str, part: str) -> None:
+    first = redis_cluster_url.replace("+cluster", "").partition(",")[0]
+    with driver(first) as kv, pytest.raises(StoreMisconfigured, match=r"redis\+cluster://"):
+        kv.get_many([Key(f"{part}/{i}", "k") for i in range(30)])
+
+
+# ---- forks
+
+
+def test_a_forked_child_has_connections_of_its_own(redis_url: str, part: str) -> None:
+    with driver(redis_url) as kv:
+        kv.set(Key(part, "parent"), b"1")
+        child = os.fork()
+        if child == 0:
+            try:
+                ok = all(kv.exchange(Key(part, "c"), str(i).encode()) in (ABSENT, str(i - 1).encode()) for i in range(100))
+            except BaseException:  # noqa: BLE001  # the exit code tells
+                ok = False
+            os._exit(0 if ok else 1)
+        for i in range(100):
+            assert kv.exchange(Key(part, "p"), str(i).encode()) in (ABSENT, str(i - 1).encode())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,455 @@
+"""The SQLite driver: the suite, and what is its own: processes, locks, damaged files, full disks, forks, query plans."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from refstore.clock import SystemClock
+from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, StoreMisconfigured
+from refstore.kv import open_kv, sqlite
+from refstore.kv.base import ABSENT, KV, Exchange, Get, Key, SetIf
+from refstore.kv.sqlite import SqliteKV, open_sqlite
+from tests.conformance.kv_suite import KVSuite
+
+KEY = Key("p", "k")
+
+
+@pytest.fixture(scope="module")
+def kv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KV]:
+    kv = open_kv(f"sqlite://{tmp_path_factory.mktemp('kv')}/kv.db", attempts=1)
+    yield kv
+    kv.close()
+
+
+class TestSqlite(KVSuite):
+    pass
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kv.db"
+
+
+def opened(path: Path, query: str = "") -> SqliteKV:
+    return open_sqlite(f"sqlite://{path}{query}", SystemClock())
+
+
+# ---- where the file is
+
+
+def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url, file in [
+        ("sqlite:here.db", "here.db"),
+        (f"sqlite://{tmp_path}/new/dir/there.db?synchronous=normal&busy_timeout=1.5", "new/dir/there.db"),
+        (f"sqlite:{tmp_path}/a%20b.db", "a b.db"),
+    ]:
+        kv = open_kv(url)
+        kv.set(KEY, b"v")
+        kv.close()
+        assert (tmp_path / file).is_file()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://host/kv.db",
+        "sqlite::memory:",
+        "sqlite:kv.db?synchronous=off",
+        "sqlite:kv.db?busy_timeout=soon",
+        "sqlite:kv.db?busy_timeout=-1",
+        "sqlite:kv.db?journal=off",
+    ],
+)
+def test_malformed_urls(url: str) -> None:
+    with pytest.raises(InvalidSettings, match="sqlite"):
+        open_kv(url)
+
+
+# ---- what it promises
+
+
+@pytest.mark.parametrize(("query", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)])
+def test_each_connection_is_as_durable_as_was_asked(path: Path, query: str, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, str]] = []
+
+    class Watched(sqlite3.Connection):
+        def close(self) -> None:
+            synchronous, mode = self.execute("PRAGMA synchronous").fetchone()[0], self.execute("PRAGMA journal_mode").fetchone()[0]
+            seen.append((synchronous, mode))
+            super().close()
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Watched, **kwargs))
+    kv = opened(path, query)
+    kv.set(KEY, b"v")
+    kv.close()
+    assert seen == [(level, "wal")]
+
+
+WRITER = """
+import itertools
+import sys
+from refstore.kv import open_kv
+from refstore.kv.base import Key
+kv = open_kv(sys.argv[1])
+for i in itertools.count():
+    kv.set(Key("p", f"{i:06d}"), b"v")
+    print(i, flush=True)
+"""
+
+
+def test_what_was_written_is_there_after_a_kill(path: Path) -> None:
+    """Each write is acknowledged on stdout; the process is killed amid them."""
+    writer = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            WRITER,
+            f"sqlite://{path}",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert writer.stdout is not None
+    with writer:
+        acknowledged = [int(writer.stdout.readline()) for _ in range(200)]
+        writer.send_signal(signal.SIGKILL)
+        acknowledged += [int(line) for line in writer.stdout if line.endswith("\n")]
+    kv = opened(path)
+    names = [name for name, _ in kv.scan_all("p")]
+    kv.close()
+    assert names[: len(acknowledged)] == [f"{i:06d}" for i in acknowledged]
+    assert len(names) <= len(acknowledged) + 1
+
+
+# ---- processes
+
+
+WORKER = """
+import sys
+from refstore.kv import open_kv
+from refstore.kv.base import ABSENT, Key, SetIf
+kv = open_kv(sys.argv[1], attempts=1)
+me = sys.argv[2].encode()
+won = kv.set_if_many([SetIf(Key("race", f"{i:04d}"), ABSENT, me) for i in range(500)])
+for i in range(25):
+    while True:
+        now = kv.get(Key("p", "counter"))
+        if kv.set_if(Key("p", "counter"), now, str(int(now or b"0") + 1 if now is not ABSENT else 1).encode()):
+            break
+for i in range(500):
+    print(int(won[i]), end="")
+kv.close()
+"""
+
+
+def test_several_processes(path: Path) -> None:
+    """Eight that open a file that is not there at the same moment, race for the same keys, and count together."""
+    workers = [
+        subprocess.Popen([sys.executable, "-c", WORKER, f"sqlite://{path}", str(i)], stdout=subprocess.PIPE, text=True) for i in range(8)
+    ]
+    outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 8
+    kv = opened(path)
+    assert kv.get(Key("p", "counter")) == str(8 * 25).encode()
+    for index, value in enumerate(kv.get_many([Key("race", f"{i:04d}") for i in range(500)])):
+        assert [str(worker).encode() for worker in range(8) if outputs[worker][index] == "1"] == [value]
+    kv.close()
+
+
+def test_a_child_that_was_forked_does_not_share_connections(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened_in: list[int] = []
+    connect = sqlite3.connect
+
+    def noting(*args: object, **kwargs: object) -> sqlite3.Connection:
+        opened_in.append(os.getpid())
+        return connect(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sqlite3, "connect", noting)
+    kv = opened(path)
+    kv.set(KEY, b"parent")
+    child = os.fork()
+    if child == 0:  # no pytest in here: it ends with os._exit
+        try:
+            for i in range(50):
+                kv.set(Key("p", f"child{i}"), b"v")
+            ok = kv.get(KEY) == b"parent" and opened_in[-1] == os.getpid()
+            kv.close()
+        except BaseException:  # noqa: BLE001  # the exit code tells
+            ok = False
+        os._exit(0 if ok else 1)
+    for i in range(50):
+        kv.set(Key("p", f"parent{i}"), b"v")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert kv.count("p", limit=1000) == 101
+    kv.close()
+    assert integrity(path) == "ok"
+
+
+def test_a_writer_waits_for_another_but_not_for_ever(path: Path) -> None:
+    kv = opened(path, "?busy_timeout=0.2")
+    kv.set(KEY, b"1")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(KVUnavailable, match=r"locked.*busy_timeout") as caught:
+        kv.set(KEY, b"2")
+    assert caught.value.nothing_done
+    assert kv.get(KEY) == b"1"  # readers do not wait
+    assert kv.scan("p") == [("k", b"1")]
+    other.execute("COMMIT")
+    other.close()
+    kv.set(KEY, b"2")
+    assert kv.get(KEY) == b"2"
+    kv.close()
+
+
+def test_readers_see_all_of_a_batch_or_nothing(path: Path) -> None:
+    """More than the interface asks; what stands in one transaction is seen in one."""
+    kv = opened(path)
+    keys = [Key("p", f"{i:03d}") for i in range(200)]
+    kv.set_many([(key, b"0") for key in keys])
+    stop = threading.Event()
+
+    def write() -> None:
+        round_ = 0
+        while not stop.is_set():
+            round_ += 1
+            kv.exchange_many([Exchange(key, str(round_).encode()) for key in keys])
+
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write)
+        try:
+            for _ in range(100):
+                assert len({value for _, value in kv.scan("p")}) == 1
+        finally:
+            stop.set()
+        writer.result()
+    kv.close()
+
+
+def test_a_failing_batch_leaves_nothing_behind(path: Path) -> None:
+    kv = opened(path)
+    with pytest.raises(UnicodeEncodeError):
+        kv.execute([Exchange(KEY, b"1"), Get(KEY), SetIf(Key("p", "\ud800"), ABSENT, b"1")])
+    assert kv.get(KEY) is ABSENT
+    kv.set(KEY, b"2")
+    kv.close()
+
+
+# ---- failures
+
+
+def test_a_file_that_is_no_database(path: Path) -> None:
+    path.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(Corrupt, match="restore it from a backup"):
+        opened(path).get(KEY)
+    assert path.read_bytes().startswith(b"not a database")
+
+
+def test_a_damaged_page(path: Path) -> None:
+    kv = opened(path)
+    kv.set_many([(Key("p", f"{i:05d}"), b"v" * 100) for i in range(2000)])
+    kv.close()
+    with path.open("r+b") as file:
+        for page in range(2, path.stat().st_size // 4096):
+            file.seek(page * 4096)
+            file.write(os.urandom(64))
+    kv = opened(path)
+    with pytest.raises(Corrupt, match="damaged"):
+        list(kv.scan_all("p"))
+    kv.close()
+
+
+def test_a_database_of_something_else(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE theirs (a)")
+    other.close()
+    with pytest.raises(InvalidSettings, match="something else"):
+        opened(path).get(KEY)
+
+
+def test_a_file_of_a_later_version(path: Path) -> None:
+    kv = opened(path)
+    kv.set(KEY, b"v")
+    kv.close()
+    later = sqlite3.connect(path)
+    later.execute("PRAGMA user_version = 99")
+    later.close()
+    with pytest.raises(StoreMisconfigured, match="later refstore"):
+        opened(path).get(KEY)
+
+
+def test_a_table_that_is_gone(path: Path) -> None:
+    kv = opened(path)
+    kv.set(KEY, b"v")
+    kv.close()
+    other = sqlite3.connect(path)
+    other.execute("DROP TABLE kv")
+    other.close()
+    with pytest.raises(Corrupt, match="no such table"):
+        opened(path).get(KEY)
+
+
+def test_a_path_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(StoreMisconfigured, match="check that the path"):
+        opened(tmp_path).get(KEY)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreMisconfigured, match="directory"):
+        opened(tmp_path / "file" / "kv.db").get(KEY)
+
+
+FILL = """
+import subprocess
+import sys
+from refstore.clock import SystemClock
+from refstore.errors import KVUnavailable
+from refstore.kv.base import Key
+from refstore.kv.sqlite import open_sqlite
+kv = open_sqlite(sys.argv[1], SystemClock())
+written = 0
+try:
+    while written < 100_000:
+        kv.set(Key("p", f"{written:06d}"), b"v" * 1000)
+        written += 1
+except KVUnavailable as error:
+    assert "disk is full" in str(error), error
+else:
+    raise AssertionError("never full")
+assert len(list(kv.scan_all("p"))) == written > 10  # all that was acknowledged, and it still reads
+subprocess.run(["mount", "-o", "remount,size=16m", sys.argv[2]], check=True)
+kv.set(Key("p", "again"), b"v")
+kv.close()
+"""
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """A real one, of 4 MB, in a mount namespace of its own; with more room it goes on."""
+    in_namespace = ["unshare", "-Urm", "sh", "-ec"]
+    if shutil.which("unshare") is None or subprocess.run([*in_namespace, f"mount -t tmpfs none {tmp_path}"], check=False).returncode:
+        pytest.skip("needs user namespaces, to mount a small disk")
+    script = 'mount -t tmpfs -o size=4m none "$1"; exec "$2" -c "$3" "sqlite://$1/kv.db" "$1"'
+    done = subprocess.run(
+        [*in_namespace, script, "sh", str(tmp_path), sys.executable, FILL], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# ---- speed that rests on the primary key
+
+
+def plan(path: Path, statement: str, parameters: tuple[object, ...]) -> list[str]:
+    connection = sqlite3.connect(path)
+    rows = connection.execute("EXPLAIN QUERY PLAN " + statement, parameters).fetchall()
+    connection.close()
+    return [row[3] for row in rows]
+
+
+def test_every_statement_uses_the_primary_key(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken from what the driver really sends, so that a statement that is changed is seen here."""
+    sent: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*args: object, **kwargs: object) -> sqlite3.Connection:
+        connection = connect(*args, **kwargs)  # type: ignore[arg-type]
+        connection.set_trace_callback(sent.append)
+        return connection
+
+    kv = opened(path)
+    kv.set_many([(Key("p", f"{i:05d}"), b"v") for i in range(3000)])
+    kv.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", traced)
+        kv = opened(path)
+        kv.get(KEY)
+        kv.get_many([Key("p", f"{i:05d}") for i in range(300)])
+        kv.scan("p", prefix="000", after="00001")
+        kv.scan("p", prefix="000")
+        kv.scan("p")
+        kv.count("p", limit=10)
+        for shape in (SetIf(KEY, ABSENT, b"1"), SetIf(KEY, b"1", b"2"), SetIf(KEY, b"2", ABSENT), SetIf(KEY, b"x", b"y")):
+            kv.set_if_many([shape])
+        kv.exchange(KEY, b"3")
+        kv.delete(KEY)
+        kv.delete_range("p", "00100", "00200")
+        kv.close()
+    statements = {line for line in sent if line.split()[0] in ("SELECT", "DELETE", "UPDATE") and "sqlite_master" not in line}
+    assert len(statements) >= 10
+    for statement in statements:
+        steps = [step for step in plan(path, statement, ()) if " kv" in step]
+        assert steps, statement
+        for step in steps:
+            assert step.startswith("SEARCH kv USING PRIMARY KEY (partition=?"), (statement, step)
+        if "ORDER BY" in statement:
+            assert not any("TEMP B-TREE" in step for step in plan(path, statement, ())), statement
+        if "name >" in statement:
+            assert "name>? AND name<?" in steps[0], (statement, steps)
+
+
+def test_count_and_scan_stop_at_their_limit(path: Path) -> None:
+    """The virtual machine's steps are counted: they depend on the limit, not on the size of the partition."""
+    kv = opened(path)
+    kv.set_many([(Key("p", f"{i:06d}"), b"v") for i in range(50_000)])
+    kv.close()
+    steps = 0
+
+    def tick() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    connection = sqlite3.connect(path)
+    connection.set_progress_handler(tick, 10)
+    for statement, parameters in ((sqlite.COUNT, ("p", 10)), (sqlite.SCAN_AFTER, ("p", "000100", b"\xff", 10))):
+        steps = 0
+        connection.execute(statement, parameters).fetchall()
+        assert steps < 50
+    connection.close()
+
+
+def test_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than there were threads are opened, for 300 calls, and all are closed; the write-ahead log goes with the last."""
+    opened_, closed = [], []
+
+    class Counted(sqlite3.Connection):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    connect = sqlite3.connect
+
+    def counting(*args: object, **kwargs: object) -> sqlite3.Connection:
+        connection = connect(*args, factory=Counted, **kwargs)  # type: ignore[call-overload]
+        opened_.append(connection)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", counting)
+    kv = opened(path)
+    for _ in range(3):
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda i: kv.set(Key("p", f"{i}"), b"v"), range(100)))
+    kv.close()
+    assert len(opened_) <= 12
+    assert sorted(map(id, opened_)) == sorted(map(id, closed))
+    assert not path.with_name("kv.db-wal").exists()
+
+
+def integrity(path: Path) -> str:
+    connection = sqlite3.connect(path)
+    answer: str = connection.execute("PRAGMA integrity_check").fetchone()[0]
+    connection.close()
+    return answer

@@ -1,0 +1,315 @@
+"""The commands for objects: upload, ls, stat, cat, download, cp, mv, rm, stage, issue, link, trash, restore, address."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Command
+
+
+def paths(answer: list[dict[str, object]]) -> list[object]:
+    return [row["path"] for row in answer]
+
+
+@pytest.fixture
+def filled(sales: Command) -> Command:
+    """a, b/1 and b/2 committed on main; b/3 staged."""
+    for path in ("a", "b/1", "b/2"):
+        sales.ok("upload", "sales", "main", "-", path, stdin=path.encode())
+    sales.ok("commit", "sales", "main", "-m", "three")
+    sales.ok("upload", "sales", "main", "-", "b/3", stdin=b"b/3")
+    return sales
+
+
+class TestUpload:
+    def test_a_file_keeps_its_name_and_its_time(self, sales: Command) -> None:
+        file = sales.folder / "x.csv"
+        file.write_bytes(b"1,2\n")
+        answer = sales.json("upload", "sales", "main", file, "--meta", "till=3", "--content-type", "text/csv")
+        assert answer["path"] == "x.csv"
+        assert answer["size_bytes"] == 4
+        assert answer["metadata"] == {"till": "3"}
+        assert answer["content_type"] == "text/csv"
+        assert sales.ok("cat", "sales", "main", "x.csv").out_bytes == b"1,2\n"
+
+    @pytest.mark.parametrize(
+        ("words", "path"),
+        [
+            (["sales", "main", "x.csv", "2026/y.csv"], "2026/y.csv"),
+            (["sales", "main", "x.csv", "2026/"], "2026/x.csv"),
+            (["sales/main/2026/y.csv", "x.csv"], "2026/y.csv"),
+            (["sales/main/2026/", "x.csv"], "2026/x.csv"),
+            (["sales/main", "x.csv"], "x.csv"),
+            (["sales/main", "x.csv", "z.csv"], "z.csv"),
+            (["lakefs://sales/main/y.csv", "x.csv"], "y.csv"),
+            (["refstore://sales/main/y.csv", "x.csv"], "y.csv"),
+        ],
+    )
+    def test_where_it_goes(self, sales: Command, words: list[str], path: str) -> None:
+        (sales.folder / "x.csv").write_bytes(b"1")
+        assert sales.json("upload", *words)["path"] == path
+
+    def test_a_folder(self, sales: Command) -> None:
+        for name in ("t/a", "t/u/b", "t/u/ü c"):
+            file = sales.folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(name.encode())
+        answer = sales.json("upload", "-r", "sales", "main", "t", "2026/")
+        assert answer == {"branch": "main", "prefix": "2026/", "objects": 3, "size_bytes": 3 + 5 + 8}
+        assert paths(sales.json("ls", "sales", "main", "-r")) == ["2026/a", "2026/u/b", "2026/u/ü c"]
+        assert sales.ok("cat", "sales/main/2026/u/ü c").out == "t/u/ü c"
+
+    def test_one_hostile_name_in_a_folder_and_nothing_is_uploaded(self, sales: Command) -> None:
+        folder = sales.folder / "t"
+        folder.mkdir()
+        (folder / "a").touch()
+        (folder / ("x" * 200)).touch()
+        ran = sales("upload", "-r", "sales", "main", "t", "p" * 900, "--json")
+        assert (ran.code, ran.error["code"]) == (2, "invalid_path")
+        assert sales.json("ls", "sales", "main") == []
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["sales", "main", "nowhere"], "No such file"),
+            (["sales", "main", "."], "not a regular file"),
+            (["sales", "main", "/dev/null"], "not a regular file"),
+            (["sales", "main", "-"], "give DST"),
+            (["sales", "main"], "SRC is missing"),
+            (["sales/main/x"], "SRC is missing"),
+            (["sales/main/x", "a", "b"], "one word too many"),
+            (["-r", "sales", "main", "x.csv"], "not a folder"),
+            (["-r", "sales", "main", "empty"], "holds no files"),
+        ],
+    )
+    def test_what_cannot_be_uploaded(self, sales: Command, words: list[str], said: str) -> None:
+        (sales.folder / "x.csv").write_bytes(b"1")
+        (sales.folder / "empty").mkdir()
+        ran = sales("upload", *words)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in ran.err
+
+    def test_no_such_branch(self, sales: Command) -> None:
+        ran = sales("upload", "sales", "dev", "-", "x", "--json")
+        assert (ran.code, ran.error["code"]) == (3, "branch_not_found")
+
+
+class TestLooking:
+    def test_ls_folds_at_slashes(self, filled: Command) -> None:
+        assert paths(filled.json("ls", "sales", "main")) == ["a", "b/"]
+        assert paths(filled.json("ls", "sales/main/b/")) == ["b/1", "b/2", "b/3"]
+        assert paths(filled.json("ls", "sales", "main", "--recursive")) == ["a", "b/1", "b/2", "b/3"]
+        assert paths(filled.json("ls", "sales", "main@", "-r")) == ["a", "b/1", "b/2"]
+        assert paths(filled.json("ls", "sales", "main", "-r", "-n", "2", "--after", "a")) == ["b/1", "b/2"]
+        assert filled.json("ls", "sales", "main", "c") == []
+
+    def test_ls_for_people(self, filled: Command) -> None:
+        header, first, second = filled.ok("ls", "sales", "main").out.splitlines()
+        assert header.split() == ["path", "size", "bytes", "mtime", "address"]
+        assert first.split()[:2] == ["a", "1"]
+        assert second == "b/"
+
+    def test_stat(self, filled: Command) -> None:
+        assert filled.json("stat", "sales", "main", "a")["state"] == "committed"
+        staged = filled.json("stat", "sales/main/b/3")
+        assert staged["state"] == "staged"
+        assert staged["checksum"] == hashlib.sha256(b"b/3").hexdigest()
+
+    def test_what_is_not_there(self, filled: Command) -> None:
+        for words in (["stat", "sales", "main", "z"], ["cat", "sales/main/z"], ["download", "sales", "main", "z"]):
+            ran = filled(*words, "--json")
+            assert (ran.code, ran.out, ran.error["code"]) == (3, "", "object_not_found")
+        ran = filled("ls", "sales", "nowhere")
+        assert (ran.code, ran.out) == (3, "")
+        assert "nowhere" in ran.err
+
+    def test_a_branch_with_a_slash(self, filled: Command) -> None:
+        filled.ok("branch", "create", "sales", "team/x")
+        assert paths(filled.json("ls", "sales", "team/x", "b/")) == ["b/1", "b/2"]
+        assert paths(filled.json("ls", "sales/team%2Fx/b/")) == ["b/1", "b/2"]
+
+
+class TestDownload:
+    def test_one(self, filled: Command) -> None:
+        assert filled.json("download", "sales", "main", "b/1") == {"path": "b/1", "file": "1", "size_bytes": 3}
+        assert (filled.folder / "1").read_bytes() == b"b/1"
+        filled.ok("download", "sales/main/b/1", "deep/er/one")
+        assert (filled.folder / "deep/er/one").read_bytes() == b"b/1"
+
+    def test_a_prefix(self, filled: Command) -> None:
+        assert filled.json("download", "-r", "sales", "main", "b/", "got") == {"folder": "got", "objects": 3, "size_bytes": 9}
+        assert {file.name: file.read_bytes() for file in (filled.folder / "got").iterdir()} == {"1": b"b/1", "2": b"b/2", "3": b"b/3"}
+
+    def test_nothing_leads_out_of_the_folder(self, sales: Command) -> None:
+        sales.ok("upload", "sales", "main", "-", "/etc//passwd", stdin=b"x")
+        sales.ok("download", "-r", "sales/main", "got")
+        assert (sales.folder / "got/etc/passwd").read_bytes() == b"x"
+
+    @pytest.mark.parametrize("pair", [("x/y", "x//y"), ("x", "x/y")])
+    def test_two_paths_that_cannot_both_be_files(self, sales: Command, pair: tuple[str, str]) -> None:
+        for path in pair:
+            sales.ok("upload", "sales", "main", "-", path, stdin=b"1")
+        ran = sales("download", "-r", "sales", "main", "", "got")
+        assert ran.code == 2
+        assert "cannot both be files" in ran.err
+        assert not (sales.folder / "got").exists()
+
+    def test_a_blob_that_changed_is_not_handed_out(self, sales: Command) -> None:
+        address = sales.json("upload", "sales", "main", "-", "a", stdin=b"good")["address"]
+        namespace = sales.json("repo", "show", "sales")["namespace"].removeprefix("file://")
+        Path(namespace, address).write_bytes(b"evil")
+        ran = sales("download", "sales", "main", "a", "--json")
+        assert (ran.code, ran.error["code"]) == (6, "corrupt_object")
+        assert [file.name for file in sales.folder.iterdir() if file.is_file()] == []
+
+    def test_a_target_that_cannot_be_written(self, filled: Command) -> None:
+        (filled.folder / "file").touch()
+        ran = filled("download", "sales", "main", "a", "file/x")
+        assert ran.code == 2
+        assert "file" in ran.err
+
+
+class TestCopyAndMove:
+    def test_cp_across_branches(self, filled: Command) -> None:
+        filled.ok("branch", "create", "sales", "dev")
+        assert filled.json("cp", "sales", "main", "b/3", "dev") == {"branch": "dev", "copied": 1}
+        filled.ok("cp", "sales", "main", "b/3", "dev", "c/")
+        filled.ok("cp", "sales/main/b/3", "sales/dev/d")
+        assert paths(filled.json("ls", "sales", "dev", "-r")) == ["a", "b/1", "b/2", "b/3", "c/3", "d"]
+        address = filled.json("stat", "sales", "dev", "d")["address"]
+        named = filled.json("address", "sales", address)["named_by"]
+        assert [(name["branch"], name["path"], name["state"]) for name in named] == [
+            ("main", "b/3", "staged"),
+            ("dev", "b/3", "staged"),
+            ("dev", "c/3", "staged"),
+            ("dev", "d", "staged"),
+        ]
+
+    def test_cp_a_prefix_from_a_commit(self, filled: Command) -> None:
+        filled.ok("tag", "create", "sales", "v1")
+        filled.ok("rm", "sales", "main", "--prefix", "", "--yes")
+        assert filled.json("cp", "-r", "sales/v1/b/", "sales/main/back/") == {"branch": "main", "copied": 2}
+        assert paths(filled.json("ls", "sales", "main", "-r")) == ["back/1", "back/2"]
+
+    def test_mv(self, filled: Command) -> None:
+        assert filled.json("mv", "sales", "main", "b/3", "c") == {"branch": "main", "moved": 1}
+        assert filled.json("mv", "-r", "sales", "main", "b/", "b/b/") == {"branch": "main", "moved": 2}
+        assert paths(filled.json("ls", "sales", "main", "-r")) == ["a", "b/b/1", "b/b/2", "c"]
+        assert filled.ok("cat", "sales", "main", "b/b/1").out == "b/1"
+
+    def test_mv_across_branches(self, filled: Command) -> None:
+        filled.ok("branch", "create", "sales", "dev")
+        filled.ok("mv", "sales/main/b/3", "sales/dev/")
+        assert paths(filled.json("ls", "sales", "dev", "-r")) == ["a", "b/1", "b/2", "b/3"]
+        assert paths(filled.json("ls", "sales", "main", "-r")) == ["a", "b/1", "b/2"]
+
+    def test_history_is_not_moved(self, filled: Command) -> None:
+        filled.ok("tag", "create", "sales", "v1")
+        ran = filled("mv", "sales/v1/a", "sales/main/z")
+        assert ran.code == 3
+        assert paths(filled.json("ls", "sales", "main")) == ["a", "b/"]
+
+    @pytest.mark.parametrize(
+        ("words", "code", "said"),
+        [
+            (["cp", "sales/main/z", "sales/main/y"], 3, "is not on"),
+            (["cp", "-r", "sales/main/z", "sales/main/y"], 3, "starts with"),
+            (["cp", "sales/main/a", "other/main/a"], 2, "share no data"),
+            (["cp", "sales/main/a"], 2, "needs one to copy to"),
+            (["cp", "sales/main", "sales/dev"], 2, "path to copy is missing"),
+            (["mv", "sales", "main", "a"], 2, "DST is missing"),
+        ],
+    )
+    def test_what_cannot_be_copied(self, filled: Command, words: list[str], code: int, said: str) -> None:
+        ran = filled(*words)
+        assert (ran.code, ran.out) == (code, "")
+        assert said in ran.err
+
+
+class TestRemove:
+    def test_named_paths(self, filled: Command) -> None:
+        assert filled.json("rm", "sales", "main", "a", "b/1", "a") == {"branch": "main", "deleted": 2}
+        assert filled.json("rm", "sales/main/b/2", "sales/main/b/3") == {"branch": "main", "deleted": 2}
+        assert filled.json("ls", "sales", "main") == []
+
+    def test_one_that_is_not_there_and_nothing_is_deleted(self, filled: Command) -> None:
+        assert filled("rm", "sales", "main", "a", "z").code == 3
+        assert paths(filled.json("ls", "sales", "main")) == ["a", "b/"]
+
+    def test_a_prefix_is_asked_about(self, filled: Command) -> None:
+        ran = filled("rm", "sales", "main", "--prefix", "b/")
+        assert ran.code == 2
+        assert "--yes" in ran.err
+        assert paths(filled.json("rm", "sales", "main", "--prefix", "b/", "--dry-run")) == ["b/1", "b/2", "b/3"]
+        assert len(filled.json("ls", "sales", "main", "-r")) == 4
+        assert filled.json("rm", "sales", "main", "--prefix", "b/", "--yes") == {"branch": "main", "deleted": 3}
+        assert paths(filled.json("ls", "sales", "main")) == ["a"]
+
+    def test_a_dry_run_of_named_paths(self, filled: Command) -> None:
+        assert filled.json("rm", "sales", "main", "a", "--dry-run") == [{"path": "a", "size_bytes": 1}]
+        assert paths(filled.json("ls", "sales", "main")) == ["a", "b/"]
+
+    def test_locations_on_two_branches(self, filled: Command) -> None:
+        ran = filled("rm", "sales/main/a", "sales/dev/a")
+        assert ran.code == 2
+        assert "more than one branch" in ran.err
+
+
+class TestTrash:
+    def test_what_was_thrown_away_is_listed_and_taken_back(self, filled: Command) -> None:
+        address = filled.json("stat", "sales", "main", "b/3")["address"]
+        filled.ok("rm", "sales", "main", "b/3")
+        (item,) = filled.json("trash", "sales")
+        assert (item["path"], item["branch"], item["cause"], item["address"], item["size_bytes"]) == ("b/3", "main", "deleted", address, 3)
+        assert filled.json("trash", "sales", "--branch", "dev") == []
+        assert filled.json("address", "sales", address)["state"] == "in grace"
+        assert filled.json("restore", "sales", "main", address)["path"] == "b/3"
+        assert filled.ok("cat", "sales", "main", "b/3").out == "b/3"
+        assert filled.json("trash", "sales") == []
+
+    def test_restore_elsewhere(self, filled: Command) -> None:
+        address = filled.json("stat", "sales", "main", "b/3")["address"]
+        filled.ok("rm", "sales", "main", "b/3")
+        assert filled.json("restore", "sales", "main", address, "again")["path"] == "again"
+        assert filled.ok("cat", "sales", "main", "again").out == "b/3"
+
+    def test_what_is_gone(self, filled: Command) -> None:
+        ran = filled("restore", "sales", "main", "data/2026010100/00000000000000000000000000", "--json")
+        assert (ran.code, ran.error["code"]) == (4, "gone")
+
+
+class TestOtherWriters:
+    def test_issue_write_link(self, sales: Command) -> None:
+        given = sales.json("issue", "sales", "main", "x")
+        assert given["url"] == "file://" + given["file"]
+        Path(given["file"]).write_bytes(b"by another")
+        assert sales.json("address", "sales", given["address"])["state"] == "issued"
+        assert sales.json("link", "sales", "main", "x", "--token", "-", stdin=given["token"].encode())["size_bytes"] == 10
+        assert sales.ok("cat", "sales", "main", "x").out == "by another"
+        ran = sales("link", "sales", "main", "x", "--token", given["token"], "--json")
+        assert (ran.code, ran.error["code"]) == (4, "already_linked")
+
+    def test_a_token_for_another_path(self, sales: Command) -> None:
+        given = sales.json("issue", "sales", "main", "x")
+        ran = sales("link", "sales", "main", "y", "--token", given["token"], "--json")
+        assert (ran.code, ran.error["code"]) == (2, "invalid_token")
+
+    def test_nothing_written(self, sales: Command) -> None:
+        given = sales.json("issue", "sales", "main", "x")
+        ran = sales("link", "sales", "main", "x", "--token", given["token"], "--json")
+        assert (ran.code, ran.error["code"]) == (3, "object_not_found")
+
+    def test_stage(self, sales: Command) -> None:
+        answer = sales.json("stage", "sales", "main", "old", "s3://archive/2019.csv", "--size-bytes", "12")
+        assert answer["address"] == "s3://archive/2019.csv"
+        ran = sales("cat", "sales", "main", "old")
+        assert ran.code == 2
+        assert "s3://archive/2019.csv" in ran.err
+
+    def test_what_lies_inside_cannot_be_staged(self, sales: Command) -> None:
+        namespace = sales.json("repo", "show", "sales")["namespace"]
+        ran = sales("stage", "sales", "main", "x", f"{namespace}/data/2026010100/00000000000000000000000000", "--size-bytes", "1", "--json")
+        assert (ran.code, ran.error["code"]) == (2, "invalid_name")

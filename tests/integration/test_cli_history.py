@@ -1,0 +1,193 @@
+"""The commands for repositories, branches, tags and history."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.commands import Command
+
+
+def paths(answer: list[dict[str, object]]) -> list[object]:
+    return [row["path"] for row in answer]
+
+
+def put(refstore: Command, branch: str, path: str, content: str) -> None:
+    refstore.ok("upload", "sales", branch, "-", path, stdin=content.encode())
+
+
+def commit(refstore: Command, branch: str, message: str) -> str:
+    return refstore.json("commit", "sales", branch, "-m", message)["commit"]
+
+
+class TestRepositories:
+    def test_create_list_show_delete(self, refstore: Command) -> None:
+        made = refstore.json("repo", "create", "sales", "--default-branch", "trunk", "--grace-seconds", "60", "--meta", "team=x")
+        assert (made["repository"], made["default_branch"]) == ("sales", "trunk")
+        refstore.ok("repo", "create", "stock")
+        assert [row["repository"] for row in refstore.json("repo", "list")] == ["sales", "stock"]
+        assert [row["repository"] for row in refstore.json("repo", "list", "--prefix", "st")] == ["stock"]
+        shown = refstore.json("repo", "show", "sales")
+        assert (shown["grace_seconds"], shown["metadata"]) == (60, {"team": "x"})
+        assert [row["branch"] for row in refstore.json("repo", "delete", "sales", "--dry-run")] == ["trunk"]
+        assert refstore("repo", "delete", "sales").code == 2
+        refstore.ok("repo", "delete", "sales", "--yes")
+        assert [row["repository"] for row in refstore.json("repo", "list")] == ["stock"]
+
+    @pytest.mark.parametrize(
+        ("words", "code", "error"),
+        [
+            (["repo", "create", "sales"], 4, "already_exists"),
+            (["repo", "create", "No"], 2, "invalid_name"),
+            (["repo", "create", "other", "--namespace", "nowhere"], 2, "invalid_settings"),
+            (["repo", "show", "other"], 3, "repository_not_found"),
+            (["repo", "delete", "other", "--yes"], 3, "repository_not_found"),
+            (["ls", "other", "main"], 3, "repository_not_found"),
+        ],
+    )
+    def test_refusals(self, sales: Command, words: list[str], code: int, error: str) -> None:
+        ran = sales(*words, "--json")
+        assert (ran.code, ran.out, ran.error["code"]) == (code, "", error)
+
+    def test_a_mistyped_folder_is_not_made_into_a_lake(self, refstore: Command) -> None:
+        ran = refstore("repo", "list", "--data", "typo")
+        assert ran.code == 3
+        assert "refstore repo create" in ran.err
+        assert not (refstore.folder / "typo").exists()
+
+
+class TestBranches:
+    def test_create_list_delete(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        first = commit(sales, "main", "a")
+        assert sales.json("branch", "create", "sales", "dev") == {"branch": "dev", "commit": first}
+        sales.ok("branch", "create", "sales/old", "--from", "main~1")
+        sales.ok("branch", "create", "sales", "secret", "--hidden")
+        put(sales, "dev", "b", "2")
+        found = {row["branch"]: row["uncommitted"] for row in sales.json("branch", "list", "sales")}
+        assert found == {"dev": True, "main": False, "old": False}
+        assert "secret" in [row["branch"] for row in sales.json("branch", "list", "sales", "--all")]
+        assert paths(sales.json("branch", "delete", "sales", "dev", "--dry-run")) == ["b"]
+        ran = sales("branch", "delete", "sales", "dev")
+        assert ran.code == 2
+        assert "1 uncommitted" in ran.err
+        sales.ok("branch", "delete", "sales", "dev", "--yes")
+        assert [row["branch"] for row in sales.json("branch", "list", "sales")] == ["main", "old"]
+
+    def test_the_default_branch_stays(self, sales: Command) -> None:
+        ran = sales("branch", "delete", "sales", "main", "--yes", "--json")
+        assert (ran.code, ran.error["code"]) == (4, "conflict")
+
+    def test_reset(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        commit(sales, "main", "a")
+        for path in ("a", "t/1", "t/2"):
+            put(sales, "main", path, "new")
+        rows = sales.json("reset", "sales", "main", "--dry-run")
+        assert [(row["change"], row["path"]) for row in rows] == [("changed", "a"), ("added", "t/1"), ("added", "t/2")]
+        assert paths(sales.json("reset", "sales", "main", "--prefix", "t/", "--dry-run")) == ["t/1", "t/2"]
+        assert paths(sales.json("reset", "sales", "main", "--path", "t/1", "--dry-run")) == ["t/1"]
+        sales.ok("reset", "sales", "main", "--path", "t/1")
+        assert paths(sales.json("diff", "sales", "main")) == ["a", "t/2"]
+        assert sales("reset", "sales", "main", "--prefix", "t/").code == 2
+        sales.ok("reset", "sales", "main", "--prefix", "t/", "--yes")
+        assert paths(sales.json("diff", "sales", "main")) == ["a"]
+        sales.ok("branch", "reset", "sales", "main", "--yes")
+        assert sales.json("diff", "sales", "main") == []
+        assert sales.ok("cat", "sales", "main", "a").out == "1"
+
+    def test_a_path_and_a_prefix(self, sales: Command) -> None:
+        assert sales("reset", "sales", "main", "--path", "a", "--prefix", "b").code == 2
+
+
+class TestTags:
+    def test_create_list_delete(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        first = commit(sales, "main", "a")
+        assert sales.json("tag", "create", "sales", "v1") == {"tag": "v1", "commit": first}
+        sales.ok("tag", "create", "sales/v0", "main~1")
+        assert [row["tag"] for row in sales.json("tag", "list", "sales")] == ["v0", "v1"]
+        assert sales("tag", "create", "sales", "v1").code == 4
+        assert sales.json("tag", "delete", "sales", "v1", "--dry-run") == [{"tag": "v1", "commit": first}]
+        sales.ok("tag", "delete", "sales", "v1", "--yes")
+        assert sales("tag", "delete", "sales", "v1", "--yes").code == 3
+
+
+class TestHistory:
+    def test_commit_log_diff(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        answer = sales.json("commit", "sales", "main", "-m", "one", "--meta", "k=v", "--committer", "me", "--date", "2026-11-21")
+        assert answer["branch"] == "main"
+        assert (answer["message"], answer["committer"], answer["metadata"]) == ("one", "me", {"k": "v"})
+        assert answer["date"] == "2026-11-21T00:00:00Z"
+        put(sales, "main", "a", "22")
+        put(sales, "main", "b", "3")
+        assert [(row["change"], row["path"], row["size_bytes"]) for row in sales.json("diff", "sales", "main")] == [
+            ("changed", "a", 2),
+            ("added", "b", 1),
+        ]
+        commit(sales, "main", "two")
+        assert [row["message"] for row in sales.json("log", "sales")] == ["two", "one", "Repository created"]
+        assert [row["message"] for row in sales.json("log", "sales/main~1", "-n", "1")] == ["one"]
+        assert paths(sales.json("diff", "sales", "main~1", "main")) == ["a", "b"]
+        assert paths(sales.json("diff", "sales", "main", "main~2")) == ["a", "b"]
+        assert paths(sales.json("diff", "sales", "main~1", "main", "--prefix", "b")) == ["b"]
+        assert sales.ok("diff", "sales", "main~1", "main").out.splitlines()[1].split() == ["changed", "a", "2"]
+
+    def test_nothing_to_commit(self, sales: Command) -> None:
+        ran = sales("commit", "sales", "main", "-m", "x", "--json")
+        assert (ran.code, ran.error["code"]) == (4, "nothing_to_commit")
+        sales.ok("commit", "sales", "main", "-m", "x", "--allow-empty")
+
+    def test_a_commit_without_a_message(self, sales: Command) -> None:
+        ran = sales("commit", "sales", "main")
+        assert ran.code == 2
+        assert "--message" in ran.err
+
+    def test_a_date_that_is_none(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        ran = sales("commit", "sales", "main", "-m", "x", "--date", "yesterday")
+        assert ran.code == 2
+        assert "2026-11-21" in ran.err
+
+    def test_merge_and_its_conflicts(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        commit(sales, "main", "base")
+        sales.ok("branch", "create", "sales", "dev")
+        put(sales, "dev", "b", "2")
+        commit(sales, "dev", "b")
+        assert len(sales.json("merge", "sales", "dev", "main")["parents"]) == 2
+        assert sales.ok("cat", "sales", "main", "b").out == "2"
+        assert sales("merge", "sales", "dev", "main").code == 4
+        put(sales, "dev", "a", "dev")
+        commit(sales, "dev", "a on dev")
+        put(sales, "main", "a", "main")
+        commit(sales, "main", "a on main")
+        ran = sales("merge", "sales", "dev", "main", "--json")
+        assert (ran.code, ran.error["code"], ran.error["paths"]) == (4, "merge_conflict", ["a"])
+        ran = sales("merge", "sales", "dev", "main")
+        assert "conflict: 'a'" in ran.err
+        answer = sales.json("merge", "sales", "dev", "main", "--strategy", "source-wins", "--squash", "-m", "take it")
+        assert (answer["message"], len(answer["parents"])) == ("take it", 1)
+        assert sales.ok("cat", "sales", "main", "a").out == "dev"
+
+    def test_merge_with_uncommitted_changes(self, sales: Command) -> None:
+        sales.ok("branch", "create", "sales", "dev")
+        put(sales, "dev", "b", "2")
+        commit(sales, "dev", "b")
+        put(sales, "main", "c", "3")
+        ran = sales("merge", "sales", "dev", "main", "--json")
+        assert (ran.code, ran.error["code"]) == (4, "dirty_branch")
+
+    def test_revert_and_cherry_pick(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        commit(sales, "main", "a")
+        sales.ok("branch", "create", "sales", "dev")
+        put(sales, "dev", "b", "2")
+        commit(sales, "dev", "b")
+        put(sales, "dev", "c", "3")
+        commit(sales, "dev", "c")
+        sales.ok("cherry-pick", "sales", "main", "dev~1")
+        assert paths(sales.json("ls", "sales", "main")) == ["a", "b"]
+        assert sales.json("revert", "sales", "main", "main")["message"] == "Revert main"
+        assert paths(sales.json("ls", "sales", "main")) == ["a"]
+        assert sales("revert", "sales", "main", "nowhere").code == 3

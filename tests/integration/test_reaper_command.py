@@ -1,0 +1,218 @@
+"""`refstore reaper`, `status`, `resume` and `why` on SQLite and local files; reapers as real processes that are stopped and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from refstore import keys
+from refstore.flows.uploading import Upload
+from refstore.lake import Lake
+from refstore.records import CommittedTokens, encode
+from tests.commands import Command
+
+FAST = {
+    "REFSTORE_GRACE_SECONDS": "0",
+    "REFSTORE_REAPER_CYCLE_SECONDS": "0.1",
+    "REFSTORE_REAPER_LEASE_SECONDS": "2",
+    "REFSTORE_REAPER_BREAKER_SHARE": "1",
+    "REFSTORE_REAPER_BATCH_KEYS": "20",
+}
+PATIENCE_SECONDS = 60
+
+
+def lake_of(refstore: Command) -> Lake:
+    root = refstore.folder / "lake"
+    return Lake.open(f"sqlite://{root}/kv.sqlite", f"file://{root}/objects")
+
+
+def blobs(refstore: Command) -> set[str]:
+    """The files, seen apart from the product's own code."""
+    root = refstore.folder / "lake" / "objects"
+    return {str(path.relative_to(root)).partition("/")[2] for path in root.glob("*/data/*/*")}
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not what():
+        assert time.monotonic() < until, "it did not come to pass"
+        time.sleep(0.05)
+
+
+@contextmanager
+def reaper(refstore: Command, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    log = Path(refstore.folder / f"reaper-{time.monotonic_ns()}.log").open("wb")  # noqa: SIM115  # closed below
+    command = [sys.executable, "-m", "refstore", "reaper", "--json", *args]
+    with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **FAST}, cwd=refstore.folder) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def upload(refstore: Command, branch: str, count: int) -> None:
+    with lake_of(refstore) as lake:
+        list(lake.repository("sales").upload_many(branch, (Upload(path=f"{branch}/{number:04}", body=b"12") for number in range(count))))
+
+
+# ---- the command
+
+
+def test_once_deletes_what_is_due_and_says_so(sales: Command) -> None:
+    upload(sales, "main", 3)
+    sales.ok("reset", "sales", "main", "--yes")
+    first = sales.json("reaper", "--once")
+    assert (first["released"], first["emptied"], first["deleted"], first["errors"]) == (3, 3, 0, [])
+    done = sales.json("reaper", "--once", "--grace-seconds", "0")
+    assert (done["deleted"], done["bytes"]) == (3, 6)
+    assert blobs(sales) == set()
+
+
+def test_a_dry_run_names_each_address_and_touches_nothing(sales: Command) -> None:
+    upload(sales, "main", 3)
+    sales.ok("reset", "sales", "main", "--yes")
+    before = blobs(sales)
+    planned = sales.json("reaper", "--dry-run", "--grace-seconds", "0")
+    assert {row["address"] for row in planned["would_delete"]} == before
+    assert {(row["repository"], row["cause"], row["size_bytes"]) for row in planned["would_delete"]} == {("sales", "reset", 2)}
+    assert blobs(sales) == before
+    people = sales.ok("reaper", "--dry-run", "--grace-seconds", "0")
+    assert people.out.count("would delete sales data/") == 3
+    done = sales.json("reaper", "--once", "--grace-seconds", "0")
+    assert {name: done[name] for name in planned["summary"]} == planned["summary"]
+
+
+def test_only_the_repository_that_is_named(sales: Command) -> None:
+    sales.ok("repo", "create", "other")
+    upload(sales, "main", 2)
+    sales.ok("reset", "sales", "main", "--yes")
+    assert sales.json("reaper", "--once", "--grace-seconds", "0", "--repository", "other")["deleted"] == 0
+    assert len(blobs(sales)) == 2
+    unknown = sales("reaper", "--once", "--repository", "nosuch")
+    assert unknown.code == 3
+
+
+def test_the_breaker_stops_it_status_says_why_and_resume_lets_it_go_on(sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFSTORE_REAPER_BREAKER_FLOOR_OBJECTS", "2")
+    upload(sales, "main", 10)
+    sales.ok("reset", "sales", "main", "--yes")
+    stopped = sales("reaper", "--once", "--grace-seconds", "0", "--json")
+    assert (stopped.code, stopped.json["deleted"], stopped.json["held_back"]) == (4, 0, 1)
+    (status,) = sales.json("reaper", "status")["repositories"]
+    assert status["stopped"] == "10 objects are due for deletion, of 10 in the repository"
+    people = sales.ok("reaper", "status").out
+    assert "STANDS STILL" in people
+    assert "refstore reaper resume sales" in people
+    assert sales("reaper", "resume", "sales").code == 2  # nobody is there to be asked
+    assert sales.json("reaper", "resume", "sales", "--count", "4", "--yes")["objects"] == 4
+    partly = sales("reaper", "--once", "--grace-seconds", "0", "--json")
+    assert (partly.code, partly.json["deleted"]) == (4, 4)
+    sales.ok("reaper", "resume", "sales", "--for", "600", "--yes")
+    assert sales.json("reaper", "--once", "--grace-seconds", "0")["deleted"] == 6
+    assert blobs(sales) == set()
+
+
+def test_what_cannot_be_read_is_an_exit_code_of_its_own(sales: Command) -> None:
+    with lake_of(sales) as lake:
+        repo = lake.repository("sales").context.repo
+        lake.kv.set(keys.Key(keys.committed_tokens(repo), "c" * 64), encode(CommittedTokens((), 0))[:-1])
+    ran = sales("reaper", "--once")
+    assert ran.code == 6
+    assert "nothing that depends on it will be deleted" in ran.err
+
+
+def test_why_knows_the_living_the_deleted_and_nothing_else(sales: Command) -> None:
+    upload(sales, "main", 1)
+    (address,) = blobs(sales)
+    assert sales.json("why", "sales", address)["state"] == "referenced"
+    sales.ok("reset", "sales", "main", "--yes")
+    sales.ok("reaper", "--once", "--grace-seconds", "0")
+    found = sales.json("why", "sales", address)
+    assert found["state"] == "gone"
+    (deletion,) = found["deletions"]
+    assert (deletion["outcome"], deletion["cause"], deletion["path"]) == ("deleted", "reset", "main/0000")
+    assert sales("why", "sales", address[:-1] + ("0" if address[-1] != "0" else "1")).code == 3
+    assert sales("why", "sales", "data/../../etc/passwd").code == 2
+
+
+def test_help_teaches(sales: Command) -> None:
+    shown = sales.ok("reaper", "--help").out
+    for word in (
+        "--once",
+        "--dry-run",
+        "--grace-seconds",
+        "--repository",
+        "--rate",
+        "--scrub",
+        "--metrics-port",
+        "status",
+        "resume",
+        "Example",
+    ):
+        assert word in shown, word
+
+
+# ---- real processes
+
+
+def test_two_reapers_share_the_work_and_end_when_they_are_asked_to(sales: Command) -> None:
+    for name in ("one", "two", "three", "four"):
+        sales.ok("branch", "create", "sales", name)
+    upload(sales, "main", 30)
+    sales.ok("commit", "sales", "main", "-m", "kept")
+    kept = blobs(sales)
+    with reaper(sales) as first, reaper(sales) as second:
+        wait_for(lambda: sum(row["alive"] for row in sales.json("reaper", "status")["reapers"]) == 2)
+        for name in ("one", "two", "three", "four"):
+            upload(sales, name, 120)
+            with lake_of(sales) as lake:
+                lake.repository("sales").reset(name)
+        wait_for(lambda: blobs(sales) == kept)
+        answers = []
+        for process in (first, second):
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+            assert process.returncode == 0
+            answers.append(json.loads(out))
+    assert sum(answer["deleted"] for answer in answers) == 480
+    assert sum(answer["missing"] for answer in answers) == 0
+    assert [answer["errors"] for answer in answers] == [[], []]
+    assert sales.json("reaper", "status")["reapers"] == []
+
+
+def test_one_that_is_killed_again_and_again_loses_nothing_and_the_last_one_finishes(sales: Command) -> None:
+    upload(sales, "main", 20)
+    sales.ok("commit", "sales", "main", "-m", "kept")
+    kept = blobs(sales)
+    sales.ok("reaper", "--once")
+    upload(sales, "main", 800)
+    sales.ok("reset", "sales", "main", "--yes")
+    whole = len(blobs(sales))
+    for part in (0.9, 0.7, 0.5, 0.3):
+        with reaper(sales) as process:
+            wait_for(lambda part=part: len(blobs(sales)) - len(kept) <= part * (whole - len(kept)))
+            process.kill()
+
+    def finished() -> bool:
+        """What the dead had leased is free when their leases run out."""
+        assert sales.json("reaper", "--once", "--grace-seconds", "0")["errors"] == []
+        return blobs(sales) == kept
+
+    wait_for(finished)
+    with lake_of(sales) as lake:
+        repo = lake.repository("sales")
+        assert len(list(repo.list("main"))) == 20
+        assert all(repo.read("main", item.path) == b"12" for item in repo.list("main"))
+        left = sum(lake.kv.count(keys.references(repo.context.repo, shard), limit=9) for shard in range(keys.SHARDS))
+        assert left == 0
+    address = next(iter(kept))
+    assert sales.json("why", "sales", address)["state"] == "committed"

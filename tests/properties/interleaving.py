@@ -1,0 +1,166 @@
+"""Run several operations of the real code at once, in one thread, in an order that is given; and crash them where it is said.
+
+Every KV call (each op of a batch on its own) and every object call is a step. Operations run as greenlets that hand over before
+each step; `choices` says who goes next. So a failing run repeats to the letter, on any driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
+from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
+
+
+class Crash(BaseException):
+    """The process died between two steps. No handler of the product may see it as an error of its own."""
+
+
+@dataclass(slots=True)
+class Stepper:
+    """Called before each step of an operation."""
+
+    running: bool = False
+    operations: frozenset[object] = frozenset()
+    crash_at: dict[object, int] = field(default_factory=dict[object, int])
+    """Greenlet -> steps it has left before it dies."""
+
+    def step(self) -> None:
+        if not self.running:
+            return
+        me = getcurrent()
+        if me not in self.operations:
+            return  # a thread that an operation started
+        left = self.crash_at.get(me)
+        if left is not None:
+            if left == 0:
+                raise Crash
+            self.crash_at[me] = left - 1
+        me.parent.switch()
+
+
+class SteppedKV(KV):
+    def __init__(self, kv: KV, stepper: Stepper) -> None:
+        self._kv = kv
+        self._stepper = stepper
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        if not self._stepper.running:
+            return self._kv.execute(ops)
+        results: list[Result] = []
+        for op in ops:
+            self._stepper.step()
+            results += self._kv.execute((op,))
+        return results
+
+    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+        self._stepper.step()
+        return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
+
+    def delete_range(self, partition: str, first: str, last: str) -> None:
+        self._stepper.step()
+        self._kv.delete_range(partition, first, last)
+
+    def count(self, partition: str, *, limit: int) -> int:
+        self._stepper.step()
+        return self._kv.count(partition, limit=limit)
+
+    def close(self) -> None:
+        self._kv.close()
+
+
+class SteppedObjects(ObjectStore):
+    def __init__(self, objects: ObjectStore, stepper: Stepper) -> None:
+        self._objects = objects
+        self._stepper = stepper
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+        self._stepper.step()
+        return self._objects.put(key, body, if_absent=if_absent)
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        self._stepper.step()
+        return self._objects.get(key, start=start, end=end)
+
+    def head(self, key: str) -> ObjectInfo:
+        self._stepper.step()
+        return self._objects.head(key)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        self._stepper.step()
+        return self._objects.list(prefix, after=after)
+
+    def delete_many(self, keys: Sequence[str]) -> Deletion:
+        deleted: list[str] = []
+        missing: list[str] = []
+        for key in keys:
+            self._stepper.step()
+            done = self._objects.delete_many((key,))
+            deleted += done.deleted
+            missing += done.missing
+        return Deletion(tuple(deleted), tuple(missing), ())
+
+    def presign_get(self, key: str, *, expires_seconds: int) -> str:
+        return self._objects.presign_get(key, expires_seconds=expires_seconds)
+
+    def presign_put(self, key: str, *, expires_seconds: int) -> str:
+        return self._objects.presign_put(key, expires_seconds=expires_seconds)
+
+    @property
+    def url(self) -> str:
+        return self._objects.url
+
+    def close(self) -> None:
+        self._objects.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    value: Any = None
+    error: Exception | None = None
+    crashed: bool = False
+
+
+STEPS_MAX = 20_000
+"""More than any two small operations need: a run that does not end is a defect too."""
+
+
+def together(
+    stepper: Stepper, operations: Sequence[Callable[[], Any]], choices: Sequence[int], crashes: Sequence[int | None]
+) -> list[Outcome]:
+    """Run the operations to their ends; `choices` says, round and round, which of those still running makes the next step.
+
+    `crashes`: for each operation, after how many steps it dies, or None.
+    """
+    outcomes: dict[int, Outcome] = {}
+
+    def run(index: int) -> None:
+        try:
+            outcomes[index] = Outcome(value=operations[index]())
+        except Crash:
+            outcomes[index] = Outcome(crashed=True)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the caller looks at it
+            outcomes[index] = Outcome(error=error)
+
+    lets = [greenlet(lambda index=index: run(index)) for index in range(len(operations))]
+    stepper.crash_at = {let: steps for let, steps in zip(lets, crashes, strict=True) if steps is not None}
+    stepper.operations = frozenset(lets)
+    stepper.running = True
+    try:
+        turns = cycle(choices or (0,))
+        for _ in range(STEPS_MAX):
+            alive = [let for let in lets if not let.dead]
+            if not alive:
+                break
+            alive[next(turns) % len(alive)].switch()
+        else:
+            raise AssertionError(f"two operations did not end within {STEPS_MAX} steps")
+    finally:
+        stepper.running = False
+        stepper.crash_at = {}
+    return [outcomes[index] for index in range(len(operations))]

@@ -1,0 +1,213 @@
+"""A lake in memory with stores that fail when told to, a clock that stands still, and reapers: for the tests of the reaper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+from reaper import cycle
+from reaper.daemon import Reaper
+from reaper.journal import JournalWriter
+from reaper.pace import Pace
+from reaper.summary import Summary
+from refstore import keys
+from refstore.errors import KVUnavailable, ObjectsUnavailable
+from refstore.ids import Address
+from refstore.kv.base import KV, SCAN_LIMIT, Key, Op, Result
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
+from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
+from refstore.objects.memory import MemoryObjects
+from refstore.records import Entry, RepositoryRecord, decode
+from refstore.repository import Repository
+from refstore.safety import Safety
+from refstore.settings import ReaperSettings
+from refstore.testing.clock import FakeClock
+
+GRACE_SECONDS = 3600
+SCRUB_AFTER_SECONDS = 7200
+
+
+def never() -> bool:
+    return False
+
+
+class Crash(Exception):
+    """The process that made the call is no more."""
+
+
+@dataclass
+class WatchedKV(KV):
+    """`before` and `behind` see each single operation; what they raise is raised."""
+
+    inner: KV = field(default_factory=MemoryKV)
+    before: Callable[[Op], None] | None = None
+    behind: Callable[[Op], None] | None = None
+    down: bool = False
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        self._check()
+        if self.before is None and self.behind is None:
+            return self.inner.execute(ops)
+        results: list[Result] = []
+        for op in ops:
+            if self.before is not None:
+                self.before(op)
+            results += self.inner.execute((op,))
+            if self.behind is not None:
+                self.behind(op)
+        return results
+
+    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+        self._check()
+        return self.inner.scan(partition, prefix=prefix, after=after, limit=limit)
+
+    def delete_range(self, partition: str, first: str, last: str) -> None:
+        self._check()
+        self.inner.delete_range(partition, first, last)
+
+    def count(self, partition: str, *, limit: int) -> int:
+        self._check()
+        return self.inner.count(partition, limit=limit)
+
+    def _check(self) -> None:
+        if self.down:
+            raise KVUnavailable("planted: the KV is down")
+
+    def dump(self) -> dict[Key, bytes]:
+        """Everything that is in it."""
+        assert isinstance(self.inner, MemoryKV)
+        return {Key(name, key): value for name, table in self.inner._partitions.items() for key, value in table.items()}
+
+    def crash_at(self, matches: Callable[[Op], bool], *, behind: bool = False) -> None:
+        """The next operation that matches is the last thing its process does: before it lands, or behind it."""
+
+        def crash(op: Op) -> None:
+            if matches(op):
+                self.before = self.behind = None
+                raise Crash
+
+        self.before, self.behind = (None, crash) if behind else (crash, None)
+
+
+@dataclass
+class WatchedObjects(ObjectStore):
+    inner: ObjectStore
+    refuses: set[str] = field(default_factory=set)
+    """Keys that the store will not delete."""
+    down: bool = False
+    before_delete: Callable[[Sequence[str]], None] | None = None
+    batches: list[int] = field(default_factory=list)
+    """How many keys each call of `delete_many` had."""
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+        self._check()
+        return self.inner.put(key, body, if_absent=if_absent)
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        self._check()
+        return self.inner.get(key, start=start, end=end)
+
+    def head(self, key: str) -> ObjectInfo:
+        self._check()
+        return self.inner.head(key)
+
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        self._check()
+        return self.inner.list(prefix, after=after)
+
+    def delete_many(self, keys: Sequence[str]) -> Deletion:
+        self._check()
+        if self.before_delete is not None:
+            self.before_delete(keys)
+        self.batches.append(len(keys))
+        done = self.inner.delete_many([key for key in keys if key not in self.refuses])
+        return Deletion(done.deleted, done.missing, tuple((key, "planted: refused") for key in keys if key in self.refuses))
+
+    def presign_get(self, key: str, *, expires_seconds: int) -> str:
+        raise NotImplementedError
+
+    def presign_put(self, key: str, *, expires_seconds: int) -> str:
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def _check(self) -> None:
+        if self.down:
+            raise ObjectsUnavailable("planted: the store is down")
+
+    def dump(self) -> dict[str, bytes]:
+        return {info.key: self.inner.read(info.key) for info in self.inner.list()}
+
+
+class World:
+    """One lake with the repository `lake`."""
+
+    def __init__(self, *, grace_seconds: int | None = None, **settings: object) -> None:
+        self.clock = FakeClock()
+        self.kv = WatchedKV()
+        self.stores: dict[str, WatchedObjects] = {}
+        self.safety = Safety(grace_seconds=GRACE_SECONDS, scrub_after_seconds=SCRUB_AFTER_SECONDS)
+        self.lake = Lake(self.kv, "memory://reaper", clock=self.clock, safety=self.safety, open_store=self._open)
+        self.repo: Repository = self.lake.create_repository("lake", grace_seconds=grace_seconds)
+        self.settings = ReaperSettings(**settings)  # type: ignore[arg-type]  # by name
+        self.numbers = count(1)
+
+    def _open(self, url: str) -> WatchedObjects:
+        return self.stores.setdefault(url, WatchedObjects(MemoryObjects(clock=self.clock, name=url)))
+
+    @property
+    def objects(self) -> WatchedObjects:
+        return self.stores[self.repo.record.namespace]
+
+    @property
+    def record(self) -> RepositoryRecord:
+        raw = self.kv.get(keys.repository(self.repo.name))
+        assert isinstance(raw, bytes)
+        return decode(raw, RepositoryRecord)
+
+    def stored(self) -> set[Address]:
+        return {Address(info.key) for info in self.objects.inner.list("data/")}
+
+    def upload(self, branch: str, *paths: str, body: bytes = b"x") -> list[Entry]:
+        return [self.repo.upload(branch, path, body) for path in paths]
+
+    def tools(self, *, reaper: str = "r1", should_stop: Callable[[], bool] = never, scrub: bool = False, **settings: object) -> cycle.Tools:
+        chosen = ReaperSettings(**{**_fields(self.settings), **settings})  # type: ignore[arg-type]  # by name
+        return cycle.Tools(
+            settings=chosen,
+            reaper=reaper,
+            journal=JournalWriter(self.objects, reaper, self.clock, self.numbers),
+            pace=Pace(chosen.rate_per_second, self.clock),
+            random=Random(1),
+            should_stop=should_stop,
+            scrub_now=scrub,
+        )
+
+    def run_pass(self, **options: object) -> Summary:
+        """One pass, blobs in turn with the KV; options of `tools`."""
+        tools = self.tools(**options)  # type: ignore[arg-type]  # by name
+        return cycle.run(self.lake.context(self.repo.name, self.record), self.record, tools)
+
+    def reaper(self, **options: object) -> Reaper:
+        options.setdefault("beside", False)
+        options.setdefault("random", Random(1))
+        return Reaper(self.lake, self.settings, **options)  # type: ignore[arg-type]  # by name
+
+    def run_once(self, **options: object) -> Summary:
+        with self.reaper(**options) as reaper:
+            return reaper.run_once(never)
+
+    def references(self) -> int:
+        return sum(self.kv.count(keys.references(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS))
+
+    def hints(self) -> int:
+        return sum(self.kv.count(keys.due_shard(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS))
+
+
+def _fields(settings: ReaperSettings) -> dict[str, object]:
+    return {name: getattr(settings, name) for name in settings.__slots__}

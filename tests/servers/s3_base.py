@@ -1,0 +1,88 @@
+"""What all S3 servers of the tests have in common. Usable without pytest: the demo, the soak and the bench start them too."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from functools import cache
+from typing import Self
+
+import boto3.session
+from botocore.config import Config
+
+ACCESS_KEY = "AKIDTEST"
+SECRET_KEY = "secretsecretsecret"
+BUCKET = "refstore-test"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY) -> dict[str, str]:
+    """For a process that is to reach one of these servers; nothing of the machine's own AWS configuration is used."""
+    return {
+        "AWS_ACCESS_KEY_ID": access_key,
+        "AWS_SECRET_ACCESS_KEY": secret_key,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+class S3Server:
+    """Base of the servers: `start` makes the bucket, `url` names a new namespace in it."""
+
+    options: str = ""
+    """What the server needs in a store's URL besides its endpoint, "&name=value"."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        with self.client() as client:
+            client.create_bucket(Bucket=BUCKET)
+
+    def stop(self) -> None:
+        """Ends the server and all it left on disk. Calling it twice is fine."""
+
+    def url(self, prefix: str | None = None, *, endpoint: str | None = None) -> str:
+        """A store's URL; without a prefix, of a namespace that nobody else has. `endpoint`: that of a proxy before it."""
+        return f"s3://{BUCKET}/{prefix or uuid.uuid4().hex}?endpoint={endpoint or self.endpoint}&region=us-east-1{self.options}"
+
+    def client(self) -> _Client:
+        return _Client(self.endpoint)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+@cache
+def _session() -> boto3.session.Session:
+    """One: each holds the parsed description of the API, which takes longer to read than a test to run."""
+    return boto3.session.Session(ACCESS_KEY, SECRET_KEY, region_name="us-east-1")
+
+
+class _Client:
+    """A bare boto3 client, closed when its block ends: what tests look at a server with, apart from the product's own code."""
+
+    def __init__(self, endpoint: str) -> None:
+        config = Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required")
+        self._client = _session().client("s3", endpoint_url=endpoint, config=config)
+
+    def __enter__(self):
+        return self._client
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()

@@ -1,0 +1,28 @@
+"""A rule that is dropped from the real code is missed by the explorer in no case."""
+
+from __future__ import annotations
+
+import pytest
+
+from refstore.testing.explore import explore
+from tests.simulation.mutants import mutants
+from tests.simulation.planting import Mutant
+from tests.simulation.scenarios import every
+
+STATES = 50_000
+WALKS = 1000
+
+PLANS = {plan.name: plan for plan in every()}
+MUTANTS = list(mutants())
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.rule}: {mutant.name}")
+def test_is_caught(mutant: Mutant) -> None:
+    with mutant.planted():
+        found, _ = explore(PLANS[mutant.caught_by], states_max=STATES, walks=WALKS)
+    print(f"{mutant.caught_by}: {found.seconds:.1f} s: {found.verdict}")
+    assert found.violation is not None, f"{mutant.caught_by!r} holds although rule {mutant.rule} is dropped: {mutant.name}"
+
+
+def test_every_rule_has_one() -> None:
+    assert {str(number) for number in range(1, 13)} <= {mutant.rule for mutant in MUTANTS}

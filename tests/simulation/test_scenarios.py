@@ -1,0 +1,30 @@
+"""Every interleaving of the real code, as far as the budget goes: crashes, lost replies and the clock included."""
+
+from __future__ import annotations
+
+import pytest
+
+from refstore.testing.explore import explore, row, told
+from tests.simulation.scenarios import Plan, every
+
+STATES = 40_000
+"""Per scenario. `make explore` goes on from there; what is cut here is sampled by walks."""
+WALKS = 100
+
+PLANS = list(every())
+
+
+def test_names_are_given_once() -> None:
+    names = [plan.name for plan in PLANS]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
+def test_holds(plan: Plan) -> None:
+    found, explorer = explore(plan, states_max=STATES, walks=WALKS)
+    print(row(found))
+    assert found.violation is None, told(found.violation, explorer)
+    # a scenario in which a call never gets anywhere shows nothing
+    idle = {key for key, said in explorer.program.ended.items() if "ok" not in said and not key[0].startswith("Z")}
+    assert found.ends
+    assert {label for label, _ in idle} <= set(plan.refused), f"never ended well: {sorted(idle)}"

@@ -1,0 +1,375 @@
+"""The command: `refstore config`, and what every command shares: options, answers, errors, exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import structlog
+import typer
+
+from refstore import __version__, cli, errors, logs
+from refstore.cli import common, options
+from refstore.records import Tag
+from refstore.settings import SETTINGS, LogSettings
+
+SECRET = "s" * 32
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def refstore(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The command, run in this process, in an empty directory with an empty environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("REFSTORE_")]:
+        monkeypatch.delenv(name)
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+
+    def run(*args: str) -> Outcome:
+        code = cli.run(args)
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch):
+    """A command `probe` that does what it is given."""
+
+    def install(do) -> None:
+        app = typer.Typer()
+
+        @app.command("probe")
+        def probe(ctx: typer.Context) -> None:
+            do(ctx)
+
+        module = type(sys)("refstore.cli._probe")
+        module.app = app
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(cli, "COMMANDS", {**cli.COMMANDS, "probe": cli.Command(module.__name__, "Probe.")})
+
+    return install
+
+
+class TestConfig:
+    def test_a_table_of_every_setting(self, refstore, tmp_path: Path) -> None:
+        outcome = refstore("config", "--data", "/srv/lake")
+        lines = outcome.out.splitlines()
+        assert outcome.code == 0
+        assert lines[0].split() == ["setting", "value", "origin"]
+        assert [line.split()[0] for line in lines[1:]] == [*SETTINGS]
+        assert lines[1].split(maxsplit=2) == ["data", "/srv/lake", "command line"]
+        assert outcome.err == ""
+
+    def test_json(self, refstore) -> None:
+        rows = json.loads(refstore("config", "--json", "--kv", "redis://u:pw@h", "--objects", "s3://b").out)
+        assert rows[:3] == [
+            {"setting": "data", "value": None, "origin": "default"},
+            {"setting": "kv", "value": "redis://u:***@h", "origin": "command line"},
+            {"setting": "objects", "value": "s3://b", "origin": "command line"},
+        ]
+
+    def test_where_it_looks(self, refstore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The whole chain, through the command: the user's file, the directory's, a variable, a flag."""
+
+        def seen(*args: str) -> tuple[str, str]:
+            rows = {row["setting"]: row for row in json.loads(refstore("config", "--json", *args).out)}
+            return rows["log.level"]["value"], rows["log.level"]["origin"]
+
+        assert seen() == ("info", "default")
+        theirs = tmp_path / "home" / "refstore" / "refstore.toml"
+        theirs.parent.mkdir(parents=True)
+        theirs.write_text("[log]\nlevel = 'debug'\n")
+        assert seen() == ("debug", str(theirs))
+        here = tmp_path / "refstore.toml"
+        here.write_text("[log]\nlevel = 'warning'\n")
+        assert seen() == ("warning", str(here))
+        monkeypatch.setenv("REFSTORE_CONFIG", str(theirs))
+        assert seen() == ("debug", str(theirs))
+        assert seen("--config", str(here)) == ("warning", str(here))
+        monkeypatch.setenv("REFSTORE_LOG_LEVEL", "error")
+        assert seen() == ("error", "environment REFSTORE_LOG_LEVEL")
+        assert seen("--log-level", "info") == ("info", "command line")
+
+    def test_no_secret_is_shown(self, refstore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REFSTORE_SIGNING_KEYS", f"k1:{SECRET}")
+        for args in (("config",), ("config", "--json"), ("config", "--kv", f"redis://:{SECRET}@h", "--objects", "s3://b")):
+            outcome = refstore(*args)
+            assert outcome.code == 0
+            assert SECRET not in outcome.out + outcome.err
+            assert "k1:***" in outcome.out
+
+    def test_a_mistyped_variable_is_warned_of(self, refstore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REFSTORE_GRACE_SECOND", "1")
+        outcome = refstore("config")
+        assert (outcome.code, outcome.err) == (
+            0,
+            "refstore: warning: REFSTORE_GRACE_SECOND is not a setting and has no effect; did you mean REFSTORE_GRACE_SECONDS?\n",
+        )
+
+
+class TestOptions:
+    @pytest.mark.parametrize("args", [("--data", "/x", "config"), ("config", "--data", "/x"), ("--data", "/y", "config", "--data", "/x")])
+    def test_before_and_after_the_command(self, refstore, args: tuple[str, ...]) -> None:
+        assert json.loads(refstore("--json", *args).out)[0]["value"] == "/x"
+
+    @pytest.mark.parametrize("name", cli.COMMANDS)
+    def test_every_command_takes_them_and_none_redefines_them(self, name: str) -> None:
+        def check(command) -> None:
+            given = [option for parameter in command.params for option in parameter.opts]
+            assert len(given) == len(set(given)), f"{command.name} has an option of every command as its own"
+            assert {"--data", "--kv", "--objects", "--config", "--log-level", "--json", "--debug"} <= set(given)
+            for inner in getattr(command, "commands", {}).values():
+                check(inner)
+
+        check(cli._import(name))
+
+    @pytest.mark.parametrize("name", cli.COMMANDS)
+    def test_every_command_has_help_and_a_line_in_the_list(self, refstore, name: str) -> None:
+        assert refstore(name, "--help").code == 0
+        assert f"  {name} " in refstore("--help").out
+
+    def test_a_group_is_loaded_as_one(self, refstore, monkeypatch: pytest.MonkeyPatch) -> None:
+        app = typer.Typer()
+
+        @app.command("here")
+        def here(ctx: typer.Context) -> None:
+            common.emit(ctx, {"data": str(common.settings_of(ctx).data)})
+
+        @app.command("there")
+        def there() -> None: ...
+
+        module = type(sys)("refstore.cli._group")
+        module.app = app
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(cli, "COMMANDS", {"place": cli.Command(module.__name__, "Places.")})
+        assert json.loads(refstore("place", "--json", "here", "--data", "/x").out) == {"data": "/x"}
+        assert refstore("place", "--data", "/x", "here").out == "data  /x\n"
+        assert refstore("place", "nowhere").code == 2
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("error", "code"),
+        [
+            (errors.InvalidPath("no; do it right"), 2),
+            (errors.BranchNotFound("no; list them"), 3),
+            (errors.Gone("no"), 4),
+            (errors.DirtyBranch("no; commit first"), 4),
+            (errors.Contention("no; again"), 5),
+            (errors.KVUnavailable("no; again"), 5),
+            (errors.CorruptRange("no; look"), 6),
+            (errors.StoreMisconfigured("no; set it"), 6),
+        ],
+    )
+    def test_codes_and_messages(self, refstore, command, error: errors.RefstoreError, code: int) -> None:
+        def fail(ctx: typer.Context) -> None:
+            raise error
+
+        command(fail)
+        assert refstore("probe") == (code, "", f"refstore: {error}\n")
+        outcome = refstore("probe", "--json")
+        assert (outcome.code, outcome.out) == (code, "")
+        assert json.loads(outcome.err) == {"code": error.code, "message": str(error), "retryable": error.retryable}
+
+    def test_a_conflict_lists_its_paths(self, refstore, command) -> None:
+        def fail(ctx: typer.Context) -> None:
+            raise errors.MergeConflict("both sides", ("a", "b"))
+
+        command(fail)
+        assert json.loads(refstore("probe", "--json").err)["paths"] == ["a", "b"]
+
+    def test_a_defect_shows_its_traceback_only_when_asked(self, refstore, command) -> None:
+        def fail(ctx: typer.Context) -> None:
+            raise ValueError("odd redis://u:pw@h")
+
+        command(fail)
+        assert refstore("probe") == (
+            1,
+            "",
+            "refstore: unexpected ValueError: odd redis://u:***@h; run it again with --debug to see where, and report it\n",
+        )
+        outcome = refstore("probe", "--debug")
+        assert outcome.code == 1
+        assert "Traceback" in outcome.err
+        assert outcome.err.endswith("refstore: unexpected ValueError: odd redis://u:***@h\n")
+
+    def test_an_interruption(self, refstore, command) -> None:
+        def fail(ctx: typer.Context) -> None:
+            raise KeyboardInterrupt
+
+        command(fail)
+        assert refstore("probe").code == 130
+
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (("confg",), "Did you mean 'config'?"),
+            (("config", "--dta", "x"), "No such option: --dta"),
+            (("config", "more"), "unexpected extra argument"),
+            (("config", "--data"), "requires an argument"),
+            (("config", "--kv", "redis://h"), "without objects"),
+            (("config", "--log-level", "loud"), "must be one of debug, info, warning, error"),
+        ],
+    )
+    def test_wrong_use(self, refstore, args: tuple[str, ...], message: str) -> None:
+        outcome = refstore(*args)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.startswith("refstore: ")
+        assert message in outcome.err
+        assert "Traceback" not in outcome.err
+        assert message in json.loads(refstore("--json", *args).err)["message"]
+
+    def test_a_reader_that_went_away(self, tmp_path: Path) -> None:
+        """`refstore ... | head -1`: no message, no traceback."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            args = [sys.executable, "-m", "refstore", "config", "--data", str(tmp_path)]
+            done = subprocess.run(args, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+        finally:
+            os.close(writer)
+        assert (done.returncode, done.stderr) == (141, "")
+
+    def test_a_store_that_went_away_is_no_reader(self, refstore, command) -> None:
+        def fail(ctx: typer.Context) -> None:
+            raise BrokenPipeError
+
+        command(fail)
+        outcome = refstore("probe")
+        assert outcome.code == 1
+        assert "a connection was closed from the other side" in outcome.err
+
+
+class TestAnswers:
+    def test_rows_may_differ_and_may_be_none(self, refstore, command) -> None:
+        command(lambda ctx: common.emit(ctx, iter([{"a": 1, "b": None}, {"a": 20, "c": [True, "x"]}])))
+        assert refstore("probe").out == " a  b  c\n 1\n20     yes, x\n"
+        assert json.loads(refstore("probe", "--json").out) == [{"a": 1, "b": None}, {"a": 20, "c": [True, "x"]}]
+        command(lambda ctx: common.emit(ctx, []))
+        assert refstore("probe").out == ""
+        assert json.loads(refstore("probe", "--json").out) == []
+
+    def test_records_and_named_tuples_are_objects(self, refstore, command) -> None:
+        class Pair(NamedTuple):
+            left: int
+            right: Path
+
+        command(lambda ctx: common.emit(ctx, [Pair(1, Path("/x")), Tag("c", 5)]))
+        assert json.loads(refstore("probe", "--json").out) == [{"left": 1, "right": "/x"}, {"commit": "c", "created_ms": 5}]
+        command(lambda ctx: common.emit(ctx, {"pair": Pair(1, Path("/x"))}))
+        assert json.loads(refstore("probe", "--json").out) == {"pair": {"left": 1, "right": "/x"}}
+
+    def test_a_path_cannot_act_on_the_terminal(self, refstore, command) -> None:
+        command(lambda ctx: common.emit(ctx, [{"path": "\x1b[31mred[/bold]\r\n", "n": 1}]))
+        assert refstore("probe").out == "path                    n\n\\x1b[31mred[/bold]\\r\\n  1\n"
+
+    def test_a_long_answer_is_printed_as_it_comes(self, refstore, command) -> None:
+        printed: list[int] = []
+
+        def rows() -> Iterator[dict[str, object]]:
+            for n in range(5000):
+                if n == 3000:
+                    printed.append(len(sys.stdout.getvalue()))  # type: ignore[attr-defined]  # capsys's stream
+                yield {"n": n, "text": "x" * 300}
+
+        command(lambda ctx: common.emit(ctx, rows()))
+        lines = refstore("probe").out.splitlines()
+        assert len(lines) == 5001  # one header, no line broken or cut
+        assert printed[0] > 500_000
+        outcome = refstore("probe", "--json")
+        assert len(json.loads(outcome.out)) == 5000
+
+    def test_progress_is_silent_without_a_terminal(self, refstore, command) -> None:
+        def work(ctx: typer.Context) -> None:
+            with common.progress("working", 3) as bar:
+                bar.advance()
+                bar.describe("still")
+                bar.advance(2)
+
+        command(work)
+        assert refstore("probe") == (0, "", "")
+
+
+class TestStart:
+    def test_version(self) -> None:
+        done = subprocess.run([sys.executable, "-m", "refstore", "--version"], capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout == f"refstore {__version__}\n"
+
+    def test_help_imports_no_command_and_no_store(self) -> None:
+        """`refstore --help` is quick because of this; what is imported is told apart exactly, a time could not be."""
+        code = "import sys; from refstore.cli import run; run([]); print(*sys.modules, file=sys.stderr)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        modules = set(done.stderr.split())
+        assert "config" in done.stdout
+        assert not {command.module for command in cli.COMMANDS.values()} & modules
+        assert not {"pydantic", "rich.console", "structlog", "pyarrow", "redis", "boto3", "sqlite3", "refstore.repository"} & modules
+
+    def test_every_command_of_the_table_is_there(self) -> None:
+        for name, command in cli.COMMANDS.items():
+            assert isinstance(importlib.import_module(command.module).app, typer.Typer), name
+
+    def test_the_options_have_settings_behind_them(self) -> None:
+        assert set(options._SETTINGS.values()) <= {*SETTINGS, "config"}
+
+
+class TestLogs:
+    @pytest.fixture
+    def stream(self) -> io.StringIO:
+        return io.StringIO()
+
+    def test_json_lines_without_secrets_or_local_variables(self, stream: io.StringIO) -> None:
+        logs.configure(LogSettings(format="auto", level="info"), stream)
+        password = SECRET
+        log = structlog.get_logger()
+        log.debug("too low")
+        log.info("opened", url=f"redis://u:{password}@h", nested={"urls": [f"redis://u:{password}@h"]})
+        logging.getLogger("boto").warning("lost %s", f"redis://u:{password}@h")
+        logging.getLogger("boto").info("too low")
+        try:
+            raise ValueError(f"no redis://u:{password}@h")
+        except ValueError:
+            log.exception("failed")
+        lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+        assert [(line["level"], line["event"]) for line in lines] == [
+            ("info", "opened"),
+            ("warning", "lost redis://u:***@h"),
+            ("error", "failed"),
+        ]
+        assert lines[0]["nested"] == {"urls": ["redis://u:***@h"]}
+        assert "ValueError: no redis://u:***@h" in lines[2]["exception"]
+        assert SECRET not in stream.getvalue()
+
+    def test_console(self, stream: io.StringIO) -> None:
+        logs.configure(LogSettings(format="console", level="warning"), stream)
+        structlog.get_logger().info("too low")
+        structlog.get_logger().warning("eviction is on", url="redis://u:pw@h")
+        line = stream.getvalue()
+        assert "eviction is on" in line
+        assert "redis://u:***@h" in line
+        assert len(line.splitlines()) == 1

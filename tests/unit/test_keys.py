@@ -1,0 +1,74 @@
+"""Keys: where everything stands in the KV. What stands here can never move once there is data."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refstore import ids, keys
+from refstore.errors import CorruptRecord
+from refstore.ids import Address, BranchName, CommitId, Path, RandomIds, RepositoryId, RepositoryName, TagName, Token
+
+REPO = RepositoryId("lake.01j8x6w3vr0000000000000000")
+TOKEN = Token("a/b:01j8x6w3vr0000000000000000")
+ADDRESS = Address("data/2023111422/01j8x6w3vr0000000000000000")
+COMMIT = CommitId("c" * 64)
+
+
+def test_where_things_stand() -> None:
+    assert keys.repository(RepositoryName("lake")) == ("repositories", "lake")
+    assert keys.closed_repository(REPO) == ("closed-repositories", REPO)
+    assert keys.branch(REPO, BranchName("a/b")) == (f"{REPO}/branches", "a/b")
+    assert keys.tag(REPO, TagName("v1")) == (f"{REPO}/tags", "v1")
+    assert keys.token(REPO, TOKEN) == (f"{REPO}/tokens", TOKEN)
+    assert keys.entry(REPO, TOKEN, Path("x/y")) == (f"{REPO}/staging/{TOKEN}", "x/y")
+    assert keys.reference(REPO, ADDRESS) == (f"{REPO}/references/23", ADDRESS)
+    assert keys.due(REPO, 1_700_000_000_000, ADDRESS) == (f"{REPO}/due/23", f"1700000000000/{ADDRESS}")
+    assert keys.deleted_token(REPO, TOKEN) == (f"{REPO}/staging/deleted", TOKEN)
+    assert keys.committed(REPO, COMMIT) == (f"{REPO}/staging/committed", COMMIT)
+    assert keys.commit(REPO, COMMIT) == (f"{REPO}/commits", COMMIT)
+    assert keys.mark(REPO, COMMIT) == (f"{REPO}/marks", COMMIT)
+    assert keys.reaper_state(REPO, "breaker") == (f"{REPO}/reaper", "breaker")
+    assert keys.lease(REPO, "due/00") == ("leases", f"{REPO}/due/00")
+    assert keys.heartbeat("host-1") == ("reapers", "host-1")
+
+
+def test_the_number_of_shards_never_changes() -> None:
+    """It decides where a reference is looked for: with another number every reference would seem to be gone."""
+    assert keys.SHARDS == 64
+    assert [keys.shard_of(Address(f"data/2023111422/{n:026d}")) for n in range(4)] == [9, 31, 37, 51]
+
+
+def test_references_are_spread() -> None:
+    source = RandomIds()
+    seen = [0] * keys.SHARDS
+    for n in range(6400):
+        seen[keys.shard_of(ids.new_address(source, 1_700_000_000_000 + n))] += 1
+    assert min(seen) > 40
+    assert max(seen) < 200
+
+
+def test_no_token_has_the_name_of_a_marker_partition() -> None:
+    assert keys.staging(REPO, TOKEN) not in (keys.deleted_tokens(REPO), keys.committed_tokens(REPO))
+    for name in ("deleted", "committed"):
+        with pytest.raises(ids.InvalidName):
+            ids.staging_token(name)
+
+
+@given(st.integers(-(2**63), 2**63), st.integers(-(2**63), 2**63))
+def test_due_keys_sort_as_time_does(first_ms: int, second_ms: int) -> None:
+    first, second = keys.due_time(first_ms), keys.due_time(second_ms)
+    assert len(first) == len(second) == 13
+    if first_ms <= second_ms:
+        assert first <= second
+
+
+def test_a_due_key_is_read_back() -> None:
+    assert keys.parse_due(keys.due(REPO, 1_700_000_000_000, ADDRESS).name) == (1_700_000_000_000, ADDRESS)
+
+
+@pytest.mark.parametrize("name", ["", "x", "1700000000000", f"x/{ADDRESS}", "1700000000000/../../etc/passwd", f"1700000000000/{ADDRESS}x"])
+def test_a_due_key_that_is_none(name: str) -> None:
+    with pytest.raises(CorruptRecord, match="nothing that depends on it will be deleted"):
+        keys.parse_due(name)

@@ -1,0 +1,121 @@
+"""KV URLs: which driver, what is missing, what may be shown; and what a Redis URL says."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from refstore.errors import InvalidSettings, MissingExtra
+from refstore.kv import open_kv, redact
+from refstore.kv.redis_url import Address, parse
+
+
+@pytest.mark.parametrize(
+    "url", ["", "kv.db", "/var/lib/kv.db", "postgres://user:secret@host/db", "http://host", "sqlite3:///x", "redis+x://h"]
+)
+def test_an_unknown_scheme_names_the_known_ones(url: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"sqlite:.*redis\+cluster:.*") as caught:
+        open_kv(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_driver_whose_package_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "refstore.kv.redis", raising=False)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(MissingExtra, match=r"redis\+sentinel:// KV needs.*pip install 'refstore\[redis\]'"):
+        open_kv("redis+sentinel://host/main")
+    open_kv("memory:").close()  # the others do not need it
+
+
+def test_nothing_is_connected_before_the_first_use() -> None:
+    for url in (
+        "redis://192.0.2.1:1",
+        "redis+sentinel://192.0.2.1:1/main",
+        "redis+cluster://192.0.2.1:1",
+        "sqlite:///nowhere/at/all/kv.db",
+    ):
+        open_kv(url).close()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://user:secret@host:6379/0", "redis://user:***@host:6379/0"),
+        ("rediss://:secret@host", "rediss://:***@host"),
+        ("redis://secret@host", "redis://***@host"),
+        ("redis://user:se:cr:et@host", "redis://user:***@host"),
+        ("redis://user:se@cret@host", "redis://user:***@host"),
+        ("redis://user:sec/ret@host/0", "redis://user:***@host/0"),
+        ("redis://user:sec?ret@host/0", "redis://***@host/0"),
+        ("redis+sentinel://u:secret@a:1,b:2/main?sentinel_password=secret&wait=1", "redis+sentinel://u:***@a:1,b:2/main?sentinel_password=***&wait=1"),
+        ("redis://host?client_secret=secret", "redis://host?client_secret=***"),
+        ("postgres://user:secret@host/db", "postgres://user:***@host/db"),
+        ("sqlite:///data/@me/kv.db?synchronous=full", "sqlite:///data/@me/kv.db?synchronous=full"),
+        ("memory://name", "memory://name"),
+        ("nonsense", "nonsense"),
+    ],
+)  # fmt: skip
+def test_a_shown_url_has_no_password(url: str, shown: str) -> None:
+    assert redact(url) == shown
+    assert "secret" not in redact(url).replace("client_secret", "")
+
+
+def test_a_plain_redis_url() -> None:
+    settings = parse("redis://us%40er:p%40ss%2Fw%3A%23@example.org:7000/3?socket_timeout=2.5&wait=2&wait_timeout=1&prefix=mine")
+    assert settings.kind == "single"
+    assert settings.addresses == (Address("example.org", 7000),)
+    assert (settings.username, settings.password, settings.db) == ("us@er", "p@ss/w:#", 3)
+    assert (settings.socket_timeout_seconds, settings.wait_replicas, settings.wait_timeout_seconds) == (2.5, 2, 1.0)
+    assert (settings.prefix, settings.tls) == ("mine", False)
+    assert str(settings) == "redis://example.org:7000/3"
+
+
+def test_defaults_and_forms_of_hosts() -> None:
+    assert parse("redis://localhost").addresses == (Address("localhost", 6379),)
+    assert parse("redis://[::1]").addresses == (Address("::1", 6379),)
+    assert parse("REDISS://[::1]:7/").addresses == (Address("::1", 7),)
+    assert parse("redis://:only@host").username is None
+    assert parse("redis://:only@host").password == "only"
+    assert str(parse("rediss+sentinel://s1,s2:5,[::1]:6/main/2")) == "rediss+sentinel://s1:26379,s2:5,[::1]:6/main/2"
+    assert parse("rediss+cluster://u:p@a:1,b:2").tls
+    assert parse("rediss://h?ssl_check_hostname=false&ssl_ca_certs=/ca.pem").tls_options == (
+        ("ssl_ca_certs", "/ca.pem"),
+        ("ssl_check_hostname", False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://", "names no host"),
+        ("redis://:6379", "names no host"),
+        ("redis://host:port", "names no host and port"),
+        ("redis://host:0", "names no host and port"),
+        ("redis://host:65536", "names no host and port"),
+        ("redis://a,b", r"one host.*redis\+sentinel"),
+        ("redis+sentinel://a,b", "names no master"),
+        ("redis+sentinel://a,b/main/x", "number of a database"),
+        ("redis+cluster://a/1", "only database 0"),
+        ("redis://host/zero", "number of a database"),
+        ("redis://host?sockettimeout=1", "not known: sockettimeout; known are socket_timeout"),
+        ("redis://host?socket_timeout=soon", "socket_timeout must be"),
+        ("redis://host?socket_timeout=0", "socket_timeout must be"),
+        ("redis://host?socket_timeout=nan", "socket_timeout must be"),
+        ("redis://host?socket_connect_timeout=-1", "socket_connect_timeout must be"),
+        ("redis://host?wait=-1", "wait must be"),
+        ("redis://host?wait=1&wait_timeout=10", "less than socket_timeout"),
+        ("redis://host?ssl_ca_certs=/x", "need a rediss"),
+        ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
+        ("rediss://host?ssl_check_hostname=maybe", "ssl_check_hostname"),
+        ("redis://host?prefix={a}", "prefix must not hold"),
+        ("redis://u:se/cret@host", "%2F.*%3F"),
+        ("redis://u:se?cret@host", "%2F.*%3F"),
+        ("redis://u:se?cret=x@host", "%2F.*%3F"),
+    ],
+)
+def test_malformed_redis_urls(url: str, reason: str) -> None:
+    with pytest.raises(InvalidSettings, match=reason) as caught:
+        open_kv(url)
+    assert "cret" not in str(caught.value)

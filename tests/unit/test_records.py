@@ -1,0 +1,277 @@
+"""The records' bytes. What was written once must be read for ever: `WRITTEN` is append-only.
+
+A record that gained a field keeps its old line (its bytes are in somebody's KV) and gains a new one at the end: `encode` is
+held to the last line of each case.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refstore.errors import CorruptRecord
+from refstore.ids import Address, BranchName, CommitId, Path, RepositoryId, Token
+from refstore.kv.base import ABSENT
+from refstore.records import (
+    AnyRecord,
+    Branch,
+    BranchRecord,
+    BreakerState,
+    ClosedBranch,
+    Commit,
+    CommittedTokens,
+    Counter,
+    DeletedToken,
+    Deleting,
+    Due,
+    Emptied,
+    Entry,
+    Heartbeat,
+    Issued,
+    Lease,
+    Listed,
+    Mark,
+    Record,
+    Reference,
+    ReferenceRecord,
+    RepositoryRecord,
+    Retired,
+    StagedRecord,
+    Stamp,
+    Tag,
+    TokenRecord,
+    Tombstone,
+    decode,
+    decode_branch,
+    decode_reference,
+    decode_staged,
+    encode,
+    maybe,
+)
+
+ADDRESS = Address("data/2023111422/01j8x6w3vr0000000000000000")
+TOKEN = Token("main:01j8x6w3vr0000000000000001")
+OTHER = Token("main:01j8x6w3vr0000000000000002")
+COMMIT = CommitId("c" * 64)
+MAIN = BranchName("main")
+PATH = Path("a/b")
+REFERENCE = Reference(TOKEN, PATH)
+ENTRY = Entry(ADDRESS, 5, "ab12", 1_700_000_000_000)
+
+RECORDS: dict[str, Record] = {
+    "entry": ENTRY,
+    "entry, full": Entry(ADDRESS, 2**40, "ab12", 1_700_000_000_000, {"b": "2", "a": "1"}, "text/csv", "r1"),
+    "tombstone": Tombstone(),
+    "listed": Listed((REFERENCE,), 1_700_000_000_000),
+    "listed, full": Listed((REFERENCE, Reference(OTHER, Path("ä"), "r1")), 1_700_000_000_000),
+    "emptied": Emptied(1_700_000_000_000, REFERENCE, "reset"),
+    "emptied, full": Emptied(1_700_000_000_000, Reference(TOKEN, PATH, "r1"), "overwritten", ENTRY),
+    "issued": Issued("t1", 1_700_000_000_000, MAIN, PATH),
+    "deleting": Deleting(1_700_000_000_000, REFERENCE, "reset"),
+    "deleting, full": Deleting(1_700_000_000_000, REFERENCE, "reset", 5),
+    "branch": Branch(COMMIT, TOKEN, (), (), "w1"),
+    "branch, full": Branch(
+        COMMIT, TOKEN, (OTHER,), (Retired(OTHER, COMMIT), Retired(TOKEN, "deleted")), "w1", 1_700_000_000_000, True, "b1"
+    ),
+    "closed branch": ClosedBranch((Retired(TOKEN, "deleted"),), "w1"),
+    "deleted token": DeletedToken("branch-deleted", 1_700_000_000_000),
+    "committed tokens": CommittedTokens((TOKEN, OTHER), 1_700_000_000_000),
+    "token": TokenRecord(1_700_000_000_000),
+    "token, full": TokenRecord(1_700_000_000_000, 1_700_000_000_001),
+    "commit": Commit((), "", "", (), 1_700_000_000_000, "", "Repository created"),
+    "commit, full": Commit((COMMIT,), "m1", "a1", (TOKEN,), 1_700_000_000_000, "me", "why", {"b": "2", "a": "1"}, 7),
+    "mark": Mark(1_700_000_000_000, 1_700_000_000_001),
+    "mark, full": Mark(1_700_000_000_000, 1_700_000_000_001, "m1"),
+    "tag": Tag(COMMIT),
+    "tag, full": Tag(COMMIT, 1_700_000_000_000),
+    "repository": RepositoryRecord(RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000),
+    "repository, full": RepositoryRecord(
+        RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000, {"b": "2", "a": "1"}, 60, 1_700_000_000_001
+    ),
+    "due": Due(),
+    "lease": Lease("host-1", 1_700_000_000_000, "w1"),
+    "heartbeat": Heartbeat("host", 7, 1_700_000_000_000, 1_700_000_000_001, 10.0),
+    "heartbeat, full": Heartbeat("host", 7, 1_700_000_000_000, 1_700_000_000_001, 10.0, 1, 2, 3, 4, 5),
+    "breaker": BreakerState("w1"),
+    "breaker, full": BreakerState("w1", 1_700_000_000_000, "share", 600, 1000, 1_700_000_000_001, 50),
+    "counter": Counter(5),
+    "stamp": Stamp(1_700_000_000_000),
+}
+
+WRITTEN: tuple[tuple[str, str], ...] = (
+    # Before references had ids, and with no more than the fields that have no default.
+    ("entry", "9501d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe56800"),
+    ("listed", "930a9192bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62cf0000018bcfe56800"),
+    ("emptied", "940bcf0000018bcfe5680092bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a57265736574"),
+    ("deleting", "940dcf0000018bcfe5680092bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a57265736574"),
+    (
+        "branch",
+        "9614d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363bf6d61696e3a30316a38783677337672303030303030303030303030303030319090a27731",
+    ),
+    (
+        "branch",
+        "9814d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363bf6d61696e3a30316a38783677337672303030303030303030303030303030319090a2773100c2",
+    ),
+    # Now.
+    (
+        "entry",
+        "9801d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe5680080a0a0",
+    ),
+    (
+        "entry, full",
+        "9801d92a646174612f323032333131313432322f30316a3878367733767230303030303030303030303030303030cf0000010000000000a461623132cf0000018bcfe5680082a161a131a162a132a8746578742f637376a27231",
+    ),
+    ("tombstone", "9102"),
+    ("listed", "930a9193bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0cf0000018bcfe56800"),
+    (
+        "listed, full",
+        "930a9293bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a093bf6d61696e3a30316a3878367733767230303030303030303030303030303032a2c3a4a27231cf0000018bcfe56800",
+    ),
+    ("emptied", "950bcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a57265736574c0"),
+    (
+        "emptied, full",
+        "950bcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a27231ab6f7665727772697474656e9801d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe5680080a0a0",
+    ),
+    ("issued", "950ca27431cf0000018bcfe56800a46d61696ea3612f62"),
+    ("deleting", "950dcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a57265736574ff"),
+    ("deleting, full", "950dcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a5726573657405"),
+    (
+        "branch",
+        "9914d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363bf6d61696e3a30316a38783677337672303030303030303030303030303030319090a2773100c2a0",
+    ),
+    (
+        "branch, full",
+        "9914d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363bf6d61696e3a30316a387836773376723030303030303030303030303030303191bf6d61696e3a30316a38783677337672303030303030303030303030303030329292bf6d61696e3a30316a3878367733767230303030303030303030303030303032d9406363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636392bf6d61696e3a30316a3878367733767230303030303030303030303030303031a764656c65746564a27731cf0000018bcfe56800c3a26231",
+    ),
+    ("closed branch", "93159192bf6d61696e3a30316a3878367733767230303030303030303030303030303031a764656c65746564a27731"),
+    ("deleted token", "9316ae6272616e63682d64656c65746564cf0000018bcfe56800"),
+    (
+        "committed tokens",
+        "931792bf6d61696e3a30316a3878367733767230303030303030303030303030303031bf6d61696e3a30316a3878367733767230303030303030303030303030303032cf0000018bcfe56800",
+    ),
+    ("token", "9318cf0000018bcfe5680000"),
+    ("token, full", "9318cf0000018bcfe56800cf0000018bcfe56801"),
+    ("commit", "9a1e90a0a090cf0000018bcfe56800a0b25265706f7369746f727920637265617465648000"),
+    (
+        "commit, full",
+        "9a1e91d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363a26d31a2613191bf6d61696e3a30316a3878367733767230303030303030303030303030303031cf0000018bcfe56800a26d65a377687982a161a131a162a13207",
+    ),
+    ("mark", "941fcf0000018bcfe56800cf0000018bcfe56801a0"),
+    ("mark, full", "941fcf0000018bcfe56800cf0000018bcfe56801a26d31"),
+    (
+        "tag",
+        "9320d9406363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636300",
+    ),
+    (
+        "tag, full",
+        "9320d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363cf0000018bcfe56800",
+    ),
+    (
+        "repository",
+        "9828bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680080ff00",
+    ),
+    (
+        "repository, full",
+        "9828bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323ccf0000018bcfe56801",
+    ),
+    ("due", "9132"),
+    ("lease", "9433a6686f73742d31cf0000018bcfe56800a27731"),
+    ("heartbeat", "9b34a4686f737407cf0000018bcfe56800cf0000018bcfe56801cb40240000000000000000000000"),
+    ("heartbeat, full", "9b34a4686f737407cf0000018bcfe56800cf0000018bcfe56801cb40240000000000000102030405"),
+    ("breaker", "9835a2773100a000000000"),
+    ("breaker, full", "9835a27731cf0000018bcfe56800a57368617265cd0258cd03e8cf0000018bcfe5680132"),
+    ("counter", "923605"),
+    ("stamp", "9237cf0000018bcfe56800"),
+)
+LATEST = dict(WRITTEN)
+
+
+@pytest.mark.parametrize(("case", "written"), WRITTEN)
+def test_what_was_written_is_read(case: str, written: str) -> None:
+    record = RECORDS[case]
+    assert decode(bytes.fromhex(written), type(record)) == record
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_what_is_written_is_pinned(case: str) -> None:
+    """Equal records have equal bytes, in every version that runs at once: `set_if` compares them."""
+    assert encode(RECORDS[case]).hex() == LATEST[case]
+
+
+def test_every_record_is_pinned_in_full_and_without_its_defaults() -> None:
+    for kind in get_args(AnyRecord):
+        cases = [record for record in RECORDS.values() if type(record) is kind]
+        assert cases, kind
+        for field in msgspec.structs.fields(kind):
+            if not field.required:
+                default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+                values = [getattr(record, field.name) for record in cases]
+                assert default in values, (kind, field.name)
+                assert any(value != default for value in values), (kind, field.name)
+
+
+def test_tags_are_never_reused() -> None:
+    tags = [kind.__struct_config__.tag for kind in get_args(AnyRecord)]
+    assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "read"),
+    [(StagedRecord, decode_staged), (ReferenceRecord, decode_reference), (BranchRecord, decode_branch)],
+    ids=["staged", "reference", "branch"],
+)
+def test_each_room_reads_its_own_records_and_no_others(kinds, read) -> None:
+    for record in RECORDS.values():
+        if isinstance(record, get_args(kinds)):
+            assert read(encode(record)) == record
+        else:
+            with pytest.raises(CorruptRecord):
+                read(encode(record))
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_a_torn_record_is_corrupt(case: str) -> None:
+    value = encode(RECORDS[case])
+    for size in range(len(value)):
+        with pytest.raises(CorruptRecord, match="nothing that depends on it will be deleted"):
+            decode(value[:size], type(RECORDS[case]))
+    with pytest.raises(CorruptRecord):
+        decode(value + b"\x00", type(RECORDS[case]))
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_are_read_or_corrupt(value: bytes) -> None:
+    for read in (decode_staged, decode_reference, decode_branch):
+        try:
+            record = read(value)
+        except CorruptRecord:
+            continue
+        assert isinstance(record, Record)
+
+
+def test_a_record_of_a_newer_version_is_read() -> None:
+    """While versions are mixed, an older process meets fields that it does not know."""
+    newer = msgspec.msgpack.encode([*msgspec.msgpack.decode(encode(RECORDS["tag, full"])), "new"])
+    assert decode(newer, Tag) == RECORDS["tag, full"]
+
+
+def test_metadata_is_written_in_one_order() -> None:
+    assert encode(Commit((), "", "", (), 0, "", "", {"a": "1", "b": "2"})) == encode(
+        Commit((), "", "", (), 0, "", "", {"b": "2", "a": "1"})
+    )
+
+
+def test_no_value_is_no_record() -> None:
+    assert maybe(ABSENT, Tag) is None
+    assert maybe(encode(Tag(COMMIT)), Tag) == Tag(COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("live", "tokens"), [(Branch(COMMIT, TOKEN, (), (), ""), (TOKEN,)), (Branch(COMMIT, TOKEN, (OTHER,), (), ""), (TOKEN, OTHER))]
+)
+def test_a_reader_looks_through_the_newest_token_first(live: Branch, tokens: tuple[Token, ...]) -> None:
+    assert live.live == tokens

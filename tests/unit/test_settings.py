@@ -1,0 +1,324 @@
+"""Settings: which place wins, what is refused, and that secrets stay hidden."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import refstore
+from refstore.errors import InvalidSettings
+from refstore.lake import Lake
+from refstore.redaction import redact_text, redact_url
+from refstore.safety import Safety
+from refstore.settings import SETTINGS, Loaded, ReaperSettings, Settings, candidate_files, embedded, load
+
+HOME = Path("/default")
+SECRET = "s" * 32
+
+
+def loaded(flags: dict[str, object] | None = None, environ: dict[str, str] | None = None, files: tuple[Path, ...] = ()) -> Loaded:
+    return load(flags or {}, environ or {}, files, default_data=HOME)
+
+
+@pytest.fixture
+def toml(tmp_path: Path):
+    def write(text: str, name: str = "refstore.toml") -> Path:
+        file = tmp_path / name
+        file.write_text(text, "utf-8")
+        return file
+
+    return write
+
+
+def test_defaults() -> None:
+    found = loaded()
+    assert found.settings == Settings(data=HOME, kv="sqlite:///default/kv.sqlite", objects="file:///default/objects")
+    assert found.settings.safety == Safety()
+    assert found.file is None
+    assert {str(origin) for origin in found.origins.values()} == {"default"}
+
+
+def test_each_place_wins_over_the_next(toml) -> None:
+    file = toml("[log]\nlevel = 'debug'\n")
+    environ = {"REFSTORE_LOG_LEVEL": "warning"}
+    flags: dict[str, object] = {"log.level": "error"}
+    seen = [
+        (found.settings.log.level, str(found.origins["log.level"]))
+        for found in (loaded(flags, environ, (file,)), loaded({}, environ, (file,)), loaded({}, {}, (file,)), loaded())
+    ]
+    assert seen == [("error", "command line"), ("warning", "environment REFSTORE_LOG_LEVEL"), ("debug", str(file)), ("info", "default")]
+
+
+def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
+    """The table is made from the dataclasses; this says that every line of it can be set, whatever its type."""
+    values = {
+        "data": "elsewhere",
+        "kv": "redis://h",
+        "objects": "s3://b",
+        "signing_keys": f"k1:{SECRET}",
+        "log.level": "debug",
+        "log.format": "json",
+        "reaper.metrics_host": "0.0.0.0",  # noqa: S104
+        "reaper.breaker_share": "0.25",
+        "safety.scrub_after_seconds": "9000",
+    }
+    for name, setting in SETTINGS.items():
+        if name in ("kv", "objects"):
+            continue
+        text = values.get(name, "7")
+        by_variable = loaded({}, {setting.variable: text})
+        assert str(by_variable.origins[name]) == f"environment {setting.variable}"
+        section, _, key = name.rpartition(".")
+        literal = (
+            f"['{text}']" if name == "signing_keys" else text if text.replace(".", "").isdigit() and "host" not in name else f"'{text}'"
+        )
+        by_file = loaded({}, {}, (toml(f"{f'[{section}]' if section else ''}\n{key} = {literal}\n"),))
+        assert str(by_file.origins[name]).endswith("refstore.toml")
+        if name != "data":
+            assert by_variable.value(name) == by_file.value(name) != loaded().value(name)
+
+
+def test_variables_have_names_that_are_told_apart() -> None:
+    assert SETTINGS["safety.grace_seconds"].variable == "REFSTORE_GRACE_SECONDS"
+    assert SETTINGS["reaper.batch_keys"].variable == "REFSTORE_REAPER_BATCH_KEYS"
+    assert SETTINGS["kv"].variable == "REFSTORE_KV"
+    variables = [setting.variable for setting in SETTINGS.values()]
+    assert len(set(variables)) == len(variables)
+    assert "REFSTORE_CONFIG" not in variables
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    assert loaded({}, {"REFSTORE_KV": "", "REFSTORE_LOG_LEVEL": "", "REFSTORE_CONFIG": ""}) == loaded()
+
+
+class TestStores:
+    def test_data_means_sqlite_and_files_below_it(self) -> None:
+        found = loaded({"data": "/srv/lake"})
+        assert (found.settings.kv, found.settings.objects) == ("sqlite:///srv/lake/kv.sqlite", "file:///srv/lake/objects")
+        assert [str(found.origins[name]) for name in ("data", "kv", "objects")] == ["command line"] * 3
+
+    def test_a_directory_may_have_any_name(self) -> None:
+        assert embedded(Path("/a b/100%?#")) == ("sqlite:///a%20b/100%25%3F%23/kv.sqlite", "file:///a%20b/100%25%3F%23/objects")
+
+    def test_the_command_and_the_sdk_mean_the_same_lake(self, tmp_path: Path) -> None:
+        folder = tmp_path / "a b%20c"
+        with refstore.open(str(folder)) as lake:
+            lake.create_repository("lake")
+        settings = loaded({"data": str(folder)}).settings
+        with Lake.open(settings.kv, settings.objects) as lake:
+            assert [name for name, _ in lake.repositories()] == ["lake"]
+        assert [path.name for path in tmp_path.iterdir()] == ["a b%20c"]
+
+    def test_urls(self) -> None:
+        found = loaded({"kv": "redis://h", "objects": "s3://b"})
+        assert (found.settings.data, found.settings.kv, found.settings.objects) == (None, "redis://h", "s3://b")
+
+    def test_the_first_place_that_names_any_decides_alone(self, toml) -> None:
+        file = toml("data = '/from/file'\n")
+        environ = {"REFSTORE_KV": "redis://h", "REFSTORE_OBJECTS": "s3://b"}
+        assert loaded({"data": "/flag"}, environ, (file,)).settings.kv == "sqlite:///flag/kv.sqlite"
+        assert loaded({}, environ, (file,)).settings.data is None
+        assert loaded({}, {}, (file,)).settings.data == Path("/from/file")
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            ({"data": "/x", "kv": "redis://h"}, r"data \(command line\) and kv exclude each other"),
+            ({"data": "/x", "kv": "redis://h", "objects": "s3://b"}, "and kv and objects exclude each other"),
+            ({"kv": "redis://h"}, r"kv \(command line\) is given without objects"),
+            ({"objects": "s3://b"}, "objects .* is given without kv"),
+            ({"kv": "/a/path", "objects": "s3://b"}, "must be a URL such as redis://"),
+            ({"kv": "redis://h", "objects": "bucket"}, "must be a URL such as s3://"),
+        ],
+    )
+    def test_what_contradicts_itself(self, flags: dict[str, object], message: str) -> None:
+        with pytest.raises(InvalidSettings, match=message):
+            loaded(flags)
+
+    def test_half_a_pair_is_never_completed_from_another_place(self, toml) -> None:
+        """The KV of one lake with the objects of another looks like a lake full of blobs that nothing names."""
+        file = toml("kv = 'redis://one'\nobjects = 's3://one'\n")
+        with pytest.raises(InvalidSettings, match=r"kv \(environment REFSTORE_KV\) is given without objects"):
+            loaded({}, {"REFSTORE_KV": "redis://other"}, (file,))
+
+    def test_a_file_means_its_own_directory(self, toml, tmp_path: Path) -> None:
+        assert loaded({}, {}, (toml("data = 'lake'\n"),)).settings.data == tmp_path / "lake"
+
+    def test_a_flag_means_the_directory_it_is_given_in(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert loaded({"data": "lake"}).settings.data == tmp_path / "lake"
+
+
+class TestFile:
+    def test_the_first_there_is_and_only_that(self, toml, tmp_path: Path) -> None:
+        first, second = toml("[log]\nlevel = 'error'\n", "a.toml"), toml("[log]\nlevel = 'debug'\nformat = 'json'\n", "b.toml")
+        found = loaded({}, {}, (tmp_path / "none.toml", first, second))
+        assert (found.settings.log.level, found.settings.log.format, found.file) == ("error", "auto", first)
+
+    def test_one_that_is_named_goes_before_those_that_are_looked_for(self, toml) -> None:
+        named, other, found_there = (toml(f"[log]\nlevel = '{level}'\n", f"{level}.toml") for level in ("error", "debug", "warning"))
+        environ = {"REFSTORE_CONFIG": str(other)}
+        assert loaded({"config": str(named)}, environ, (found_there,)).file == named
+        assert loaded({}, environ, (found_there,)).file == other
+
+    @pytest.mark.parametrize(("flags", "environ"), [({"config": "/none.toml"}, {}), ({}, {"REFSTORE_CONFIG": "/none.toml"})])
+    def test_one_that_is_named_must_be_there(self, flags, environ) -> None:
+        with pytest.raises(InvalidSettings, match=r"names /none.toml, which is not a file"):
+            loaded(flags, environ)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("gracee = 1", "gracee is not a setting; .*allowed: data, kv, objects, signing_keys"),
+            ("[safety]\ngrace_second = 1", "safety.grace_second is not a setting; did you mean safety.grace_seconds"),
+            ("grace_seconds = 1", "did you mean safety.grace_seconds"),
+            ("[reaper]\nbatchkeys = 1", "did you mean reaper.batch_keys"),
+            ("[wrong]\nx = 1", "wrong is not a setting"),
+            ("reaper = 1", r"reaper must be a table; write \[reaper\]"),
+            ("[reaper]\nbatch_keys = 'many'", r"reaper.batch_keys \(.*refstore.toml\) is 'many'; it must be a whole number"),
+            ("[reaper]\nbatch_keys = '5'", "must be a whole number"),
+            ("[reaper]\nbatch_keys = 1.5", "must be a whole number"),
+            ("[reaper]\nbatch_keys = true", "must be a whole number"),
+            ("[safety]\ngrace_seconds = 'a day'", "must be a number"),
+            ("[safety]\ngrace_seconds = {a = 1}", "must be a number"),
+            ("[log]\nlevel = 'loud'", "must be one of debug, info, warning, error"),
+            ("data = 1", "must be a directory"),
+            ("kv = 1\nobjects = 's3://b'", "must be a text"),
+            ("x = ", "is not TOML in UTF-8"),
+        ],
+    )
+    def test_what_is_wrong_is_named_with_what_is_allowed(self, toml, text: str, message: str) -> None:
+        with pytest.raises(InvalidSettings, match=message) as raised:
+            loaded({}, {}, (toml(text),))
+        assert "refstore.toml" in str(raised.value)
+
+    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
+        file = tmp_path / "refstore.toml"
+        file.write_bytes(b"data = '\xff'")
+        with pytest.raises(InvalidSettings, match="is not TOML in UTF-8"):
+            loaded({}, {}, (file,))
+
+    def test_where_it_is_looked_for(self) -> None:
+        assert candidate_files(Path("/here"), Path("/me")) == (Path("/here/refstore.toml"), Path("/me/refstore.toml"))
+
+
+class TestRules:
+    def test_a_number_in_the_environment_must_be_one(self) -> None:
+        with pytest.raises(
+            InvalidSettings, match=r"safety.grace_seconds \(environment REFSTORE_GRACE_SECONDS\) is 'soon'; it must be a number"
+        ):
+            loaded({}, {"REFSTORE_GRACE_SECONDS": "soon"})
+
+    @pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e12"])
+    def test_a_duration_is_bounded(self, text: str) -> None:
+        with pytest.raises(InvalidSettings, match="between 0 and ten years"):
+            loaded({}, {"REFSTORE_GRACE_SECONDS": text})
+
+    def test_durations_that_contradict_each_other_say_where_they_were_set(self) -> None:
+        with pytest.raises(InvalidSettings, match=r"scrub_after_seconds .*\(safety.scrub_after_seconds: environment REFSTORE_SCRUB"):
+            loaded({}, {"REFSTORE_SCRUB_AFTER_SECONDS": "10"})
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"cycle_seconds": 0},
+            {"batch_keys": 0},
+            {"batch_keys": 10**6},
+            {"rate_per_second": -1},
+            {"rate_per_second": float("nan")},
+            {"grace_override_seconds": -1},
+            {"lease_seconds": 0},
+            {"scrub_every_seconds": 0},
+            {"breaker_share": 1.1},
+            {"breaker_floor_objects": -1},
+            {"breaker_per_hour": -1},
+            {"budget_seconds": 0},
+            {"metrics_port": 65_536},
+        ],
+        ids=str,
+    )
+    def test_the_reapers_settings_are_bounded(self, wrong: dict[str, float]) -> None:
+        with pytest.raises(InvalidSettings, match=f"reaper.{next(iter(wrong))} is .*; it must be between"):
+            ReaperSettings(**wrong)
+
+    def test_every_number_of_the_reaper_is_bounded(self) -> None:
+        for field in dataclasses.fields(ReaperSettings):
+            if field.name != "metrics_host":
+                with pytest.raises(InvalidSettings):
+                    ReaperSettings(**{field.name: float("inf")})
+
+    def test_a_flag_that_is_no_setting(self) -> None:
+        with pytest.raises(InvalidSettings, match="no such setting: dta"):
+            loaded({"dta": "/x"})
+
+    def test_a_mistyped_variable_is_told(self) -> None:
+        warnings = loaded({}, {"REFSTORE_GRACE_SECOND": "1", "REFSTORE_PORT": "tcp://10.0.0.1:80", "REFSTORE_SERVICE_HOST": "x"}).warnings
+        assert warnings == ("REFSTORE_GRACE_SECOND is not a setting and has no effect; did you mean REFSTORE_GRACE_SECONDS?",)
+
+
+class TestSecrets:
+    def test_they_are_in_no_row_and_no_repr(self) -> None:
+        found = loaded(
+            {"kv": "redis://user:hunter2@h:1/0", "objects": "s3://b?secret_key=hunter2&region=x"},
+            {"REFSTORE_SIGNING_KEYS": f"k1:hunter2{SECRET}, k2:hunter2{SECRET}"},
+        )
+        rows = {row.setting: row for row in found.rows()}
+        assert rows["kv"].value == "redis://user:***@h:1/0"
+        assert rows["objects"].value == "s3://b?secret_key=***&region=x"
+        assert rows["signing_keys"].value == ["k1:***", "k2:***"]
+        assert [*rows] == [*SETTINGS]
+        assert found.settings.kv == "redis://user:hunter2@h:1/0"
+        assert found.settings.signing_pairs == (("k1", f"hunter2{SECRET}".encode()), ("k2", f"hunter2{SECRET}".encode()))
+        assert "hunter2" not in repr(found) + str(list(found.rows()))
+
+    @pytest.mark.parametrize(
+        ("flags", "environ"),
+        [
+            ({"kv": "redis://u:hunter2@h"}, {}),
+            ({"kv": "redis://u:hunter2@h x", "objects": "s3://b"}, {}),
+            ({"kv": "://u:hunter2@h", "objects": "s3://b"}, {}),
+            ({}, {"REFSTORE_SIGNING_KEYS": "hunter2"}),
+            ({}, {"REFSTORE_SIGNING_KEYS": "k:hunter2"}),
+            ({}, {"REFSTORE_SIGNING_KEYS": f"bad id:hunter2{SECRET}"}),
+            ({}, {"REFSTORE_SIGNING_KEYS": f"k:{SECRET}hunter2,k:{SECRET}hunter2"}),
+        ],
+    )
+    def test_they_are_in_no_message(self, flags, environ) -> None:
+        with pytest.raises(InvalidSettings) as raised:
+            loaded(flags, environ)
+        assert "hunter2" not in str(raised.value)
+        assert raised.value.__cause__ is None
+
+    def test_a_file_with_a_wrong_key_does_not_show_it(self, toml) -> None:
+        with pytest.raises(InvalidSettings, match="is not valid; it must be a list of kid:secret texts") as raised:
+            loaded({}, {}, (toml("signing_keys = 'hunter2'"),))
+        assert "hunter2" not in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("redis://h:6379/0", "redis://h:6379/0"),
+            ("redis://:pw@h", "redis://:***@h"),
+            ("redis://u:p/w?x#y@h/0", "redis://u:***@h/0"),
+            ("redis://u:p@w@h", "redis://u:***@h"),
+            ("rediss://u:pw@h/0?ssl_password=pw&x=1", "rediss://u:***@h/0?ssl_password=***&x=1"),
+            ("file:///a/b", "file:///a/b"),
+            ("sqlite:///a:b@c/kv.sqlite", "sqlite:///a:***@c/kv.sqlite"),
+            ("no url", "no url"),
+        ],
+    )
+    def test_urls_as_they_are_shown(self, url: str, shown: str) -> None:
+        assert redact_url(url) == shown
+
+    def test_urls_in_text(self) -> None:
+        assert redact_text("lost redis://u:pw@h and s3://b?token=t (sorry)") == "lost redis://u:***@h and s3://b?token=*** (sorry)"
+
+    @given(st.text(st.characters(codec="utf-8", exclude_characters=" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85"), min_size=1))
+    def test_no_password_is_shown_whatever_it_is(self, password: str) -> None:
+        shown = redact_url(f"redis://user:{password}hunter2{password}@host:1/0")
+        assert "hunter2" not in shown
+        assert shown.startswith("redis://user:")
