@@ -3,7 +3,7 @@
 Ours is the whole job, in a fresh process: `Reaper.run_once` with no grace, from a branch that was just reset, until nothing is due:
 markers published, the token's entries read, references released, blobs deleted, keys and entries gone, the journal written, every
 shard scrubbed or found fresh. The floor only lists a folder and unlinks. The peers' clocks run while they delete, not while they open
-their tables; their memory is their whole process's, as ours is.
+their tables; their memory is their whole process's, ours that of both its processes, with what these share counted once.
 """
 
 from __future__ import annotations

@@ -25,6 +25,9 @@ from refstore.objects.base import Deletion, ObjectStore
 END_SECONDS: Final = 60.0
 """How long it may take over the batch in hand when it is to end."""
 
+PIPE_BYTES: Final = 1 << 20
+"""A batch fits in, so that asking does not wait until it was read. Linux lets everybody have so much."""
+
 _LENGTH_BYTES: Final = 4
 
 
@@ -101,7 +104,9 @@ class Elsewhere:
         if self._process is None:
             # in a session of its own: an interrupt typed at the terminal must not stop the batch in hand
             command = [sys.executable, "-m", __name__]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)  # noqa: S603
+            self._process = subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pipesize=PIPE_BYTES
+            )
         return self._process
 
     def _broken(self, error: Exception) -> ObjectsUnavailable:

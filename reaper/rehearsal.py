@@ -7,6 +7,7 @@ bytes per entry, reference and hint of it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -158,21 +159,27 @@ class Pretending(ObjectStore):
 
 
 class Overlay(KV):
-    """A KV whose writes stay here. Not for several threads."""
+    """A KV whose writes stay here."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         self._partitions: dict[str, _Written] = {}
+        self._lock = threading.RLock()
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
-        asked = [op.key for op in ops if isinstance(op, Get | SetIf | Exchange) and not self._knows(op.key)]
-        below = dict(zip(asked, self._kv.get_many(asked), strict=True)) if asked else {}
-        return [self._perform(op, below) for op in ops]
+        with self._lock:
+            asked = [op.key for op in ops if isinstance(op, Get | SetIf | Exchange) and not self._knows(op.key)]
+            below = dict(zip(asked, self._kv.get_many(asked), strict=True)) if asked else {}
+            return [self._perform(op, below) for op in ops]
 
     def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
-        written = self._partitions.get(partition)
-        if written is None:
-            return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
+        with self._lock:
+            written = self._partitions.get(partition)
+            if written is None:
+                return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
+            return self._scan(written, partition, prefix, after, limit)
+
+    def _scan(self, written: _Written, partition: str, prefix: str, after: str, limit: int) -> list[tuple[str, bytes]]:
         page: list[tuple[str, bytes]] = []
         above = after  # how far what is written here is in the page; `after` goes ahead of it, over what was cut out below
         while True:
@@ -184,7 +191,8 @@ class Overlay(KV):
             above, after = last, written.end_of_cut(last)
 
     def delete_range(self, partition: str, first: str, last: str) -> None:
-        self._partitions.setdefault(partition, _Written()).cut(first, last)
+        with self._lock:
+            self._partitions.setdefault(partition, _Written()).cut(first, last)
 
     def count(self, partition: str, *, limit: int) -> int:
         if partition not in self._partitions:

@@ -183,20 +183,23 @@ class References:
         what was not is read after all.
         """
         now = self._clock.now_ms()
-        removed = 0
+        removed = missed = 0
         emptied: dict[Address, None] = {}
         hints: dict[Key, bytes] = {}
         waiting = items
-        missed = 0
+        if guess:
+            waiting = self._release_untouched(items, now, direct=direct)
+            missed = len(waiting) if waiting is not items else 0
+            removed = len(items) - len(waiting)
+            left = {item.address for item in waiting}
+            emptied = {item.address: None for item in items if item.address not in left} if removed else {}
         for _ in range(ATTEMPTS + len(items)):
             if not waiting:
                 break
             round_, later = _one_per_address(waiting)
             names = keys.reference_many(self._repo, [item.address for item in round_])
-            records, found = _guessed(round_) if guess else (None, None)
-            if records is None or found is None:
-                found = self._kv.get_many(names)
-                records = decode_reference_many(found)
+            found = self._kv.get_many(names)
+            records = decode_reference_many(found)
             writes: list[SetIf] = []
             asked: list[tuple[Release, int, bool]] = []
             for item, key, value, record in zip(round_, names, found, records, strict=True):
@@ -221,8 +224,7 @@ class References:
                         emptied[item.address] = None
                 else:
                     later.append(item)
-                    missed += guess
-            waiting, guess = later, False
+            waiting = later
         if not direct:
             due_ms = now + int(grace_seconds * 1000)
             hints |= {keys.due(self._repo, due_ms, address): _DUE for address in emptied}
@@ -230,20 +232,25 @@ class References:
             self._kv.set_many(list(hints.items()))
         return Released(removed, tuple(emptied), missed)
 
+    def _release_untouched(self, items: Sequence[Release], now: int, *, direct: bool) -> Sequence[Release]:
+        """Release what is on a list as its upload made it, without reading the list; what is left over, `items` if nothing was tried."""
+        untouched: list[bytes] = []
+        for item in items:
+            made_ms = ids.made_ms(item.address)
+            if made_ms is None or item.reference.id:
+                return items  # placed again, so copied, moved or retried
+            untouched.append(encode(Listed((item.reference,), made_ms)))
+        addresses = [item.address for item in items]
+        if len(set(addresses)) < len(addresses):
+            return items  # a batch never names one key twice
+        names = keys.reference_many(self._repo, addresses)
+        after = [encode(_after(item, (), now, direct=direct)) for item in items]
+        won = self._kv.set_if_many(list(map(SetIf, names, untouched, after)))
+        return [] if all(won) else [item for item, ok in zip(items, won, strict=True) if not ok]
+
     def forget(self, addresses: Iterable[Address]) -> None:
         """The addresses are committed: their keys go, and the blobs stay (rule 7)."""
         self._kv.delete_many(keys.reference_many(self._repo, addresses))
-
-
-def _guessed(items: Sequence[Release]) -> tuple[Sequence[ReferenceRecord], Sequence[bytes]] | tuple[None, None]:
-    """What the lists are, and how they are encoded, if each is a new upload's and nothing has touched it. None: one surely is not."""
-    records: list[Listed] = []
-    for item in items:
-        made_ms = ids.made_ms(item.address)
-        if made_ms is None or item.reference.id:
-            return None, None  # placed again, so copied, moved or retried
-        records.append(Listed((item.reference,), made_ms))
-    return records, [encode(record) for record in records]
 
 
 def _without(references: tuple[Reference, ...], reference: Reference, whole_token: bool) -> tuple[Reference, ...]:

@@ -36,9 +36,8 @@ _READ_SIZES: Final = (16, 256)
 """Keys per statement of a bulk read: two texts, which stay prepared; what is left of a run is filled up with NULL."""
 _DELETE_ROWS: Final = 10_000
 """What `delete_range` removes per transaction, so that other writers get their turn."""
-_CACHE_KIB: Final = 8_192
-"""Per connection, as it is needed: twice what a batch of 5,000 touches. More only takes memory, since what is read again comes from
-the system's cache."""
+_CACHE_KIB: Final = 2_048
+"""Per connection, as it is needed. More made batches no faster, since what is read again comes from the system's cache."""
 _CHECKPOINT_PAGES: Final = 4_000
 """16 MB of WAL between checkpoints, each of which costs two fsyncs; a page that changed often meanwhile is written back once."""
 _OPEN_ATTEMPTS: Final = 40

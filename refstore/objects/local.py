@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from refstore.objects import OpenOptions
     from refstore.objects.urls import StoreURL
 
-_PUBLISH_ATTEMPTS: Final = 8
+_PUBLISH_ATTEMPTS: Final = 100
 """A put loses its directory only to a sweep, and a sweep takes one only when it has been empty for hours."""
 _SWEEP_SECONDS_MIN: Final = 3600.0
 _ANCHORED_SECONDS: Final = 600.0
