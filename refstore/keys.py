@@ -45,6 +45,7 @@ REPOSITORIES: Final = "repositories"
 CLOSED_REPOSITORIES: Final = "closed-repositories"
 LEASES: Final = "leases"
 REAPERS: Final = "reapers"
+ACCESS_KEYS: Final = "configuration/access-keys"
 
 
 def repository(name: RepositoryName) -> Key:
@@ -53,6 +54,10 @@ def repository(name: RepositoryName) -> Key:
 
 def closed_repository(repo: RepositoryId) -> Key:
     return Key(CLOSED_REPOSITORIES, repo)
+
+
+def access_key(id_: str) -> Key:
+    return Key(ACCESS_KEYS, id_)
 
 
 def branches(repo: RepositoryId) -> str:

@@ -262,6 +262,22 @@ class Stamp(Record, frozen=True, tag=55):
     at_ms: int
 
 
+# ---- the service's own
+
+
+class AccessKeyRecord(Record, frozen=True, tag=60):
+    """`configuration/access-keys/<id>` (`refstore/access.py`)."""
+
+    salt: bytes
+    hash: bytes
+    """HMAC-SHA-256 of the secret under the salt."""
+    role: int
+    created_ms: int
+    repositories: tuple[str, ...] = ()
+    """The only ones it is for; empty: all."""
+    description: str = ""
+
+
 def unreferenced(entry: Entry) -> Entry:
     """The entry as a commit holds it."""
     return entry if not entry.reference_id else msgspec.structs.replace(entry, reference_id="")
@@ -270,6 +286,7 @@ def unreferenced(entry: Entry) -> Entry:
 AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
+    | AccessKeyRecord
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

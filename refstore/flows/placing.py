@@ -11,7 +11,6 @@ This is the heart of rules 1, 2 and 6, and the only place where entries are writ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final, cast
 
 import msgspec
@@ -35,8 +34,7 @@ OVERWRITTEN: Final = "overwritten"
 DELETED: Final = "deleted"
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     path: Path
     entry: Entry | None
     """None: a tombstone."""
@@ -47,7 +45,7 @@ class Placement:
         """The same, to be placed under a reference of its own: never twice under one that may have been released since."""
         if self.entry is None or not self.referenced:
             return self
-        return replace(self, entry=msgspec.structs.replace(self.entry, reference_id=reference_id))
+        return msgspec.structs.replace(self, entry=msgspec.structs.replace(self.entry, reference_id=reference_id))
 
     @property
     def encoded(self) -> bytes:

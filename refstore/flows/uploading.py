@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from refstore import deadline, ids
 from refstore.branches import Branches
@@ -42,7 +43,7 @@ ATTEMPTS: Final = 8
 
 UPLOAD_FAILED: Final = "upload failed"
 
-BATCH: Final = 500
+BATCH: Final = 1000
 """How many objects of a bulk call share their round trips. More would hold a batch's first object back for long."""
 
 WRITERS: Final = 4
@@ -52,27 +53,25 @@ METADATA_BYTES_MAX: Final = 8192
 """User metadata of one object, keys and values together; S3 allows 2 KiB, lakeFS bounds it by its request size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
     """One object to upload."""
 
     path: str
     body: Body
-    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    metadata: dict[str, str] = {}
     content_type: str = ""
     mtime_ms: int | None = None
     """When the content was last changed; None: now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """One object that exists outside the namespace, to be named and never deleted."""
 
     path: str
     url: str
     size_bytes: int
     checksum: str = ""
-    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    metadata: dict[str, str] = {}
     content_type: str = ""
     mtime_ms: int | None = None
 
@@ -87,8 +86,7 @@ class IssuedAddress(NamedTuple):
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(msgspec.Struct, frozen=True, kw_only=True):
     """One issued address that has been written to."""
 
     path: str
@@ -96,7 +94,7 @@ class Link:
     size_bytes: int | None = None
     """What the writer believes it wrote; refused if the store says otherwise. None: whatever the store says."""
     checksum: str = ""
-    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    metadata: dict[str, str] = {}
     content_type: str = ""
 
 
