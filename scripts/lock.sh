@@ -12,8 +12,8 @@ compile() {
     --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links "$@"
 }
 
-compile --extra redis --extra s3 --extra metrics --group dev -o requirements.lock "${@}"
-compile --extra redis --extra s3 --extra metrics --group dev --group bench --constraints requirements.lock -o requirements-bench.lock "${@}"
+compile --extra redis --extra s3 --extra metrics --extra api --group dev -o requirements.lock "${@}"
+compile --extra redis --extra s3 --extra metrics --extra api --group dev --group bench --constraints requirements.lock -o requirements-bench.lock "${@}"
 
 asked=$(.venv/bin/python scripts/asked.py)
 sed -i "1i # pyproject.toml: $asked" requirements.lock requirements-bench.lock
