@@ -15,6 +15,11 @@ Partitions (`<repo>` is the repository's id, `kv/base.py` says what a partition 
     <repo>/commits                    <commit id>             Commit
     <repo>/landed                     <commit id>             (empty)            (a branch's head was moved to it)
     <repo>/marks                      <commit id>             Mark
+    <repo>/retention                  rules                   RetentionRecord
+    <repo>/gc                         on                      GcFlag             (a run of marking is on)
+    <repo>/gc/runs                    <mark id>               GcRun
+    <repo>/gc/pins                    <mark id>/<address>     (empty)            (what that run must keep)
+    <repo>/gc/marked/<mark id>        <commit id>             (empty)            (what that run marked)
     <repo>/reaper                     breaker                 BreakerState
                                       deleted/<time>/<reaper> Counter
                                       scrubbed/<unit>         Stamp
@@ -170,6 +175,42 @@ def marks(repo: RepositoryId) -> str:
 
 def mark(repo: RepositoryId, commit_id: CommitId) -> Key:
     return Key(marks(repo), commit_id)
+
+
+def gc_flag(repo: RepositoryId) -> Key:
+    return Key(f"{repo}/gc", "on")
+
+
+def gc_runs(repo: RepositoryId) -> str:
+    return f"{repo}/gc/runs"
+
+
+def gc_run(repo: RepositoryId, mark_id: str) -> Key:
+    return Key(gc_runs(repo), mark_id)
+
+
+def gc_pins(repo: RepositoryId) -> str:
+    return f"{repo}/gc/pins"
+
+
+def gc_pin(repo: RepositoryId, mark_id: str, address: Address) -> Key:
+    return Key(gc_pins(repo), f"{mark_id}/{address}")
+
+
+def gc_marked_by(repo: RepositoryId, mark_id: str) -> str:
+    return f"{repo}/gc/marked/{mark_id}"
+
+
+def gc_marked(repo: RepositoryId, mark_id: str, commit_id: CommitId) -> Key:
+    return Key(gc_marked_by(repo, mark_id), commit_id)
+
+
+def retention(repo: RepositoryId) -> str:
+    return f"{repo}/retention"
+
+
+def retention_rules(repo: RepositoryId) -> Key:
+    return Key(retention(repo), "rules")
 
 
 def reaper_states(repo: RepositoryId) -> str:

@@ -173,6 +173,49 @@ class Mark(Record, frozen=True, tag=31):
     since_ms: int
     deletes_at_ms: int
     mark_id: str = ""
+    sweeping_ms: int = 0
+    """From when on the mark cannot be taken back: its sweep has begun. 0: not yet."""
+    swept_ms: int = 0
+    """When what only this commit named was gone. 0: not yet."""
+
+
+class GcFlag(Record, frozen=True, tag=34):
+    """`<repo>/gc/on`: while it stands, copies of what has no reference pin the address first (rule 13)."""
+
+    mark_id: str
+    """The run's; never the same again, so the flag of one run is never taken for another's."""
+    since_ms: int
+    beat_ms: int
+    """When its owner was last known to live; only to tell a run that goes on from one that died."""
+    owner: str = ""
+
+
+class GcRun(Record, frozen=True, tag=35):
+    """`<repo>/gc/runs/<mark id>` (`refstore/marks.py` says what becomes of it)."""
+
+    write_id: str
+    state: str
+    began_ms: int
+    grace_ms: int
+    deletes_at_ms: int
+    """Before this nothing is swept."""
+    rules_digest: str
+    disregards: tuple[str, ...] = ()
+    """Marks that stood when this run began: what their commits name it keeps no more than what its own do."""
+    marked_ms: int = 0
+    """When its last commit was marked: operations that began before that are waited for. 0: not yet."""
+    finished_ms: int = 0
+    counts: dict[str, int] = {}
+    question: str = ""
+    """What an operator has to confirm before the sweep; '' where nothing."""
+    confirmed_by: str = ""
+    confirmed_ms: int = 0
+    sweep_began_ms: int = 0
+    swept_ms: int = 0
+    swept: dict[str, int] = {}
+    """What the sweep counted."""
+    ended: str = ""
+    """Why it was abandoned."""
 
 
 class TokenRecord(Record, frozen=True, tag=24):
@@ -201,6 +244,17 @@ class RepositoryRecord(Record, frozen=True, tag=40):
     """-1: the reaper's default."""
     closed_ms: int = 0
     """When it was deleted; the record stays until the reaper has drained it. 0: it lives."""
+
+
+class RetentionRecord(Record, frozen=True, tag=41):
+    """`<repo>/retention/rules`: the rules document, whole."""
+
+    document: str
+    """The text as it was set (`refstore/retention/rules.py`)."""
+    set_ms: int
+    set_by: str
+    write_id: str
+    """Differs in every version of the record, so that a retried write recognises its own."""
 
 
 # ---- the reaper's own
@@ -286,7 +340,7 @@ def unreferenced(entry: Entry) -> Entry:
 AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
-    | AccessKeyRecord
+    | AccessKeyRecord | GcFlag | GcRun
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone
