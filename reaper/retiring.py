@@ -42,6 +42,7 @@ def retire(ctx: Context, record: RepositoryRecord) -> bool:
         keys.tags(ctx.repo),
         keys.tokens(ctx.repo),
         keys.marks(ctx.repo),
+        keys.retention(ctx.repo),
         *(keys.due_shard(ctx.repo, shard) for shard in range(keys.SHARDS)),
         keys.reaper_states(ctx.repo),
     ):

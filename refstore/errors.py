@@ -5,7 +5,8 @@
     │   ├── InvalidName        a repository, branch, tag, token or address is malformed
     │   ├── InvalidPath        a path is empty, too long, or hostile
     │   ├── InvalidToken       an issued address's token is forged, expired, or bound to something else
-    │   └── InvalidSettings    a setting or URL is malformed, or two settings contradict each other
+    │   ├── InvalidSettings    a setting or URL is malformed, or two settings contradict each other
+    │   └── InvalidRules       retention rules are malformed or contradict each other; carries line and column
     ├── NotFound           what is named is not there; name something else (404)
     │   ├── RepositoryNotFound
     │   ├── BranchNotFound
@@ -69,6 +70,16 @@ class InvalidToken(Invalid):
 
 class InvalidSettings(Invalid):
     code = "invalid_settings"
+
+
+class InvalidRules(Invalid):
+    code = "invalid_rules"
+
+    def __init__(self, message: str, *, line: int = 1, column: int = 1) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+        """Both from 1, of the document as it was given."""
 
 
 class NotFound(RefstoreError):

@@ -340,7 +340,7 @@ def unreferenced(entry: Entry) -> Entry:
 AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
-    | AccessKeyRecord | GcFlag | GcRun
+    | AccessKeyRecord | RetentionRecord | GcFlag | GcRun
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

@@ -24,16 +24,31 @@ from typing import Concatenate, ParamSpec, TypeVar
 from refstore import deadline, ids
 from refstore.commits.diffing import Change
 from refstore.context import Context
-from refstore.flows import branching, committing, comparing, copying, reading, refs, removing, restoring, tagging, uploading, viewing
+from refstore.flows import (
+    branching,
+    committing,
+    comparing,
+    copying,
+    reading,
+    refs,
+    removing,
+    restoring,
+    retaining,
+    tagging,
+    uploading,
+    viewing,
+)
 from refstore.flows.committing import CommitOptions
 from refstore.flows.copying import Copy
 from refstore.flows.reading import Listed, Page, Resolved
 from refstore.flows.restoring import InGrace
+from refstore.flows.retaining import Retention
 from refstore.flows.uploading import IssuedAddress, Link, Stage, Upload
 from refstore.flows.viewing import AddressView
 from refstore.ids import BranchName, CommitId, RepositoryName, TagName
 from refstore.objects.base import Body
 from refstore.records import Branch, Commit, Entry, RepositoryRecord, Tag
+from refstore.retention.rules import GcRules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -310,6 +325,11 @@ class Repository:
             return comparing.diff_staged(self.context, ids.branch_name(left), prefix=prefix, after=after)
         return comparing.diff_refs(self.context, left, right, prefix=prefix, after=after)
 
+    @_operation
+    def merge_base(self, left: str, right: str) -> CommitId | None:
+        """The best common ancestor of the commits of two refs; None if there is none."""
+        return comparing.merge_base(self.context, left, right)
+
     # ---- branches and tags
 
     @_operation
@@ -336,11 +356,38 @@ class Repository:
         return tagging.create(self.context, ids.tag_name(name), ref)
 
     @_operation
+    def get_tag(self, name: str) -> Tag:
+        """Raises TagNotFound."""
+        return tagging.get(self.context, ids.tag_name(name))
+
+    @_operation
     def delete_tag(self, name: str) -> None:
         tagging.delete(self.context, ids.tag_name(name))
 
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[TagName, Tag]]:
         return tagging.scan(self.context, prefix=prefix, after=after)
+
+    # ---- retention
+
+    @_operation
+    def retention(self) -> Retention | None:
+        """The rules in force; None: there are none, and nothing that was committed expires."""
+        return retaining.get(self.context)
+
+    @_operation
+    def set_retention(self, document: str, *, by: str = "") -> Retention:
+        """Set the rules, the whole document at once (`docs/retention.md`). Raises InvalidRules."""
+        return retaining.set_rules(self.context, document, by=by)
+
+    @_operation
+    def delete_retention(self) -> Retention:
+        """Take all rules away, legal holds among them: nothing that was committed expires then. Raises NotFound."""
+        return retaining.delete(self.context)
+
+    @_operation
+    def set_gc_rules(self, rules: GcRules | None, *, by: str = "") -> Retention | None:
+        """Set, or with None take away, what lakeFS's format can say of the rules. Pins, holds and the rest stay. Raises InvalidRules."""
+        return retaining.set_gc_rules(self.context, rules, by=by)
 
 
 def _options(message: str, committer: str, metadata: dict[str, str] | None, date_ms: int | None, allow_empty: bool) -> CommitOptions:

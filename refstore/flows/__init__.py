@@ -9,6 +9,7 @@
     committing.py seal, write, advance (rule 3); merge, revert and cherry-pick advance the same way
     branching.py  create, reset and delete branches (rule 3)
     restoring.py  take back what is in its grace window (rules 5, 8)
+    retaining.py  the retention rules, and the reading of what they are applied to
     viewing.py    who names an address, and in which state (the seed's proposal 3, as a view)
 
 Flows take a `Context` first. They are called through `refstore.repository`, which puts each under its deadline.

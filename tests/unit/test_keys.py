@@ -30,6 +30,7 @@ def test_where_things_stand() -> None:
     assert keys.commit(REPO, COMMIT) == (f"{REPO}/commits", COMMIT)
     assert keys.mark(REPO, COMMIT) == (f"{REPO}/marks", COMMIT)
     assert keys.reaper_state(REPO, "breaker") == (f"{REPO}/reaper", "breaker")
+    assert keys.retention_rules(REPO) == (f"{REPO}/retention", "rules")
     assert keys.lease(REPO, "due/00") == ("leases", f"{REPO}/due/00")
     assert keys.heartbeat("host-1") == ("reapers", "host-1")
 

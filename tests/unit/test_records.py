@@ -39,6 +39,7 @@ from refstore.records import (
     Reference,
     ReferenceRecord,
     RepositoryRecord,
+    RetentionRecord,
     Retired,
     StagedRecord,
     Stamp,
@@ -92,6 +93,7 @@ RECORDS: dict[str, Record] = {
     "repository, full": RepositoryRecord(
         RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000, {"b": "2", "a": "1"}, 60, 1_700_000_000_001
     ),
+    "retention": RetentionRecord('{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1"),
     "due": Due(),
     "lease": Lease("host-1", 1_700_000_000_000, "w1"),
     "heartbeat": Heartbeat("host", 7, 1_700_000_000_000, 1_700_000_000_001, 10.0),
@@ -177,6 +179,10 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     (
         "repository, full",
         "9828bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323ccf0000018bcfe56801",
+    ),
+    (
+        "retention",
+        "9529bd7b2264656661756c745f726574656e74696f6e5f64617973223a20377dcf0000018bcfe56800a26d65a27731",
     ),
     ("due", "9132"),
     ("lease", "9433a6686f73742d31cf0000018bcfe56800a27731"),

@@ -1,0 +1,179 @@
+"""Retention rules: kept as one document, set whole; and the reading of what they are applied to.
+
+The reading has an order. Commits come first and names after them: then no name is older than the commits that were read, and a
+commit that landed meanwhile is found from its name. What that leaves (a branch that is made while the branches are read) the marks of
+rule 13 answer for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from refstore import ids, keys
+from refstore.branches import Branches
+from refstore.context import Context
+from refstore.errors import Contention, CorruptRecord, InvalidRules, NotFound
+from refstore.flows import branching, tagging
+from refstore.ids import CommitId
+from refstore.kv.base import ABSENT, Absent
+from refstore.records import Branch, Commit, RetentionRecord, decode, encode, maybe
+from refstore.retention.active import Refs
+from refstore.retention.history import CommitRow, History, HistoryBuilder
+from refstore.retention.rules import GcRules, Parsed, Rules, read_rules, render, with_gc_rules
+
+ATTEMPTS: Final = 16
+FETCH: Final = 1000
+ROUNDS: Final = 10_000
+"""Of fetching what came behind the reading: each goes one commit further back."""
+
+
+class Retention(NamedTuple):
+    """The rules that are in force."""
+
+    document: str
+    """As it was set."""
+    rules: Rules
+    set_ms: int
+    set_by: str
+
+
+def get(ctx: Context) -> Retention | None:
+    """None: nothing that was committed expires. Raises CorruptRecord: then no job may go on by other rules, or by none."""
+    return _read(ctx)[1]
+
+
+def set_rules(ctx: Context, document: str, *, by: str) -> Retention:
+    """Replace the whole document. Raises InvalidRules, RepositoryNotFound."""
+    parsed = check(ctx, document)
+    ctx.kv.set(keys.retention_rules(ctx.repo), _record(ctx, document, by))
+    return _written(ctx, Retention(document, parsed.rules, ctx.clock.now_ms(), by))
+
+
+def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> Retention | None:
+    """Replace lakeFS's part of the rules (None: take it out); what lakeFS's format cannot say stays as it was set.
+
+    None, where nothing is left of the document. Raises InvalidRules, Contention.
+    """
+    key = keys.retention_rules(ctx.repo)
+    for _ in range(ATTEMPTS):
+        raw, old = _read(ctx)
+        rules = with_gc_rules(old.rules if old is not None else None, new)
+        if new is None and not rules.extended:
+            if raw is ABSENT or ctx.kv.set_if(key, raw, ABSENT):
+                return None
+            continue
+        document = render(rules)
+        if ctx.kv.set_if(key, raw, _record(ctx, document, by)):
+            return _written(ctx, Retention(document, rules, ctx.clock.now_ms(), by))
+    raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
+
+
+def delete(ctx: Context) -> Retention:
+    """Take the rules away: from then on nothing that was committed expires. Raises NotFound."""
+    for _ in range(ATTEMPTS):
+        raw, found = _read(ctx)
+        if found is None:
+            raise no_rules(ctx)
+        if ctx.kv.set_if(keys.retention_rules(ctx.repo), raw, ABSENT):
+            return found
+    raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
+
+
+def check(ctx: Context, document: str) -> Parsed:
+    """Whether a document can be this repository's rules. Raises InvalidRules: for a pinned commit that is not there, too."""
+    parsed = read_rules(document)
+    pinned = parsed.rules.pins.commits
+    found = _rows_of(ctx, [CommitId(commit) for commit in pinned])
+    there = {row.id for row in found if row.landed}
+    for index, commit in enumerate(pinned):
+        if commit not in there:
+            raise parsed.located.error(
+                ("pins", "commits", index), f"commit {commit} does not exist in {ctx.name!r}; pin one that the log shows"
+            )
+    return parsed
+
+
+def no_rules(ctx: Context) -> NotFound:
+    return NotFound(
+        f"repository {ctx.name!r} has no retention rules, so nothing that was committed expires; set some with:"
+        f" refstore retention set {ctx.name} FILE"
+    )
+
+
+def read_history(ctx: Context) -> tuple[History, Refs]:
+    """All commits, then all names, for `refstore.retention`. Raises CorruptRecord: a commit that something names is missing."""
+    builder = HistoryBuilder()
+    for row in _scan(ctx):
+        builder.add(row)
+    refs = Refs(_heads(ctx), {name: tag.commit for name, tag in tagging.scan(ctx, prefix="", after="")})
+    named = [*refs.heads.values(), *refs.tags.values()]
+    for _ in range(ROUNDS):
+        missing = builder.missing(named)
+        if not missing:
+            break
+        fetched = _rows_of(ctx, missing)
+        if not fetched:
+            raise CorruptRecord(f"commit {missing[0]} is named and has no record; restore the KV from a backup before anything expires")
+        for row in fetched:
+            builder.add(row)
+    return builder.done(), refs
+
+
+def _scan(ctx: Context) -> Iterator[CommitRow]:
+    """Every commit, with whether it landed: both partitions are in order of id, so neither is held."""
+    landed = (name for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo)))
+    mark = next(landed, None)
+    for name, value in ctx.kv.scan_all(keys.commits(ctx.repo)):
+        while mark is not None and mark < name:
+            mark = next(landed, None)
+        commit = decode(value, Commit)
+        yield CommitRow(ids.commit_id(name), commit.parents, commit.created_ms, mark == name)
+
+
+def _rows_of(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
+    """Those that are there."""
+    found: list[CommitRow] = []
+    wanted = list(dict.fromkeys(commits))
+    for start in range(0, len(wanted), FETCH):
+        page = wanted[start : start + FETCH]
+        records = ctx.kv.get_many([keys.commit(ctx.repo, commit) for commit in page])
+        landed = ctx.kv.get_many([keys.landed(ctx.repo, commit) for commit in page])
+        for commit, value, mark in zip(page, records, landed, strict=True):
+            record = maybe(value, Commit)
+            if record is not None:
+                found.append(CommitRow(commit, record.parents, record.created_ms, mark is not ABSENT))
+    return found
+
+
+def _heads(ctx: Context) -> dict[str, CommitId]:
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    return {name: record.head for name, _, record in branches.scan() if isinstance(record, Branch)}
+
+
+def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:
+    raw = ctx.kv.get(keys.retention_rules(ctx.repo))
+    record = maybe(raw, RetentionRecord)
+    if record is None:
+        return raw, None
+    try:
+        return raw, Retention(record.document, read_rules(record.document).rules, record.set_ms, record.set_by)
+    except InvalidRules as error:
+        raise CorruptRecord(
+            f"the retention rules of {ctx.name!r} cannot be read ({error}); set them again before anything expires"
+        ) from error
+
+
+def _record(ctx: Context, document: str, by: str) -> bytes:
+    now = ctx.clock.now_ms()
+    return encode(RetentionRecord(document, now, by, ctx.ids.unique(now)))
+
+
+def _written(ctx: Context, written: Retention) -> Retention:
+    """What was written, unless the repository was deleted meanwhile: nothing may be left of it then."""
+    try:
+        branching.check_open(ctx)
+    except NotFound:
+        ctx.kv.delete(keys.retention_rules(ctx.repo))
+        raise
+    return written

@@ -1,0 +1,60 @@
+"""Globs over names of branches and tags: what they match, which is the more specific, and whether two can match one name.
+
+`*` is any run of characters, `/` among them, `?` is any one. No name can hold either, so what has neither is a name. There are no
+classes: `[` is refused, as it would stand for itself to some readers and not to others.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Final
+
+_GLOB: Final = re.compile(r"[A-Za-z0-9_*?][A-Za-z0-9_./*?-]{0,254}")
+
+GLOB_FORM: Final = "use up to 255 letters, digits and '_ . / -', '*' for any run of characters, '?' for any one"
+
+
+def is_glob(text: str) -> bool:
+    return "*" in text or "?" in text
+
+
+def is_valid(text: str) -> bool:
+    return _GLOB.fullmatch(text) is not None
+
+
+def matches(glob: str, name: str) -> bool:
+    return fnmatchcase(name, glob)
+
+
+def specificity(glob: str) -> tuple[int, int, int]:
+    """Sorts the more specific glob higher: the one with more characters that stand for themselves, then with more `?`, then with
+    fewer `*`."""
+    stars, ones = glob.count("*"), glob.count("?")
+    return len(glob) - stars - ones, ones, -stars
+
+
+def overlap(left: str, right: str) -> bool:
+    """Whether some name matches both."""
+    return _overlap(_folded(left), _folded(right))
+
+
+def _folded(glob: str) -> str:
+    return re.sub(r"\*+", "*", glob)
+
+
+@lru_cache(maxsize=1024)
+def _overlap(left: str, right: str) -> bool:
+    # Row by row: `reached[j]` says whether left[:i] and right[:j] can stand for the same text.
+    reached = [True] + [False] * len(right)
+    for j, other in enumerate(right):
+        reached[j + 1] = reached[j] and other == "*"
+    for mine in left:
+        before, reached = reached, [reached[0] and mine == "*"]
+        for j, other in enumerate(right):
+            if mine == "*" or other == "*":
+                reached.append(before[j + 1] or reached[j])
+            else:
+                reached.append(before[j] and (mine == other or "?" in (mine, other)))
+    return reached[-1]

@@ -1,0 +1,106 @@
+"""The commits of a repository as arrays: a number for each commit, its first parent's number, its date.
+
+A million commits take some 200 MB here, most of it their ids. Commits come in any order, a parent often after its child; when all have come
+each parent must be there. Second parents of merges are looked for, and not kept: what they bring in is the merge commit's own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from refstore.errors import CorruptRecord
+from refstore.ids import CommitId
+
+NONE: Final = -1
+"""The number of no commit."""
+_DATE_MS_MAX: Final = 2**62
+
+
+class CommitRow(NamedTuple):
+    id: CommitId
+    parents: Sequence[CommitId]
+    created_ms: int
+    landed: bool = True
+    """Whether a branch's head was ever moved to it. What did not land is on its way, or was given up: nobody can name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    numbers: dict[CommitId, int]
+    """In the order of the numbers."""
+    first_parents: Sequence[int]
+    """NONE: a root."""
+    created_ms: Sequence[int]
+    landed: bytearray
+
+    @classmethod
+    def of(cls, rows: Iterable[CommitRow]) -> History:
+        """Raises CorruptRecord: a parent is missing, a commit is there twice, or a date cannot be one."""
+        builder = HistoryBuilder()
+        for row in rows:
+            builder.add(row)
+        return builder.done()
+
+    def __len__(self) -> int:
+        return len(self.created_ms)
+
+    def number(self, commit: CommitId, what: str) -> int:
+        """Raises CorruptRecord: `what` names a commit that is not there."""
+        found = self.numbers.get(commit)
+        if found is None:
+            raise CorruptRecord(f"{what} names commit {commit}, which has no record; restore the KV from a backup before anything expires")
+        return found
+
+    def ids(self) -> list[CommitId]:
+        """By number."""
+        return list(self.numbers)
+
+
+class HistoryBuilder:
+    """Takes commits while they are read, and says which are still missing: what came behind the reading is fetched by its id."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[CommitId, int] = {}
+        self._first = array("i")
+        self._created = array("q")
+        self._landed = bytearray()
+        self._seen = bytearray()
+
+    def add(self, row: CommitRow) -> None:
+        me = self._number(row.id)
+        if self._seen[me]:
+            raise CorruptRecord(f"commit {row.id} was read twice; read the commits again")
+        if not -_DATE_MS_MAX <= row.created_ms <= _DATE_MS_MAX:
+            raise CorruptRecord(f"commit {row.id} has the date {row.created_ms}; restore its record from a backup")
+        self._seen[me], self._created[me], self._landed[me] = 1, row.created_ms, row.landed
+        parents = [self._number(parent) for parent in row.parents]
+        if parents:
+            self._first[me] = parents[0]
+
+    def missing(self, named: Iterable[CommitId] = ()) -> list[CommitId]:
+        """The parents that did not come yet, and those of `named`."""
+        found = {commit for commit in named if commit not in self._numbers}
+        if 0 in self._seen:
+            found |= {commit for commit, at in self._numbers.items() if not self._seen[at]}
+        return sorted(found)
+
+    def done(self) -> History:
+        """Raises CorruptRecord: a parent is missing."""
+        missing = self.missing()
+        if missing:
+            raise CorruptRecord(
+                f"commit {missing[0]} is some commit's parent and has no record; restore the KV from a backup before anything expires"
+            )
+        return History(self._numbers, self._first, self._created, self._landed)
+
+    def _number(self, commit: CommitId) -> int:
+        found = self._numbers.setdefault(commit, len(self._first))
+        if found == len(self._first):
+            self._first.append(NONE)
+            self._created.append(0)
+            self._landed.append(0)
+            self._seen.append(0)
+        return found

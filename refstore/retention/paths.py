@@ -1,0 +1,120 @@
+"""What path rules and legal holds change: for some paths a commit keeps less than all, or an expired one keeps what it named.
+
+Paths fall into classes by prefix, the longest prefix deciding; below a legal hold every class is held. Path rules only ever take away
+from what a commit keeps, and never from one that a tag, a pin or `keep_last` holds; from a branch's HEAD only by `all`, and only if
+`allow_deletion_from_latest_view` says so.
+
+The promise that every unmarked commit keeps what it names (rule 13 of the protocol) is broken by a path rule that acts on an active
+commit: a copy made from it at such a path would name what is about to go. `Plan.partly` says which commits and prefixes must refuse that
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from refstore.ids import CommitId
+from refstore.retention.active import Lives, Refs, State, Why, lives
+from refstore.retention.history import History
+from refstore.retention.rules import DAY_MS, PathRule, Rules
+
+
+class Keeps(IntEnum):
+    """What a commit keeps of its entries at the paths of a class."""
+
+    NOTHING = 0
+    YOUNG = 1
+    """Those of objects that were made at `PathClass.made_from_ms` or later."""
+    ALL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PathClass:
+    prefix: str
+    """Of the paths that start with it, those that start with no longer prefix of another class."""
+    held: bool
+    """A legal hold: what any commit names stays."""
+    keeps: bytes
+    """`Keeps` of each commit, by its number. A commit that did not land keeps all: it may be on its way."""
+    made_from_ms: int | None
+    narrows: bool
+    """Whether a path rule acts on what was committed here."""
+    uncommitted_before_ms: int | None
+    """Staged entries whose object was made before expire; None: they do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What stays and what may go, by the rules alone."""
+
+    lives: Lives
+    classes: tuple[PathClass, ...]
+    """The longest prefix first; the last is '', that of all other paths."""
+
+    def class_of(self, path: str) -> PathClass:
+        return next(each for each in self.classes if path.startswith(each.prefix))
+
+    def keeps(self, number: int, path: str, made_ms: int) -> bool:
+        """Whether a commit's entry keeps its object: what any faster way of asking must agree with."""
+        found = self.class_of(path)
+        kept = found.keeps[number]
+        return kept == Keeps.ALL or (kept == Keeps.YOUNG and found.made_from_ms is not None and made_ms >= found.made_from_ms)
+
+    def partly(self) -> Iterator[tuple[CommitId, tuple[str, ...]]]:
+        """The active commits that do not keep all that they name, each with the prefixes where they do not."""
+        narrow = [each for each in self.classes if each.narrows]
+        if not narrow:
+            return
+        states = self.lives.states()
+        for commit, number in self.lives.history.numbers.items():
+            if states[number] == State.ACTIVE:
+                prefixes = tuple(each.prefix for each in narrow if each.keeps[number] != Keeps.ALL)
+                if prefixes:
+                    yield commit, prefixes
+
+
+_HELD: Final = 1 << Why.TAG | 1 << Why.PIN | 1 << Why.KEEP_LAST
+
+
+def plan(history: History, refs: Refs, rules: Rules, now_ms: int) -> Plan:
+    """Raises CorruptRecord, as `lives` does."""
+    general = lives(history, refs, rules, now_ms)
+    found: list[PathClass] = []
+    for prefix in sorted({"", *(hold.prefix for hold in rules.legal_holds), *(rule.filter.prefix for rule in rules.path_rules)}, key=len):
+        held = any(prefix.startswith(hold.prefix) for hold in rules.legal_holds)
+        rule = next((rule for rule in rules.path_rules if prefix.startswith(rule.filter.prefix)), None)
+        found.append(_class(general, refs, rules, prefix, None if held else rule, held=held))
+    return Plan(general, tuple(reversed(found)))
+
+
+def _class(general: Lives, refs: Refs, rules: Rules, prefix: str, rule: PathRule | None, *, held: bool) -> PathClass:
+    if held:
+        return PathClass(prefix, True, bytes([Keeps.ALL]) * len(general.history), None, False, None)
+    expiration = rule.expiration if rule is not None else None
+    own = general
+    if expiration is not None and expiration.noncurrent is not None:
+        own = lives(general.history, refs, rules, general.now_ms, most_days=expiration.noncurrent.total_days)
+    all_days = expiration.all.total_days if expiration is not None and expiration.all is not None else None
+    always = _HELD if rules.allow_deletion_from_latest_view else _HELD | 1 << Why.HEAD
+    keeps = bytes(
+        Keeps.NOTHING
+        if state == State.EXPIRED
+        else Keeps.YOUNG
+        if all_days is not None and state == State.ACTIVE and not holds & always
+        else Keeps.ALL
+        for state, holds in zip(own.states(), own.holds, strict=True)
+    )
+    uncommitted = _shortest(expiration.uncommitted.total_days if expiration and expiration.uncommitted else None, all_days)
+    narrows = own is not general or all_days is not None
+    return PathClass(prefix, False, keeps, _ago(general.now_ms, all_days), narrows, _ago(general.now_ms, uncommitted))
+
+
+def _shortest(left: int | None, right: int | None) -> int | None:
+    return min((days for days in (left, right) if days is not None), default=None)
+
+
+def _ago(now_ms: int, days: int | None) -> int | None:
+    return None if days is None else now_ms - days * DAY_MS

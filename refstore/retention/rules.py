@@ -1,0 +1,340 @@
+"""The rules document: one JSON text for each repository that says how long what was committed stays.
+
+    {
+      "default_retention_days": 21,
+      "branches": [{"branch_id": "main", "retention_days": 28}, {"branch_id": "release/*", "retention_days": 365}],
+      "keep_last": 1,
+      "grace_days": 7,
+      "pins": {"tags": true, "commits": ["6e40..."]},
+      "legal_holds": [{"prefix": "contracts/", "reason": "case 4711"}],
+      "rules": [{"filter": {"prefix": "tmp/"}, "status": "enabled", "expiration": {"noncurrent": {"days": 1}}}],
+      "allow_deletion_from_latest_view": false
+    }
+
+The first two fields are lakeFS's garbage collection rules as they are; `rules` has the shape of lakeFS's first design of retention.
+`docs/retention.md` explains each field. What is missing keeps: without a default, what no branch rule names never expires. What cannot
+be understood is refused, with its line: an unknown field may be a misspelt hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+
+from refstore import ids
+from refstore.errors import InvalidName, InvalidPath, InvalidRules
+from refstore.retention import globs
+from refstore.retention.located import Located, Place, error_at, parse
+
+DAY_MS: Final = 86_400_000
+
+DOCUMENT_CHARACTERS_MAX: Final = 262_144
+GLOBS_MAX: Final = 100
+"""Of branches: each is compared with each other, and each branch with all."""
+DAYS_MAX: Final = 2**31 - 1
+"""What lakeFS's own format can hold."""
+GRACE_DAYS_MAX: Final = 365
+"""What waits longer is garbage that nobody decides about."""
+KEEP_LAST_MAX: Final = 1_000_000
+
+Days = Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX)]
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of the document."""
+
+
+class BranchRule(_Part, frozen=True):
+    branch_id: str
+    """A branch's name, or a glob (`globs.py`)."""
+    retention_days: Days
+
+
+class Pins(_Part, frozen=True):
+    """Commits that never expire."""
+
+    tags: bool | tuple[str, ...] = True
+    """Whether tags hold the commits that they name; or which do: names and globs."""
+    commits: tuple[str, ...] = ()
+
+
+class LegalHold(_Part, frozen=True):
+    """What was ever committed at these paths stays, whatever else is said."""
+
+    prefix: str
+    reason: str = ""
+
+
+class Period(_Part, frozen=True):
+    days: Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX)] = 0
+    weeks: Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX // 7)] = 0
+
+    @property
+    def total_days(self) -> int:
+        return self.days + 7 * self.weeks
+
+
+class Expiration(_Part, frozen=True):
+    all: Period | None = None
+    """So long after an object was made."""
+    noncurrent: Period | None = None
+    """So long after no branch's head named an object any more."""
+    uncommitted: Period | None = None
+    """So long after an object was staged, if it was not committed."""
+
+
+class Filter(_Part, frozen=True):
+    prefix: str = ""
+
+
+class PathRule(_Part, frozen=True):
+    """The rule for paths that start with a prefix; of several enabled ones the longest prefix is a path's only rule."""
+
+    expiration: Expiration
+    filter: Filter = Filter()
+    status: Literal["enabled", "disabled"] = "enabled"
+
+
+class Rules(_Part, frozen=True):
+    default_retention_days: Days | None = None
+    """For branches that no rule names, and for commits that are on no branch any more. None: those never expire."""
+    branches: tuple[BranchRule, ...] = ()
+    keep_last: Annotated[int, msgspec.Meta(ge=0, le=KEEP_LAST_MAX)] = 0
+    """So many commits of each branch never expire, whatever their age; a branch's head never does."""
+    grace_days: Annotated[int, msgspec.Meta(ge=0, le=GRACE_DAYS_MAX)] = 7
+    """Between mark and sweep."""
+    pins: Pins = Pins()
+    legal_holds: tuple[LegalHold, ...] = ()
+    rules: tuple[PathRule, ...] = ()
+    allow_deletion_from_latest_view: bool = False
+    """Lets `all` of a path rule take what a branch's head names: data that is in use."""
+
+    @property
+    def extended(self) -> bool:
+        """Whether it says more than lakeFS's format can."""
+        return msgspec.structs.replace(self, default_retention_days=None, branches=()) != Rules()
+
+    @property
+    def path_rules(self) -> tuple[PathRule, ...]:
+        """Those that are enabled, the longest prefix first."""
+        return tuple(sorted((rule for rule in self.rules if rule.status == "enabled"), key=lambda rule: -len(rule.filter.prefix)))
+
+    def holds_tag(self, name: str) -> bool:
+        tags = self.pins.tags
+        return tags if isinstance(tags, bool) else any(globs.matches(glob, name) for glob in tags)
+
+    def digest(self) -> str:
+        """The same for all documents that say the same."""
+        return hashlib.sha256(_encoder.encode(self)).hexdigest()
+
+
+class GcRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """lakeFS's part, as its API has it."""
+
+    default_retention_days: Days
+    branches: tuple[BranchRule, ...]
+
+
+class Chosen(NamedTuple):
+    """The period of a branch, and where it comes from."""
+
+    days: int | None
+    """None: never expires."""
+    rule: str
+    """`branch 'main'`, `glob 'release/*'`, `default`, or `no default`."""
+
+    @property
+    def period_ms(self) -> int | None:
+        return None if self.days is None else self.days * DAY_MS
+
+
+class Periods:
+    """Which period applies to which branch: its own name before globs, of the globs the most specific, then the default."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.default = Chosen(rules.default_retention_days, "no default" if rules.default_retention_days is None else "default")
+        self._exact = {rule.branch_id: rule.retention_days for rule in rules.branches if not globs.is_glob(rule.branch_id)}
+        among = [rule for rule in rules.branches if globs.is_glob(rule.branch_id)]
+        self._globs = sorted(among, key=lambda rule: globs.specificity(rule.branch_id), reverse=True)
+
+    def of(self, branch: str) -> Chosen:
+        days = self._exact.get(branch)
+        if days is not None:
+            return Chosen(days, f"branch {branch!r}")
+        for rule in self._globs:
+            if globs.matches(rule.branch_id, branch):
+                return Chosen(rule.retention_days, f"glob {rule.branch_id!r}")
+        return self.default
+
+
+class Parsed(NamedTuple):
+    rules: Rules
+    located: Located
+
+
+def read_rules(text: str) -> Parsed:
+    """The rules of a document. Raises InvalidRules: with the line, the column and the reason."""
+    if len(text) > DOCUMENT_CHARACTERS_MAX:
+        raise error_at(text, 0, f"the document has {len(text)} characters; it may have {DOCUMENT_CHARACTERS_MAX}")
+    located = parse(text.removeprefix("\ufeff"))
+    try:
+        rules = msgspec.convert(located.value, Rules)
+    except msgspec.ValidationError as error:
+        raise _shape(located, str(error)) from None
+    for check in (_check_branches, _check_pins, _check_holds, _check_path_rules):
+        check(rules, located)
+    return Parsed(rules, located)
+
+
+def render(rules: Rules) -> str:
+    """A document that says this, for people to read."""
+    return msgspec.json.format(_encoder.encode(rules), indent=2).decode() + "\n"
+
+
+def gc_rules(rules: Rules) -> GcRules | None:
+    """What lakeFS's clients are shown; None where there is nothing of it. No default is shown as the longest there is."""
+    if rules.default_retention_days is None and not rules.branches:
+        return None
+    return GcRules(DAYS_MAX if rules.default_retention_days is None else rules.default_retention_days, rules.branches)
+
+
+def with_gc_rules(rules: Rules | None, new: GcRules | None) -> Rules:
+    """`rules` with lakeFS's part replaced (None: taken out); all else stays. Raises InvalidRules if the outcome is none."""
+    replaced = msgspec.structs.replace(
+        rules or Rules(),
+        default_retention_days=None if new is None else new.default_retention_days,
+        branches=() if new is None else new.branches,
+    )
+    return read_rules(render(replaced)).rules
+
+
+def warnings(rules: Rules) -> Iterator[str]:
+    """What is allowed, and may still not be what was meant."""
+    if rules.default_retention_days is None:
+        yield "there is no default_retention_days: branches that no rule names, and commits on no branch, never expire"
+    alls = any(rule.expiration.all for rule in rules.path_rules)
+    if rules.allow_deletion_from_latest_view and alls:
+        yield "allow_deletion_from_latest_view is on: data that branches show now is deleted when its rule says so, and cannot be read then"
+    if rules.allow_deletion_from_latest_view and not alls:
+        yield "allow_deletion_from_latest_view is on, but no enabled rule has 'all': it changes nothing"
+    if alls and not rules.allow_deletion_from_latest_view:
+        yield "a rule has 'all', but allow_deletion_from_latest_view is off: what a branch's head names stays"
+    if rules.grace_days == 0:
+        yield "grace_days is 0: what is marked is swept at once, and there is no time to take it back"
+
+
+_encoder: Final = msgspec.json.Encoder(order="sorted")
+_STEPS: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_AT: Final = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_FIELDS: Final = sorted(
+    {name for kind in (Rules, BranchRule, Pins, LegalHold, PathRule, Filter, Expiration, Period) for name in kind.__struct_fields__}
+)
+
+
+def _shape(located: Located, message: str) -> InvalidRules:
+    """msgspec's words, at the place that it names."""
+    match = _AT.fullmatch(message)
+    reason, path = (match[1], match[2] or "") if match else (message, "")
+    place: Place = tuple(int(number) if number else name for name, number in _STEPS.findall(path))
+    unknown = _UNKNOWN.fullmatch(reason)
+    if unknown is None:
+        where = next((f"field {step!r}: " for step in reversed(place) if isinstance(step, str)), "")
+        return located.error(place, f"{where}{reason[:1].lower()}{reason[1:]}; docs/retention.md shows the format")
+    close = get_close_matches(unknown[1], _FIELDS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "docs/retention.md shows the format"
+    return located.error((*place, unknown[1]), f"unknown field {unknown[1][:80]!r}; {hint}")
+
+
+def _check_branches(rules: Rules, located: Located) -> None:
+    seen: dict[str, int] = {}
+    patterns: list[tuple[int, str]] = []
+    for index, rule in enumerate(rules.branches):
+        name, place = rule.branch_id, ("branches", index, "branch_id")
+        if name in seen:
+            raise located.error(place, f"branch {name!r} is there twice (first in line {_line(located, seen[name])}); keep one of them")
+        seen[name] = index
+        if globs.is_glob(name):
+            if not globs.is_valid(name):
+                raise located.error(place, f"{name[:80]!r} is not a glob over branch names; {globs.GLOB_FORM}")
+            patterns.append((index, name))
+        else:
+            try:
+                ids.branch_name(name)
+            except InvalidName as error:
+                raise located.error(place, str(error)) from None
+    if len(patterns) > GLOBS_MAX:
+        raise located.error(("branches", patterns[GLOBS_MAX][0], "branch_id"), f"more than {GLOBS_MAX} globs; use fewer, wider ones")
+    for at, (index, name) in enumerate(patterns):
+        for other_index, other in patterns[:at]:
+            if globs.specificity(name) == globs.specificity(other) and globs.overlap(name, other):
+                raise located.error(
+                    ("branches", index, "branch_id"),
+                    f"globs {other!r} (line {_line(located, other_index)}) and {name!r} can match one name, and neither is more specific;"
+                    " spell one of them out further",
+                )
+
+
+def _check_pins(rules: Rules, located: Located) -> None:
+    tags = rules.pins.tags if not isinstance(rules.pins.tags, bool) else ()
+    for index, tag in enumerate(tags):
+        if not globs.is_valid(tag):
+            raise located.error(("pins", "tags", index), f"{tag[:80]!r} is neither a tag's name nor a glob; {globs.GLOB_FORM}")
+    for index, commit in enumerate(rules.pins.commits):
+        try:
+            ids.commit_id(commit)
+        except InvalidName as error:
+            raise located.error(("pins", "commits", index), str(error)) from None
+    _refuse_twice(located, tags, ("pins", "tags"), (), "tag")
+    _refuse_twice(located, rules.pins.commits, ("pins", "commits"), (), "commit")
+
+
+def _check_holds(rules: Rules, located: Located) -> None:
+    prefixes = [hold.prefix for hold in rules.legal_holds]
+    for index, prefix in enumerate(prefixes):
+        _check_prefix(located, ("legal_holds", index, "prefix"), prefix)
+    _refuse_twice(located, prefixes, ("legal_holds",), ("prefix",), "the legal hold of prefix")
+
+
+def _check_path_rules(rules: Rules, located: Located) -> None:
+    seen: dict[str, int] = {}
+    for index, rule in enumerate(rules.rules):
+        place: Place = ("rules", index)
+        prefix = rule.filter.prefix
+        _check_prefix(located, (*place, "filter", "prefix"), prefix)
+        kinds = {"all": rule.expiration.all, "noncurrent": rule.expiration.noncurrent, "uncommitted": rule.expiration.uncommitted}
+        if not any(kinds.values()):
+            raise located.error((*place, "expiration"), "no kind of expiration; give at least one of all, noncurrent, uncommitted")
+        for kind, period in kinds.items():
+            if period is not None and not 1 <= period.total_days <= DAYS_MAX:
+                raise located.error((*place, "expiration", kind), f"{period.total_days} days; a path rule has 1 to {DAYS_MAX}")
+        if rule.status == "disabled":
+            continue
+        if prefix in seen:
+            first = located.text.count("\n", 0, located.at["rules", seen[prefix]]) + 1
+            raise located.error(place, f"a second enabled rule for prefix {prefix!r} (first in line {first}); make one rule of them")
+        seen[prefix] = index
+
+
+def _check_prefix(located: Located, place: Place, prefix: str) -> None:
+    try:
+        ids.path_prefix(prefix)
+    except InvalidPath as error:
+        raise located.error(place, str(error)) from None
+
+
+def _refuse_twice(located: Located, values: Sequence[str], above: Place, below: Place, what: str) -> None:
+    seen: set[str] = set()
+    for index, value in enumerate(values):
+        if value in seen:
+            raise located.error((*above, index, *below), f"{what} {value!r} is there twice; keep one of them")
+        seen.add(value)
+
+
+def _line(located: Located, index: int) -> int:
+    return located.text.count("\n", 0, located.at["branches", index, "branch_id"]) + 1
