@@ -56,6 +56,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "trash": Command("refstore.cli.address", "List what is in its grace window."),
     "restore": Command("refstore.cli.address", "Take back what is in its grace window."),
     "address": Command("refstore.cli.address", "Show who names a physical address, and its state."),
+    "retention": Command("refstore.cli.retention", "Set and explain how long what was committed stays."),
     "reaper": Command("refstore.cli.reaper", "Delete what nobody names any more; status and resume below it."),
     "why": Command("refstore.cli.reaper", "Say what became of a physical address, and why."),
     "demo": Command("refstore.cli.demo", "Watch the main job on real files, with an audit at the end."),

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from refstore import ids, keys
 from refstore.branches import Branches
 from refstore.context import Context
-from refstore.errors import Contention, CorruptRecord, InvalidRules, NotFound
+from refstore.errors import Conflict, Contention, CorruptRecord, InvalidRules, NotFound
 from refstore.flows import branching, tagging
 from refstore.ids import CommitId
 from refstore.kv.base import ABSENT, Absent
@@ -92,6 +92,16 @@ def check(ctx: Context, document: str) -> Parsed:
                 ("pins", "commits", index), f"commit {commit} does not exist in {ctx.name!r}; pin one that the log shows"
             )
     return parsed
+
+
+def check_no_holds(ctx: Context) -> None:
+    """What a legal hold keeps outlives no repository: nobody would know its paths any more. Raises Conflict."""
+    found = get(ctx)
+    if found is not None and found.rules.legal_holds:
+        prefix = found.rules.legal_holds[0].prefix
+        raise Conflict(
+            f"repository {ctx.name!r} has a legal hold on {prefix!r}; take it out of the retention rules before the repository goes"
+        )
 
 
 def no_rules(ctx: Context) -> NotFound:

@@ -145,8 +145,15 @@ class Chosen(NamedTuple):
 
     days: int | None
     """None: never expires."""
-    rule: str
-    """`branch 'main'`, `glob 'release/*'`, `default`, or `no default`."""
+    branch_id: str | None
+    """Of the branch rule; None: there is none for it, and the default applies."""
+
+    @property
+    def rule(self) -> str:
+        """`branch 'main'`, `glob 'release/*'`, `default`, or `no default`."""
+        if self.branch_id is None:
+            return "no default" if self.days is None else "default"
+        return f"{'glob' if globs.is_glob(self.branch_id) else 'branch'} {self.branch_id!r}"
 
     @property
     def period_ms(self) -> int | None:
@@ -157,7 +164,7 @@ class Periods:
     """Which period applies to which branch: its own name before globs, of the globs the most specific, then the default."""
 
     def __init__(self, rules: Rules) -> None:
-        self.default = Chosen(rules.default_retention_days, "no default" if rules.default_retention_days is None else "default")
+        self.default = Chosen(rules.default_retention_days, None)
         self._exact = {rule.branch_id: rule.retention_days for rule in rules.branches if not globs.is_glob(rule.branch_id)}
         among = [rule for rule in rules.branches if globs.is_glob(rule.branch_id)]
         self._globs = sorted(among, key=lambda rule: globs.specificity(rule.branch_id), reverse=True)
@@ -165,10 +172,10 @@ class Periods:
     def of(self, branch: str) -> Chosen:
         days = self._exact.get(branch)
         if days is not None:
-            return Chosen(days, f"branch {branch!r}")
+            return Chosen(days, branch)
         for rule in self._globs:
             if globs.matches(rule.branch_id, branch):
-                return Chosen(rule.retention_days, f"glob {rule.branch_id!r}")
+                return Chosen(rule.retention_days, rule.branch_id)
         return self.default
 
 

@@ -1,0 +1,163 @@
+"""The worked examples of the designs that retention comes from, as they are told there. Files stand for objects; a commit is the set of
+files that it shows."""
+
+from __future__ import annotations
+
+from refstore.ids import CommitId
+from refstore.retention.active import Refs, State, lives
+from refstore.retention.history import CommitRow, History
+from refstore.retention.paths import plan
+from refstore.retention.rules import DAY_MS, BranchRule, Expiration, PathRule, Period, Rules
+
+NOW_MS = 1_763_708_400_000
+
+
+class Story:
+    """A history that is told commit by commit, oldest first: on which branch, how many days ago, and what the commit shows."""
+
+    def __init__(self) -> None:
+        self.rows: list[CommitRow] = []
+        self.files: dict[str, frozenset[str]] = {}
+        self.heads: dict[str, CommitId] = {}
+
+    def branch(self, name: str, at: str) -> None:
+        self.heads[name] = CommitId(at)
+
+    def delete_branch(self, name: str) -> None:
+        del self.heads[name]
+
+    def commit(self, name: str, on: str, days_ago: float, *files: str) -> None:
+        parents = [self.heads[on]] if on in self.heads else []
+        self.rows.append(CommitRow(CommitId(name), parents, NOW_MS - int(days_ago * DAY_MS)))
+        self.files[name] = frozenset(files)
+        self.heads[on] = CommitId(name)
+
+    def append(self, name: str, on: str, days_ago: float = 30) -> None:
+        """A transaction that adds a file of its name."""
+        before = self.files[self.heads[on]] if on in self.heads else frozenset[str]()
+        self.commit(name, on, days_ago, *before, name)
+
+    def snapshot(self, name: str, on: str, days_ago: float = 30) -> None:
+        """A transaction that begins a new view, with a file of its name."""
+        self.commit(name, on, days_ago, name)
+
+    def active(self, rules: Rules) -> set[str]:
+        return set(lives(History.of(self.rows), Refs(self.heads, {}), rules, NOW_MS).commits(State.ACTIVE))
+
+    def left(self, rules: Rules, *, made_days_ago: float = 30) -> set[str]:
+        """The files that still exist after mark and sweep."""
+        made = plan(History.of(self.rows), Refs(self.heads, {}), rules, NOW_MS)
+        at_ms = NOW_MS - int(made_days_ago * DAY_MS)
+        return {
+            file
+            for name, files in self.files.items()
+            for file in files
+            if made.keeps(made.lives.history.numbers[CommitId(name)], file, at_ms)
+        }
+
+
+def one_branch() -> Story:
+    story = Story()
+    story.commit("A", "main", 12, "example1", "example2", "example3")
+    story.commit("B", "main", 9, "example1", "example2")  # deletes example3
+    story.commit("C", "main", 5, "example1")  # deletes example2
+    story.commit("D", "main", 1)  # deletes example1
+    return story
+
+
+def two_branches() -> Story:
+    story = Story()
+    story.commit("A", "main", 12, "example1")
+    story.branch("feature1", "A")
+    story.commit("C", "feature1", 9, "example1", "example3")
+    story.commit("B", "main", 8, "example2")  # a new file; deletes example1
+    story.commit("D", "feature1", 5, "example1")  # deletes example3
+    story.commit("E", "main", 4)  # deletes example2
+    return story
+
+
+TWO_BRANCH_RULES = Rules(
+    default_retention_days=7, branches=(BranchRule("main", 7), BranchRule("feature1", 3))
+)  # fmt: skip
+
+
+def test_cleanup_on_the_main_branch() -> None:
+    """The period is 7 days, and 7 days ago the branch's HEAD pointed to B."""
+    assert one_branch().active(Rules(default_retention_days=7)) == {"B", "C", "D"}
+    assert one_branch().left(Rules(default_retention_days=7)) == {"example1", "example2"}
+
+
+def test_cleanup_on_multiple_branches() -> None:
+    """7 days for main, 3 for the feature branch: example2 is accessible from B, example1 from D; example3 from neither."""
+    assert two_branches().active(TWO_BRANCH_RULES) == {"B", "E", "D"}
+    assert two_branches().left(TWO_BRANCH_RULES) == {"example1", "example2"}
+
+
+def test_a_dangling_commit_with_a_default_of_7_days() -> None:
+    """7 days ago the hypothetical HEAD would have pointed at C."""
+    story = two_branches()
+    story.delete_branch("feature1")
+    assert story.active(Rules(default_retention_days=7, branches=(BranchRule("main", 7),))) == {"B", "E", "C", "D"}
+
+
+def test_a_dangling_commit_with_a_default_of_3_days() -> None:
+    """3 days ago the hypothetical HEAD would have pointed at the dummy commit."""
+    story = two_branches()
+    story.delete_branch("feature1")
+    assert story.active(Rules(default_retention_days=3, branches=(BranchRule("main", 7),))) == {"B", "E"}
+
+
+def test_the_first_commit_older_than_the_period_is_active() -> None:
+    story = one_branch()
+    assert story.active(Rules(default_retention_days=11)) == {"A", "B", "C", "D"}
+    assert story.active(Rules(default_retention_days=8)) == {"B", "C", "D"}
+
+
+def test_heads_never_expire() -> None:
+    assert one_branch().active(Rules(default_retention_days=0)) == {"D"}
+
+
+def test_an_object_of_two_branches_is_kept_by_the_longer_period() -> None:
+    """lakeFS's page: 21 days by default, 28 for main, 7 for dev."""
+    story = Story()
+    story.commit("A", "main", 60, "shared")
+    story.commit("B", "main", 40, "shared")
+    story.branch("dev", "B")
+    story.commit("C", "main", 24)
+    story.commit("D", "dev", 10)
+    rules = Rules(default_retention_days=21, branches=(BranchRule("main", 28), BranchRule("dev", 7)))
+    assert story.active(rules) == {"B", "C", "D"}
+    assert story.left(rules) == {"shared"}
+
+
+def two_views() -> Story:
+    """abc: T1 (APPEND), T2 (APPEND), T3 (SNAPSHOT), T4 (APPEND); xyz forks from it at T2: T5 (APPEND)."""
+    story = Story()
+    story.append("T1", "abc")
+    story.append("T2", "abc")
+    story.branch("xyz", "T2")
+    story.snapshot("T3", "abc")
+    story.append("T4", "abc")
+    story.append("T5", "xyz")
+    return story
+
+
+def test_the_latest_view_of_any_branch_stays() -> None:
+    """Outside abc's latest view T1 and T2 are, but in xyz's."""
+    assert two_views().left(Rules(default_retention_days=0)) == {"T1", "T2", "T3", "T4", "T5"}
+
+
+def test_outside_every_latest_view_transactions_go() -> None:
+    story = two_views()
+    story.delete_branch("xyz")
+    assert story.left(Rules(default_retention_days=0)) == {"T3", "T4"}
+
+
+def test_deletion_from_the_latest_view_is_opted_into() -> None:
+    """A rule for all objects of some age takes what a view shows only if it is told that it may."""
+    rule = PathRule(Expiration(all=Period(days=7)))
+    assert two_views().left(Rules(default_retention_days=0, rules=(rule,))) == {"T1", "T2", "T3", "T4", "T5"}
+    assert two_views().left(Rules(default_retention_days=0, rules=(rule,), allow_deletion_from_latest_view=True)) == set()
+    assert two_views().left(Rules(default_retention_days=0, rules=(rule,), allow_deletion_from_latest_view=True), made_days_ago=6) == {
+        "T1", "T2", "T3", "T4", "T5",
+    }  # fmt: skip
