@@ -479,7 +479,13 @@ class Marks:
         for _ in range(ATTEMPTS):
             raw = self._kv.get(keys.gc_run(self._repo, mark_id))
             record = maybe(raw, GcRun)
-            if record is None or record.state == State.ABANDONED:
+            if record is None:  # it took the flag and came no further; so that it never will
+                record = GcRun(self._write_id(), State.ABANDONED, self._clock.now_ms(), 0, 0, "", ended=why)
+                with suppress(OutcomeUnknown):
+                    if self._kv.set_if(keys.gc_run(self._repo, mark_id), ABSENT, encode(record)):
+                        return True
+                continue
+            if record.state == State.ABANDONED:
                 return True
             if record.state in (State.SWEEPING, State.SWEPT) or (unfinished_only and record.state != State.MARKING):
                 return False

@@ -1,4 +1,4 @@
-"""Reaper, hard deletion, scrubber, and the offline gc of committed history.
+"""Reaper, hard deletion, scrubber.
 
 Any number of them run at once. Time is not modelled: grace is over, and an issued address expired, at any moment; what is
 to be "older than the longest operation" waits at a barrier instead.
@@ -164,56 +164,3 @@ class Background(Branching):
             if (yield ("scan", (kind,))):
                 return
         yield ("cas", ("repo",), CLOSED, None)
-
-    # ---- offline: committed history (rule 13)
-
-    gc_order = "blobs references staging heads commits pins"
-    gc_waits = True
-    gc_keeps_unreachable = True
-
-    def gc(self, *expired: str) -> Steps:
-        yield ("set", ("gc",), True)
-        for key in (yield ("scan", ("pin",))):
-            yield ("del", key)
-        for commit in expired:
-            yield ("set", ("x", commit), True)
-        if self.gc_waits:
-            yield ("barrier",)
-        listing: tuple[str, ...] = ()
-        keep: set[str] = set()
-        for what in self.gc_order.split():
-            if what == "blobs":
-                listing = yield ("blobs",)
-            elif what == "references":
-                keep.update(key[1] for key in (yield ("scan", ("r",))))
-            elif what == "staging":
-                for token in (yield ("scan", ("t",))):
-                    for key in (yield ("scan", ("e", token[1]))):
-                        entry = yield ("get", key)
-                        if isinstance(entry, Entry):
-                            keep.add(entry.address)
-            elif what == "heads":  # a head is active, marked or not
-                for key in (yield ("scan", ("b",))):
-                    record = yield ("get", key)
-                    while isinstance(record, Branch):
-                        commit = yield ("get", ("c", record.head))
-                        keep.update(address for _, address in commit.tree)
-                        if self.gc_keeps_unreachable:
-                            break
-                        parent = commit.parents[0] if commit.parents else None
-                        record = record._replace(head=parent) if parent and parent not in expired else None
-            elif what == "commits" and self.gc_keeps_unreachable:
-                for key in (yield ("scan", ("c",))):
-                    if key[1] not in expired:
-                        commit = yield ("get", key)
-                        keep.update(address for _, address in commit.tree)
-            elif what == "pins":
-                keep.update(key[1] for key in (yield ("scan", ("pin",))))
-        for address in listing:
-            if address not in keep:
-                yield ("rm", address)
-        yield ("del", ("gc",))
-
-
-class Proto(Background):
-    """The protocol, whole."""

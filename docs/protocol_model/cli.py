@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .background import Proto
+from .offline import Proto
 from .explorer import HOLDS, Found, explore
 from .mutants import MUTANTS, SeedProto
 from .scenarios import FIRST, every

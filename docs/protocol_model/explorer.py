@@ -120,6 +120,7 @@ def explore(scenario: Scenario, kind: type, *, strict: bool = True, seek: str = 
         return kind(me, zero_grace=scenario.zero_grace)
 
     labels = tuple(scenario.procs)
+    collects = any(call[0] in COLLECTING for calls in scenario.procs.values() for call in calls)
     processes = [Process(label, scenario.procs[label], make) for label in labels]
     may_crash = [label in scenario.crash for label in labels]
     may_be_late = [label in scenario.late for label in labels]
@@ -135,8 +136,8 @@ def explore(scenario: Scenario, kind: type, *, strict: bool = True, seek: str = 
 
     def check_end(store: Store, nodes: tuple[Node, ...]) -> str | None:
         if store.fingerprint not in settled:
-            after = settle(store, make, scenario.expired)
-            why = invariants.safe(after)
+            after = settle(store, make, scenario.expired, collects=collects)
+            why = invariants.safe(after) or invariants.marked_wrongly(after, scenario.expired)
             if why is None and not scenario.safety_only:
                 why = invariants.leaked(after) or (invariants.littered(after) if strict else None)
             settled[store.fingerprint] = after, why and f"{why} (after settling)"
@@ -236,7 +237,9 @@ class Constants:
                 self._keys.add(("b",))
         if not commits:
             self._keys.add(("mc",))
-        self._kinds = frozenset() if "gc" in names else frozenset(("x", "gc", "pin"))
+        self._kinds = frozenset() if names & COLLECTING else frozenset(("x", "gc", "g", "pin"))
+        if "create_tag" not in names:
+            self._kinds |= {"tag"}
 
     def answer(self, op: Op, store: Store) -> bool:
         if op[0] not in ("get", "open", "scan"):
@@ -246,22 +249,37 @@ class Constants:
 
 
 COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert"))
+COLLECTING = frozenset(("gc", "gc_given_up", "mark", "sweep", "sweep_all", "unmark", "unmark_run"))
+UNBOUNDED = COLLECTING - {"unmark", "unmark_run"}
 WRITE_BRANCHES = COMMITTING | {"reset", "create_branch", "delete_branch"}
 
 
 def waits(nodes: tuple[Node, ...], index: int) -> bool:
-    """Whether an operation that has begun is still running; who waits at a barrier is not waited for."""
-    return any(node.op is not None and node.begun and node.op[0] != "barrier" for other, node in enumerate(nodes) if other != index)
+    """Whether an operation that has begun is still running. Who waits at a barrier is not waited for, nor is a gc: it has no deadline."""
+    return any(
+        node.op is not None and node.begun and node.op[0] != "barrier" and node.calls[0][1][0] not in UNBOUNDED
+        for other, node in enumerate(nodes)
+        if other != index
+    )
 
 
-def settle(store: Store, make: Callable[[str], Any], expired: tuple[str, ...]) -> Store:
+def settle(store: Store, make: Callable[[str], Any], expired: tuple[str, ...], *, collects: bool) -> Store:
     proto = make("settle.")
     for _ in range(8):
-        before = store.fingerprint
+        before = besides_runs(store)
         if ("repo",) in store.kv:  # nobody visits a repository that is forgotten
             store = run(store, proto, ("reap",), ("scrub",), ("forget_repository",))
-        if expired:
+        if collects:
             store = run(store, proto, ("gc", *expired))
-        if store.fingerprint == before:
+        if besides_runs(store) == before:
             break
     return store
+
+
+def besides_runs(store: Store) -> int:
+    """A fingerprint without the records of gc runs, of which there is one more after each."""
+    fingerprint = store.fingerprint
+    for item in store.kv.items():
+        if item[0][0] == "g":
+            fingerprint ^= number(item)
+    return fingerprint

@@ -1,6 +1,7 @@
 """What must hold: S in every state, L once everything has ended and reaper, scrubber and gc have run to a fixpoint.
 
-S  no live entry (current or sealed token of an existing branch) and no reachable commit names a blob that is gone
+S  no live entry (current or sealed token of an existing branch) and no reachable commit names a blob that is gone; no commit
+   is marked that landed and has not expired
 R  a live entry with a reference has it on the list, or its address is committed; one without is committed; a live token
    is registered, unprocessed, and lives once (what S rests on; not demanded of the seed's protocol or of mutants)
 L  every blob left is named by a live entry or a commit that landed, or held by a live token, or issued
@@ -36,8 +37,8 @@ def live_entries(store: Store) -> Iterator[tuple[tuple, Entry]]:
 
 
 def reachable_commits(store: Store) -> set[str]:
-    """Heads, marked or not, and their unmarked ancestors."""
-    heads = {record.head for _, record in branches(store)}
+    """Heads and tags, marked or not, and their unmarked ancestors."""
+    heads = {record.head for _, record in branches(store)} | {value for key, value in store.kv.items() if key[0] == "tag"}
     found: set[str] = set()
     todo = list(heads)
     while todo:
@@ -101,12 +102,19 @@ def leaked(store: Store) -> str | None:
     return None
 
 
+def marked_wrongly(store: Store, expired: Iterable[str]) -> str | None:
+    for key in store.kv:
+        if key[0] == "x" and key[1] not in expired and ("~landed", key[1]) in store.kv:
+            return f"UNSAFE: {key[1]} landed and has not expired, but is marked"
+    return None
+
+
 def littered(store: Store) -> str | None:
     tokens = set(live_tokens(store))
     for key, value in store.kv.items():
         kind = key[0]
         if (
-            kind in ("md", "mc")
+            kind in ("md", "mc", "gc", "pin")
             or isinstance(value, Closed)
             or (kind in ("e", "t") and key[1] not in tokens)
             or value in (EMPTY, DEAD)
@@ -160,6 +168,8 @@ def kept(store: Store, name: str, args: list) -> str | None:
         branch = args[0]
     elif name in ("link", "restore"):
         branch, wanted = args[0], {args[1]: args[2]}
+    elif name == "copy_from_commit":
+        return None if look(store, args[2], args[3]) is not None else f"{args[3]} is not there"
     elif name in ("copy", "move"):
         branch, path = (args[2], args[3]) if name == "copy" else (args[0], args[2])
         if look(store, branch, path) is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .background import Proto
+from .offline import Proto
 from .explorer import HOLDS, STATES_MAX, Found, explore
 from .scenarios import Scenario
 from .staging import ATTEMPTS, Item, Source
@@ -367,19 +367,19 @@ class HeadsUnchecked(Proto):
 class GcDoesNotWait(Proto):
     """Rule 13 dropped: the gc does not wait for operations that began before the mark."""
 
-    gc_waits = False
+    waits_for_others = False
 
 
 class GcListsLast(Proto):
     """Rule 13 dropped: the object listing is read last."""
 
-    gc_order = "heads commits staging references pins blobs"
+    order = "heads commits staging references pins blobs"
 
 
 class GcCommitsFirst(Proto):
     """Rule 13 dropped: commits are read before references and staging."""
 
-    gc_order = "blobs heads commits references staging pins"
+    order = "blobs heads commits references staging pins"
 
 
 class GcWithoutPins(Proto):
@@ -391,13 +391,71 @@ class GcWithoutPins(Proto):
 class GcPinsEarly(Proto):
     """The gc reads the pins before the staging areas."""
 
-    gc_order = "blobs references pins staging heads commits"
+    order = "blobs references pins staging heads commits"
 
 
 class GcKeepsReachable(Proto):
     """The gc keeps what heads reach, and not every commit that is unmarked."""
 
-    gc_keeps_unreachable = False
+    keeps_unreachable = False
+
+
+class GcRechecksNothing(Proto):
+    """Rule 13 dropped: the sweep does not look whether its commits are still marked."""
+
+    rechecks = False
+
+
+class GcRechecksItsOwn(Proto):
+    """The sweep looks at the marks of its own run only, and not at older ones that the look disregarded as well."""
+
+    rechecks_older = False
+
+
+class GcRechecksAnyMark(Proto):
+    """The sweep takes any mark for its own: a commit was unmarked and marked again by another run, and copied from in between."""
+
+    rechecks_whose = False
+
+
+class GcTakesBackSweeping(Proto):
+    """A commit is unmarked although its sweep has begun."""
+
+    unmarks_sweeping = True
+
+
+class GcDisregardsAnyMark(Proto):
+    """The look disregards what another run marks meanwhile, although nobody has waited since."""
+
+    disregards_any_mark = True
+
+
+class GcDropsAllPins(Proto):
+    """A run that was taken over, and does not know yet, drops the pins of the one that took over."""
+
+    drops_all_pins = True
+
+
+class GcNeverNoticesTakeOver(Proto):
+    """A run that was taken over stands all the same: others pinned for the one that took over, and it does not know of them."""
+
+    checks_flag = False
+
+    def give_up(self, run: str) -> Steps:
+        return
+        yield
+
+
+class TagsLookOnce(Proto):
+    """Not a loss: the second look at the mark behind a tag does not matter as long as the gc waits."""
+
+    looks_again = False
+
+
+class GivesUpLandedFirst(Proto):
+    """Whether a commit landed is read before its branch."""
+
+    given_up_order = "landed branch"
 
 
 class SeedProto(Proto):
@@ -474,4 +532,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(GcWithoutPins, "gc | move of a reference-less staged entry", "UNSAFE"),
     Mutant(GcPinsEarly, "gc | move of a reference-less staged entry", "UNSAFE"),
     Mutant(GcKeepsReachable, "gc | copy from an unmarked commit | delete its branch", "UNSAFE"),
+    Mutant(GcDoesNotWait, "mark | mark and sweep | copy from it", "UNSAFE"),
+    Mutant(GcRechecksNothing, "gc | unmark; copy from it", "UNSAFE"),
+    Mutant(GcRechecksItsOwn, "mark and sweep | unmark under the mark before; copy from it", "UNSAFE"),
+    Mutant(GcRechecksAnyMark, "sweep | unmark; copy from it | mark by another run", "UNSAFE"),
+    Mutant(GcTakesBackSweeping, "gc | unmark; copy from it", "UNSAFE"),
+    Mutant(GcDisregardsAnyMark, "mark | mark and sweep of nothing | copy from it", "UNSAFE"),
+    Mutant(GcDropsAllPins, "mark of nothing | mark and sweep | move of a reference-less staged entry", "UNSAFE"),
+    Mutant(GcNeverNoticesTakeOver, "mark and sweep | mark and sweep | move of a reference-less staged entry", "UNSAFE"),
+    Mutant(TagsLookOnce, "gc | tag at an expired commit (crash)", HOLDS),
+    Mutant(GivesUpLandedFirst, "gc of what never landed | commit; upload; commit", "UNSAFE"),
 )

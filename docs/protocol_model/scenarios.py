@@ -3,7 +3,8 @@
     name of the scenario
         from STORE[, then CALL; CALL]
         LABEL: CALL; CALL | LABEL: CALL
-        crash LABELS, lossy LABELS, late LABELS, keeps LABELS, somewhere LABELS, zero grace, expired COMMIT, safety only
+        crash LABELS, lossy LABELS, late LABELS, keeps LABELS, somewhere LABELS, zero grace, expired COMMIT+COMMIT,
+        safety only
 
 A process is a label and the calls it makes, one after the other; a call is the name of a flow and its arguments, `path=address`
 or `branch,path,path` where an argument has parts. The last line is left out where there is nothing to say.
@@ -82,7 +83,7 @@ def scenario(group: str, name: str, origin: str, procs: str, options: str = "") 
         keeps=chosen.get("keeps", ""),
         somewhere=chosen.get("somewhere", ""),
         zero_grace="zero" in chosen,
-        expired=(chosen["expired"],) if "expired" in chosen else (),
+        expired=tuple(chosen["expired"].split("+")) if "expired" in chosen else (),
         safety_only="safety" in chosen,
     )
 

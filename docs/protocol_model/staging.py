@@ -263,8 +263,9 @@ class Staging(Retry):
         While a gc runs, the address is pinned first: the gc may have read the place this copy goes to, and not find any more the
         place it comes from.
         """
-        if self.pins and (yield ("get", ("gc",))):
-            yield ("set", ("pin", source.address), True)
+        run = (yield ("get", ("gc",))) if self.pins else None
+        if run is not None:
+            yield ("set", ("pin", run, source.address), True)
         return (yield from self.resolve(branch, path)) == source
 
     def copy_from_commit(self, commit: str, source_path: str, branch: str, path: str) -> Steps:

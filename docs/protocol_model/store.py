@@ -8,8 +8,10 @@ put P · rm P · blobs -> addresses · barrier (waits for the operations that ha
 ("b", branch)      Branch | Closed          ("c", commit)       Commit
 ("e", token, path) Entry | TOMB             ("l", commit)       landed
 ("r", address)     ("refs", {Ref}) | ISSUED | DEAD              ("x", commit)  marked by the gc
-("d", address)     due hint                 ("gc",) ("pin", address)           a gc run, and what it must keep
-("mc", commit)     its tokens               ("md", token)       deleted marker
+("d", address)     due hint                 ("gc",)             the gc run that marks now
+("mc", commit)     its tokens               ("g", run)          its record
+("md", token)      deleted marker           ("pin", run, address) what it must keep
+("tag", name)      commit
 ("~landed", commit) is the explorer's own note of what became a head; no flow reads it.
 """
 

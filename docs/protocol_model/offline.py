@@ -1,0 +1,266 @@
+"""The offline gc of committed history (rules 13 and 14): marking, unmark, sweep; any number of runs, at once and one after the other.
+
+A run is taken over by whoever comes next: the flag says whose turn it is, and who has lost it marks nothing. The grace window is
+not modelled: a sweep may begin as soon as the run is finished, or at any time after.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .background import Background
+from .calls import Do
+from .store import Branch, Entry, Steps, branch_of
+
+MARKING, STANDING, SWEEPING, SWEPT, ABANDONED = "marking", "standing", "sweeping", "swept", "abandoned"
+
+
+class Mark(NamedTuple):
+    """On a commit. `set_if` on it decides between who unmarks it and who sweeps it."""
+
+    run: str
+    state: str
+    """STANDING, SWEEPING or SWEPT."""
+
+
+class Run(NamedTuple):
+    state: str
+    commits: tuple[str, ...]
+    disregards: tuple[str, ...]
+    """Runs that stood when it began: it keeps what their commits name no more than what its own do."""
+    candidates: tuple[str, ...]
+
+
+class Offline(Background):
+    def gc(self, *expired: str) -> Steps:
+        """What runs every night: mark, then sweep whatever stands."""
+        known = yield ("scan", ("g",))
+        run = f"{self.me}gc{len(known)}"
+        return Do((("mark", run, *expired), ("sweep_all",)))
+
+    def gc_given_up(self) -> Steps:
+        """The same for commits that never landed and never will."""
+        known = yield ("scan", ("g",))
+        given_up = yield from self.given_up()
+        return Do((("mark", f"{self.me}gc{len(known)}", *given_up), ("sweep_all",)))
+
+    given_up_order = "branch landed"
+
+    def given_up(self) -> Steps:
+        """The branch is read before the landed mark: a commit whose tokens are not sealed any more can never be advanced to."""
+        found = []
+        for key in (yield ("scan", ("c",))):
+            record = yield ("get", key)
+            if not record.tokens:
+                continue
+            over = landed = False
+            for what in self.given_up_order.split():
+                if what == "branch":
+                    branch = yield ("open", ("b", branch_of(record.tokens[0])))
+                    over = branch is None or not {*record.tokens} <= {branch.token, *branch.sealed}
+                else:
+                    landed = (yield ("get", ("l", key[1]))) or (yield from self.landed(key[1], branch_of(record.tokens[0])))
+            if over and not landed:
+                found.append(key[1])
+        return found
+
+    # ---- marking
+
+    order = "blobs references staging heads commits pins"
+    waits_for_others = True
+    keeps_unreachable = True
+    checks_flag = True
+    disregards_any_mark = False
+
+    def mark(self, run: str, *expired: str) -> Steps:
+        """Flag, marks, wait, look. What the listing has and nothing names is the run's to delete, once it stands."""
+        held = yield ("get", ("gc",))
+        if held is not None:
+            yield from self.give_up(held)
+        if not (yield ("cas", ("gc",), held, run)):
+            return "busy"
+        disregards = yield from self.end_earlier()
+        fresh = []
+        for commit in expired:
+            if (yield ("get", ("x", commit))) is None:
+                fresh.append(commit)
+        expired = tuple(fresh)
+        record = Run(MARKING, expired, disregards, ())
+        if not (yield ("cas", ("g", run), None, record)):
+            return "busy"
+        for commit in expired:
+            yield ("cas", ("x", commit), None, Mark(run, STANDING))
+        if self.waits_for_others:
+            yield ("barrier",)
+        candidates = yield from self.look_around(run, disregards, expired)
+        if self.checks_flag and (yield ("get", ("gc",))) != run:
+            return "overtaken"
+        if not (yield ("cas", ("g", run), record, Run(STANDING, expired, disregards, candidates))):
+            return "overtaken"
+        yield ("cas", ("gc",), run, None)
+        for key in (yield ("scan", ("pin", run))):
+            yield ("del", key)
+        return "ok"
+
+    def give_up(self, run: str) -> Steps:
+        """A run that is taken over: it can never be finished, or even begin."""
+        record = yield ("get", ("g", run))
+        if record is None:
+            yield ("cas", ("g", run), None, Run(ABANDONED, (), (), ()))
+        elif record.state == MARKING:
+            yield ("cas", ("g", run), record, record._replace(state=ABANDONED))
+
+    drops_all_pins = False
+
+    def end_earlier(self) -> Steps:
+        """Clear what runs left that came to nothing; those that stand."""
+        over = set()
+        standing = []
+        for key in (yield ("scan", ("g",))):
+            yield from self.give_up(key[1])
+            record = yield ("get", key)
+            if record.state != MARKING:
+                over.add(key[1])
+            if record.state in (STANDING, SWEEPING):
+                standing.append(key[1])
+            if record.state == ABANDONED:
+                for commit in record.commits:
+                    yield ("cas", ("x", commit), Mark(key[1], STANDING), None)
+        for key in (yield ("scan", ("pin",))):
+            if key[1] in over or self.drops_all_pins:
+                yield ("del", key)
+        return tuple(standing)
+
+    def disregarded(self, mark: Mark | None, run: str, disregards: tuple[str, ...]) -> bool:
+        """Not a mark that another run makes meanwhile: nobody has waited for the operations that began before it."""
+        if mark is None:
+            return False
+        return self.disregards_any_mark or mark.state != STANDING or mark.run == run or mark.run in disregards
+
+    def look_around(self, run: str, disregards: tuple[str, ...], expired: tuple[str, ...]) -> Steps:
+        listing: tuple[str, ...] = ()
+        keep: set[str] = set()
+        for what in self.order.split():
+            if what == "blobs":
+                listing = yield ("blobs",)
+            elif what == "references":
+                keep.update(key[1] for key in (yield ("scan", ("r",))))
+            elif what == "staging":
+                for token in (yield ("scan", ("t",))):
+                    for key in (yield ("scan", ("e", token[1]))):
+                        entry = yield ("get", key)
+                        if isinstance(entry, Entry):
+                            keep.add(entry.address)
+            elif what == "heads":  # a head is active, marked or not
+                for commit in (yield from self.heads()):
+                    while commit:
+                        record = yield ("get", ("c", commit))
+                        keep.update(address for _, address in record.tree)
+                        commit = record.parents[0] if record.parents and not self.keeps_unreachable else None
+                        if commit in expired:
+                            break
+            elif what == "commits" and self.keeps_unreachable:
+                for key in (yield ("scan", ("c",))):
+                    if not self.disregarded((yield ("get", ("x", key[1]))), run, disregards):
+                        record = yield ("get", key)
+                        keep.update(address for _, address in record.tree)
+            elif what == "pins":
+                keep.update(key[2] for key in (yield ("scan", ("pin", run))))
+        return tuple(address for address in listing if address not in keep)
+
+    def heads(self) -> Steps:
+        """What branches and tags name."""
+        found = []
+        for key in (yield ("scan", ("b",))):
+            record = yield ("get", key)
+            if isinstance(record, Branch):
+                found.append(record.head)
+        for key in (yield ("scan", ("tag",))):
+            commit = yield ("get", key)
+            if commit:
+                found.append(commit)
+        return found
+
+    # ---- unmark, sweep
+
+    unmarks_sweeping = False
+
+    def unmark(self, commit: str) -> Steps:
+        while True:
+            mark = yield ("get", ("x", commit))
+            if mark is None:
+                return "409"
+            if mark.state != STANDING and not self.unmarks_sweeping:
+                return "410"
+            if (yield ("cas", ("x", commit), mark, None)):
+                return "ok"
+
+    def unmark_run(self, run: str) -> Steps:
+        record = yield ("get", ("g", run))
+        if record is None or record.state not in (MARKING, STANDING):
+            return "410"
+        if not (yield ("cas", ("g", run), record, record._replace(state=ABANDONED))):
+            return "409"
+        for commit in record.commits:
+            yield ("cas", ("x", commit), Mark(run, STANDING), None)
+        return "ok"
+
+    def sweep_all(self) -> Steps:
+        runs = yield ("scan", ("g",))
+        return Do(("sweep", key[1]) for key in runs)
+
+    rechecks = True
+    rechecks_older = True
+    rechecks_whose = True
+
+    def sweep(self, run: str) -> Steps:
+        """First no mark of this run can be taken back; then what is active again drops out; then the blobs go."""
+        record = yield ("get", ("g", run))
+        if record is None or record.state not in (STANDING, SWEEPING):
+            return
+        if record.state == STANDING:
+            sweeping = record._replace(state=SWEEPING)
+            if not (yield ("cas", ("g", run), record, sweeping)):
+                return
+            record = sweeping
+        heads = yield from self.heads()
+        for commit in record.commits:
+            yield ("cas", ("x", commit), Mark(run, STANDING), None if commit in heads else Mark(run, SWEEPING))
+        dropped: set[str] = set()
+        for marked_by in (run, *record.disregards) if self.rechecks_older else (run,):
+            other = record if marked_by == run else (yield ("get", ("g", marked_by)))
+            for commit in other.commits if self.rechecks else ():
+                mark = yield ("get", ("x", commit))
+                gone = mark is not None and mark.state != STANDING and mark.run == marked_by
+                if not (gone or (mark is not None and not self.rechecks_whose)):
+                    tree = yield ("get", ("c", commit))
+                    dropped.update(address for _, address in tree.tree)
+        for address in record.candidates:
+            if address not in dropped:
+                yield ("rm", address)
+        for commit in record.commits:
+            yield ("cas", ("x", commit), Mark(run, SWEEPING), Mark(run, SWEPT))
+        yield ("cas", ("g", run), record, record._replace(state=SWEPT))
+
+    # ---- tags: heads that never move
+
+    looks_again = True
+
+    def create_tag(self, tag: str, commit: str) -> Steps:
+        tree = yield from self.named(commit)
+        if isinstance(tree, str):
+            return tree
+        if not (yield ("cas", ("tag", tag), None, commit)):
+            return "409"
+        if self.looks_again and (yield ("get", ("x", commit))):
+            yield ("del", ("tag", tag))
+            return "410"
+        return "ok"
+
+    def delete_tag(self, tag: str) -> Steps:
+        yield ("del", ("tag", tag))
+        return "ok"
+
+
+class Proto(Offline):
+    """The protocol, whole."""
