@@ -216,11 +216,9 @@ def _path_rows(rules: Rules) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = [{"paths": f"{hold.prefix}*", "rule": "legal hold", "days": None} for hold in held]
     for rule in rules.path_rules:
         kinds = {"all": rule.expiration.all, "noncurrent": rule.expiration.noncurrent, "uncommitted": rule.expiration.uncommitted}
-        rows += [
-            {"paths": f"{rule.filter.prefix}*", "rule": kind, "days": period.total_days}
-            for kind, period in kinds.items()
-            if period is not None
-        ]
+        for kind, period in kinds.items():
+            if period is not None:
+                rows.append({"paths": f"{rule.filter.prefix}*", "rule": kind, "days": period.total_days})
     return rows
 
 

@@ -25,6 +25,8 @@ from refstore.retention.rules import DAY_MS, Periods, Rules
 
 FOREVER_MS: Final = 2**63 - 1
 """A time that does not come, as long as nothing changes."""
+_NO_BRANCH: Final = 2**31 - 1
+"""The holder of a dangling line's period; sorts behind every branch."""
 
 
 class Why(IntEnum):
@@ -103,7 +105,8 @@ def lives(history: History, refs: Refs, rules: Rules, now_ms: int, *, most_days:
     periods = Periods(rules)
     period = array("q", [-1]) * count
     """The longest period among the branches that it is on; -1: it is on none, and no dangling line was met below it."""
-    holder = array("i", [NONE]) * count
+    holder = array("i", [_NO_BRANCH]) * count
+    """Whose that is; of several branches with one period the first by name, so that it is the same however commits were read."""
     keep = array("i", [0]) * count
     on_branch, landed = bytearray(count), bytearray(history.landed)
     expires = array("q", [-FOREVER_MS]) * count
@@ -152,8 +155,11 @@ def lives(history: History, refs: Refs, rules: Rules, now_ms: int, *, most_days:
                 on_branch[parent] |= on_branch[me]
                 keep[parent] = max(keep[parent], keep[me] - 1)
                 until = _after(max(created[me], created[parent]), period[me])
-                _longer(expires, why, held_by, parent, until, Why.DANGLING if holder[me] == NONE else Why.BRANCH, holder[me])
-                if period[me] > period[parent]:
+                if holder[me] == _NO_BRANCH:
+                    _longer(expires, why, held_by, parent, until, Why.DANGLING, NONE)
+                else:
+                    _longer(expires, why, held_by, parent, until, Why.BRANCH, holder[me])
+                if period[me] > period[parent] or (period[me] == period[parent] and holder[me] < holder[parent]):
                     period[parent], holder[parent] = period[me], holder[me]
         if parent >= 0:
             waiting[parent] -= 1

@@ -1,0 +1,309 @@
+"""Active commits against a slow and obvious oracle, over random histories: merges, deleted branches, equal dates, clocks that go back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, SupportsIndex
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refstore.ids import CommitId
+from refstore.retention import explaining
+from refstore.retention.active import FOREVER_MS, Lives, Refs, State, Why, lives
+from refstore.retention.history import NONE, CommitRow, History
+from refstore.retention.paths import Keeps, plan
+from refstore.retention.rules import DAY_MS, BranchRule, Expiration, LegalHold, PathRule, Period, Periods, Pins, Rules
+
+FOREVER_DAYS = 10**9
+LAST_DAY = 40
+"""By then everything that expires has: dates, periods and the question are within a dozen days of 0."""
+
+
+class Case(NamedTuple):
+    rows: list[CommitRow]
+    refs: Refs
+    rules: Rules
+    day: int
+
+    @property
+    def history(self) -> History:
+        return History.of(self.rows)
+
+    def lives(self, day: int | None = None) -> Lives:
+        return lives(self.history, self.refs, self.rules, (self.day if day is None else day) * DAY_MS)
+
+
+def name_of(number: int) -> CommitId:
+    return CommitId(f"{number:064x}")
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    rows: list[CommitRow] = []
+    for number in range(draw(st.integers(1, 12))):
+        parents = draw(st.lists(st.integers(0, number - 1), unique=True, max_size=3)) if number else []
+        rows.append(CommitRow(name_of(number), [name_of(parent) for parent in parents], draw(st.integers(0, 9)) * DAY_MS))
+    for number in range(draw(st.integers(0, 2))):  # on their way, or given up: on top of what has landed
+        parent = draw(st.integers(0, len(rows) - 1))
+        rows.append(CommitRow(name_of(100 + number), [rows[parent].id], draw(st.integers(0, 9)) * DAY_MS, False))
+    landed = [row.id for row in rows if row.landed]
+    heads = draw(st.dictionaries(st.sampled_from(["main", "dev", "dev-2", "try"]), st.sampled_from(landed), max_size=4))
+    tags = draw(st.dictionaries(st.sampled_from(["v1", "w1"]), st.sampled_from(landed), max_size=2))
+    days = st.integers(0, 9)
+    rules = Rules(
+        default_retention_days=draw(st.none() | days),
+        branches=tuple(BranchRule(name, draw(days)) for name in draw(st.lists(st.sampled_from(["main", "dev", "dev*"]), unique=True))),
+        keep_last=draw(st.integers(0, 3)),
+        pins=Pins(
+            tags=draw(st.sampled_from((True, False, ("v*",)))),
+            commits=tuple(draw(st.lists(st.sampled_from(landed), unique=True, max_size=1))),
+        ),
+    )
+    order = draw(st.permutations(rows))
+    return Case(list(order), Refs(heads, tags), rules, draw(st.integers(0, 12)))
+
+
+@dataclass
+class Oracle:
+    """Every branch and every dangling commit by itself: its line is walked, and each commit on it asked until when it was HEAD."""
+
+    case: Case
+
+    def __post_init__(self) -> None:
+        self.by_id = {row.id: row for row in self.case.rows}
+
+    def line(self, head: CommitId) -> list[CommitId]:
+        found = [head]
+        while self.by_id[found[-1]].parents:
+            found.append(self.by_id[found[-1]].parents[0])
+        return found
+
+    def day(self, commit: CommitId) -> int:
+        return self.by_id[commit].created_ms // DAY_MS
+
+    def until(self, *, most_days: int | None = None) -> dict[CommitId, int]:
+        """The day on which each expires; FOREVER_DAYS: none; without those that never landed."""
+        rules, refs = self.case.rules, self.case.refs
+        lines = {branch: self.line(head) for branch, head in refs.heads.items()}
+        on_branch = {commit for line in lines.values() for commit in line}
+        landed = {commit for row in self.case.rows if row.landed for commit in self.line(row.id)}
+        found = dict.fromkeys(landed, -FOREVER_DAYS)
+
+        def claim(commit: CommitId, until: int) -> None:
+            found[commit] = max(found[commit], until)
+
+        def walk(line: list[CommitId], days: int | None, first_left: int) -> None:
+            period = min(FOREVER_DAYS if days is None else days, FOREVER_DAYS if most_days is None else most_days)
+            for at, commit in enumerate(line):
+                left = first_left if at == 0 else max(self.day(commit), self.day(line[at - 1]))
+                claim(commit, FOREVER_DAYS if FOREVER_DAYS in (period, left) else left + period)
+
+        for branch, line in lines.items():
+            walk(line, Periods(rules).of(branch).days, FOREVER_DAYS)
+            for commit in line[: rules.keep_last]:
+                claim(commit, FOREVER_DAYS)
+        for commit in landed - on_branch:
+            walk(self.line(commit), rules.default_retention_days, self.day(commit))  # the dummy child has its date
+        for tag, commit in refs.tags.items():
+            if rules.pins.tags is True or (rules.pins.tags and tag.startswith("v")):
+                claim(commit, FOREVER_DAYS)
+        for commit in rules.pins.commits:
+            claim(CommitId(commit), FOREVER_DAYS)
+        return found
+
+
+def days_of(found: Lives) -> dict[CommitId, int]:
+    return {
+        commit: FOREVER_DAYS if found.expires_ms[number] == FOREVER_MS else found.expires_ms[number] // DAY_MS
+        for commit, number in found.history.numbers.items()
+        if found.why[number] != Why.NOTHING
+    }
+
+
+@settings(deadline=None, max_examples=1000)
+@given(cases())
+def test_every_commit_expires_when_the_oracle_says(case: Case) -> None:
+    assert days_of(case.lives()) == Oracle(case).until()
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases(), st.integers(0, 5))
+def test_so_it_does_when_periods_are_capped(case: Case, most_days: int) -> None:
+    found = lives(case.history, case.refs, case.rules, case.day * DAY_MS, most_days=most_days)
+    assert days_of(found) == Oracle(case).until(most_days=most_days)
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases())
+def test_a_commit_is_active_until_the_day_that_was_foretold(case: Case) -> None:
+    foretold = days_of(case.lives())
+    for day in range(0, LAST_DAY, 3):
+        active = set(case.lives(day).commits(State.ACTIVE))
+        assert active == {commit for commit, until in foretold.items() if until > day}
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases())
+def test_a_head_is_active_and_so_is_every_commit_that_was_one_within_the_period(case: Case) -> None:
+    """Day by day, for dates that do not lie in the future: the words of the definition, on each branch by itself."""
+    oracle, active = Oracle(case), set(case.lives().commits(State.ACTIVE))
+    for branch, head in case.refs.heads.items():
+        days, line = Periods(case.rules).of(branch).days, oracle.line(head)
+        assert head in active
+        for left, commit in pairwise(line):
+            made, gone = sorted((oracle.day(commit), oracle.day(left)))
+            was_head = range(made, gone + 1)
+            if days is None or any(case.day - days < day <= case.day for day in was_head):
+                assert commit in active
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases())
+def test_what_never_landed_holds_nothing_and_is_not_expired(case: Case) -> None:
+    with_them, without = case.lives(), case._replace(rows=[row for row in case.rows if row.landed]).lives()
+    assert days_of(with_them) == days_of(without)
+    never = {row.id for row in case.rows if not row.landed}
+    assert set(with_them.commits(State.UNLANDED)) == never
+    assert not set(with_them.commits(State.EXPIRED)) & never
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases(), st.randoms())
+def test_the_order_in_which_commits_are_read_does_not_matter(case: Case, rng: random.Random) -> None:
+    shuffled = case.rows[:]
+    rng.shuffle(shuffled)
+    one, other = case.lives(), case._replace(rows=shuffled).lives()
+
+    def told(found: Lives) -> dict[CommitId, tuple[int, int, int]]:
+        numbers = found.history.numbers
+        return {commit: (found.expires_ms[at], found.why[at], found.holder[at]) for commit, at in numbers.items()}
+
+    assert told(one) == told(other)
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases())
+def test_the_reasons_of_a_commit_begin_with_the_one_that_lasts(case: Case) -> None:
+    found = case.lives()
+    for commit, number in found.history.numbers.items():
+        reasons = explaining.reasons(found, case.refs, case.rules, commit)
+        if found.why[number] == Why.NOTHING:
+            assert reasons == []
+        else:
+            assert reasons[0].until_ms == found.expires_ms[number]
+            assert reasons[0].why == found.why[number]
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases())
+def test_lines_and_totals_count_what_is_there(case: Case) -> None:
+    found, oracle = case.lives(), Oracle(case)
+    until = oracle.until()
+    for line in explaining.lines(found, case.refs, case.rules):
+        commits = oracle.line(case.refs.heads[line.branch])
+        active = [commit for commit in commits if until[commit] > case.day]
+        coming = [until[commit] * DAY_MS for commit in active if until[commit] != FOREVER_DAYS]
+        assert (line.commits, line.active, line.expired) == (len(commits), len(active), len(commits) - len(active))
+        assert line.next_expires_ms == min(coming, default=None)
+    totals = explaining.totals(found)
+    assert totals.active == sum(day > case.day for day in until.values())
+    assert totals.active + totals.expired + totals.unlanded == totals.commits == len(case.rows)
+    on_branch = {commit for head in case.refs.heads.values() for commit in oracle.line(head)}
+    assert totals.dangling == len(set(until) - on_branch)
+
+
+@settings(deadline=None, max_examples=250)
+@given(cases(), st.data())
+def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject) -> None:
+    days = st.none() | st.integers(1, 5).map(lambda days: Period(days=days))
+    prefixes = data.draw(st.lists(st.sampled_from(["", "a", "a/b", "c"]), unique=True))
+    case = case._replace(
+        rules=msgspec.structs.replace(
+            case.rules,
+            rules=tuple(PathRule(Expiration(data.draw(days), data.draw(days), Period(days=1))) for _ in prefixes),
+            legal_holds=tuple(LegalHold(prefix) for prefix in data.draw(st.lists(st.sampled_from(["a", "a/b/c", "d"]), unique=True))),
+            allow_deletion_from_latest_view=data.draw(st.booleans()),
+        )
+    )
+    rules = case.rules
+    rules = msgspec.structs.replace(
+        rules, rules=tuple(PathRule(rule.expiration, type(rule.filter)(prefix)) for rule, prefix in zip(rules.rules, prefixes, strict=True))
+    )
+    made = plan(case.history, case.refs, rules, case.day * DAY_MS)
+    path, made_day = data.draw(st.sampled_from(["x", "a", "a/b", "a/b/c", "a/bc", "c", "d/e"])), data.draw(st.integers(0, 12))
+
+    oracle = Oracle(case)
+    general = oracle.until()
+    own = max((rule for rule in rules.rules if path.startswith(rule.filter.prefix)), key=lambda rule: len(rule.filter.prefix), default=None)
+    held = any(path.startswith(hold.prefix) for hold in rules.legal_holds)
+    heads = set(case.refs.heads.values())
+    forever = {
+        commit for commit, until in Oracle(case._replace(refs=Refs({}, case.refs.tags))).until(most_days=0).items() if until == FOREVER_DAYS
+    }
+    forever |= {commit for head in heads for commit in oracle.line(head)[: rules.keep_last]}
+    for commit, until in general.items():
+        expected = until > case.day
+        if expected and own is not None:
+            if own.expiration.noncurrent is not None:
+                expected = oracle.until(most_days=own.expiration.noncurrent.total_days)[commit] > case.day
+            if own.expiration.all is not None and commit not in forever and (commit not in heads or rules.allow_deletion_from_latest_view):
+                expected = expected and made_day >= case.day - own.expiration.all.total_days
+        assert made.keeps(made.lives.history.numbers[commit], path, made_day * DAY_MS) == (expected or held)
+    partly = dict(made.partly())
+    for commit, number in made.lives.history.numbers.items():
+        less = any(each.keeps[number] != Keeps.ALL for each in made.classes if not each.held)
+        assert (commit in partly) == (less and made.lives.state(number) == State.ACTIVE)
+
+
+class Counted(Sequence[int]):
+    """An array that counts how often it is asked."""
+
+    def __init__(self, values: Sequence[int]) -> None:
+        self._values = values
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, at: SupportsIndex | slice) -> int:  # type: ignore[override]  # no slices are asked for
+        self.asked += 1
+        return self._values[at]  # type: ignore[index]
+
+
+def steps(commits: int, branches: int) -> int:
+    """What `lives` reads of a history of so many commits that all branches share but for their heads."""
+    rows = [CommitRow(name_of(at), [name_of(at - 1)] if at else [], at * DAY_MS) for at in range(commits)]
+    heads = {f"b{at}": name_of(commits + at) for at in range(branches)}
+    rows += [CommitRow(head, [name_of(commits - 1)], commits * DAY_MS) for head in heads.values()]
+    history = History.of(rows)
+    first, created = Counted(history.first_parents), Counted(history.created_ms)
+    rules = Rules(default_retention_days=1, keep_last=5)
+    lives(History(history.numbers, first, created, history.landed), Refs(heads, {}), rules, commits * DAY_MS)
+    return first.asked + created.asked
+
+
+def test_the_work_grows_with_commits_and_not_with_branches_times_commits() -> None:
+    assert steps(2000, 1) < 2.1 * steps(1000, 1)
+    assert steps(1000, 1000) < 2.1 * steps(1000, 1)
+
+
+def test_a_root_has_no_parent() -> None:
+    assert History.of([CommitRow(name_of(0), [], 0)]).first_parents[0] == NONE
+
+
+@pytest.mark.parametrize("kind", list(Why))
+def test_every_reason_is_met(kind: Why) -> None:
+    """What the tests above rest on: their histories have each of them."""
+    rng, seen = random.Random(1), set[int]()
+    for _ in range(200):
+        rows = [CommitRow(name_of(at), [name_of(rng.randrange(at))] if at else [], rng.randrange(9) * DAY_MS, at < 6) for at in range(8)]
+        refs = Refs({"main": name_of(rng.randrange(6))}, {"v1": name_of(rng.randrange(6))})
+        rules = Rules(default_retention_days=3, keep_last=2, pins=Pins(commits=(name_of(rng.randrange(6)),)))
+        seen |= set(lives(History.of(rows), refs, rules, 9 * DAY_MS).why)
+    assert kind in seen
