@@ -1,0 +1,105 @@
+"""Packets: how addresses travel through Spark. A row is some thousands of them, already in their bucket.
+
+    bucket   where it goes; the partition of the next step
+    side     what it says of its addresses (`Side`)
+    rows     how many
+    body     their keys as they lie in memory; or, for what is read at the other end, JSON that says what to read
+
+So a shuffle of a billion addresses moves some million rows of eight bytes an address, and the JVM never looks into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from offline_gc.addresses import Cuts, Keys, keys_of, split
+from offline_gc.arrow import pa
+
+SCHEMA: Final = "bucket int, side int, rows long, body binary"
+_ARROW: Final = pa.schema([("bucket", pa.int32()), ("side", pa.int32()), ("rows", pa.int64()), ("body", pa.binary())])
+_COLUMNS: Final = ("bucket", "side", "rows", "body")
+
+ROWS_MAX: Final = 1 << 20
+"""Addresses that a task gathers before it sends them: a few MB, and packets that are worth their row."""
+
+
+class Side(IntEnum):
+    KEPT = 0
+    """Keys of what is named."""
+    EXPIRED = 1
+    """Keys of what marked commits name: why something may go. It says nothing for or against its going."""
+    PENDING = 2
+    """Keys of what an earlier mark is going to sweep."""
+    LISTED = 3
+    """A stretch of the listing."""
+    READ = 4
+    """Ranges and listings of added addresses to be read."""
+
+
+class Packet(NamedTuple):
+    bucket: int
+    side: Side
+    rows: int
+    body: bytes
+
+    @classmethod
+    def telling(cls, bucket: int, side: Side, what: object, rows: int = 1) -> Packet:
+        return cls(bucket, side, rows, msgspec.msgpack.encode(what))
+
+    @property
+    def keys(self) -> Keys:
+        return np.frombuffer(self.body, np.uint64)
+
+
+def received(batches: Iterable[Any]) -> Iterator[Packet]:
+    """The packets of a task's input."""
+    for batch in batches:
+        buckets, sides, rows = (batch.column(name).to_pylist() for name in _COLUMNS[:3])
+        bodies = batch.column("body")
+        for number, (bucket, side, count) in enumerate(zip(buckets, sides, rows, strict=True)):
+            yield Packet(bucket, Side(side), count, bodies[number].as_py())
+
+
+def sent(packets: Iterable[Packet]) -> Iterator[Any]:
+    """Packets as a task's output, one batch each: they are large."""
+    for packet in packets:
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([packet.bucket], pa.int32()),
+                pa.array([int(packet.side)], pa.int32()),
+                pa.array([packet.rows], pa.int64()),
+                pa.array([packet.body], pa.binary()),
+            ],
+            schema=_ARROW,
+        )
+
+
+class Gathering:
+    """Keys on their way into packets: gathered until there are many, then split by bucket."""
+
+    def __init__(self, cuts: Cuts, seed: int) -> None:
+        self._cuts = cuts
+        self._seed = seed
+        self._waiting: dict[Side, list[Any]] = {}
+        self._rows = 0
+
+    def add(self, side: Side, addresses: Any) -> Iterator[Packet]:
+        """`addresses`: an Arrow array of strings."""
+        if len(addresses):
+            self._waiting.setdefault(side, []).append(addresses)
+            self._rows += len(addresses)
+            if self._rows >= ROWS_MAX:
+                yield from self.flush()
+
+    def flush(self) -> Iterator[Packet]:
+        for side, parts in self._waiting.items():
+            together = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
+            for bucket, keys in split(self._cuts.buckets_of(together), keys_of(together, self._seed)):
+                yield Packet(bucket, side, len(keys), keys.tobytes())
+        self._waiting.clear()
+        self._rows = 0

@@ -1,0 +1,120 @@
+"""Where a run keeps its files, in the repository's own namespace, and which objects of a namespace are whose.
+
+    _refstore/gc/<mark id>/listing/<number>.parquet    what the store listed: a stretch of addresses in order
+    _refstore/gc/<mark id>/kept/<number>.parquet       what the KV names
+    _refstore/gc/<mark id>/mark/<bucket>.parquet       what is to go: address, size, time, kind, reason
+    _refstore/gc/<mark id>/sweep/<bucket>.parquet      what became of each, as the store confirmed it
+    _refstore/gc/<mark id>/*.json, report.html         counts, for machines and for people
+    _refstore/gc/cache/...                             what ranges name, for the next run
+
+They are read and written by refstore's own drivers, by the driver and the executors alike: a run needs no other storage. A file is
+written whole or not at all, and a step that is done again writes the same names again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from io import BytesIO
+from typing import Any, Final
+
+import msgspec
+
+from offline_gc.arrow import pa, pq
+from refstore.commits import names
+from refstore.errors import Corrupt, ObjectNotFound
+from refstore.ids import OWN_ADDRESS_PATTERN, Address, is_own
+from refstore.objects import open_objects
+from refstore.objects.base import ObjectStore
+
+ROOT: Final = "_refstore/gc/"
+PRIVATE: Final = "_refstore/"
+DATA: Final = "data/"
+
+__all__ = ["DATA", "OWN_ADDRESS_PATTERN", "PRIVATE", "ROOT", "Kind", "Work", "kind_of", "read_json", "store_at", "write_json"]
+
+
+class Kind(IntEnum):
+    """What an object of a namespace is. Appended to only: it stands in files."""
+
+    DATA = 0
+    RANGE = 1
+    METARANGE = 2
+    ADDED = 3
+    FOREIGN = 4
+    """Nothing that refstore writes, and nothing that it can name."""
+    OURS = 5
+    """Journals, reports, the namespace's own object: never listed for deletion."""
+
+
+_FOLDERS: Final = ((names.RANGES, Kind.RANGE), (names.METARANGES, Kind.METARANGE), (names.ADDED, Kind.ADDED))
+
+
+def kind_of(key: str) -> Kind:
+    if key.startswith(DATA):
+        return Kind.DATA if is_own(Address(key)) else Kind.FOREIGN
+    for folder, kind in _FOLDERS:
+        if key.startswith(folder):
+            return kind if names.id_of_key(key) else Kind.FOREIGN
+    return Kind.OURS if key.startswith(PRIVATE) else Kind.FOREIGN
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What every task of a run is told."""
+
+    url: str
+    """Of the namespace."""
+    mark_id: str
+    seed: int
+    """Of the addresses' keys: another one in each run."""
+
+    def place(self, folder: str, number: int) -> str:
+        return f"{ROOT}{self.mark_id}/{folder}/{number:06d}.parquet"
+
+    def file(self, name: str) -> str:
+        return f"{ROOT}{self.mark_id}/{name}"
+
+
+_stores: dict[str, ObjectStore] = {}
+
+
+def store_at(url: str) -> ObjectStore:
+    """The namespace's store, opened once in each process: a worker goes through many tasks."""
+    found = _stores.get(url)
+    if found is None:
+        found = _stores[url] = open_objects(url)
+    return found
+
+
+# ---- files
+
+
+def write_table(store: ObjectStore, key: str, table: Any) -> int:
+    """Write a Parquet file; its size in bytes."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="lz4", use_dictionary=["reason", "outcome", "why"], write_statistics=False)
+    body: bytes = sink.getvalue().to_pybytes()
+    store.put(key, body)
+    return len(body)
+
+
+def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = None) -> Any:
+    """Raises Corrupt: it is not there, or not Parquet. What a run has written for itself must be there to the last file."""
+    try:
+        return pq.read_table(BytesIO(store.read(key)), columns=columns, use_threads=False)
+    except ObjectNotFound as error:
+        raise Corrupt(f"{key} is not in {store.url}; the run that wrote it cannot be trusted, mark again") from error
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(f"{key} in {store.url} is not the Parquet that was written ({error}); mark again") from error
+
+
+def write_json(store: ObjectStore, key: str, value: object) -> None:
+    store.put(key, msgspec.json.format(msgspec.json.encode(value), indent=1))
+
+
+def read_json(store: ObjectStore, key: str) -> Any:
+    """Raises ObjectNotFound, Corrupt."""
+    try:
+        return msgspec.json.decode(store.read(key))
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{key} in {store.url} is not the JSON that was written ({error}); mark again") from error
