@@ -1,5 +1,10 @@
-"""The HTTP API: reserved, nothing is here yet.
+"""The HTTP API: `create_app(settings)`, a FastAPI application over `refstore.repository` that real lakeFS clients can drive.
 
-What will be: `create_app(settings)`, which returns a FastAPI application over `refstore.repository`, with handlers of two or three
-lines, models of requests and answers, and one table from the error tree to HTTP. `fastapi` is imported in this package only.
+Paths, operation ids, parameters, bodies and status codes under `/api/v1` are lakeFS's; where it has no word for what refstore does,
+our own routes stand beside them in the same style. Handlers are a few lines; `errors.py` is the one table from the error tree
+to HTTP. `fastapi` is imported in this package only.
 """
+
+from api.app import create_app
+
+__all__ = ["create_app"]

@@ -112,9 +112,13 @@ def any_there(kv: KV) -> bool:
 
 def _checked(id_: str, secret: str) -> str:
     if not _ID.fullmatch(id_):
-        raise InvalidName(f"{id_[:80]!r} is not an access key id; use 3 to 128 letters, digits and '_ . -', starting with a letter or digit")
+        raise InvalidName(
+            f"{id_[:80]!r} is not an access key id; use 3 to 128 letters, digits and '_ . -', starting with a letter or digit"
+        )
     if len(secret) < SECRET_CHARACTERS_MIN:
-        raise Invalid(f"the secret of access key {id_!r} has {len(secret)} characters; it needs at least {SECRET_CHARACTERS_MIN}, at random")
+        raise Invalid(
+            f"the secret of access key {id_!r} has {len(secret)} characters; it needs at least {SECRET_CHARACTERS_MIN}, at random"
+        )
     return secret
 
 

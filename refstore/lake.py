@@ -6,7 +6,7 @@ have, contain or lie in: what one repository's reaper or offline job deletes can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +19,7 @@ from refstore.commits import graph
 from refstore.commits.trees import Trees
 from refstore.context import Context
 from refstore.errors import AlreadyExists, Conflict, Contention, InvalidSettings, ObjectNotFound, RepositoryNotFound
-from refstore.flows import branching
+from refstore.flows import branching, retaining
 from refstore.ids import Ids, RandomIds, RepositoryId, RepositoryName
 from refstore.issuance import Issuer, SigningKey, keys_of
 from refstore.kv import open_kv
@@ -51,6 +51,7 @@ class Lake:
     signing_keys: Sequence[SigningKey] = ()
     open_store: Callable[[str], ObjectStore] = open_objects
     _issuer: Issuer | None = None
+    _keys: Sequence[SigningKey] = ()
     _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
 
     @classmethod
@@ -133,10 +134,26 @@ class Lake:
         for name, value in self.kv.scan_all(keys.REPOSITORIES, prefix=prefix, after=after):
             yield ids.repository_name(name), decode(value, RepositoryRecord)
 
+    def set_metadata(self, name: str, *, put: Mapping[str, str] | None = None, remove: Iterable[str] = ()) -> RepositoryRecord:
+        """Change a repository's metadata. Raises RepositoryNotFound, Contention."""
+        checked = ids.repository_name(name)
+        key = keys.repository(checked)
+        gone = set(remove)
+        for _ in range(_ATTEMPTS):
+            raw = self.kv.get(key)
+            record = maybe(raw, RepositoryRecord)
+            if record is None or record.closed_ms:
+                raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
+            metadata = {name: value for name, value in {**record.metadata, **(put or {})}.items() if name not in gone}
+            changed = msgspec.structs.replace(record, metadata=metadata)
+            if metadata == record.metadata or self.kv.set_if(key, raw, encode(changed)):
+                return changed
+        raise Contention(f"others kept changing repository {name!r}; make the same call again")
+
     def delete_repository(self, name: str) -> None:
         """Delete a repository: what was never committed is reaped; what was committed is the offline job's to delete.
 
-        The name is free again when the reaper has drained the repository. Raises RepositoryNotFound.
+        The name is free again when the reaper has drained the repository. Raises RepositoryNotFound, Conflict (legal holds).
         """
         checked = ids.repository_name(name)
         key = keys.repository(checked)
@@ -149,6 +166,7 @@ class Lake:
                     return  # our own write, or another's, got there
                 raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
             first = record.id
+            retaining.check_no_holds(self._context(checked, record))
             if self.kv.set_if(key, raw, encode(msgspec.structs.replace(record, closed_ms=max(1, self.clock.now_ms())))):
                 branching.close_all(self._context(checked, record), REPOSITORY_DELETED)
                 return
@@ -158,12 +176,18 @@ class Lake:
         """For the reaper and the offline job, which also work on repositories that are deleted."""
         return self._context(name, record)
 
+    def signing(self) -> Sequence[SigningKey]:
+        """The keys that tokens are signed with: the first signs, all verify. Those that were configured, or one that the KV keeps."""
+        if not self._keys:
+            self._keys = keys_of(self.kv, self.signing_keys)
+        return self._keys
+
     def _context(self, name: RepositoryName, record: RepositoryRecord) -> Context:
         objects = self._stores.get(record.namespace)
         if objects is None:
             objects = self._stores[record.namespace] = self.open_store(record.namespace)
         if self._issuer is None:
-            self._issuer = Issuer(keys_of(self.kv, self.signing_keys), self.clock)
+            self._issuer = Issuer(self.signing(), self.clock)
         grace = self.safety.grace_seconds if record.grace_seconds < 0 else float(record.grace_seconds)
         trees = Trees(objects, self.ids, self.clock)
         return Context(record.id, name, self.kv, objects, trees, self._issuer, self.clock, self.ids, self.safety, grace)

@@ -90,9 +90,13 @@ class Repository:
         metadata: dict[str, str] | None = None,
         content_type: str = "",
         mtime_ms: int | None = None,
+        if_absent: bool = False,
     ) -> Entry:
-        """Upload one object; what stood at the path under the same staging token is released at once."""
-        item = Upload(path=path, body=body, metadata=metadata or {}, content_type=content_type, mtime_ms=mtime_ms)
+        """Upload one object; what stood at the path under the same staging token is released at once.
+
+        `if_absent`: raises AlreadyExists where something is at the path, and leaves it.
+        """
+        item = Upload(path=path, body=body, metadata=metadata or {}, content_type=content_type, mtime_ms=mtime_ms, if_absent=if_absent)
         return self._upload_batch(branch, [item])[0]
 
     def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[Entry]:

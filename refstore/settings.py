@@ -84,6 +84,45 @@ class ReaperSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """The HTTP service."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    """Processes that answer; each holds its own connections."""
+    threads: int = 32
+    """Requests of one process that may wait for a store at a time."""
+    public_url: str = ""
+    """How clients reach the service, for URLs that it hands out; left out: as the request named it."""
+    upload_bytes_max: int = 5 << 40
+    """The largest object, as S3 has it."""
+    body_bytes_max: int = 8 << 20
+    """The largest request that is not an object."""
+    upload_idle_seconds: float = 60.0
+    """An upload that sends nothing for so long is given up."""
+    presign_seconds: int = 900
+    """How long a signed URL reads an object."""
+    login_seconds: int = 86_400
+    """How long a bearer token is good."""
+    key_seconds: float = 5.0
+    """How long a process goes on taking an access key that it has seen, before it looks again: a revoked key lives so long."""
+
+    def __post_init__(self) -> None:
+        _within("api.port", self.port, 0, 65_535)
+        _within("api.workers", self.workers, 1, 256)
+        _within("api.threads", self.threads, 1, 1024)
+        if self.public_url and not re.fullmatch(r"https?://[^\s?#]+", self.public_url):
+            raise InvalidSettings(f"api.public_url is {self.public_url!r}; it must be a URL such as https://lake.example.org")
+        _within("api.upload_bytes_max", self.upload_bytes_max, 1, 5 << 40)
+        _within("api.body_bytes_max", self.body_bytes_max, 1 << 10, 1 << 30)
+        _within("api.upload_idle_seconds", self.upload_idle_seconds, 0.1, 3600)
+        _within("api.presign_seconds", self.presign_seconds, 1, 7 * 86_400)
+        _within("api.login_seconds", self.login_seconds, 60, 30 * 86_400)
+        _within("api.key_seconds", self.key_seconds, 0, 3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "console", "json"] = "auto"
@@ -100,6 +139,7 @@ class Settings:
     """`kid:secret` each. The first signs issued addresses, all of them verify. None: one is made and kept in the KV."""
     safety: Safety = field(default_factory=Safety)
     reaper: ReaperSettings = field(default_factory=ReaperSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
     def __post_init__(self) -> None:
@@ -202,7 +242,7 @@ class Setting(NamedTuple):
 def _table(section: type, prefix: str = "") -> Iterator[Setting]:
     hints = get_type_hints(section)
     for entry in cast(Iterable[Field[object]], fields(section)):
-        if hints[entry.name] in (Safety, ReaperSettings, LogSettings):
+        if hints[entry.name] in (Safety, ReaperSettings, ApiSettings, LogSettings):
             yield from _table(hints[entry.name], f"{entry.name}.")
         else:
             yield Setting(prefix + entry.name, hints[entry.name], None if entry.default is MISSING else entry.default)
@@ -363,6 +403,7 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
         return Settings(
             safety=Safety(**section("safety")),  # type: ignore[arg-type]  # _convert gave every value its field's type
             reaper=ReaperSettings(**section("reaper")),  # type: ignore[arg-type]  # likewise
+            api=ApiSettings(**section("api")),  # type: ignore[arg-type]  # likewise
             log=LogSettings(**section("log")),  # type: ignore[arg-type]  # likewise
             **{name: value for name, value in values.items() if "." not in name},  # type: ignore[arg-type]  # likewise
         )

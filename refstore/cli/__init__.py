@@ -59,6 +59,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "retention": Command("refstore.cli.retention", "Set and explain how long what was committed stays."),
     "reaper": Command("refstore.cli.reaper", "Delete what nobody names any more; status and resume below it."),
     "why": Command("refstore.cli.reaper", "Say what became of a physical address, and why."),
+    "serve": Command("refstore.cli.serve", "Serve the HTTP API, which lakeFS's clients know, and reap."),
+    "keys": Command("refstore.cli.keys", "Create, list and revoke the access keys of the service."),
     "demo": Command("refstore.cli.demo", "Watch the main job on real files, with an audit at the end."),
     "config": Command("refstore.cli.config", "Show every setting in force, and where it came from."),
 }

@@ -23,6 +23,11 @@ def log(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[tuple[CommitI
     return graph.log(lambda commit: refs.get_commit(ctx, commit), refs.resolve(ctx, ref).commit, first_parent=first_parent)
 
 
+def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:
+    ours, theirs = (refs.resolve(ctx, ref).commit for ref in (left, right))
+    return graph.merge_base(lambda commit: refs.get_commit(ctx, commit), ours, theirs)
+
+
 def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
     """What is on the right and not on the left, and so on, by commits: what is staged does not count. In path order."""
     trees = [refs.get_commit(ctx, refs.resolve(ctx, ref).commit).metarange for ref in (left, right)]

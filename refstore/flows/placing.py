@@ -18,8 +18,8 @@ import msgspec
 from refstore import keys
 from refstore.branches import Branches
 from refstore.context import Context
-from refstore.errors import Contention, InvalidPath, OutcomeUnknown
-from refstore.flows.reading import resolve_many
+from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown
+from refstore.flows.reading import Resolved, resolve_many
 from refstore.flows.refs import Ref, marked
 from refstore.ids import BranchName, CommitId, Path, Token, is_own
 from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
@@ -31,6 +31,7 @@ ATTEMPTS: Final = 16
 """How often the token may move under one placement. Each move is a commit or reset of the branch."""
 
 OVERWRITTEN: Final = "overwritten"
+REFUSED: Final = "refused: something is at the path"
 DELETED: Final = "deleted"
 
 
@@ -40,6 +41,8 @@ class Placement(msgspec.Struct, frozen=True):
     """None: a tombstone."""
     referenced: bool
     """Whether the entry needs a reference: it does unless its address is committed or outside the namespace."""
+    if_absent: bool = False
+    """Whether it may only go where nothing is. Such a placement has an entry, and a reference."""
 
     def again(self, reference_id: str) -> Placement:
         """The same, to be placed under a reference of its own: never twice under one that may have been released since."""
@@ -80,6 +83,12 @@ def place(
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     references = References(ctx.kv, ctx.repo, ctx.clock)
     moved: list[Placement] = []
+    for item in placements:
+        if item.if_absent:
+            _place_where_nothing_is(ctx, branch, token, item, on_empty=on_empty)
+    placements = [item for item in placements if not item.if_absent]
+    if not placements:
+        return
     for _ in range(ATTEMPTS):
         writes = [Exchange(keys.entry(ctx.repo, token, item.path), item.encoded) for item in placements]
         marks = [Get(keys.mark(ctx.repo, commit)) for commit in sorted(sources)]
@@ -112,6 +121,59 @@ def place(
         raise Moved(moved)
 
 
+def check_absent(ctx: Context, branch: BranchName, placements: Sequence[Placement]) -> None:
+    """Refuse early what `place` would refuse. Raises AlreadyExists."""
+    paths = [item.path for item in placements if item.if_absent]
+    if paths and (there := _staged_or_committed(ctx, branch, paths)):
+        raise _there_already(branch, next(iter(there)))
+
+
+def _place_where_nothing_is(ctx: Context, branch: BranchName, token: Token, item: Placement, *, on_empty: bool) -> None:
+    """Rule 2 with a `set_if` over nothing, or over a tombstone: what somebody else wrote first stays. Raises AlreadyExists, Moved.
+
+    When it is refused, its reference is released: under this token it was never placed, so never committed.
+    """
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    references = References(ctx.kv, ctx.repo, ctx.clock)
+    entry = item.entry
+    assert entry is not None  # noqa: S101  # only entries are placed so
+    for _ in range(ATTEMPTS):
+        key = keys.entry(ctx.repo, token, item.path)
+        raw = ctx.kv.get(key)
+        there = _staged_or_committed(ctx, branch, [item.path]).get(item.path)
+        if there is not None and there.entry.address != entry.address:
+            own = Reference(token, item.path, entry.reference_id)
+            references.release([Release(entry.address, own, REFUSED, None)], grace_seconds=ctx.grace_seconds)
+            raise _there_already(branch, item.path)
+        placed = raw == encode(entry)
+        try:
+            if not placed and (raw is ABSENT or raw == TOMBSTONE):
+                placed = ctx.kv.set_if(key, raw, encode(entry))
+        except OutcomeUnknown:
+            # it may have landed, and been overwritten and released since: from here on under a reference of its own
+            item = item.again(ctx.ids.unique(ctx.clock.now_ms()))
+            entry = cast("Entry", item.entry)
+            token = branches.open(branch).record.token
+        else:
+            now = branches.open(branch).record.token
+            if now == token:
+                if placed:
+                    return
+                continue  # somebody was faster: the next look tells
+            token = now
+        if references.hold([(entry.address, Reference(token, item.path, entry.reference_id))], on_empty=on_empty)[0] is not Hold.HELD:
+            raise Moved([item])
+    raise branches.contention(branch)
+
+
+def _staged_or_committed(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Path, Resolved]:
+    return resolve_many(ctx, Ref(branch, branch, CommitId(""), from_history=False), paths)
+
+
+def _there_already(branch: BranchName, path: Path) -> AlreadyExists:
+    return AlreadyExists(f"{path!r} is on {branch!r} already; it was left as it is")
+
+
 def replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]], cause: str) -> list[Release]:
     """The references that entries which were replaced or taken away carried; to be released if the token stood still (rule 6)."""
     found: list[Release] = []
@@ -129,7 +191,7 @@ def explain_moved(ctx: Context, branch: BranchName, moved: Moved) -> None:
     reset, or the entry was replaced, after it had been written. Raises Contention then.
     """
     paths = [item.path for item in moved.placements]
-    now = resolve_many(ctx, Ref(branch, branch, CommitId(""), from_history=False), paths)
+    now = _staged_or_committed(ctx, branch, paths)
     for item in moved.placements:
         there = now.get(item.path)
         if there is None or item.entry is None or there.entry.address != item.entry.address:

@@ -10,7 +10,7 @@ from refstore.errors import AlreadyExists, TagNotFound
 from refstore.flows import refs
 from refstore.ids import CommitId, TagName
 from refstore.kv.base import ABSENT
-from refstore.records import Tag, decode, encode
+from refstore.records import Tag, decode, encode, maybe
 
 
 def create(ctx: Context, name: TagName, source: str) -> CommitId:
@@ -26,6 +26,14 @@ def create(ctx: Context, name: TagName, source: str) -> CommitId:
         ctx.kv.delete(key)
         raise
     return commit
+
+
+def get(ctx: Context, name: TagName) -> Tag:
+    """Raises TagNotFound."""
+    found = maybe(ctx.kv.get(keys.tag(ctx.repo, name)), Tag)
+    if found is None:
+        raise TagNotFound(f"tag {name!r} does not exist; list the tags to see which do")
+    return found
 
 
 def delete(ctx: Context, name: TagName) -> None:

@@ -29,7 +29,7 @@ from refstore.errors import (
     OutcomeUnknown,
     RefstoreError,
 )
-from refstore.flows.placing import Moved, Placement, check_distinct, explain_moved, place
+from refstore.flows.placing import Moved, Placement, check_absent, check_distinct, explain_moved, place
 from refstore.flows.reading import resolve_many
 from refstore.flows.refs import Ref
 from refstore.ids import Address, BranchName, CommitId, Path, Token
@@ -62,6 +62,8 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str = ""
     mtime_ms: int | None = None
     """When the content was last changed; None: now."""
+    if_absent: bool = False
+    """Whether it is refused where something is at the path already (AlreadyExists)."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,12 +98,16 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str = ""
     metadata: dict[str, str] = {}
     content_type: str = ""
+    if_absent: bool = False
+    """Whether it is refused where something is at the path already (AlreadyExists)."""
 
 
 def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[Entry]:
     """Upload up to BATCH objects with shared round trips. Raises what `place` does, and what the stores do."""
     paths = [ids.object_path(item.path) for item in uploads]
-    check_distinct([Placement(path, None, referenced=True) for path in paths])
+    planned = [Placement(path, None, referenced=True, if_absent=item.if_absent) for path, item in zip(paths, uploads, strict=True)]
+    check_distinct(planned)
+    check_absent(ctx, branch, planned)
     for item in uploads:
         _check_metadata(item.metadata)
     references = References(ctx.kv, ctx.repo, ctx.clock)
@@ -122,7 +128,7 @@ def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> 
         ctx.objects.delete_many(addresses)
         raise Contention(f"the upload outlived its reference, because branch {branch!r} was committed or reset long ago; upload again")
     placements = [
-        Placement(path, _entry(address, done, item, now), referenced=True)
+        Placement(path, _entry(address, done, item, now), referenced=True, if_absent=item.if_absent)
         for path, address, done, item in zip(paths, addresses, stored, uploads, strict=True)
     ]
     try:
@@ -180,7 +186,9 @@ def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     references = References(ctx.kv, ctx.repo, ctx.clock)
     paths = [ids.object_path(item.path) for item in items]
-    check_distinct([Placement(path, None, referenced=True) for path in paths])
+    planned = [Placement(path, None, referenced=True, if_absent=item.if_absent) for path, item in zip(paths, items, strict=True)]
+    check_distinct(planned)
+    check_absent(ctx, branch, planned)
     claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
     record = branches.open(branch).record
     token = record.token
@@ -191,7 +199,7 @@ def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
         if item.size_bytes is not None and item.size_bytes != info.size_bytes:
             raise InvalidPath(f"{path!r}: the store holds {info.size_bytes} bytes, not {item.size_bytes}; upload again, then link")
         entry = Entry(claim.address, info.size_bytes, item.checksum, info.mtime_ms, item.metadata, item.content_type)
-        placements.append(Placement(path, entry, referenced=True))
+        placements.append(Placement(path, entry, referenced=True, if_absent=item.if_absent))
     won = references.link([(claim.address, claim.token_id, Reference(token, claim.path)) for claim in claims])
     linked = [item for item, ok in zip(placements, won, strict=True) if ok]
     linked += _left_unfinished(ctx, branch, record, [item for item, ok in zip(placements, won, strict=True) if not ok])

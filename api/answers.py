@@ -1,0 +1,34 @@
+"""Answers, encoded once: a model's own serializer writes the bytes, and nothing validates them a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import TypeVar
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from api.models import Pagination
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+NO_CONTENT = 204
+
+
+def answer(model: BaseModel, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(model.__pydantic_serializer__.to_json(model, exclude_none=True), status, headers=headers, media_type="application/json")
+
+
+def nothing(status: int = NO_CONTENT, *, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(status_code=status, headers=headers)
+
+
+def page_of(found: Iterator[T], amount: int, name: Callable[[T], str]) -> tuple[list[T], Pagination]:
+    """The first `amount` of what is found, and whether there is more."""
+    results = list(islice(found, amount + 1))
+    more = len(results) > amount
+    del results[amount:]
+    offset = name(results[-1]) if more and results else ""
+    return results, Pagination(has_more=more, next_offset=offset, results=len(results), max_per_page=amount)

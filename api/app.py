@@ -1,0 +1,68 @@
+"""`create_app`: the service as an ASGI application, made anew for each call; nothing is kept in the module."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from api import errors, openapi
+from api.auth import Authenticator
+from api.metrics import Metrics
+from api.middleware import Around
+from api.routes import branches, collection, installation, objects, operations, probes, refs, repositories, staging, tags
+from api.service import Operations, Service
+from refstore import __version__
+from refstore.issuance import SigningKey
+from refstore.lake import Lake
+from refstore.settings import Settings
+
+API = "/api/v1"
+DESCRIPTION = """A git-for-data store that deletes what nobody names any more, and never what is still named.
+
+The routes are lakeFS's, so its clients work; those tagged `refstore` and `collection` go beyond it."""
+
+
+def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Operations | None = None) -> FastAPI:
+    """The application over the lake that the settings name, or over one that is given and stays its owner's to close.
+
+    `operations_`: what the reaper knows, from whoever may know the reaper. Raises InvalidSettings, MissingExtra.
+    """
+    own = lake is None
+    if lake is None:
+        keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
+        lake = Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys)
+    service = Service(lake, settings.api, operations_)
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            service.close()
+            if own:
+                service.lake.close()
+
+    app = FastAPI(title="refstore", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
+    app.state.service = service
+    app.state.metrics = metrics
+    app.state.authenticator = Authenticator(service)
+    app.include_router(probes.router)
+    for router in (
+        installation.router,
+        repositories.router,
+        branches.router,
+        tags.router,
+        refs.router,
+        objects.router,
+        staging.router,
+        collection.router,
+        operations.router,
+    ):
+        app.include_router(router, prefix=API)
+    errors.install(app)
+    openapi.install(app)
+    app.add_middleware(Around, metrics=metrics, body_bytes_max=settings.api.body_bytes_max)
+    return app

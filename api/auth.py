@@ -1,0 +1,159 @@
+"""Who is calling: Basic auth with an access key, as lakeFS's clients send it, or the bearer token that a login answered.
+
+What a request presented is looked up once and then known for `key_seconds`, under an HMAC of it with a key of this process, so no
+secret is kept; after that the key's record is read again. A token names its key and is good only as long as the key is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+import jwt
+from fastapi import Depends, Request
+
+from api.errors import Forbidden, Unauthenticated
+from api.service import Service
+from refstore import access
+from refstore.access import Role
+from refstore.issuance import ALGORITHM, ISSUER, SigningKey
+from refstore.records import AccessKeyRecord
+
+AUDIENCE: Final = "refstore-api"
+"""Not a repository's id, which is the audience of issued addresses: neither token is good for the other."""
+KNOWN_MAX: Final = 4096
+
+
+class Principal(NamedTuple):
+    key_id: str
+    role: Role
+    repositories: tuple[str, ...]
+    """The only ones it may touch; empty: all."""
+    created_ms: int
+
+    def check(self, role: Role, repository: str | None) -> None:
+        """Raises Forbidden."""
+        if self.role < role:
+            raise Forbidden(
+                f"access key {self.key_id!r} is a {self.role.name.lower()}'s; this needs a {role.name.lower()}'s: ask an operator for one"
+            )
+        elsewhere = role > Role.READER if repository is None else repository not in self.repositories
+        if self.repositories and elsewhere:
+            raise Forbidden(f"access key {self.key_id!r} is for {', '.join(self.repositories)} only")
+
+
+class Authenticator:
+    """One per process."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._seconds = service.settings.key_seconds
+        self._own = secrets.token_bytes(32)
+        self._known: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+
+    async def principal(self, header: str | None) -> Principal:
+        """Raises Unauthenticated."""
+        if not header:
+            raise Unauthenticated("this needs an access key; send it by Basic auth, or log in and send the token")
+        digest = hmac.digest(self._own, header.encode(errors="surrogatepass"), "sha256")
+        known = self._known.get(digest)
+        if known is not None and time.monotonic() < known[1]:
+            return known[0]
+        principal = await self._service.run(lambda: self._look_up(header))
+        self._known[digest] = principal, time.monotonic() + self._seconds
+        self._known.move_to_end(digest)
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        return principal
+
+    def login(self, key_id: str, secret: str) -> tuple[str, int]:
+        """(bearer token, when it expires in seconds since the epoch). Raises Unauthenticated."""
+        principal = self._by_secret(key_id, secret)
+        now = self._service.lake.clock.now_ms() // 1000
+        expires = now + self._service.settings.login_seconds
+        signing = self._keys()[0]
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": principal.key_id, "iat": now, "exp": expires, "jti": secrets.token_hex(8)}
+        return jwt.encode(claims, signing.secret, algorithm=ALGORITHM, headers={"kid": signing.kid}), expires
+
+    def _look_up(self, header: str) -> Principal:
+        scheme, _, value = header.partition(" ")
+        match scheme.lower():
+            case "basic":
+                try:
+                    key_id, colon, secret = base64.b64decode(value, validate=True).decode().partition(":")
+                except (binascii.Error, UnicodeDecodeError):
+                    key_id = colon = secret = ""
+                if not colon:
+                    raise Unauthenticated("the Basic credentials are not id:secret in base64; check the client")
+                return self._by_secret(key_id, secret)
+            case "bearer":
+                return self._by_token(value.strip())
+            case _:
+                raise Unauthenticated("the Authorization header is neither Basic nor Bearer; see /docs")
+
+    def _by_secret(self, key_id: str, secret: str) -> Principal:
+        found = access.find(self._service.lake.kv, key_id)
+        if not access.matches(found or _NOBODY, secret) or found is None:  # compared also where there is no key: both take as long
+            raise Unauthenticated("no such access key, or not its secret; list the keys with: refstore keys list")
+        return Principal(key_id, Role(found.role), found.repositories, found.created_ms)
+
+    def _by_token(self, token: str) -> Principal:
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+            key = next((key for key in self._keys() if key.kid == kid), None)
+            if key is None:
+                raise Unauthenticated("the token was not signed with a key in use here; log in again")
+            claims = jwt.decode(
+                token,
+                key.secret,
+                algorithms=[ALGORITHM],
+                audience=AUDIENCE,
+                issuer=ISSUER,
+                options={"require": ["iss", "aud", "sub", "iat", "exp"], "verify_exp": False, "verify_iat": False},
+            )
+            subject, expires = str(claims["sub"]), int(claims["exp"])
+        except Unauthenticated:
+            raise
+        except Exception as error:
+            # whatever a hostile token makes the parser say, the answer is one and the same
+            raise Unauthenticated("the bearer token is not valid; log in again") from error
+        if expires * 1000 <= self._service.lake.clock.now_ms():
+            raise Unauthenticated("the bearer token has expired; log in again")
+        found = access.find(self._service.lake.kv, subject)
+        if found is None:
+            raise Unauthenticated("the access key of this token was revoked; ask an operator for another")
+        return Principal(subject, Role(found.role), found.repositories, found.created_ms)
+
+    def _keys(self) -> Sequence[SigningKey]:
+        return self._service.lake.signing()
+
+
+def needs(role: Role) -> Any:
+    """The dependency of a route that needs the role, in the repository that its path names. (`openapi.py` writes both schemes.)"""
+
+    async def check(request: Request) -> Principal:
+        principal = await authenticator_of(request).principal(request.headers.get("authorization"))
+        principal.check(role, request.path_params.get("repository"))
+        request.state.key_id = principal.key_id
+        return principal
+
+    return Depends(check)
+
+
+Reader = Annotated[Principal, needs(Role.READER)]
+Writer = Annotated[Principal, needs(Role.WRITER)]
+Operator = Annotated[Principal, needs(Role.OPERATOR)]
+
+
+def authenticator_of(request: Request) -> Authenticator:
+    found: Authenticator = request.app.state.authenticator
+    return found
+
+
+_NOBODY: Final = AccessKeyRecord(secrets.token_bytes(16), secrets.token_bytes(32), 0, 0)

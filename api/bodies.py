@@ -1,0 +1,197 @@
+"""Request bodies on their way to a store, never whole in memory: raw, or the `content` part of a form, as lakeFS's clients send them.
+
+A body that ends within `SMALL_BYTES` is given as bytes; a longer one as blocks, read from the network while the one before is
+written. A client that sends nothing for `idle_seconds` is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final, NamedTuple
+
+from fastapi import Request
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect
+
+from api.errors import TooLarge, TooSlow
+from refstore.errors import Invalid
+
+SMALL_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 1 << 20
+FIELD: Final = "content"
+_HEADER_BYTES_MAX: Final = 16 << 10
+
+
+class Received(NamedTuple):
+    body: bytes | Iterator[bytes]
+    """An iterator is for a thread; it raises what goes wrong on the network."""
+    content_type: str
+
+
+class Limits(NamedTuple):
+    bytes_max: int
+    idle_seconds: float
+
+
+async def receive(request: Request, limits: Limits) -> Received:
+    """Raises Invalid, TooLarge, TooSlow, ClientDisconnect."""
+    sent = request.headers.get("content-type", "")
+    kind, options = parse_options_header(sent)
+    chunks = _bounded(request, limits)
+    if kind == b"multipart/form-data":
+        form = _Form(options.get(b"boundary", b""))
+        chunks = form.content_of(chunks)
+    else:
+        form = None
+    blocks = _blocks(chunks)
+    first = await anext(blocks, b"")
+    second = await anext(blocks, b"")
+    content_type = form.content_type if form is not None else sent
+    if not second:
+        return Received(first, content_type)
+    return Received(_in_thread(blocks, first, second), content_type)
+
+
+async def _bounded(request: Request, limits: Limits) -> AsyncIterator[bytes]:
+    """The body as it comes, cut off where it is too long or too slow."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limits.bytes_max:
+        raise _too_large(limits.bytes_max)
+    size_bytes = 0
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(limits.idle_seconds):
+                chunk = await anext(stream, b"")
+        except TimeoutError:
+            raise TooSlow(f"the request's body sent nothing for {limits.idle_seconds:g} s; send it again, faster") from None
+        if not chunk:
+            return  # request.stream() ends with an empty chunk
+        size_bytes += len(chunk)
+        if size_bytes > limits.bytes_max:
+            raise _too_large(limits.bytes_max)
+        yield chunk
+
+
+async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in blocks of BLOCK_BYTES, the last one shorter: a thread is woken for each."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= BLOCK_BYTES:
+            whole = b"".join(held)
+            cut = size - size % BLOCK_BYTES
+            for start in range(0, cut, BLOCK_BYTES):
+                yield whole[start : start + BLOCK_BYTES]
+            held, size = [whole[cut:]], size - cut
+    if size:
+        yield b"".join(held)
+
+
+def _in_thread(blocks: AsyncIterator[bytes], *first: bytes) -> Iterator[bytes]:
+    """The blocks for a thread: one is fetched on the event loop while the one before is written."""
+    loop = asyncio.get_running_loop()
+
+    async def fetch() -> bytes:
+        return await anext(blocks, b"")
+
+    def read() -> Iterator[bytes]:
+        coming = asyncio.run_coroutine_threadsafe(fetch(), loop)
+        try:
+            yield from first
+            while block := coming.result():
+                coming = asyncio.run_coroutine_threadsafe(fetch(), loop)
+                yield block
+        finally:
+            coming.cancel()
+
+    return read()
+
+
+class _Form:
+    """The one part of a form that matters, as its bytes come by; nothing is spooled."""
+
+    def __init__(self, boundary: bytes) -> None:
+        if not boundary:
+            raise Invalid("the form names no boundary; send multipart/form-data with one, or the object as the raw body")
+        self.content_type = ""
+        self._content: list[bytes] = []
+        self._headers: dict[str, str] = {}
+        self._name = b""
+        self._value = b""
+        self._inside = False
+        self._found = False
+        callbacks: dict[str, Callable[..., None]] = {
+            "on_part_begin": self._begin,
+            "on_header_field": self._field,
+            "on_header_value": self._text,
+            "on_header_end": self._header,
+            "on_headers_finished": self._headers_done,
+            "on_part_data": self._data,
+            "on_part_end": self._end,
+        }
+        try:
+            self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]  # its table of callbacks is a TypedDict
+        except MultipartParseError as error:
+            raise Invalid(f"the form's boundary is not valid ({error}); send the object as the raw body") from error
+
+    async def content_of(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            try:
+                self._parser.write(chunk)
+            except MultipartParseError as error:
+                raise Invalid(f"the form cannot be read ({error}); send it again, or the object as the raw body") from error
+            content, self._content = self._content, []
+            for piece in content:
+                if piece:
+                    yield piece
+        try:
+            self._parser.finalize()
+        except MultipartParseError as error:
+            raise Invalid(f"the form ended early ({error}); send it again") from error
+        if self._inside or not self._found:
+            raise Invalid(f"the form has no whole part named {FIELD!r}; send the object in one")
+
+    def _begin(self) -> None:
+        self._headers = {}
+
+    def _field(self, data: bytes, start: int, end: int) -> None:
+        self._name = self._grown(self._name, data[start:end])
+
+    def _text(self, data: bytes, start: int, end: int) -> None:
+        self._value = self._grown(self._value, data[start:end])
+
+    def _header(self) -> None:
+        self._headers[self._name.decode("latin-1").lower()] = self._value.decode("latin-1")
+        self._name = self._value = b""
+
+    def _headers_done(self) -> None:
+        _, options = parse_options_header(self._headers.get("content-disposition", ""))
+        if options.get(b"name") == FIELD.encode():
+            if self._found:
+                raise Invalid(f"the form has two parts named {FIELD!r}; send one object at a time")
+            self._found = self._inside = True
+            self.content_type = self._headers.get("content-type", "")
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._inside:
+            self._content.append(data[start:end])
+
+    def _end(self) -> None:
+        self._inside = False
+
+    def _grown(self, so_far: bytes, more: bytes) -> bytes:
+        if len(so_far) + len(more) > _HEADER_BYTES_MAX:
+            raise Invalid("a header of the form is too long; send the object as the raw body")
+        return so_far + more
+
+
+def _too_large(bytes_max: int) -> TooLarge:
+    return TooLarge(f"the request's body is larger than {bytes_max} bytes; send less, or raise api.upload_bytes_max or api.body_bytes_max")
+
+
+__all__ = ["ClientDisconnect", "Limits", "Received", "receive"]

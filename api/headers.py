@@ -1,0 +1,87 @@
+"""Headers in and out: ranges, conditions, user metadata. What a user stored never becomes a header that could end another one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from email.utils import formatdate
+from typing import Final, NamedTuple
+
+from api.errors import OutOfRange
+from refstore.errors import Invalid
+from refstore.records import Entry
+
+METADATA: Final = "x-lakefs-meta-"
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
+_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_VALUE: Final = re.compile(r"[\x20-\x7e\t]{0,4096}")
+_CONTENT_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:\s*;[\x20-\x7e]*)?")
+DEFAULT_TYPE: Final = "application/octet-stream"
+
+
+class Part(NamedTuple):
+    """The bytes [start, end) of an object."""
+
+    start: int
+    end: int
+
+
+def range_of(header: str | None, size_bytes: int) -> Part | None:
+    """RFC 9110, 14: one range of bytes; None for the whole, also where the header says something else. Raises OutOfRange."""
+    match = _RANGE.fullmatch(header.strip()) if header else None
+    if match is None or not (match[1] or match[2]):
+        return None
+    first, last = match[1], match[2]
+    if not first:
+        start, end = max(0, size_bytes - int(last)), size_bytes
+    else:
+        start, end = int(first), min(size_bytes, int(last) + 1) if last else size_bytes
+        if last and int(last) < int(first):
+            return None
+    if start >= size_bytes or start >= end:
+        raise OutOfRange(f"the object has {size_bytes} bytes; ask for a range within them", size_bytes)
+    return Part(start, end)
+
+
+def etag_of(entry: Entry) -> str:
+    return f'"{entry.checksum}"' if _VALUE.fullmatch(entry.checksum) and '"' not in entry.checksum else '""'
+
+
+def matches(condition: str | None, entry: Entry) -> bool:
+    """Whether `If-None-Match` names what the object is."""
+    if not condition:
+        return False
+    if condition.strip() == "*":
+        return True
+    own = etag_of(entry).strip('"')
+    return bool(own) and any(item.strip().removeprefix("W/").strip('"') == own for item in condition.split(","))
+
+
+def object_headers(entry: Entry) -> dict[str, str]:
+    """What every answer with an object's bytes carries. Metadata that no header can hold is left to `statObject`."""
+    headers = {
+        "ETag": etag_of(entry),
+        "Last-Modified": formatdate(entry.mtime_ms / 1000, usegmt=True),
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "private, no-cache",
+        "Content-Type": entry.content_type if _CONTENT_TYPE.fullmatch(entry.content_type) else DEFAULT_TYPE,
+        "X-Content-Type-Options": "nosniff",
+        # what somebody uploaded is never run as a page of this origin
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+    }
+    for name, value in entry.metadata.items():
+        if _NAME.fullmatch(name) and _VALUE.fullmatch(value):
+            headers[METADATA + name] = value
+    return headers
+
+
+def metadata_of(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """User metadata of an upload. HTTP does not keep the case of names, so they are in lower case."""
+    return {name[len(METADATA) :]: value for name, value in headers if name.startswith(METADATA) and len(name) > len(METADATA)}
+
+
+def content_type_of(text: str) -> str:
+    """Raises Invalid."""
+    if text and not (_CONTENT_TYPE.fullmatch(text) and len(text) <= 256):
+        raise Invalid("the Content-Type is not one (RFC 9110, 8.3); send type/subtype, or leave it out")
+    return text

@@ -1,0 +1,118 @@
+"""Commits and differences as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from api import models
+from api.models import Diff, DiffList, Pagination
+from refstore.commits.diffing import Change
+from refstore.ids import CommitId
+from refstore.marks import Marks
+from refstore.records import Commit, Mark
+from refstore.repository import Repository
+
+_BEHIND = "\U0010ffff"
+"""Sorts behind whatever a path can go on with."""
+
+
+def commit_model(repo: Repository, found: CommitId, commit: Commit) -> models.Commit:
+    return commit_models(repo, [(found, commit)])[0]
+
+
+def commit_models(repo: Repository, items: Sequence[tuple[CommitId, Commit]]) -> list[models.Commit]:
+    """With what the offline job has decided about them."""
+    marks = Marks(repo.context).of([found for found, _ in items]) if items else []
+    return [_commit(found, commit, mark) for (found, commit), mark in zip(items, marks, strict=True)]
+
+
+def _commit(found: CommitId, commit: Commit, mark: Mark | None) -> models.Commit:
+    model = models.Commit(
+        id=found,
+        parents=list(commit.parents),
+        committer=commit.committer,
+        message=commit.message,
+        creation_date=commit.created_ms // 1000,
+        meta_range_id=commit.metarange,
+        metadata=commit.metadata,
+        generation=commit.generation,
+    )
+    if mark is not None:
+        model.state = "swept" if mark.swept_ms else "marked"
+        model.marked_since, model.deletes_at, model.mark_id = mark.since_ms // 1000, mark.deletes_at_ms // 1000, mark.mark_id
+    return model
+
+
+def log(
+    repo: Repository,
+    ref: str,
+    *,
+    after: str,
+    first_parent: bool,
+    objects: list[str],
+    prefixes: list[str],
+    since_ms: int | None,
+    stop_at: str | None,
+) -> Iterator[tuple[CommitId, Commit]]:
+    """Commits from the newest on; only those that changed one of the objects or something below one of the prefixes, if any are given."""
+    last = repo.get_commit(stop_at)[0] if stop_at else None
+    skipping = bool(after)
+    for found, commit in repo.log(ref, first_parent=first_parent):
+        if since_ms is not None and commit.created_ms < since_ms:
+            return
+        if not skipping and ((not objects and not prefixes) or _changed(repo, found, commit, objects, prefixes)):
+            yield found, commit
+        if found == after:
+            skipping = False
+        if found == last:
+            return
+
+
+def diff_page(read: Callable[[str], Iterator[Change]], prefix: str, after: str, amount: int, delimiter: str) -> DiffList:
+    """One page of changes, read from a path on; with a delimiter, what goes on behind it is folded into its common prefix."""
+    results: list[Diff] = []
+    inside = _common(after, prefix, delimiter) if delimiter else ""
+    folded, cursor = (inside, inside + _BEHIND) if inside else ("", after)
+    more = True
+    while more:
+        for change in read(cursor):
+            common = _common(change.path, prefix, delimiter) if delimiter else ""
+            if common and common == folded:
+                continue
+            if len(results) == amount:
+                return _list(results, amount, has_more=True)
+            if common:
+                results.append(Diff(type="prefix_changed", path=common, path_type="common_prefix"))
+                folded, cursor = common, common + _BEHIND
+                break  # go on behind the whole prefix rather than through it
+            size = change.right.size_bytes if change.right is not None else None
+            results.append(Diff(type=change.kind.value, path=change.path, path_type="object", size_bytes=size))
+        else:
+            more = False
+    return _list(results, amount, has_more=False)
+
+
+def _list(results: list[Diff], amount: int, *, has_more: bool) -> DiffList:
+    offset = results[-1].path if has_more else ""
+    return DiffList(
+        pagination=Pagination(has_more=has_more, next_offset=offset, results=len(results), max_per_page=amount), results=results
+    )
+
+
+def _changed(repo: Repository, found: CommitId, commit: Commit, objects: list[str], prefixes: list[str]) -> bool:
+    parent = commit.parents[0] if commit.parents else None
+    if parent is None:
+        return False  # a repository begins empty
+    if any(next(repo.diff(parent, found, prefix=prefix), None) is not None for prefix in prefixes):
+        return True
+    if not objects:
+        return False
+    before, now = repo.stat_many(parent, objects), repo.stat_many(found, objects)
+    return any(before.get(path) != now.get(path) for path in objects)
+
+
+def _common(path: str, prefix: str, delimiter: str) -> str:
+    if not path.startswith(prefix):
+        return ""
+    at = path.find(delimiter, len(prefix))
+    return "" if at < 0 else path[: at + len(delimiter)]

@@ -1,0 +1,472 @@
+"""What is asked and answered, as lakeFS names it. Times are seconds since the epoch.
+
+Unknown fields of a request are ignored, as lakeFS does. The words are those of lakeFS's public OpenAPI document; what is ours alone
+says so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+NameText = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+RefText = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Metadata = dict[Annotated[str, StringConstraints(min_length=1, max_length=1024)], Annotated[str, StringConstraints(max_length=8192)]]
+MessageText = Annotated[str, StringConstraints(max_length=65_536)]
+Seconds = Annotated[int, Field(ge=0, le=253_402_300_799)]
+
+PATHS_MAX = 1000
+"""Paths of one bulk request, as lakeFS has it."""
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(ser_json_inf_nan="null")
+
+
+class Error(Model):
+    message: str
+    code: str = ""
+    """refstore's own: stable, for machines."""
+
+
+class Pagination(Model):
+    has_more: bool
+    next_offset: str
+    results: int
+    max_per_page: int
+
+
+# ---- the installation
+
+
+class VersionConfig(Model):
+    version: str
+    version_context: str = "refstore"
+
+
+class StorageConfig(Model):
+    blockstore_type: str
+    blockstore_namespace_example: str
+    blockstore_namespace_ValidityRegex: str  # noqa: N815  # lakeFS's word
+    default_namespace_prefix: str | None = None
+    pre_sign_support: bool
+    pre_sign_support_ui: bool = False
+    import_support: bool = False
+    import_validity_regex: str = "^$"
+    pre_sign_multipart_upload: bool = False
+
+
+class Config(Model):
+    version_config: VersionConfig
+    storage_config: StorageConfig
+
+
+class GarbageCollectionConfig(Model):
+    grace_period: int
+    """Seconds."""
+
+
+class SetupState(Model):
+    state: Literal["initialized", "not_initialized"]
+    comm_prefs_missing: bool = False
+
+
+class LoginInformation(Model):
+    access_key_id: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    secret_access_key: Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+
+
+class AuthenticationToken(Model):
+    token: str
+    token_expiration: int
+
+
+class User(Model):
+    id: str
+    creation_date: int
+    friendly_name: str | None = None
+
+
+class CurrentUser(Model):
+    user: User
+
+
+# ---- repositories, branches, tags
+
+
+class RepositoryCreation(Model):
+    name: NameText
+    storage_namespace: Annotated[str, StringConstraints(max_length=2048)] = ""
+    """'' or the word of `storage_config`: below the lake's own objects."""
+    default_branch: NameText = "main"
+    sample_data: bool = False
+    read_only: bool = False
+
+
+class Repository(Model):
+    id: str
+    creation_date: int
+    default_branch: str
+    storage_id: str = ""
+    storage_namespace: str
+    read_only: bool = False
+
+
+class RepositoryList(Model):
+    pagination: Pagination
+    results: list[Repository]
+
+
+class RepositoryMetadataSet(Model):
+    metadata: Metadata
+
+
+class RepositoryMetadataKeys(Model):
+    keys: Annotated[list[str], Field(max_length=PATHS_MAX)]
+
+
+class Ref(Model):
+    id: str
+    commit_id: str
+
+
+class RefList(Model):
+    pagination: Pagination
+    results: list[Ref]
+
+
+class BranchCreation(Model):
+    name: NameText
+    source: RefText
+    force: bool = False
+    hidden: bool = False
+
+
+class ResetCreation(Model):
+    type: Literal["object", "common_prefix", "reset"]
+    path: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    force: bool = False
+
+
+class TagCreation(Model):
+    id: NameText
+    ref: RefText
+    force: bool = False
+
+
+# ---- history
+
+
+class Commit(Model):
+    id: str
+    parents: list[str]
+    committer: str
+    message: str
+    creation_date: int
+    meta_range_id: str
+    metadata: dict[str, str] = {}
+    generation: int = 0
+    version: int = 1
+    state: str | None = None
+    """refstore's own: active, marked or swept (absent: active)."""
+    marked_since: int | None = None
+    deletes_at: int | None = None
+    mark_id: str | None = None
+
+
+class CommitList(Model):
+    pagination: Pagination
+    results: list[Commit]
+
+
+class CommitCreation(Model):
+    message: MessageText
+    metadata: Metadata = {}
+    date: Seconds | None = None
+    allow_empty: bool = False
+    force: bool = False
+
+
+class CommitOverrides(Model):
+    message: MessageText | None = None
+    metadata: Metadata | None = None
+
+
+class RevertCreation(Model):
+    ref: RefText
+    parent_number: Annotated[int, Field(ge=0, le=64)] = 0
+    commit_overrides: CommitOverrides | None = None
+    force: bool = False
+    allow_empty: bool = False
+
+
+class CherryPickCreation(Model):
+    ref: RefText
+    parent_number: Annotated[int, Field(ge=0, le=64)] | None = None
+    commit_overrides: CommitOverrides | None = None
+    force: bool = False
+
+
+class Merge(Model):
+    message: MessageText | None = None
+    metadata: Metadata | None = None
+    strategy: Literal["", "dest-wins", "source-wins"] | None = None
+    force: bool = False
+    allow_empty: bool = False
+    squash_merge: bool = False
+
+
+class MergeResult(Model):
+    reference: str
+
+
+class MergeConflictResult(Model):
+    """What a merge that conflicts answers: lakeFS's, and an error's fields."""
+
+    reference: str = ""
+    message: str
+    code: str
+    paths: list[str] = []
+    """refstore's own: a bounded sample of what conflicts."""
+
+
+class FindMergeBaseResult(Model):
+    source_commit_id: str
+    destination_commit_id: str
+    base_commit_id: str
+
+
+class Diff(Model):
+    type: Literal["added", "removed", "changed", "conflict", "prefix_changed"]
+    path: str
+    path_type: Literal["common_prefix", "object"]
+    size_bytes: int | None = None
+
+
+class DiffList(Model):
+    pagination: Pagination
+    results: list[Diff]
+
+
+# ---- objects
+
+
+class ObjectStats(Model):
+    path: str
+    path_type: Literal["common_prefix", "object"]
+    physical_address: str
+    physical_address_expiry: int | None = None
+    checksum: str
+    size_bytes: int | None = None
+    mtime: int
+    metadata: dict[str, str] | None = None
+    content_type: str | None = None
+
+
+class ObjectStatsList(Model):
+    pagination: Pagination
+    results: list[ObjectStats]
+
+
+class ObjectStageCreation(Model):
+    physical_address: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+    checksum: Annotated[str, StringConstraints(max_length=1024)]
+    size_bytes: Annotated[int, Field(ge=0, le=1 << 60)]
+    mtime: Seconds | None = None
+    metadata: Metadata | None = None
+    content_type: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    force: bool = False
+
+
+class ObjectCopyCreation(Model):
+    src_path: PathText
+    src_ref: RefText | None = None
+    force: bool = False
+    shallow: bool = False
+
+
+class PathList(Model):
+    paths: Annotated[list[PathText], Field(max_length=PATHS_MAX)]
+
+
+class ObjectError(Model):
+    status_code: int
+    message: str
+    path: str | None = None
+
+
+class ObjectErrorList(Model):
+    errors: list[ObjectError]
+
+
+class UnderlyingObjectProperties(Model):
+    storage_class: str | None = None
+
+
+class StagingLocation(Model):
+    physical_address: str
+    """Carries the token as `?token=`, because lakeFS's clients hand back this field and no other of ours."""
+    token: str | None = None
+    """refstore's own: the JWT that links the address."""
+    expiry: int | None = None
+    """refstore's own: when it can no longer be linked."""
+    presigned_url: str | None = None
+    presigned_url_expiry: int | None = None
+
+
+class StagingLocationGiven(Model):
+    physical_address: Annotated[str, StringConstraints(max_length=8192)] | None = None
+    token: Annotated[str, StringConstraints(max_length=4096)] | None = None
+
+
+class StagingMetadata(Model):
+    staging: StagingLocationGiven
+    checksum: Annotated[str, StringConstraints(max_length=1024)]
+    size_bytes: Annotated[int, Field(ge=0, le=1 << 60)]
+    user_metadata: Metadata | None = None
+    content_type: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    mtime: Seconds | None = None
+    force: bool = False
+
+
+# ---- collection
+
+
+class GarbageCollectionRule(Model):
+    branch_id: NameText
+    retention_days: Annotated[int, Field(ge=0, le=36_500)]
+
+
+class GarbageCollectionRules(Model):
+    default_retention_days: Annotated[int, Field(ge=0, le=36_500)]
+    branches: Annotated[list[GarbageCollectionRule], Field(max_length=10_000)]
+
+
+class GarbageCollectionPrepareResponse(Model):
+    run_id: str
+    gc_commits_location: str
+    gc_addresses_location: str
+    gc_commits_presigned_url: str | None = None
+
+
+class PrepareGCUncommittedRequest(Model):
+    continuation_token: Annotated[str, StringConstraints(max_length=4096)] | None = None
+
+
+class PrepareGCUncommittedResponse(Model):
+    run_id: str
+    gc_uncommitted_location: str
+    continuation_token: str | None = None
+
+
+# ---- refstore's own
+
+
+class Move(Model):
+    src_path: PathText
+    dest_path: PathText
+
+
+class Restore(Model):
+    physical_address: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+    path: PathText | None = None
+
+
+class NamedBy(Model):
+    branch: str
+    path: str
+    staging_token: str
+    state: str
+
+
+class AddressReferences(Model):
+    physical_address: str
+    state: str
+    references: list[NamedBy]
+    since: int | None = None
+    cause: str = ""
+    expires: int | None = None
+
+
+class JournalEvent(Model):
+    at: int
+    outcome: str
+    path: str
+    cause: str
+    size_bytes: int | None = None
+    reaper: str
+    reason: str = ""
+
+
+class Why(Model):
+    physical_address: str
+    now: AddressReferences
+    events: list[JournalEvent]
+
+
+class InGrace(Model):
+    physical_address: str
+    branch: str
+    path: str
+    cause: str
+    since: int
+    deletes_at: int
+    size_bytes: int | None = None
+
+
+class InGraceList(Model):
+    pagination: Pagination
+    results: list[InGrace]
+
+
+class Resume(Model):
+    seconds: Annotated[float, Field(ge=1, le=366 * 86_400)] | None = None
+    objects: Annotated[int, Field(ge=1, le=10**15)] | None = None
+
+
+class Message(Model):
+    message: str
+
+
+class MarkRun(Model):
+    mark_id: str
+    state: str
+    began: int
+    deletes_at: int
+    finished: int | None = None
+    swept: int | None = None
+    counts: dict[str, int] = {}
+    swept_counts: dict[str, int] = {}
+    question: str = ""
+    """What an operator has to confirm before the sweep; '' where nothing."""
+    confirmed_by: str = ""
+    ended: str = ""
+
+
+class MarkRunList(Model):
+    results: list[MarkRun]
+
+
+class MarkedCommit(Model):
+    commit_id: str
+    mark_id: str
+    since: int
+    deletes_at: int
+    swept: int | None = None
+
+
+class MarkedCommitList(Model):
+    pagination: Pagination
+    results: list[MarkedCommit]
+
+
+class Unmarked(Model):
+    unmarked: int
+
+
+class CollectionStatus(Model):
+    running: str | None = None
+    """The mark that is being made now."""
+    runs: list[MarkRun]

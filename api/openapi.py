@@ -1,0 +1,46 @@
+"""The OpenAPI document: FastAPI's, with what it cannot know.
+
+Both ways to log in stand on every route that needs one; requests that are not valid are answered with 400 and lakeFS's error body,
+never with 422.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from refstore import __version__
+
+OPEN: Final = frozenset({"healthCheck", "getSetupState", "login", "getSigned", "putSigned", "liveness", "readiness", "metrics"})
+"""What answers without an access key; signed URLs carry their own proof."""
+SCHEMES: Final[dict[str, Any]] = {
+    "basic_auth": {"type": "http", "scheme": "basic", "description": "An access key: id and secret."},
+    "jwt_token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "The token that login answers."},
+}
+
+
+def install(app: FastAPI) -> None:
+    made: dict[str, Any] = {}
+
+    def document() -> dict[str, Any]:
+        if not made:
+            made.update(_document(app))
+        return made
+
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI's own way to do it
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    found = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
+    for operations in found["paths"].values():
+        for operation in operations.values():
+            operation.get("responses", {}).pop("422", None)
+            if operation.get("operationId") not in OPEN:
+                operation["security"] = [{"basic_auth": []}, {"jwt_token": []}]
+    components = found.setdefault("components", {})
+    components["securitySchemes"] = SCHEMES
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components.get("schemas", {}).pop(unused, None)
+    return found

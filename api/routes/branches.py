@@ -1,0 +1,167 @@
+"""Branches: what lies on them uncommitted, and the commits that are made on them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from api.answers import answer, nothing, page_of
+from api.auth import Reader, Writer
+from api.history import commit_model, diff_page
+from api.models import (
+    BranchCreation,
+    CherryPickCreation,
+    Commit,
+    CommitCreation,
+    DiffList,
+    Ref,
+    RefList,
+    ResetCreation,
+    RevertCreation,
+)
+from api.params import AMOUNT, After, Amount, Delimiter, Force, Prefix, amount_of
+from api.routes import failures
+from api.service import ServiceOf
+from refstore.errors import Invalid
+from refstore.repository import Repository
+
+router = APIRouter(prefix="/repositories/{repository}/branches", tags=["branches"])
+
+
+@router.get("", operation_id="listBranches", responses={200: {"model": RefList}, **failures()})
+async def list_branches(
+    service: ServiceOf,
+    who: Reader,
+    repository: str,
+    prefix: Prefix = "",
+    after: After = "",
+    amount: Amount = AMOUNT,
+    show_hidden: bool = False,
+) -> Response:
+    del who
+
+    def read(repo: Repository) -> RefList:
+        found = ((name, record) for name, record in repo.branches(prefix=prefix, after=after) if show_hidden or not record.hidden)
+        results, pagination = page_of(found, amount_of(amount), lambda item: item[0])
+        return RefList(pagination=pagination, results=[Ref(id=name, commit_id=record.head) for name, record in results])
+
+    return answer(await service.repository(repository, read))
+
+
+@router.post(
+    "",
+    operation_id="createBranch",
+    status_code=201,
+    responses={201: {"content": {"text/html": {"schema": {"type": "string"}}}}, **failures(409, 410)},
+)
+async def create_branch(service: ServiceOf, who: Writer, repository: str, body: BranchCreation) -> Response:
+    del who
+    commit = await service.repository(repository, lambda repo: repo.create_branch(body.name, body.source, hidden=body.hidden))
+    return Response(commit, 201, media_type="text/html")
+
+
+@router.get("/{branch}", operation_id="getBranch", responses={200: {"model": Ref}, **failures()})
+async def get_branch(service: ServiceOf, who: Reader, repository: str, branch: str) -> Response:
+    del who
+    record = await service.repository(repository, lambda repo: repo.get_branch(branch))
+    return answer(Ref(id=branch, commit_id=record.head))
+
+
+@router.delete("/{branch}", operation_id="deleteBranch", status_code=204, responses=failures(409))
+async def delete_branch(service: ServiceOf, who: Writer, repository: str, branch: str, force: Force = False) -> Response:
+    del who, force
+    await service.repository(repository, lambda repo: repo.delete_branch(branch))
+    return nothing()
+
+
+@router.put("/{branch}", operation_id="resetBranch", status_code=204, responses=failures(409))
+async def reset_branch(service: ServiceOf, who: Writer, repository: str, branch: str, body: ResetCreation) -> Response:
+    """Throw away what is staged: of the whole branch, of a path, or of a prefix."""
+    del who
+
+    def reset(repo: Repository) -> None:
+        if body.type == "reset":
+            repo.reset(branch)
+        elif not body.path:
+            raise Invalid(f"a reset of type {body.type!r} needs a path; give one, or use type 'reset' for the whole branch")
+        elif body.type == "object":
+            repo.reset(branch, path=body.path)
+        else:
+            repo.reset(branch, prefix=body.path)
+
+    await service.repository(repository, reset)
+    return nothing()
+
+
+@router.get("/{branch}/diff", operation_id="diffBranch", responses={200: {"model": DiffList}, **failures()})
+async def diff_branch(
+    service: ServiceOf,
+    who: Reader,
+    repository: str,
+    branch: str,
+    prefix: Prefix = "",
+    after: After = "",
+    amount: Amount = AMOUNT,
+    delimiter: Delimiter = "",
+) -> Response:
+    """What is staged on the branch, against its head."""
+    del who
+
+    def read(repo: Repository) -> DiffList:
+        return diff_page(lambda start: repo.diff(branch, prefix=prefix, after=start), prefix, after, amount_of(amount), delimiter)
+
+    return answer(await service.repository(repository, read))
+
+
+@router.post("/{branch}/commits", operation_id="commit", status_code=201, responses={201: {"model": Commit}, **failures(409, 412, 501)})
+async def commit(
+    service: ServiceOf,
+    who: Writer,
+    repository: str,
+    branch: str,
+    body: CommitCreation,
+    source_metarange: Annotated[str | None, Query(description="Not supported: a tree that was not written here.")] = None,
+) -> Response:
+    if source_metarange:
+        raise Invalid("source_metarange is not supported; upload, link or copy the objects, then commit")
+
+    def make(repo: Repository) -> Commit:
+        made = repo.commit(
+            branch,
+            body.message,
+            committer=who.key_id,
+            metadata=body.metadata,
+            date_ms=body.date * 1000 if body.date is not None else None,
+            allow_empty=body.allow_empty,
+        )
+        return commit_model(repo, *repo.get_commit(made))
+
+    return answer(await service.repository(repository, make), 201)
+
+
+@router.post("/{branch}/revert", operation_id="revertBranch", status_code=204, responses=failures(409, 410))
+async def revert_branch(service: ServiceOf, who: Writer, repository: str, branch: str, body: RevertCreation) -> Response:
+    message = body.commit_overrides.message if body.commit_overrides is not None else None
+    await service.repository(
+        repository,
+        lambda repo: repo.revert(
+            branch, body.ref, parent=body.parent_number, message=message or "", committer=who.key_id, allow_empty=body.allow_empty
+        ),
+    )
+    return nothing()
+
+
+@router.post("/{branch}/cherry-pick", operation_id="cherryPick", status_code=201, responses={201: {"model": Commit}, **failures(409, 410)})
+async def cherry_pick(service: ServiceOf, who: Writer, repository: str, branch: str, body: CherryPickCreation) -> Response:
+    overrides = body.commit_overrides
+
+    def make(repo: Repository) -> Commit:
+        message = overrides.message if overrides is not None else None
+        made = repo.cherry_pick(
+            branch, body.ref, parent=body.parent_number or 0, message=message or repo.get_commit(body.ref)[1].message, committer=who.key_id
+        )
+        return commit_model(repo, *repo.get_commit(made))
+
+    return answer(await service.repository(repository, make), 201)

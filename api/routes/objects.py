@@ -1,0 +1,339 @@
+"""Objects: in, out, listed, deleted, copied."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from api import bodies, headers, signed
+from api.answers import answer, nothing
+from api.auth import Reader, Writer
+from api.errors import NotSupported, PreconditionFailed, status_of
+from api.models import (
+    ObjectCopyCreation,
+    ObjectError,
+    ObjectErrorList,
+    ObjectStageCreation,
+    ObjectStats,
+    ObjectStatsList,
+    Pagination,
+    PathList,
+    UnderlyingObjectProperties,
+)
+from api.params import AMOUNT, After, Amount, Delimiter, Force, ObjectPath, Prefix, Presign, amount_of
+from api.routes import failures
+from api.service import Service, ServiceOf
+from api.stats import common_prefix, stats
+from refstore import ids
+from refstore.context import Context
+from refstore.errors import AlreadyExists, RefstoreError
+from refstore.flows.uploading import Stage, Upload
+from refstore.ids import is_own
+from refstore.records import Entry
+from refstore.repository import Repository
+
+router = APIRouter(prefix="/repositories/{repository}", tags=["objects"])
+
+BINARY = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {
+                "schema": {"type": "object", "required": ["content"], "properties": {"content": {"type": "string", "format": "binary"}}}
+            },
+        },
+    }
+}
+IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="*: only if nothing is at the path yet.")]
+IfMatch = Annotated[str | None, Header(alias="If-Match", description="Not supported.")]
+UserMetadata = Annotated[bool, Query(description="Whether to answer with user metadata.")]
+Range = Annotated[str | None, Header(alias="Range", description="One range of bytes.")]
+
+
+@router.post(
+    "/branches/{branch}/objects",
+    operation_id="uploadObject",
+    status_code=201,
+    responses={201: {"model": ObjectStats}, **failures(408, 409, 412, 413, 501)},
+    openapi_extra=BODY,
+)
+async def upload_object(
+    request: Request,
+    service: ServiceOf,
+    who: Writer,
+    repository: str,
+    branch: str,
+    path: ObjectPath,
+    if_none_match: IfNoneMatch = None,
+    if_match: IfMatch = None,
+    storage_class: Annotated[str | None, Query(alias="storageClass", description="Not kept.")] = None,
+    force: Force = False,
+) -> Response:
+    """Store the body, raw or as the form's part `content`; headers `x-lakefs-meta-NAME` become its metadata."""
+    del who, storage_class, force
+    if_absent = _only_if_absent(if_none_match, if_match)
+    ids.object_path(path)
+    repo = await service.repository(repository, lambda repo: _prepared(repo, branch, path, if_absent))
+    limits = bodies.Limits(service.settings.upload_bytes_max, service.settings.upload_idle_seconds)
+    received = await bodies.receive(request, limits)
+    item = Upload(
+        path=path,
+        body=received.body,
+        metadata=headers.metadata_of(request.headers.items()),
+        content_type=headers.content_type_of(received.content_type),
+        if_absent=if_absent,
+    )
+    try:
+        if isinstance(received.body, bytes):
+            entry = await service.upload(repository, branch, item)
+        else:
+            entry = await service.run_body(lambda: next(repo.upload_many(branch, [item])))
+    except AlreadyExists as error:
+        raise PreconditionFailed(str(error)) from error
+    return answer(stats(repo.context, path, entry), 201)
+
+
+@router.put(
+    "/branches/{branch}/objects",
+    operation_id="stageObject",
+    status_code=201,
+    responses={201: {"model": ObjectStats}, **failures(409)},
+)
+async def stage_object(
+    service: ServiceOf, who: Writer, repository: str, branch: str, path: ObjectPath, body: ObjectStageCreation
+) -> Response:
+    """Name an object outside the namespace: refstore never deletes it."""
+    del who
+
+    def stage(repo: Repository) -> ObjectStats:
+        mtime = body.mtime * 1000 if body.mtime is not None else None
+        item = Stage(
+            path=path,
+            url=body.physical_address,
+            size_bytes=body.size_bytes,
+            checksum=body.checksum,
+            metadata=body.metadata or {},
+            content_type=headers.content_type_of(body.content_type or ""),
+            mtime_ms=mtime,
+        )
+        (entry,) = repo.stage_many(branch, [item])
+        return stats(repo.context, path, entry)
+
+    return answer(await service.repository(repository, stage), 201)
+
+
+@router.get(
+    "/refs/{ref}/objects",
+    operation_id="getObject",
+    response_class=Response,
+    responses={200: BINARY, 206: BINARY, 302: {"description": "To a signed URL."}, 304: {"description": "Not changed."}}
+    | failures(410, 416),
+)
+async def get_object(
+    request: Request,
+    service: ServiceOf,
+    who: Reader,
+    repository: str,
+    ref: str,
+    path: ObjectPath,
+    presign: Presign = False,
+    range_: Range = None,
+    if_none_match: Annotated[str | None, Header(alias="If-None-Match", description="Answer 304 if it is still this.")] = None,
+) -> Response:
+    del who
+    context, entry = await service.stat(repository, ref, path)
+    if headers.matches(if_none_match, entry):
+        return nothing(304, headers={"ETag": headers.etag_of(entry)})
+    if presign and is_own(entry.address):
+        url = await service.run(lambda: _signed_get(service, request, context, entry))
+        return RedirectResponse(url.url, 302)
+    part = headers.range_of(range_, entry.size_bytes)
+    start, end = part or (0, entry.size_bytes)
+    chunks = await service.repository(repository, lambda repo: repo.get(ref, path, start=start, end=end))
+    return streamed(service, chunks, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None)
+
+
+@router.head(
+    "/refs/{ref}/objects",
+    operation_id="headObject",
+    response_class=Response,
+    responses={200: {"description": "It is there."}, 206: {"description": "It has this range."}} | failures(410, 416),
+)
+async def head_object(service: ServiceOf, who: Reader, repository: str, ref: str, path: ObjectPath, range_: Range = None) -> Response:
+    del who
+    entry = (await service.stat(repository, ref, path)).entry
+    part = headers.range_of(range_, entry.size_bytes)
+    found = headers.object_headers(entry)
+    found["Content-Length"] = str(entry.size_bytes if part is None else part.end - part.start)
+    if part is not None:
+        found["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{entry.size_bytes}"
+    return Response(status_code=200 if part is None else 206, headers=found)
+
+
+@router.get("/refs/{ref}/objects/stat", operation_id="statObject", responses={200: {"model": ObjectStats}, **failures(410)})
+async def stat_object(
+    request: Request,
+    service: ServiceOf,
+    who: Reader,
+    repository: str,
+    ref: str,
+    path: ObjectPath,
+    user_metadata: UserMetadata = True,
+    presign: Presign = False,
+) -> Response:
+    del who
+    context, entry = await service.stat(repository, ref, path)
+    if presign and is_own(entry.address):
+        url = await service.run(lambda: _signed_get(service, request, context, entry))
+        return answer(stats(context, path, entry, user_metadata=user_metadata, url=url.url, expiry=url.expires_seconds))
+    return answer(stats(context, path, entry, user_metadata=user_metadata))
+
+
+@router.get("/refs/{ref}/objects/ls", operation_id="listObjects", responses={200: {"model": ObjectStatsList}, **failures(410)})
+async def list_objects(
+    request: Request,
+    service: ServiceOf,
+    who: Reader,
+    repository: str,
+    ref: str,
+    prefix: Prefix = "",
+    after: After = "",
+    amount: Amount = AMOUNT,
+    delimiter: Delimiter = "",
+    user_metadata: UserMetadata = True,
+    presign: Presign = False,
+) -> Response:
+    del who
+    most = amount_of(amount)
+
+    def read(repo: Repository) -> Response:
+        page = repo.page(ref, prefix=prefix, after=after, amount=most, delimiter=delimiter)
+        results: list[ObjectStats] = []
+        for path, entry in page.results:
+            if entry is None:
+                results.append(common_prefix(path))
+            elif presign and is_own(entry.address):
+                url = _signed_get(service, request, repo.context, entry)
+                results.append(stats(repo.context, path, entry, user_metadata=user_metadata, url=url.url, expiry=url.expires_seconds))
+            else:
+                results.append(stats(repo.context, path, entry, user_metadata=user_metadata))
+        offset = page.next_after if page.has_more else ""
+        pagination = Pagination(has_more=page.has_more, next_offset=offset, results=len(results), max_per_page=most)
+        return answer(ObjectStatsList.model_construct(pagination=pagination, results=results))
+
+    return await service.repository(repository, read)
+
+
+@router.get(
+    "/refs/{ref}/objects/underlyingProperties",
+    operation_id="getUnderlyingProperties",
+    responses={200: {"model": UnderlyingObjectProperties}, **failures(410)},
+)
+async def underlying_properties(service: ServiceOf, who: Reader, repository: str, ref: str, path: ObjectPath) -> Response:
+    del who
+    await service.stat(repository, ref, path)
+    return answer(UnderlyingObjectProperties())
+
+
+@router.delete("/branches/{branch}/objects", operation_id="deleteObject", status_code=204, responses=failures(409))
+async def delete_object(
+    service: ServiceOf, who: Writer, repository: str, branch: str, path: ObjectPath, force: Force = False, no_tombstone: bool = False
+) -> Response:
+    """Delete a path, whether it is there or not."""
+    del who, force, no_tombstone
+    await service.repository(repository, lambda repo: repo.delete(branch, path))
+    return nothing()
+
+
+@router.post(
+    "/branches/{branch}/objects/delete", operation_id="deleteObjects", responses={200: {"model": ObjectErrorList}, **failures(409)}
+)
+async def delete_objects(
+    service: ServiceOf, who: Writer, repository: str, branch: str, body: PathList, force: Force = False, no_tombstone: bool = False
+) -> Response:
+    """Delete many; those that could not be are answered, each with its reason."""
+    del who, force, no_tombstone
+
+    def delete(repo: Repository) -> ObjectErrorList:
+        repo.get_branch(branch)
+        good: list[str] = []
+        errors: list[ObjectError] = []
+        for path in dict.fromkeys(body.paths):
+            try:
+                good.append(ids.object_path(path))
+            except RefstoreError as error:
+                errors.append(ObjectError(status_code=status_of(error), message=str(error), path=path))
+        repo.delete_many(branch, good)
+        return ObjectErrorList(errors=errors)
+
+    return answer(await service.repository(repository, delete))
+
+
+@router.post(
+    "/branches/{branch}/objects/copy",
+    operation_id="copyObject",
+    status_code=201,
+    responses={201: {"model": ObjectStats}, **failures(409, 410)},
+)
+async def copy_object(
+    service: ServiceOf,
+    who: Writer,
+    repository: str,
+    branch: str,
+    dest_path: Annotated[str, Query(min_length=1, max_length=1024)],
+    body: ObjectCopyCreation,
+) -> Response:
+    """Give an object another name, on any branch, without reading its data."""
+    del who
+
+    def copy(repo: Repository) -> ObjectStats:
+        entry = repo.copy(body.src_ref or branch, body.src_path, branch, dest_path)
+        return stats(repo.context, dest_path, entry)
+
+    return answer(await service.repository(repository, copy), 201)
+
+
+def streamed(
+    service: Service, chunks: Iterator[bytes], fields: dict[str, str], start: int, end: int, size_bytes: int, *, partial: bool
+) -> Response:
+    """The bytes [start, end) as they are read."""
+    fields["Content-Length"] = str(end - start)
+    if partial:
+        fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
+
+    async def send() -> AsyncIterator[bytes]:
+        try:
+            while chunk := await service.run(lambda: next(chunks, b"")):
+                yield chunk
+        finally:
+            close = getattr(chunks, "close", None)
+            if close is not None:
+                close()
+
+    return StreamingResponse(send(), 206 if partial else 200, headers=fields)
+
+
+def _only_if_absent(if_none_match: str | None, if_match: str | None) -> bool:
+    """Raises NotSupported: a condition that is not kept must not be taken in silence."""
+    if if_match is not None:
+        raise NotSupported("If-Match is not supported; leave it out")
+    if if_none_match not in (None, "*"):
+        raise NotSupported("of If-None-Match only * is supported here; leave it out, or send *")
+    return if_none_match == "*"
+
+
+def _prepared(repo: Repository, branch: str, path: str, if_absent: bool) -> Repository:
+    """What can be refused is refused before the body is read."""
+    repo.get_branch(branch)
+    if if_absent and repo.stat_many(branch, [path]):
+        raise PreconditionFailed(f"{path!r} is on {branch!r} already; it was left as it is")
+    return repo
+
+
+def _signed_get(service: Service, request: Request, context: Context, entry: Entry) -> signed.Signed:
+    return signed.sign(service, request, context, entry.address, "get", seconds=service.settings.presign_seconds)

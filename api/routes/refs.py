@@ -1,0 +1,151 @@
+"""Refs: log, differences, merges; and single commits."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from api import history
+from api.answers import answer, page_of
+from api.auth import Reader, Writer
+from api.history import commit_model, commit_models, diff_page
+from api.models import (
+    Commit,
+    CommitList,
+    DiffList,
+    FindMergeBaseResult,
+    Merge,
+    MergeConflictResult,
+    MergeResult,
+    PathText,
+)
+from api.params import AMOUNT, After, Amount, Delimiter, Prefix, amount_of
+from api.routes import failures
+from api.service import ServiceOf
+from refstore.errors import CommitNotFound
+from refstore.repository import Repository
+
+router = APIRouter(prefix="/repositories/{repository}", tags=["refs"])
+FILTERS_MAX = 100
+
+
+@router.get("/commits/{commit_id}", operation_id="getCommit", tags=["commits"], responses={200: {"model": Commit}, **failures()})
+async def get_commit(service: ServiceOf, who: Reader, repository: str, commit_id: str) -> Response:
+    """A commit by any ref."""
+    del who
+    return answer(await service.repository(repository, lambda repo: commit_model(repo, *repo.get_commit(commit_id))))
+
+
+@router.get("/refs/{ref}/commits", operation_id="logCommits", responses={200: {"model": CommitList}, **failures()})
+async def log_commits(
+    service: ServiceOf,
+    who: Reader,
+    repository: str,
+    ref: str,
+    after: After = "",
+    amount: Amount = AMOUNT,
+    objects: Annotated[list[PathText] | None, Query(max_length=FILTERS_MAX, description="Only commits that changed one of these.")] = None,
+    prefixes: Annotated[
+        list[PathText] | None, Query(max_length=FILTERS_MAX, description="Only commits that changed something below one of these.")
+    ] = None,
+    limit: Annotated[bool, Query(description="Do not say whether there is more.")] = False,
+    first_parent: bool = False,
+    since: Annotated[datetime | None, Query(description="Only commits from then on.")] = None,
+    stop_at: Annotated[str | None, Query(max_length=512, description="The last commit to show.")] = None,
+) -> Response:
+    del who
+    since_ms = int((since if since.tzinfo else since.replace(tzinfo=UTC)).timestamp() * 1000) if since is not None else None
+
+    def read(repo: Repository) -> CommitList:
+        found = history.log(
+            repo,
+            ref,
+            after=after,
+            first_parent=first_parent,
+            objects=objects or [],
+            prefixes=prefixes or [],
+            since_ms=since_ms,
+            stop_at=stop_at,
+        )
+        results, pagination = page_of(found, amount_of(amount), lambda item: item[0])
+        if limit:
+            pagination.has_more = False
+        return CommitList(pagination=pagination, results=commit_models(repo, results))
+
+    return answer(await service.repository(repository, read))
+
+
+@router.get("/refs/{left_ref}/diff/{right_ref}", operation_id="diffRefs", responses={200: {"model": DiffList}, **failures()})
+async def diff_refs(
+    service: ServiceOf,
+    who: Reader,
+    repository: str,
+    left_ref: str,
+    right_ref: str,
+    prefix: Prefix = "",
+    after: After = "",
+    amount: Amount = AMOUNT,
+    delimiter: Delimiter = "",
+    type: Annotated[  # noqa: A002  # lakeFS's word
+        Literal["two_dot", "three_dot"], Query(description="three_dot: what the right one changed since they parted.")
+    ] = "three_dot",
+) -> Response:
+    del who
+
+    def read(repo: Repository) -> DiffList:
+        left: str = left_ref
+        if type == "three_dot":
+            base = repo.merge_base(left_ref, right_ref)
+            if base is None:
+                raise CommitNotFound(f"{left_ref!r} and {right_ref!r} have no common history; use type=two_dot")
+            left = base
+        return diff_page(lambda start: repo.diff(left, right_ref, prefix=prefix, after=start), prefix, after, amount_of(amount), delimiter)
+
+    return answer(await service.repository(repository, read))
+
+
+@router.get(
+    "/refs/{source_ref}/merge/{destination_branch}",
+    operation_id="findMergeBase",
+    responses={200: {"model": FindMergeBaseResult}, **failures()},
+)
+async def find_merge_base(service: ServiceOf, who: Reader, repository: str, source_ref: str, destination_branch: str) -> Response:
+    del who
+
+    def read(repo: Repository) -> FindMergeBaseResult:
+        return FindMergeBaseResult(
+            source_commit_id=repo.get_commit(source_ref)[0],
+            destination_commit_id=repo.get_commit(destination_branch)[0],
+            base_commit_id=repo.merge_base(source_ref, destination_branch) or "",
+        )
+
+    return answer(await service.repository(repository, read))
+
+
+@router.post(
+    "/refs/{source_ref}/merge/{destination_branch}",
+    operation_id="mergeIntoBranch",
+    responses={200: {"model": MergeResult}, **failures(410, 412), 409: {"model": MergeConflictResult}},
+)
+async def merge(
+    service: ServiceOf, who: Writer, repository: str, source_ref: str, destination_branch: str, body: Merge | None = None
+) -> Response:
+    asked = body or Merge()
+
+    def make(repo: Repository) -> MergeResult:
+        made = repo.merge(
+            source_ref,
+            destination_branch,
+            asked.message or "",
+            strategy=asked.strategy or "",
+            squash=asked.squash_merge,
+            committer=who.key_id,
+            metadata=asked.metadata,
+            allow_empty=asked.allow_empty,
+        )
+        return MergeResult(reference=made)
+
+    return answer(await service.repository(repository, make))

@@ -1,0 +1,128 @@
+"""Repositories, their metadata and retention rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from api.answers import answer, nothing, page_of
+from api.auth import Operator, Principal, Reader, Writer
+from api.models import (
+    Repository,
+    RepositoryCreation,
+    RepositoryList,
+    RepositoryMetadataKeys,
+    RepositoryMetadataSet,
+)
+from api.params import AMOUNT, After, Amount, Force, Prefix, amount_of
+from api.routes import failures
+from api.service import ServiceOf
+from refstore.errors import InvalidName
+from refstore.ids import RepositoryName
+from refstore.lake import Lake
+from refstore.objects import child
+from refstore.records import RepositoryRecord
+
+router = APIRouter(tags=["repositories"])
+
+LOCAL = "local://"
+"""lakeFS's own word for a store in files: `local://NAME` is the folder NAME below the lake's objects."""
+
+
+@router.get("/repositories", operation_id="listRepositories", responses={200: {"model": RepositoryList}, **failures()})
+async def list_repositories(
+    service: ServiceOf, who: Reader, prefix: Prefix = "", after: After = "", amount: Amount = AMOUNT, search: str = ""
+) -> Response:
+    def read() -> RepositoryList:
+        found = _visible(service.lake.repositories(prefix=prefix, after=after), who, search)
+        results, pagination = page_of(found, amount_of(amount), lambda item: item[0])
+        return RepositoryList(pagination=pagination, results=[_model(name, record) for name, record in results])
+
+    return answer(await service.run(read))
+
+
+@router.post("/repositories", operation_id="createRepository", status_code=201, responses={201: {"model": Repository}, **failures(409)})
+async def create_repository(service: ServiceOf, who: Operator, body: RepositoryCreation, bare: bool = False) -> Response:
+    del who, bare
+
+    def make() -> Repository:
+        namespace = _namespace(service.lake, body.storage_namespace)
+        made = service.lake.create_repository(body.name, namespace=namespace, default_branch=body.default_branch)
+        return _model(made.name, made.record)
+
+    return answer(await service.run(make), 201)
+
+
+@router.get("/repositories/{repository}", operation_id="getRepository", responses={200: {"model": Repository}, **failures()})
+async def get_repository(service: ServiceOf, who: Reader, repository: str) -> Response:
+    del who
+    return answer(await service.repository(repository, lambda repo: _model(repo.name, repo.record)))
+
+
+@router.delete("/repositories/{repository}", operation_id="deleteRepository", status_code=204, responses=failures(409))
+async def delete_repository(service: ServiceOf, who: Operator, repository: str, force: Force = False) -> Response:
+    del who, force
+    await service.run(lambda: service.lake.delete_repository(repository))
+    return nothing()
+
+
+@router.get(
+    "/repositories/{repository}/metadata",
+    operation_id="getRepositoryMetadata",
+    responses={200: {"content": {"application/json": {"schema": {"type": "object", "additionalProperties": {"type": "string"}}}}}}
+    | failures(),
+)
+async def get_metadata(service: ServiceOf, who: Reader, repository: str) -> dict[str, str]:
+    del who
+    return await service.repository(repository, lambda repo: dict(repo.record.metadata))
+
+
+@router.post("/repositories/{repository}/metadata", operation_id="setRepositoryMetadata", status_code=204, responses=failures(409))
+async def set_metadata(service: ServiceOf, who: Writer, repository: str, body: RepositoryMetadataSet) -> Response:
+    del who
+    await service.run(lambda: service.lake.set_metadata(repository, put=body.metadata))
+    return nothing()
+
+
+@router.delete("/repositories/{repository}/metadata", operation_id="deleteRepositoryMetadata", status_code=204, responses=failures(409))
+async def delete_metadata(service: ServiceOf, who: Writer, repository: str, body: RepositoryMetadataKeys) -> Response:
+    del who
+    await service.run(lambda: service.lake.set_metadata(repository, remove=body.keys))
+    return nothing()
+
+
+def _visible(
+    found: Iterator[tuple[RepositoryName, RepositoryRecord]], who: Principal, search: str
+) -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
+    for name, record in found:
+        if search in name and (not who.repositories or name in who.repositories):
+            yield name, record
+
+
+def _namespace(lake: Lake, asked: str) -> str | None:
+    """The URL of a new repository's namespace; None: one below the lake's own objects. Raises InvalidName.
+
+    On the service's own disk nothing outside the lake's objects may be named; in a bucket the credentials decide.
+    """
+    bare = asked.rstrip("/")
+    own = lake.objects_url.partition("?")[0].rstrip("/")
+    if bare in ("", own):
+        return None
+    if bare.startswith(LOCAL):
+        return child(lake.objects_url, bare.removeprefix(LOCAL))
+    if not bare.startswith(own + "/") and not (bare.startswith("s3://") and own.startswith("s3://")):
+        raise InvalidName(f"{asked[:80]!r} is outside of what this service stores; leave storage_namespace empty, or name one below {own}")
+    if any(segment in (".", "..") for segment in bare.partition("://")[2].split("/")):
+        raise InvalidName(f"{asked[:80]!r} has '.' or '..' in it; name the folder itself")
+    return bare
+
+
+def _model(name: str, record: RepositoryRecord) -> Repository:
+    return Repository(
+        id=name,
+        creation_date=record.created_ms // 1000,
+        default_branch=record.default_branch,
+        storage_namespace=record.namespace.partition("?")[0],
+    )

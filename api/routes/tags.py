@@ -1,0 +1,49 @@
+"""Tags."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from api.answers import answer, nothing, page_of
+from api.auth import Reader, Writer
+from api.models import Ref, RefList, TagCreation
+from api.params import AMOUNT, After, Amount, Force, Prefix, amount_of
+from api.routes import failures
+from api.service import ServiceOf
+from refstore.repository import Repository
+
+router = APIRouter(prefix="/repositories/{repository}/tags", tags=["tags"])
+
+
+@router.get("", operation_id="listTags", responses={200: {"model": RefList}, **failures()})
+async def list_tags(
+    service: ServiceOf, who: Reader, repository: str, prefix: Prefix = "", after: After = "", amount: Amount = AMOUNT
+) -> Response:
+    del who
+
+    def read(repo: Repository) -> RefList:
+        results, pagination = page_of(repo.tags(prefix=prefix, after=after), amount_of(amount), lambda item: item[0])
+        return RefList(pagination=pagination, results=[Ref(id=name, commit_id=tag.commit) for name, tag in results])
+
+    return answer(await service.repository(repository, read))
+
+
+@router.post("", operation_id="createTag", status_code=201, responses={201: {"model": Ref}, **failures(409, 410)})
+async def create_tag(service: ServiceOf, who: Writer, repository: str, body: TagCreation) -> Response:
+    del who
+    commit = await service.repository(repository, lambda repo: repo.create_tag(body.id, body.ref))
+    return answer(Ref(id=body.id, commit_id=commit), 201)
+
+
+@router.get("/{tag}", operation_id="getTag", responses={200: {"model": Ref}, **failures()})
+async def get_tag(service: ServiceOf, who: Reader, repository: str, tag: str) -> Response:
+    del who
+    return answer(Ref(id=tag, commit_id=await service.repository(repository, lambda repo: repo.get_tag(tag).commit)))
+
+
+@router.delete("/{tag}", operation_id="deleteTag", status_code=204, responses=failures())
+async def delete_tag(service: ServiceOf, who: Writer, repository: str, tag: str, force: Force = False) -> Response:
+    del who, force
+    await service.repository(repository, lambda repo: repo.delete_tag(tag))
+    return nothing()

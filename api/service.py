@@ -1,0 +1,239 @@
+"""What every handler has at hand: the lake, threads to wait for its stores in, and calls that share their round trips.
+
+Handlers run on the event loop and never touch a store there: `run` does it in a thread. Requests that come together for one
+branch are made as one bulk call (`Together`), so that a busy service does less work for each, not more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from fastapi import Depends, Request
+
+from api.errors import NotSupported
+from refstore import ids
+from refstore.context import Context
+from refstore.errors import ObjectNotFound, RefstoreError
+from refstore.flows.uploading import Link, Upload
+from refstore.flows.viewing import AddressView
+from refstore.lake import Lake
+from refstore.records import Entry
+from refstore.repository import Repository
+from refstore.settings import ApiSettings
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+A = TypeVar("A")
+R = TypeVar("R")
+
+TOGETHER_MAX: Final = 200
+AT_ONCE: Final = 4
+"""Bulk calls for one branch that may be under way: a slow one does not hold up all others."""
+
+
+class Operations(Protocol):
+    """What the reaper knows, passed in by whoever starts the service: the applications do not know each other."""
+
+    def reaper_status(self, lake: Lake, repository: str | None) -> dict[str, object]:
+        """As JSON has it."""
+        ...
+
+    def why(self, repository: Repository, address: str) -> tuple[AddressView, Sequence[WhyEvent]]: ...
+
+    def resume(self, repository: Repository, seconds: float | None, objects: int | None) -> str:
+        """Let hard deletion go on; what its state is then, in words."""
+        ...
+
+
+class WhyEvent(NamedTuple):
+    at_ms: int
+    outcome: str
+    path: str
+    cause: str
+    size_bytes: int
+    reaper: str
+    reason: str
+
+
+class Place(NamedTuple):
+    repository: str
+    ref: str
+
+
+class Found(NamedTuple):
+    context: Context
+    entry: Entry
+
+
+class Service:
+    def __init__(self, lake: Lake, settings: ApiSettings, operations: Operations | None = None) -> None:
+        self.lake = lake
+        self.settings = settings
+        self._operations = operations
+        self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-api")
+        self._bodies = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-body")
+        """Apart: an upload holds its thread for as long as its client takes."""
+        self._stats: Together[Place, str, Found | None] = Together(self.run, self._stat_many)
+        self._links: Together[Place, Link, Entry] = Together(self.run, self._link_many, key=lambda item: item.path)
+        self._uploads: Together[Place, Upload, Entry] = Together(self.run, self._upload_many, key=lambda item: item.path)
+
+    @property
+    def operations(self) -> Operations:
+        """Raises NotSupported."""
+        if self._operations is None:
+            raise NotSupported("this service was started without the reaper's room; ask where `refstore serve` runs")
+        return self._operations
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do it in a thread, in this request's context."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, contextvars.copy_context().run, work)
+
+    async def run_body(self, work: Callable[[], T]) -> T:
+        """The same for what reads a request's body, which may take long."""
+        return await asyncio.get_running_loop().run_in_executor(self._bodies, contextvars.copy_context().run, work)
+
+    async def repository(self, name: str, work: Callable[[Repository], T]) -> T:
+        return await self.run(lambda: work(self.lake.repository(name)))
+
+    async def stat(self, repository: str, ref: str, path: str) -> Found:
+        """Raises ObjectNotFound."""
+        ids.object_path(path)  # here, so that one that is not valid fails nobody else's
+        found = await self._stats.ask(Place(repository, ref), path)
+        if found is None:
+            raise ObjectNotFound(f"{path!r} is not on {ref!r}")
+        return found
+
+    async def link(self, repository: str, branch: str, item: Link) -> Entry:
+        if item.if_absent:  # alone: made again it would find what it made itself
+            return (await self.run(lambda: self._link_many(Place(repository, branch), [item])))[0]
+        return await self._links.ask(Place(repository, branch), item)
+
+    async def upload(self, repository: str, branch: str, item: Upload) -> Entry:
+        """For bodies that are in memory."""
+        if item.if_absent:  # likewise
+            return (await self.run(lambda: self._upload_many(Place(repository, branch), [item])))[0]
+        return await self._uploads.ask(Place(repository, branch), item)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._bodies.shutdown(cancel_futures=True)
+
+    def _stat_many(self, place: Place, paths: Sequence[str]) -> Sequence[Found | None]:
+        repo = self.lake.repository(place.repository)
+        found = repo.stat_many(place.ref, list(dict.fromkeys(paths)))
+        return [Found(repo.context, entry) if (entry := found.get(path)) is not None else None for path in paths]
+
+    def _link_many(self, place: Place, items: Sequence[Link]) -> Sequence[Entry]:
+        return list(self.lake.repository(place.repository).link_many(place.ref, items))
+
+    def _upload_many(self, place: Place, items: Sequence[Upload]) -> Sequence[Entry]:
+        return list(self.lake.repository(place.repository).upload_many(place.ref, items))
+
+
+class Together(Generic[K, A, R]):
+    """Calls for one key that are asked for while others are under way are made as one.
+
+    Nobody waits for company: the first call is made at once, and what comes meanwhile goes with the next. A bulk call that fails is
+    made again one by one, so that each caller hears of its own mistake only. (Each bulk call is safe to make again, as all of the
+    SDK's are.)
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Callable[[], Sequence[R]]], Awaitable[Sequence[R]]],
+        call: Callable[[K, Sequence[A]], Sequence[R]],
+        *,
+        key: Callable[[A], Hashable] | None = None,
+    ) -> None:
+        """`key`: what may stand in one call only once."""
+        self._run = run
+        self._call = call
+        self._key = key
+        self._waiting: dict[K, list[tuple[A, asyncio.Future[R]]]] = {}
+        self._under_way: dict[K, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, place: K, item: A) -> R:
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(place, []).append((item, future))
+        if self._under_way.get(place, 0) < AT_ONCE:
+            self._start(place)
+        return await future
+
+    def _start(self, place: K) -> None:
+        batch = self._take(place)
+        if not batch:
+            return
+        self._under_way[place] = self._under_way.get(place, 0) + 1
+        task = asyncio.create_task(self._make(place, batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _take(self, place: K) -> list[tuple[A, asyncio.Future[R]]]:
+        waiting = self._waiting.pop(place, [])
+        taken: list[tuple[A, asyncio.Future[R]]] = []
+        left: list[tuple[A, asyncio.Future[R]]] = []
+        seen: set[Hashable] = set()
+        for item, future in waiting:
+            if future.done():
+                continue  # its caller has gone
+            name = self._key(item) if self._key is not None else None
+            if len(taken) >= TOGETHER_MAX or (name is not None and name in seen):
+                left.append((item, future))
+            else:
+                taken.append((item, future))
+                seen.add(name)
+        if left:
+            self._waiting[place] = left
+        return taken
+
+    async def _make(self, place: K, batch: list[tuple[A, asyncio.Future[R]]]) -> None:
+        try:
+            try:
+                results = await self._run(lambda: self._call(place, [item for item, _ in batch]))
+            except RefstoreError as error:
+                if len(batch) == 1:
+                    _fail(batch[0][1], error)
+                else:
+                    for one in batch:
+                        await self._make_alone(place, one)
+            except BaseException as error:  # noqa: BLE001  # its callers are who must hear of it
+                for _, future in batch:
+                    _fail(future, error)
+            else:
+                for (_, future), result in zip(batch, results, strict=True):
+                    if not future.done():
+                        future.set_result(result)
+        finally:
+            self._under_way[place] -= 1
+            if self._waiting.get(place):
+                self._start(place)
+            elif not self._under_way[place]:
+                del self._under_way[place]
+
+    async def _make_alone(self, place: K, one: tuple[A, asyncio.Future[R]]) -> None:
+        item, future = one
+        try:
+            (result,) = await self._run(lambda: self._call(place, [item]))
+        except BaseException as error:  # noqa: BLE001  # likewise
+            _fail(future, error)
+        else:
+            if not future.done():
+                future.set_result(result)
+
+
+def _fail(future: asyncio.Future[R], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def service_of(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
+
+
+ServiceOf = Annotated[Service, Depends(service_of)]

@@ -1,0 +1,196 @@
+"""`refstore serve`: the HTTP service and a reaper, together, on the embedded default or on any stores."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from refstore.cli.common import open_lake, settings_of
+from refstore.errors import InvalidSettings, MissingExtra
+from refstore.settings import Settings
+
+if TYPE_CHECKING:
+    from refstore.flows.viewing import AddressView
+    from refstore.lake import Lake
+    from refstore.repository import Repository
+
+app = typer.Typer()
+
+KEY_ID = "REFSTORE_ACCESS_KEY_ID"
+SECRET = "REFSTORE_SECRET_ACCESS_KEY"  # noqa: S105  # a variable's name
+RESUME_SECONDS = 3600.0
+
+
+@app.command("serve")
+def serve(
+    ctx: typer.Context,
+    *,
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="Where to listen; left out: loopback.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Left out: 8000. 0: any that is free.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, metavar="N", help="Processes that answer.")] = None,
+    reaper: Annotated[bool, typer.Option("--reaper/--no-reaper", help="Whether to reap here as well.")] = True,
+) -> None:
+    """Serve the HTTP API, and reap, until SIGTERM. Clients of lakeFS work with it.
+
+    The first operator's access key is REFSTORE_ACCESS_KEY_ID and REFSTORE_SECRET_ACCESS_KEY from the environment; where there is no key
+    at all, one is made and printed, once. Others are made with `refstore keys`.
+
+    \b
+    Example: refstore serve --data ./lake
+             refstore serve --kv redis://127.0.0.1:6379/0 --objects s3://bucket/lake --workers 4 --no-reaper
+    """
+    try:
+        from api import serving
+    except ModuleNotFoundError as error:
+        raise MissingExtra("api", "refstore serve") from error
+    settings = settings_of(ctx)
+    given = {name: value for name, value in (("host", host), ("port", port), ("workers", workers)) if value is not None}
+    settings = replace(settings, api=replace(settings.api, **given))
+    _check_stores(settings)
+    with open_lake(ctx, create=True) as lake:
+        _first_key(lake, os.environ)
+    listening = serving.bind(settings)
+    where = listening.getsockname()
+    address = f"http://{'[' + where[0] + ']' if ':' in where[0] else where[0]}:{where[1]}"
+
+    def started() -> None:
+        typer.echo(f"refstore serves {address} (API under /api/v1, documents at /docs)", err=True)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(listening.close)
+        if reaper:
+            stack.enter_context(_reaping(settings))
+        if settings.api.workers == 1:
+            serving.answer(settings, listening, _Operations(), started)
+        else:
+            _many(settings, listening, started)
+
+
+class _Operations:
+    """What the reaper knows, for the API."""
+
+    def reaper_status(self, lake: Lake, repository: str | None) -> dict[str, object]:
+        from reaper.status import status
+
+        found = status(lake, repository=repository)
+        return {
+            "reapers": [item._asdict() for item in found.reapers],
+            "repositories": [item._asdict() for item in found.repositories],
+        }
+
+    def why(self, repository: Repository, address: str) -> tuple[AddressView, Sequence[Any]]:
+        from reaper.why import why
+
+        found = why(repository.context, address)
+        return found.view, [
+            _Event(event.at_ms, event.outcome, event.doomed.path, event.doomed.cause, event.doomed.size_bytes, event.reaper, event.reason)
+            for event in found.events
+        ]
+
+    def resume(self, repository: Repository, seconds: float | None, objects: int | None) -> str:
+        from reaper import breaker
+
+        reason = breaker.explain(breaker.read(repository.context.kv, repository.context.repo))
+        if not reason:
+            return f"hard deletion of {repository.name} goes on already"
+        for_seconds = RESUME_SECONDS if seconds is None and objects is None else seconds
+        breaker.resume(repository.context, seconds=for_seconds, objects=objects)
+        return f"hard deletion of {repository.name} goes on; it stood still because {reason}"
+
+
+class _Event(NamedTuple):
+    at_ms: int
+    outcome: str
+    path: str
+    cause: str
+    size_bytes: int
+    reaper: str
+    reason: str
+
+
+def _check_stores(settings: Settings) -> None:
+    if settings.kv.startswith("memory:") and settings.api.workers > 1:
+        raise InvalidSettings("a memory: KV is one process's own; use one worker, or another KV")
+
+
+def _first_key(lake: Lake, environ: Mapping[str, str]) -> None:
+    """See that somebody can log in. Raises InvalidSettings, Invalid."""
+    from refstore import access
+
+    key_id, secret = environ.get(KEY_ID, ""), environ.get(SECRET, "")
+    if bool(key_id) != bool(secret):
+        raise InvalidSettings(f"{KEY_ID} and {SECRET} must be given together; give both, or neither")
+    if key_id:
+        access.ensure(lake.kv, lake.clock, key_id, secret)
+    elif not access.any_there(lake.kv):
+        made = access.create(lake.kv, lake.clock, access.Role.OPERATOR, description="made by the first refstore serve")
+        typer.echo(
+            f"The first access key, an operator's; its secret is shown this once:\n  {KEY_ID}={made.key.id}\n  {SECRET}={made.secret}",
+            err=True,
+        )
+
+
+@contextlib.contextmanager
+def _reaping(settings: Settings) -> Generator[None, None, None]:
+    """A reaper in a thread of this process, stopped after the batch in hand."""
+    from reaper.daemon import Reaper
+    from refstore.issuance import SigningKey
+    from refstore.lake import Lake
+
+    over = threading.Event()
+
+    def work() -> None:
+        keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
+        with (
+            Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake,
+            Reaper(lake, settings.reaper) as daemon,
+        ):
+            daemon.run(over.is_set)
+
+    thread = threading.Thread(target=work, name="refstore-reaper")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _many(settings: Settings, listening: socket.socket, started: Any) -> None:
+    """Several processes over one socket; one that dies is replaced, and all end when this one is asked to."""
+    from api import serving
+
+    context = multiprocessing.get_context("spawn")
+    over = threading.Event()
+
+    def end(_number: int, _frame: object) -> None:
+        over.set()
+
+    asked = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def start() -> Any:
+        process = context.Process(target=serving.answer, args=(settings, listening, _Operations()), name="refstore-api")
+        process.start()
+        return process
+
+    processes = [start() for _ in range(settings.api.workers)]
+    started()
+    try:
+        while not over.wait(0.5):
+            processes = [process if process.is_alive() else start() for process in processes]
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(serving.GRACE_SECONDS + 10)
+        for number, handler in asked.items():
+            signal.signal(number, handler)
