@@ -177,6 +177,14 @@ class Mark(Record, frozen=True, tag=31):
     """From when on the mark cannot be taken back: its sweep has begun. 0: not yet."""
     swept_ms: int = 0
     """When what only this commit named was gone. 0: not yet."""
+    prefixes: tuple[str, ...] = ()
+    """Only what it names at paths that start so has expired; (): all of it."""
+    earlier: bytes = b""
+    """The mark, encoded, that this one took the place of, where a part of the commit was swept before: unmark brings it back."""
+
+    def covers(self, paths: Iterable[str]) -> bool:
+        """Whether any of the paths has expired."""
+        return not self.prefixes or any(path.startswith(self.prefixes) for path in paths)
 
 
 class GcFlag(Record, frozen=True, tag=34):
@@ -191,7 +199,7 @@ class GcFlag(Record, frozen=True, tag=34):
 
 
 class GcRun(Record, frozen=True, tag=35):
-    """`<repo>/gc/runs/<mark id>` (`refstore/marks.py` says what becomes of it)."""
+    """`<repo>/gc/runs/<mark id>` (`refstore/marks` says what becomes of it)."""
 
     write_id: str
     state: str

@@ -5,6 +5,7 @@ The source's address is held before the copy's entry is written, or it is commit
     source staged:     list has it -> reference for the copy, then the entry
                        list empty  -> the source has changed: start over
                        no key      -> read the source again: if it still is what it was, it is committed; else start over
+                       (while marks are made, the address is pinned before that, rule 13)
     source committed:  no reference; the commit's mark is looked at before and after (rule 13)
 
 Move is copy, then delete, under the same rules: no lock, so no stale lock.
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from refstore import ids
+from refstore import ids, marks
 from refstore.branches import Branches
 from refstore.context import Context
 from refstore.errors import Contention, InvalidPath, ObjectNotFound
@@ -68,11 +69,21 @@ def move_many(ctx: Context, branch: BranchName, moves: Sequence[Copy]) -> list[E
 def _attempt(ctx: Context, source: Ref, branch: BranchName, pairs: Sequence[tuple[Path, Path]]) -> dict[Path, Entry]:
     """One try for each pair; the entries of those that were copied. The others' sources changed: they start over."""
     if source.from_history:
-        refs.check_mark(ctx, source.commit)
+        refs.check_mark(ctx, source.commit, [path for path, _ in pairs])
     resolved = resolve_many(ctx, source, [path for path, _ in pairs])
     missing = [path for path, _ in pairs if path not in resolved]
     if missing:
         raise ObjectNotFound(f"{missing[0]!r} is not on {source.text!r}")
+    sources: dict[CommitId, list[Path]] = {}
+    for src, _ in pairs:
+        commit = resolved[src].commit
+        if commit is not None:
+            sources.setdefault(commit, []).append(src)
+    for commit, paths in sources.items():
+        # a branch's head, too: one that was made at an expired commit, and died before it took itself back, has a marked head. And
+        # before the entry is written, not only behind it: somebody could copy it on before it is taken back
+        if not (source.from_history and commit == source.commit):
+            refs.check_mark(ctx, commit, paths)
     token = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).open(branch).record.token
     now = ctx.clock.now_ms()
     copies = {dst: _copied(ctx, resolved[src].entry, now) for src, dst in pairs}
@@ -94,9 +105,6 @@ def _attempt(ctx: Context, source: Ref, branch: BranchName, pairs: Sequence[tupl
                 placements.append(Placement(dst, entry, referenced=False))
             case _:
                 continue
-    unreferenced = any(not item.referenced for item in placements)
-    # a branch's head, too: one that was made at an expired commit, and died before it took itself back, has a marked head
-    sources = frozenset({source.commit}) if source.from_history or unreferenced else frozenset[CommitId]()
     placed = {item.path: item.entry for item in placements if item.entry is not None}
     if placements:
         try:
@@ -111,6 +119,7 @@ def _committed_after_all(ctx: Context, source: Ref, before: dict[Path, Resolved]
     """Of sources whose reference key is missing: those that still resolve to the same address, which is committed then (rule 4)."""
     if not paths:
         return frozenset()
+    marks.pin(ctx, [before[path].entry.address for path in paths])
     again = resolve_many(ctx, refs.resolve(ctx, source.text), paths)
     return frozenset(path for path in paths if path in again and again[path] == before[path])
 

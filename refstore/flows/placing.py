@@ -10,7 +10,7 @@ This is the heart of rules 1, 2 and 6, and the only place where entries are writ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 import msgspec
@@ -70,13 +70,13 @@ def place(
     placements: Sequence[Placement],
     *,
     on_empty: bool,
-    sources: frozenset[CommitId] = frozenset(),
+    sources: Mapping[CommitId, Sequence[Path]] | None = None,
 ) -> None:
     """Write the entries under `token`, under which their references are listed already, and follow the branch.
 
     `on_empty`: whether a list that was emptied meanwhile takes the reference again (the writer's own retry, restore).
-    `sources`: commits that entries without a reference were copied from; if one was marked meanwhile, the entries are
-    taken back (rule 13). Raises Moved, BranchNotFound, Gone, Contention. After any of them nothing is lost: an entry under a
+    `sources`: commits that entries without a reference were copied from, and the paths there; if these were marked meanwhile, the
+    entries are taken back (rule 13). Raises Moved, BranchNotFound, Gone, Contention. After any of them nothing is lost: an entry under a
     token that is not live any more goes with its token.
     """
     check_distinct(placements)
@@ -91,7 +91,7 @@ def place(
         return
     for _ in range(ATTEMPTS):
         writes = [Exchange(keys.entry(ctx.repo, token, item.path), item.encoded) for item in placements]
-        marks = [Get(keys.mark(ctx.repo, commit)) for commit in sorted(sources)]
+        marks = [Get(keys.mark(ctx.repo, commit)) for commit in sources or ()]
         try:
             # one round trip: the entries, then, behind them, the marks and the branch (rules 2 and 13)
             results = ctx.kv.execute([*writes, *marks, branches.get_op(branch)])
@@ -101,7 +101,7 @@ def place(
             seen = branches.open(branch)
         else:
             old = cast("list[bytes | Absent]", results[: len(writes)])
-            _take_back_if_marked(ctx, writes, old, sorted(sources), results[len(writes) : -1])
+            _take_back_if_marked(ctx, writes, old, sources or {}, results[len(writes) : -1])
             seen = branches.seen(branch, results[-1])
             if seen.record.token == token:
                 references.release(_overwritten(token, placements, old), grace_seconds=ctx.grace_seconds)
@@ -215,10 +215,14 @@ def check_distinct(placements: Sequence[Placement]) -> None:
 
 
 def _take_back_if_marked(
-    ctx: Context, writes: Sequence[Exchange], replaced: Sequence[bytes | Absent], sources: Sequence[CommitId], marks: Sequence[Result]
+    ctx: Context,
+    writes: Sequence[Exchange],
+    replaced: Sequence[bytes | Absent],
+    sources: Mapping[CommitId, Sequence[Path]],
+    marks: Sequence[Result],
 ) -> None:
     """Undo entries that name what a commit marked meanwhile alone may hold (rule 13). Raises Gone."""
-    for commit, mark in zip(sources, marks, strict=True):
-        if isinstance(mark, bytes):
+    for (commit, paths), mark in zip(sources.items(), marks, strict=True):
+        if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):
             ctx.kv.set_if_many([SetIf(op.key, op.value, old) for op, old in zip(writes, replaced, strict=True)])
             raise marked(commit, decode(mark, Mark))

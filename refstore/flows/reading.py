@@ -16,7 +16,7 @@ from refstore.context import Context
 from refstore.errors import Contention, CorruptObject, Invalid, ObjectNotFound
 from refstore.flows import refs
 from refstore.flows.refs import Ref, get_commit, head_commit
-from refstore.ids import BranchName, Path, Token, is_own
+from refstore.ids import BranchName, CommitId, Path, Token, is_own
 from refstore.kv.base import SCAN_LIMIT
 from refstore.records import Branch, Entry, StagedRecord, Tombstone, decode_staged
 from refstore.staging import Staging
@@ -36,6 +36,8 @@ class Resolved(NamedTuple):
     entry: Entry
     token: Token | None
     """The staging token that it is staged under; None: it is committed."""
+    commit: CommitId | None = None
+    """The commit whose tree names it, where it is committed: the one that was read, not what the branch has come to since."""
 
 
 class Listed(NamedTuple):
@@ -57,13 +59,13 @@ class Page(NamedTuple):
 def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Resolved]:
     """What the paths are; those that are not there are left out."""
     if ref.branch is None:
-        return _committed(ctx, get_commit(ctx, ref.commit).metarange, paths)
+        return _committed(ctx, ref.commit, get_commit(ctx, ref.commit).metarange, paths)
 
     def read(branch: Branch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, Resolved]:
         found = {path: Resolved(record, token) for path, (record, token) in staged.items() if isinstance(record, Entry)}
         unstaged = [path for path in paths if path not in staged]
         if unstaged:
-            found |= _committed(ctx, head_commit(ctx, branch.head).metarange, unstaged)
+            found |= _committed(ctx, branch.head, head_commit(ctx, branch.head).metarange, unstaged)
         return found
 
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
@@ -92,7 +94,7 @@ def resolve(ctx: Context, ref: Ref, path: Path) -> Resolved:
 
 
 def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None) -> Iterator[bytes]:
-    """The object's bytes; resolved again if the blob went between the look and the read (rule 12)."""
+    """The object's bytes; resolved again if the blob went between the look and the read (rule 12). Raises Gone (it was swept)."""
     for _ in range(ATTEMPTS):
         resolved = resolve(ctx, refs.resolve(ctx, ref), path)
         if not is_own(resolved.entry.address):
@@ -101,6 +103,8 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
             return ctx.objects.get(resolved.entry.address, start=start, end=end)
         except ObjectNotFound:
             if resolve(ctx, refs.resolve(ctx, ref), path) == resolved:
+                if resolved.commit is not None:
+                    refs.check_swept(ctx, resolved.commit, path)
                 raise CorruptObject(
                     f"{path!r} on {ref!r} names {resolved.entry.address}, which is gone; do not run any collection, and report this"
                 ) from None
@@ -194,8 +198,8 @@ def _common_prefix(path: str, prefix: str, delimiter: str) -> str:
     return "" if at < 0 else path[: at + len(delimiter)]
 
 
-def _committed(ctx: Context, metarange: str, paths: Sequence[Path]) -> dict[Path, Resolved]:
-    return {Path(path): Resolved(entry, None) for path, entry in ctx.trees.get_many(metarange, paths).items()}
+def _committed(ctx: Context, commit: CommitId, metarange: str, paths: Sequence[Path]) -> dict[Path, Resolved]:
+    return {Path(path): Resolved(entry, None, commit) for path, entry in ctx.trees.get_many(metarange, paths).items()}
 
 
 def _same(one: Branch, other: Branch) -> bool:

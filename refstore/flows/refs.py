@@ -10,6 +10,8 @@ v1.0            a tag
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from refstore import keys
@@ -17,7 +19,7 @@ from refstore.branches import Branches
 from refstore.commits import graph
 from refstore.context import Context
 from refstore.errors import BranchNotFound, CommitNotFound, Corrupt, Gone, InvalidName, NotFound
-from refstore.ids import BranchName, CommitId, branch_name, tag_name
+from refstore.ids import BranchName, CommitId, Path, branch_name, tag_name
 from refstore.kv.base import ABSENT
 from refstore.markers import Markers
 from refstore.records import Commit, Mark, Tag, decode, maybe
@@ -25,6 +27,8 @@ from refstore.records import Commit, Mark, Tag, decode, maybe
 PREFIX_DIGITS_MIN: Final = 6
 PREFIX_MATCHES_MAX: Final = 16
 """Commit records that a prefix is compared with; those of commits that were given up do not count."""
+
+PREFIXES_SHOWN: Final = 3
 
 _EXPRESSION = re.compile(r"(?P<base>[^~^@]+)(?P<at>@?)(?P<steps>(?:[~^]\d*)*)")
 _STEP = re.compile(r"[~^](\d*)")
@@ -78,16 +82,35 @@ def head_commit(ctx: Context, commit: CommitId) -> Commit:
         ) from error
 
 
-def check_mark(ctx: Context, commit: CommitId) -> None:
-    """Nothing may be copied from a marked commit, and no branch made at it (rule 13). Raises Gone."""
+def check_mark(ctx: Context, commit: CommitId, paths: Sequence[Path] | None = None) -> None:
+    """Nothing may be copied from a marked commit, and no branch made at it (rule 13). Raises Gone.
+
+    `paths`: all that is wanted of it; None: the commit itself, for which a mark on a part of it is enough.
+    """
     mark = maybe(ctx.kv.get(keys.mark(ctx.repo, commit)), Mark)
-    if mark is not None:
+    if mark is not None and (paths is None or mark.covers(paths)):
+        raise marked(commit, mark)
+
+
+def check_swept(ctx: Context, commit: CommitId, path: Path) -> None:
+    """Raises Gone if what the commit alone named there was deleted, or is being."""
+    mark = maybe(ctx.kv.get(keys.mark(ctx.repo, commit)), Mark)
+    if mark is not None and mark.earlier and not mark.sweeping_ms:
+        mark = decode(mark.earlier, Mark)  # a part was swept before the rest was marked
+    if mark is not None and mark.sweeping_ms and mark.covers((path,)):
         raise marked(commit, mark)
 
 
 def marked(commit: CommitId, mark: Mark) -> Gone:
+    by = f"mark {mark.mark_id or 'without an id'}"
+    if mark.prefixes:
+        by += ", paths " + ", ".join(f"{prefix}*" for prefix in mark.prefixes[:PREFIXES_SHOWN])
+    if mark.swept_ms:
+        return Gone(f"commit {commit} had expired and its data was deleted on {_when(mark.swept_ms)} by {by}; only a backup has it")
+    if mark.sweeping_ms:
+        return Gone(f"commit {commit} has expired and its data is being deleted by {by}; only a backup will have it")
     return Gone(
-        f"commit {commit} has expired and its data will be deleted (mark {mark.mark_id or 'without an id'});"
+        f"commit {commit} has expired and its data will be deleted from {_when(mark.deletes_at_ms)} on ({by});"
         " until it is swept an operator can unmark it"
     )
 
@@ -117,3 +140,7 @@ def _base(ctx: Context, base: str) -> tuple[BranchName | None, CommitId]:
         if matches:
             raise InvalidName(f"more than one commit starts with {base!r}; give more digits")
     raise NotFound(f"{base[:80]!r} is neither a branch, a tag nor a commit of {ctx.name!r}")
+
+
+def _when(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,315 @@
+"""Marks: what the offline job decides in the KV. Marking, pins, the look, unmark, and the sweep's re-check (rules 13 and 14).
+
+    run      begin --> marking --finish_marking--> marked | needs confirmation --begin_sweep--> sweeping --finish_sweep--> swept
+                       unmark, abandon, or a run that takes over: --> abandoned (until the sweep)
+    commit   active --begin--> marked --begin_sweep--> sweeping --finish_sweep--> swept
+                                      --unmark--> active
+
+    mark:    begin, wait, then the object listing, then look, finish_marking
+    sweep:   begin_sweep, then dropped_out, then the deletions, finish_sweep
+
+The listing, the trees of commits and the deletions are the caller's: all of them scale with objects, nothing here does but
+`look`. Whoever deletes must have taken off what `dropped_out` names *after* `begin_sweep` has answered.
+
+    runs.py     the records of runs, and the flag that says whose turn it is
+    commits.py  the marks of commits
+    looking.py  what must be kept, in the order in which it has to be read
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from refstore import ids, keys
+from refstore.context import Context
+from refstore.errors import Conflict, Gone, InvalidName
+from refstore.ids import Address, CommitId
+from refstore.kv.base import ABSENT
+from refstore.markers import Markers
+from refstore.marks.commits import PAGE, CommitMarks, pages
+from refstore.marks.looking import Kept, Named, Source, everything
+from refstore.marks.runs import STANDING, TAKE_OVER_MS, Run, Runs, State
+from refstore.records import Branch, Commit, GcFlag, GcRun, Mark, decode, decode_branch, maybe
+from refstore.safety import Safety
+
+__all__ = [
+    "STANDING",
+    "TAKE_OVER_MS",
+    "Kept",
+    "Marks",
+    "Named",
+    "Run",
+    "Source",
+    "State",
+    "barrier_seconds",
+    "new_mark_id",
+    "pin",
+]
+
+BEAT_SECONDS: Final = 60.0
+
+
+def new_mark_id(ctx: Context) -> str:
+    """One that nobody has; they sort by time."""
+    return ctx.ids.unique(ctx.clock.now_ms())
+
+
+def barrier_seconds(safety: Safety) -> float:
+    """How long to wait behind the last mark, until whoever did not see it has ended.
+
+    Twice the time of a request: the mark itself may land so late where its first reply was lost, and the operation's last write, too.
+    """
+    return safety.operation_deadline_seconds + 2 * safety.io_timeout_seconds + safety.clock_skew_seconds
+
+
+def pin(ctx: Context, addresses: Iterable[Address]) -> None:
+    """While a run is on: have it keep these. Who copies an entry that has no reference calls this before reading the source again
+    (rule 13): the run may have read the place the copy goes to, and not find any more the place it comes from."""
+    held = maybe(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag)
+    if held is not None:
+        ctx.kv.set_many([(keys.gc_pin(ctx.repo, held.mark_id, address), b"") for address in dict.fromkeys(addresses)])
+
+
+class Marks:
+    """The marks of one repository. Not for several threads at once."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._clock = ctx.clock
+        self._runs = Runs(ctx)
+        self._commits = CommitMarks(ctx)
+
+    # ---- a run of marking
+
+    def begin(
+        self,
+        rules_digest: str,
+        grace_ms: int,
+        commits: Iterable[CommitId],
+        mark_id: str,
+        *,
+        partly: Iterable[tuple[CommitId, tuple[str, ...]]] = (),
+        owner: str = "",
+        take_over: bool = False,
+    ) -> Run:
+        """Set the run flag and mark `commits`, but for heads of branches and tags, and for what is marked already.
+
+        `partly`: commits of which only what they name at paths with these prefixes has expired. The run that is on is abandoned if
+        it is dead, or if `take_over` says so; else raises Conflict. Raises AlreadyExists: a mark id is for one run; one that crashed
+        is begun again under a new one.
+        """
+        self._runs.check_new(mark_id)
+        self._runs.take_flag(mark_id, owner, take_over=take_over)
+        disregards = self._end_earlier(mark_id)
+        now = self._clock.now_ms()
+        deletes_at = now + grace_ms
+        run = self._runs.create(mark_id, GcRun(self._runs.write_id(), State.MARKING, now, grace_ms, deletes_at, rules_digest, disregards))
+        heads = self._commits.heads()
+        counts = {"commits_marked": 0, "commits_partly_marked": 0, "heads_left_out": 0}
+        wanted = ((commit, Mark(now, deletes_at, mark_id)) for commit in commits)
+        part = ((commit, Mark(now, deletes_at, mark_id, prefixes=tuple(sorted(set(prefixes))))) for commit, prefixes in partly if prefixes)
+        for name, marks in (("commits_marked", wanted), ("commits_partly_marked", part)):
+            for page in pages(marks, PAGE):
+                self._runs.check_on(mark_id)  # one that was taken over stops here; what it marked since is cleared by the next
+                counts["heads_left_out"] += sum(commit in heads for commit, _ in page)
+                counts[name] += self._commits.put({commit: mark for commit, mark in page if commit not in heads})
+        run = self._runs.change(run, marked_ms=self._clock.now_ms(), counts=counts)
+        return run._replace(marked_at_seconds=self._clock.monotonic_seconds())
+
+    def barrier_over_at(self, run: Run) -> int:
+        """When every operation that began before the last mark has ended; the listing and the look come after it."""
+        return run.record.marked_ms + math.ceil(barrier_seconds(self._ctx.safety) * 1000)
+
+    def wait(self, run: Run) -> None:
+        """Wait until the barrier is over. Raises Conflict if the run was taken over meanwhile."""
+        left = (self.barrier_over_at(run) - self._clock.now_ms()) / 1000
+        if run.marked_at_seconds is not None:
+            left = max(left, run.marked_at_seconds + barrier_seconds(self._ctx.safety) - self._clock.monotonic_seconds())
+        while left > 0:
+            step = min(left, BEAT_SECONDS)
+            self._clock.sleep(step)
+            left -= step
+            if left > 0:
+                self.beat(run)
+
+    def beat(self, run: Run) -> None:
+        """Say that the run goes on; to be called now and then by who works on it. Raises Conflict if it was taken over."""
+        self._runs.beat(run.mark_id)
+
+    def look(self, run: Run, *, page: int = PAGE) -> Iterator[Named]:
+        """Everything that must be kept, in the reading order of rule 13; the object listing is *complete* before this begins.
+
+        To be read to its end: only then is the run known to have been on throughout. Raises Conflict (too early, or taken over),
+        Corrupt (nothing may be marked then).
+        """
+        if self._clock.now_ms() < self.barrier_over_at(run):
+            raise Conflict(f"mark {run.mark_id} has to wait for operations that began before it; look again when they are over")
+        yield from everything(self._ctx, run, page)
+        self._runs.check_on(run.mark_id)
+
+    def finish_marking(self, run: Run, counts: Mapping[str, int], *, question: str = "") -> Run:
+        """The mark stands, as what the look left over says. `question`: what an operator has to confirm first. Raises Conflict."""
+        self._runs.check_on(run.mark_id)
+        state = State.ASKING if question else State.MARKED
+        counted = {**run.record.counts, **counts}
+        done = self._runs.change(run, state=state, finished_ms=self._clock.now_ms(), counts=counted, question=question)
+        self._runs.end(run.mark_id)
+        return done
+
+    def abandon(self, run: Run, why: str = "given up") -> None:
+        """End a run that marks nothing after all: its commits are active again. Nothing happens to one whose sweep began."""
+        if self._runs.give_up(run.mark_id, why):
+            self._commits.clear(run.mark_id)
+        self._runs.end(run.mark_id)
+
+    def _end_earlier(self, mark_id: str) -> tuple[str, ...]:
+        """Clear what runs left that came to nothing; the marks that stand. The flag is ours, so no other run will finish."""
+        standing: list[str] = []
+        for run in list(self._runs.all()):
+            state = run.state
+            if state is State.MARKING and self._runs.give_up(run.mark_id, f"taken over by {mark_id}", unfinished_only=True):
+                state = State.ABANDONED
+            if state in STANDING:
+                standing.append(run.mark_id)
+            elif state is State.ABANDONED:
+                self._commits.clear(run.mark_id)  # also what it marked after it was taken over
+        self._runs.drop_late_pins()
+        return tuple(standing)
+
+    # ---- what stands
+
+    def runs(self) -> Iterator[Run]:
+        """All there were, in order of mark id: by time, where the ids are `new_mark_id`'s."""
+        return self._runs.all()
+
+    def run(self, mark_id: str) -> Run:
+        """Raises NotFound."""
+        return self._runs.get(mark_id)
+
+    def on(self) -> GcFlag | None:
+        """The run that marks now."""
+        return self._runs.on()
+
+    def scan(self) -> Iterator[tuple[CommitId, Mark]]:
+        """Every commit that is marked, on its way, or swept."""
+        return self._commits.scan()
+
+    def of(self, commits: Sequence[CommitId]) -> list[Mark | None]:
+        return self._commits.of(commits)
+
+    def marked(self, mark_id: str) -> Iterator[CommitId]:
+        """What the run marked, whatever became of it since."""
+        return (item.commit for page in self._commits.by(mark_id) for item in page)
+
+    def still_marked(self, mark_id: str) -> Iterator[CommitId]:
+        """Of these, what is still marked by this very run, on its way, or swept by it."""
+        return (item.commit for page in self._commits.by(mark_id) for item in page if item.pending(mark_id) or item.going(mark_id))
+
+    def heads(self) -> set[CommitId]:
+        """What branches and tags name: active, marked or not."""
+        return self._commits.heads()
+
+    def given_up(self) -> Iterator[CommitId]:
+        """Commits that never landed and never will: for the next run to mark, so that what they left can go.
+
+        The branch is read before the landed mark, as a commit travels. A commit whose tokens are not all sealed any more can
+        never be advanced to: a token is sealed once.
+        """
+        markers = Markers(self._ctx.kv, self._ctx.repo, self._clock)
+        for page in pages(self._ctx.kv.scan_all(keys.commits(self._ctx.repo)), PAGE):
+            names = [CommitId(name) for name, _ in page]
+            landed = self._ctx.kv.get_many([keys.landed(self._ctx.repo, name) for name in names])
+            for name, (_, value), known, mark in zip(names, page, landed, self._commits.of(names), strict=True):
+                tokens = decode(value, Commit).tokens
+                if known is ABSENT and mark is None and tokens and not self._may_land(tokens) and not markers.landed(name):
+                    yield name
+
+    def _may_land(self, tokens: Sequence[str]) -> bool:
+        value = self._ctx.kv.get(keys.branch(self._ctx.repo, ids.branch_of(ids.staging_token(tokens[0]))))
+        record = decode_branch(value) if value is not ABSENT else None
+        return isinstance(record, Branch) and set(tokens) <= {record.token, *record.sealed}
+
+    # ---- unmark, confirm
+
+    def confirm(self, mark_id: str, by: str) -> Run:
+        """Let a mark be swept that needs it. Raises NotFound, Conflict."""
+        run = self._runs.get(mark_id)
+        if run.state is not State.ASKING:
+            raise Conflict(f"mark {mark_id} is {run.state}; only one that needs confirmation can be confirmed")
+        return self._runs.change(run, state=State.MARKED, confirmed_by=by, confirmed_ms=self._clock.now_ms())
+
+    def unmark(self, which: str) -> int:
+        """Make a commit, or all that a mark id marked, active again; how many were. Until the sweep (rule 14), then raises Gone.
+
+        Raises NotFound (no such mark), Conflict (the commit is not marked).
+        """
+        if _is_commit(which):
+            self._commits.clear_one(CommitId(which))
+            return 1
+        if self._runs.get(which).state in (State.SWEEPING, State.SWEPT) or not self._runs.give_up(which, "unmarked"):
+            raise Gone(f"mark {which} cannot be undone any more; it has begun to delete")
+        count = self._commits.clear(which)
+        self._runs.end(which)
+        return count
+
+    # ---- the sweep
+
+    def begin_sweep(self, mark_id: str) -> Run:
+        """From here on the mark cannot be taken back. What is a head by now is unmarked. May be called again after a crash.
+
+        Raises Conflict (not due, not confirmed, not finished), Gone (unmarked), NotFound. A run that was swept is answered as it is.
+        """
+        run = self._start_sweeping(mark_id)
+        if run.state is State.SWEEPING:
+            self._commits.send(mark_id, self._commits.heads(), self._clock.now_ms())
+        return run
+
+    def dropped_out(self, run: Run) -> Iterator[tuple[CommitId, Commit]]:
+        """Commits that the look disregarded and that are not on their way: nothing that they name may be deleted.
+
+        They were unmarked since, marked by another run since, or stand under an older mark that is not swept yet. To be read
+        after `begin_sweep`: from then on none can be added.
+        """
+        for mark_id in (run.mark_id, *run.record.disregards):
+            for page in self._commits.by(mark_id):
+                yield from self._commits.records(item.commit for item in page if not item.going(mark_id))
+
+    def finish_sweep(self, mark_id: str, counts: Mapping[str, int]) -> Run:
+        """Everything that was to go is gone: the commits are swept. May be called again after a crash."""
+        run = self._runs.get(mark_id)
+        if run.state is State.SWEPT:
+            return run
+        if run.state is not State.SWEEPING:
+            raise Conflict(f"mark {mark_id} is {run.state}; begin its sweep first")
+        now = self._clock.now_ms()
+        self._commits.sweep(mark_id, now)
+        return self._runs.change(run, state=State.SWEPT, swept_ms=now, swept=dict(counts))
+
+    def _start_sweeping(self, mark_id: str) -> Run:
+        run = self._runs.get(mark_id)
+        match run.state:
+            case State.SWEPT | State.SWEEPING:
+                return run
+            case State.MARKING:
+                raise Conflict(f"mark {mark_id} was not finished; run the marking again")
+            case State.ABANDONED:
+                raise Gone(f"mark {mark_id} is abandoned ({run.record.ended}) and will not be swept; run the marking again")
+            case State.ASKING:
+                raise Conflict(f"mark {mark_id} needs confirmation: {run.record.question}; confirm it first")
+            case State.MARKED:
+                now = self._clock.now_ms()
+                if now < run.record.deletes_at_ms:
+                    raise Conflict(
+                        f"mark {mark_id} is not due for another {(run.record.deletes_at_ms - now) // 1000} s; wait, or unmark it"
+                    )
+                return self._runs.change(run, state=State.SWEEPING, sweep_began_ms=now)
+
+
+def _is_commit(text: str) -> bool:
+    try:
+        ids.commit_id(text)
+    except InvalidName:
+        return False
+    return True

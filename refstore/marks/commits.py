@@ -1,0 +1,159 @@
+"""The marks of single commits: each is changed by `set_if` from the bytes that were read, so unmark and sweep cannot both win.
+
+What a run marks stands in the run's own list before it is marked, so that the sweep, and whoever clears up, finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from refstore import keys
+from refstore.branches import Branches
+from refstore.context import Context
+from refstore.errors import Conflict, Contention, Corrupt, Gone, OutcomeUnknown
+from refstore.ids import CommitId
+from refstore.kv.base import ABSENT, Absent, SetIf
+from refstore.marks.runs import ATTEMPTS
+from refstore.records import Branch, Commit, Mark, Tag, decode, encode, maybe
+
+PAGE: Final = 1000
+"""Keys that share a round trip."""
+
+T = TypeVar("T")
+
+
+class Marked(NamedTuple):
+    """A commit of a run's list, with the mark that it has now."""
+
+    commit: CommitId
+    raw: bytes | Absent
+    mark: Mark | None
+
+    def pending(self, mark_id: str) -> bool:
+        """Whether it is marked by this very run, and can still be unmarked."""
+        return self.mark is not None and self.mark.mark_id == mark_id and not self.mark.sweeping_ms
+
+    def going(self, mark_id: str) -> bool:
+        """Whether this very run sweeps it, or did."""
+        return self.mark is not None and self.mark.mark_id == mark_id and bool(self.mark.sweeping_ms)
+
+
+class CommitMarks:
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._kv = ctx.kv
+        self._repo = ctx.repo
+
+    def of(self, commits: Sequence[CommitId]) -> list[Mark | None]:
+        values = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits]) if commits else []
+        return [maybe(value, Mark) for value in values]
+
+    def scan(self) -> Iterator[tuple[CommitId, Mark]]:
+        for name, value in self._kv.scan_all(keys.marks(self._repo)):
+            yield CommitId(name), decode(value, Mark)
+
+    def by(self, mark_id: str) -> Iterator[list[Marked]]:
+        """What a run marked, in pages."""
+        for page in pages(self._kv.scan_all(keys.gc_marked_by(self._repo, mark_id)), PAGE):
+            commits = [CommitId(name) for name, _ in page]
+            raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
+            yield [Marked(commit, raw, maybe(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
+
+    def put(self, wanted: Mapping[CommitId, Mark]) -> int:
+        """Mark commits of one run where they are not marked as much already; how many were."""
+        count = 0
+        left = list(wanted)
+        for _ in range(ATTEMPTS):
+            raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in left]) if left else []
+            asked: list[tuple[CommitId, SetIf]] = []
+            for commit, raw in zip(left, raws, strict=True):
+                new = _over(maybe(raw, Mark), wanted[commit])
+                if new is not None:
+                    asked.append((commit, SetIf(keys.mark(self._repo, commit), raw, encode(new))))
+                elif isinstance(raw, bytes) and decode(raw, Mark).mark_id == wanted[commit].mark_id:
+                    count += 1
+            if not asked:
+                return count
+            left = [commit for commit, _ in asked]
+            self._kv.set_many([(keys.gc_marked(self._repo, wanted[commit].mark_id, commit), b"") for commit in left])
+            with suppress(OutcomeUnknown):  # once more then: the same mark twice is one mark
+                self._kv.set_if_many([op for _, op in asked])
+        raise Contention("others kept marking and unmarking the same commits; make the same call again")
+
+    def clear(self, mark_id: str) -> int:
+        """Take off every mark of a run that can still be taken off; how many there were."""
+        return sum(sum(self._kv.set_if_many([self._without(item) for item in page if item.pending(mark_id)])) for page in self.by(mark_id))
+
+    def clear_one(self, commit: CommitId) -> None:
+        """Raises Conflict (not marked), Gone (its sweep began)."""
+        for _ in range(ATTEMPTS):
+            raw = self._kv.get(keys.mark(self._repo, commit))
+            mark = maybe(raw, Mark)
+            if mark is None:
+                raise Conflict(f"commit {commit} is not marked; nothing is to be undone")
+            if mark.sweeping_ms:
+                raise Gone(f"commit {commit} cannot be unmarked any more; mark {mark.mark_id} has begun to delete its data")
+            if self._kv.set_if_many([self._without(Marked(commit, raw, mark))])[0]:
+                return
+        raise Contention(f"others kept changing the mark of commit {commit}; make the same call again")
+
+    def send(self, mark_id: str, heads: Set[CommitId], now_ms: int) -> None:
+        """From here on nobody can unmark them; but for heads, which are active again."""
+        for page in self.by(mark_id):
+            self._kv.set_if_many(
+                [
+                    self._without(item) if item.commit in heads else self._changed(item, sweeping_ms=now_ms)
+                    for item in page
+                    if item.pending(mark_id)
+                ]
+            )
+
+    def sweep(self, mark_id: str, now_ms: int) -> None:
+        for page in self.by(mark_id):
+            gone = [item for item in page if item.going(mark_id) and item.mark is not None and not item.mark.swept_ms]
+            self._kv.set_if_many([self._changed(item, swept_ms=now_ms) for item in gone])
+
+    def records(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
+        """Raises Corrupt where one is missing: nothing that depends on it may be deleted."""
+        for page in pages(iter(commits), PAGE):
+            for commit, value in zip(page, self._kv.get_many([keys.commit(self._repo, commit) for commit in page]), strict=True):
+                if value is ABSENT:
+                    raise Corrupt(f"commit {commit} has no record; restore the KV from a backup before anything is collected")
+                yield commit, decode(value, Commit)
+
+    def heads(self) -> set[CommitId]:
+        """What branches and tags name."""
+        branches = Branches(self._kv, self._repo, self._ctx.ids, self._ctx.clock)
+        found = {record.head for _, _, record in branches.scan() if isinstance(record, Branch)}
+        return found | {decode(value, Tag).commit for _, value in self._kv.scan_all(keys.tags(self._repo))}
+
+    def _without(self, item: Marked) -> SetIf:
+        earlier = item.mark.earlier if item.mark is not None else b""
+        return SetIf(keys.mark(self._repo, item.commit), item.raw, earlier or ABSENT)
+
+    def _changed(self, item: Marked, **changes: int) -> SetIf:
+        assert item.mark is not None  # noqa: S101  # asked for those that have one
+        return SetIf(keys.mark(self._repo, item.commit), item.raw, encode(msgspec.structs.replace(item.mark, **changes)))
+
+
+def _over(old: Mark | None, new: Mark) -> Mark | None:
+    """The mark that a commit gets that has `old`; None where that says as much already.
+
+    What expires of it is only ever more. A part that was swept stays swept, whatever becomes of the rest.
+    """
+    if old is None:
+        return new
+    if not old.prefixes or set(new.prefixes or ("",)) <= set(old.prefixes):
+        return None
+    prefixes = tuple(sorted({*old.prefixes, *new.prefixes})) if new.prefixes else ()
+    return msgspec.structs.replace(new, prefixes=prefixes, earlier=encode(old) if old.sweeping_ms else old.earlier)
+
+
+def pages(source: Iterator[T], size: int) -> Iterator[list[T]]:
+    while page := list(islice(source, size)):
+        yield page

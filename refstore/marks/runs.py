@@ -1,0 +1,187 @@
+"""The runs of marking, one after the other: their records, and the flag that says whose turn it is.
+
+A run that took the flag and lost it to another one notices at its next look at the flag, and marks nothing. The flag of a run never
+comes back: a mark id is used once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore import keys
+from refstore.context import Context
+from refstore.errors import AlreadyExists, Conflict, Contention, InvalidName, NotFound, OutcomeUnknown
+from refstore.kv.base import ABSENT
+from refstore.records import GcFlag, GcRun, decode, encode, maybe
+
+ATTEMPTS: Final = 16
+"""How often a lost race over one record is run again."""
+TAKE_OVER_MS: Final = 900_000
+"""A run that did not beat for so long is taken for dead. Only politeness: a live one that is taken over notices, and marks nothing."""
+BEHIND: Final = "\U0010ffff"
+"""Sorts behind whatever a key can go on with."""
+
+_MARK_ID: Final = re.compile(r"[0-9a-z][0-9a-z-]{2,62}")
+
+
+class State(StrEnum):
+    MARKING = "marking"
+    MARKED = "marked"
+    ASKING = "needs confirmation"
+    SWEEPING = "sweeping"
+    SWEPT = "swept"
+    ABANDONED = "abandoned"
+
+
+STANDING: Final = frozenset((State.MARKED, State.ASKING, State.SWEEPING))
+"""Its commits were marked, and the wait was over."""
+
+
+class Run(NamedTuple):
+    mark_id: str
+    record: GcRun
+    marked_at_seconds: float | None = None
+    """Monotonic, where this process marked; a wall clock that is set forward must not shorten the wait."""
+
+    @property
+    def state(self) -> State:
+        return State(self.record.state)
+
+
+class Runs:
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._kv = ctx.kv
+        self._repo = ctx.repo
+        self._clock = ctx.clock
+
+    def all(self) -> Iterator[Run]:
+        for mark_id, value in self._kv.scan_all(keys.gc_runs(self._repo)):
+            yield Run(mark_id, decode(value, GcRun))
+
+    def get(self, mark_id: str) -> Run:
+        """Raises NotFound."""
+        record = maybe(self._kv.get(keys.gc_run(self._repo, mark_id)), GcRun) if _MARK_ID.fullmatch(mark_id) else None
+        if record is None:
+            raise NotFound(f"there is no mark {mark_id[:80]!r}; list them to see which there are")
+        return Run(mark_id, record)
+
+    def check_new(self, mark_id: str) -> None:
+        """Raises InvalidName, AlreadyExists."""
+        if not _MARK_ID.fullmatch(mark_id):
+            raise InvalidName(f"{mark_id[:80]!r} is not a mark id; use 3 to 63 of a-z, 0-9 and '-'")
+        if self._kv.get(keys.gc_run(self._repo, mark_id)) is not ABSENT:
+            raise _exists(mark_id)
+
+    def create(self, mark_id: str, record: GcRun) -> Run:
+        """Raises AlreadyExists: it was taken over before it came so far, too."""
+        key = keys.gc_run(self._repo, mark_id)
+        for _ in range(ATTEMPTS):
+            with suppress(OutcomeUnknown):  # its write id tells our own write apart
+                if self._kv.set_if(key, ABSENT, encode(record)) or self._kv.get(key) == encode(record):
+                    return Run(mark_id, record)
+                break
+        raise _exists(mark_id)
+
+    def change(self, run: Run, **changes: object) -> Run:
+        """One `set_if` from the record as it was read. Raises Conflict."""
+        new = msgspec.structs.replace(run.record, **changes, write_id=self.write_id())
+        if not self._kv.set_if(keys.gc_run(self._repo, run.mark_id), encode(run.record), encode(new)):
+            raise Conflict(f"mark {run.mark_id} was changed by others meanwhile; look at it, then make the same call again")
+        return run._replace(record=new)
+
+    def give_up(self, mark_id: str, why: str, *, unfinished_only: bool = False) -> bool:
+        """Whether the run marks nothing from here on; not if its sweep began."""
+        key = keys.gc_run(self._repo, mark_id)
+        for _ in range(ATTEMPTS):
+            raw = self._kv.get(key)
+            record = maybe(raw, GcRun)
+            if record is None:  # it took the flag and came no further; so that it never will
+                record = GcRun(self.write_id(), State.ABANDONED, self._clock.now_ms(), 0, 0, "", ended=why)
+                with suppress(OutcomeUnknown):
+                    if self._kv.set_if(key, ABSENT, encode(record)):
+                        return True
+                continue
+            if record.state == State.ABANDONED:
+                return True
+            if record.state in (State.SWEEPING, State.SWEPT) or (unfinished_only and record.state != State.MARKING):
+                return False
+            new = msgspec.structs.replace(record, state=State.ABANDONED, ended=why, write_id=self.write_id())
+            if self._kv.set_if(key, raw, encode(new)):
+                return True
+        raise Contention(f"others kept changing mark {mark_id}; make the same call again")
+
+    # ---- the flag
+
+    def on(self) -> GcFlag | None:
+        return maybe(self._kv.get(keys.gc_flag(self._repo)), GcFlag)
+
+    def check_on(self, mark_id: str) -> None:
+        """Raises Conflict if the flag is not this run's any more."""
+        flag = self.on()
+        if flag is None or flag.mark_id != mark_id:
+            raise _overtaken(mark_id)
+
+    def take_flag(self, mark_id: str, owner: str, *, take_over: bool) -> None:
+        """The run that has it can never be finished then. Raises Conflict: it lives, and is not to be taken over."""
+        now = self._clock.now_ms()
+        new = encode(GcFlag(mark_id, now, now, owner))
+        for _ in range(ATTEMPTS):
+            raw = self._kv.get(keys.gc_flag(self._repo))
+            held = maybe(raw, GcFlag)
+            if held is not None and held.mark_id == mark_id:
+                return  # our own write, its reply lost
+            if held is not None:
+                other = maybe(self._kv.get(keys.gc_run(self._repo, held.mark_id)), GcRun)
+                begun = other is None or other.state == State.MARKING
+                if begun and not take_over and now - held.beat_ms < TAKE_OVER_MS:
+                    whose = f" by {held.owner}" if held.owner else ""
+                    raise Conflict(f"mark {held.mark_id} is being made{whose}; wait for it, or take it over if it is dead")
+                self.give_up(held.mark_id, f"taken over by {mark_id}", unfinished_only=True)
+            with suppress(OutcomeUnknown):
+                if self._kv.set_if(keys.gc_flag(self._repo), raw, new):
+                    return
+        raise Contention("other runs kept taking the repository's flag; make the same call again")
+
+    def beat(self, mark_id: str) -> None:
+        """Raises Conflict if the run was taken over."""
+        raw = self._kv.get(keys.gc_flag(self._repo))
+        flag = maybe(raw, GcFlag)
+        if flag is None or flag.mark_id != mark_id:
+            raise _overtaken(mark_id)
+        self._kv.set_if(keys.gc_flag(self._repo), raw, encode(msgspec.structs.replace(flag, beat_ms=self._clock.now_ms())))
+
+    def end(self, mark_id: str) -> None:
+        """Take the flag off if it is still this run's, then what was pinned for it."""
+        raw = self._kv.get(keys.gc_flag(self._repo))
+        flag = maybe(raw, GcFlag)
+        if flag is not None and flag.mark_id == mark_id:
+            self._kv.set_if(keys.gc_flag(self._repo), raw, ABSENT)
+        self._kv.delete_range(keys.gc_pins(self._repo), f"{mark_id}/", f"{mark_id}/{BEHIND}")
+
+    def drop_late_pins(self) -> None:
+        """What was pinned for runs that are over by operations that outlived them. Never another run's: one may have taken over."""
+        after = ""
+        while found := self._kv.scan(keys.gc_pins(self._repo), after=after, limit=1):
+            mark_id = found[0][0].partition("/")[0]
+            after = f"{mark_id}/{BEHIND}"
+            record = maybe(self._kv.get(keys.gc_run(self._repo, mark_id)), GcRun)
+            if record is not None and record.state != State.MARKING:
+                self._kv.delete_range(keys.gc_pins(self._repo), f"{mark_id}/", after)
+
+    def write_id(self) -> str:
+        return self._ctx.ids.unique(self._clock.now_ms())
+
+
+def _exists(mark_id: str) -> AlreadyExists:
+    return AlreadyExists(f"mark {mark_id} exists already, or was taken over; begin under a new mark id")
+
+
+def _overtaken(mark_id: str) -> Conflict:
+    return Conflict(f"mark {mark_id} was taken over by another run, or unmarked; nothing is marked, run the marking again")
