@@ -30,6 +30,8 @@ from refstore.records import (
     Due,
     Emptied,
     Entry,
+    GcFlag,
+    GcRun,
     Heartbeat,
     Issued,
     Lease,
@@ -87,6 +89,15 @@ RECORDS: dict[str, Record] = {
     "commit, full": Commit((COMMIT,), "m1", "a1", (TOKEN,), 1_700_000_000_000, "me", "why", {"b": "2", "a": "1"}, 7),
     "mark": Mark(1_700_000_000_000, 1_700_000_000_001),
     "mark, full": Mark(1_700_000_000_000, 1_700_000_000_001, "m1"),
+    "mark, swept": Mark(1_700_000_000_000, 1_700_000_000_001, "m1", 1_700_000_000_002, 1_700_000_000_003, ("logs/",), b"\x90"),
+    "gc flag": GcFlag("m1", 1_700_000_000_000, 1_700_000_000_001),
+    "gc flag, full": GcFlag("m1", 1_700_000_000_000, 1_700_000_000_001, "host-1"),
+    "gc run": GcRun("w1", "marking", 1_700_000_000_000, 5, 1_700_000_000_005, "d1"),
+    "gc run, full": GcRun(
+        *("w1", "swept", 1_700_000_000_000, 5, 1_700_000_000_005, "d1", ("m0",), 1, 2, {"b": 2, "a": 1}, "why?", "me", 3, 4, 5),
+        {"deleted": 1},
+        "unmarked",
+    ),
     "tag": Tag(COMMIT),
     "tag, full": Tag(COMMIT, 1_700_000_000_000),
     "repository": RepositoryRecord(RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000),
@@ -192,6 +203,34 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("breaker, full", "9835a27731cf0000018bcfe56800a57368617265cd0258cd03e8cf0000018bcfe5680132"),
     ("counter", "923605"),
     ("stamp", "9237cf0000018bcfe56800"),
+    (
+        "mark",
+        "981fcf0000018bcfe56800cf0000018bcfe56801a0000090c400",
+    ),
+    (
+        "mark, full",
+        "981fcf0000018bcfe56800cf0000018bcfe56801a26d31000090c400",
+    ),
+    (
+        "mark, swept",
+        "981fcf0000018bcfe56800cf0000018bcfe56801a26d31cf0000018bcfe56802cf0000018bcfe5680391a56c6f67732fc40190",
+    ),
+    (
+        "gc flag",
+        "9522a26d31cf0000018bcfe56800cf0000018bcfe56801a0",
+    ),
+    (
+        "gc flag, full",
+        "9522a26d31cf0000018bcfe56800cf0000018bcfe56801a6686f73742d31",
+    ),
+    (
+        "gc run",
+        "dc001223a27731a76d61726b696e67cf0000018bcfe5680005cf0000018bcfe56805a2643190000080a0a000000080a0",
+    ),
+    (
+        "gc run, full",
+        "dc001223a27731a57377657074cf0000018bcfe5680005cf0000018bcfe56805a2643191a26d30010282a16101a16202a47768793fa26d6503040581a764656c6574656401a8756e6d61726b6564",
+    ),
 )
 LATEST = dict(WRITTEN)
 
