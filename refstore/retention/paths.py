@@ -86,7 +86,7 @@ def plan(history: History, refs: Refs, rules: Rules, now_ms: int) -> Plan:
     for prefix in sorted({"", *(hold.prefix for hold in rules.legal_holds), *(rule.filter.prefix for rule in rules.path_rules)}, key=len):
         held = any(prefix.startswith(hold.prefix) for hold in rules.legal_holds)
         rule = next((rule for rule in rules.path_rules if prefix.startswith(rule.filter.prefix)), None)
-        found.append(_class(general, refs, rules, prefix, None if held else rule, held=held))
+        found.append(_class(general, refs, rules, prefix, rule, held=held))
     return Plan(general, tuple(reversed(found)))
 
 

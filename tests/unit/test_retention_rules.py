@@ -1,0 +1,381 @@
+"""The rules document: what it means, and what is refused, where and why."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refstore.errors import InvalidRules
+from refstore.retention import globs, located
+from refstore.retention.rules import (
+    DAYS_MAX,
+    DOCUMENT_CHARACTERS_MAX,
+    GLOBS_MAX,
+    BranchRule,
+    Expiration,
+    Filter,
+    GcRules,
+    LegalHold,
+    PathRule,
+    Period,
+    Periods,
+    Pins,
+    Rules,
+    gc_rules,
+    read_rules,
+    render,
+    warnings,
+    with_gc_rules,
+)
+
+COMMIT = "6e40" * 16
+
+LAKEFS = """{
+  "default_retention_days": 21,
+  "branches": [
+    {"branch_id": "main", "retention_days": 28},
+    {"branch_id": "dev", "retention_days": 7}
+  ]
+}"""
+
+FULL = f"""{{
+  "default_retention_days": 21,
+  "branches": [{{"branch_id": "main", "retention_days": 28}}, {{"branch_id": "release/*", "retention_days": 365}}],
+  "keep_last": 3,
+  "grace_days": 14,
+  "pins": {{"tags": ["v*"], "commits": ["{COMMIT}"]}},
+  "legal_holds": [{{"prefix": "contracts/", "reason": "case 4711"}}],
+  "rules": [
+    {{"filter": {{"prefix": "tmp/"}}, "status": "enabled",
+      "expiration": {{"all": {{"weeks": 2, "days": 1}}, "noncurrent": {{"days": 7}}}}}},
+    {{"expiration": {{"uncommitted": {{"days": 3}}}}, "status": "disabled"}}
+  ],
+  "allow_deletion_from_latest_view": true
+}}"""
+
+
+def refused(text: str) -> tuple[int, int, str]:
+    with pytest.raises(InvalidRules) as caught:
+        read_rules(text)
+    found = str(caught.value)
+    where = f"retention rules, line {caught.value.line}, column {caught.value.column}: "
+    assert found.startswith(where)
+    return caught.value.line, caught.value.column, found.removeprefix(where)
+
+
+class TestReading:
+    def test_lakefs_rules_are_read_as_they_are(self) -> None:
+        assert read_rules(LAKEFS).rules == Rules(21, (BranchRule("main", 28), BranchRule("dev", 7)))
+
+    def test_all_that_can_be_said(self) -> None:
+        assert read_rules(FULL).rules == Rules(
+            default_retention_days=21,
+            branches=(BranchRule("main", 28), BranchRule("release/*", 365)),
+            keep_last=3,
+            grace_days=14,
+            pins=Pins(("v*",), (COMMIT,)),
+            legal_holds=(LegalHold("contracts/", "case 4711"),),
+            rules=(
+                PathRule(Expiration(all=Period(1, 2), noncurrent=Period(7)), Filter("tmp/")),
+                PathRule(Expiration(uncommitted=Period(3)), status="disabled"),
+            ),
+            allow_deletion_from_latest_view=True,
+        )
+
+    def test_what_is_left_out_keeps(self) -> None:
+        found = read_rules("{}").rules
+        assert found.default_retention_days is None
+        assert found.pins.tags is True
+        assert not found.allow_deletion_from_latest_view
+        assert found.grace_days == 7
+
+    def test_weeks_and_days_add_up(self) -> None:
+        assert read_rules(FULL).rules.rules[0].expiration.all == Period(1, 2)
+        assert Period(1, 2).total_days == 15
+
+    def test_a_byte_order_mark_is_not_minded(self) -> None:
+        assert read_rules("\ufeff" + LAKEFS).rules == read_rules(LAKEFS).rules
+
+    @pytest.mark.parametrize("text", [LAKEFS, FULL, "{}"])
+    def test_what_is_rendered_says_the_same(self, text: str) -> None:
+        rules = read_rules(text).rules
+        assert read_rules(render(rules)).rules == rules
+
+    def test_the_digest_is_of_the_meaning(self) -> None:
+        one = read_rules('{"keep_last": 0, "default_retention_days": 3}').rules
+        assert one.digest() == read_rules('{"default_retention_days":3}').rules.digest()
+        assert one.digest() != read_rules('{"default_retention_days":4}').rules.digest()
+
+    def test_the_digest_is_pinned(self) -> None:
+        """It stands in the records of runs: another version must not take the same rules for changed ones."""
+        assert read_rules(LAKEFS).rules.digest() == "3b5212d1cc8f5e1d57b347e2bbfcbb81d1266f4e53214f5a5b2bdb68a7241119"
+        assert read_rules(FULL).rules.digest() == "db29061bd2aa99633b1591301975b92b07ce02c2ac518ad4d7718eba73052ab4"
+
+
+class TestRefusals:
+    def test_a_field_twice(self) -> None:
+        line, column, reason = refused('{\n  "keep_last": 1,\n  "grace_days": 7,\n  "keep_last": 2\n}')
+        assert (line, column) == (4, 3)
+        assert reason == "field 'keep_last' is there twice (first in line 2); keep one of them"
+
+    def test_a_field_twice_in_a_branch(self) -> None:
+        assert refused('{"branches": [\n{"branch_id": "a", "branch_id": "b", "retention_days": 1}]}')[:2] == (2, 20)
+
+    def test_a_branch_twice(self) -> None:
+        line, column, reason = refused(
+            '{"branches": [\n  {"branch_id": "main", "retention_days": 1},\n  {"branch_id": "main", "retention_days": 1}]}'
+        )
+        assert (line, column) == (3, 4)
+        assert reason == "branch 'main' is there twice (first in line 2); keep one of them"
+
+    def test_a_misspelt_field(self) -> None:
+        assert refused('{\n "legal_hold": []}') == (2, 2, "unknown field 'legal_hold'; did you mean 'legal_holds'?")
+
+    def test_a_field_that_is_none(self) -> None:
+        assert refused('{"branches": [{"branch_id": "a", "retention_days": 1, "x y": 1}]}')[:2] == (1, 55)
+
+    def test_globs_of_equal_rank_that_can_match_one_name(self) -> None:
+        line, column, reason = refused(
+            '{"branches": [{"branch_id": "a-*", "retention_days": 1},\n{"branch_id": "*-b", "retention_days": 1}]}'
+        )
+        assert (line, column) == (2, 2)
+        assert reason.startswith("globs 'a-*' (line 1) and '*-b' can match one name, and neither is more specific; ")
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("", "the document ends too early; complete it"),
+            ("{", "a field's name in double quotes is expected here"),
+            ('{"keep_last" 1}', "':' is expected behind field 'keep_last'"),
+            ('{"keep_last": 1,}', "a comma with nothing behind it; leave it out"),
+            ('{"keep_last": 1 "grace_days": 2}', "',' or '}' is expected here"),
+            ('{"branches": [', "the document ends too early; complete it"),
+            ('{"branches": [{} {}]}', "',' or ']' is expected here"),
+            ('{"keep_last": 01}', "',' or '}' is expected here"),
+            ('{"keep_last": NaN}', "this is not JSON; a value is expected here"),
+            ('{"keep_last": 12345678901234567890}', "a number of more than 18 digits"),
+            ("{} {}", "something stands behind the document; keep one JSON document"),
+            ("[" * 20, "more than 16 levels; the format needs five"),
+            ('{"a\n": 1}', "a text that is not ended, or has a control character in it; write \\n for a line break"),
+            ('{"\\ud800": 1}', "a text with a bad escape in it"),
+            ('{"\\x": 1}', "a text with a bad escape in it"),
+            ("[]", "expected `object`, got `array`; docs/retention.md shows the format"),
+            ('{"keep_last": -1}', "field 'keep_last': expected `int` >= 0; docs/retention.md shows the format"),
+            ('{"keep_last": 1.5}', "field 'keep_last': expected `int`, got `float`; docs/retention.md shows the format"),
+            ('{"grace_days": true}', "field 'grace_days': expected `int`, got `bool`; docs/retention.md shows the format"),
+            ('{"grace_days": 366}', "field 'grace_days': expected `int` <= 365; docs/retention.md shows the format"),
+            (
+                '{"default_retention_days": "7"}',
+                "field 'default_retention_days': expected `int | null`, got `str`; docs/retention.md shows the format",
+            ),
+            (
+                f'{{"default_retention_days": {DAYS_MAX + 1}}}',
+                f"field 'default_retention_days': expected `int` <= {DAYS_MAX}; docs/retention.md shows the format",
+            ),
+            (
+                '{"branches": [{"branch_id": "a"}]}',
+                "field 'branches': object missing required field `retention_days`; docs/retention.md shows the format",
+            ),
+            (
+                '{"branches": [{"branch_id": "a~1", "retention_days": 1}]}',
+                "'a~1' is not a branch name; use up to 255 letters, digits and '_ . / -', starting with a letter, digit or '_'",
+            ),
+            ('{"branches": [{"branch_id": "[ab]*", "retention_days": 1}]}', f"'[ab]*' is not a glob over branch names; {globs.GLOB_FORM}"),
+            ('{"pins": {"tags": ["v{1}"]}}', f"'v{{1}}' is neither a tag's name nor a glob; {globs.GLOB_FORM}"),
+            ('{"pins": {"tags": ["v*", "v*"]}}', "tag 'v*' is there twice; keep one of them"),
+            ('{"pins": {"commits": ["6e40"]}}', "'6e40' is not a commit id; it is 64 hexadecimal digits"),
+            ('{"legal_holds": [{"prefix": "a"}, {"prefix": "a"}]}', "the legal hold of prefix 'a' is there twice; keep one of them"),
+            ('{"legal_holds": [{"prefix": "../a"}]}', "a path must not contain '.' or '..' between slashes: '../a'"),
+            ('{"rules": [{"expiration": {}}]}', "no kind of expiration; give at least one of all, noncurrent, uncommitted"),
+            ('{"rules": [{"expiration": {"all": {}}}]}', f"0 days; a path rule has 1 to {DAYS_MAX}"),
+            (
+                '{"rules": [{"status": "Enabled", "expiration": {"all": {"days": 1}}}]}',
+                "field 'status': invalid enum value 'Enabled'; docs/retention.md shows the format",
+            ),
+            (
+                '{"rules": [{"expiration": {"all": {"days": 1}}}, {"expiration": {"noncurrent": {"days": 1}}}]}',
+                "a second enabled rule for prefix '' (first in line 1); make one rule of them",
+            ),
+        ],
+    )
+    def test_with_the_reason(self, text: str, reason: str) -> None:
+        assert refused(text)[2] == reason
+
+    def test_more_globs_than_can_be_compared(self) -> None:
+        rules = [{"branch_id": f"{number:03d}*", "retention_days": 1} for number in range(GLOBS_MAX + 1)]
+        assert refused(json.dumps({"branches": rules}))[2].startswith(f"more than {GLOBS_MAX} globs")
+
+    def test_a_document_that_is_too_large(self) -> None:
+        assert f"it may have {DOCUMENT_CHARACTERS_MAX}" in refused(" " * DOCUMENT_CHARACTERS_MAX + "{}")[2]
+
+    def test_disabled_rules_are_read_too(self) -> None:
+        assert refused('{"rules": [{"status": "disabled", "expiration": {}}]}')[2].startswith("no kind of expiration")
+
+    def test_an_enabled_and_a_disabled_rule_of_one_prefix(self) -> None:
+        expiration = '"expiration": {"all": {"days": 1}}'
+        assert len(read_rules(f'{{"rules": [{{{expiration}}}, {{"status": "disabled", {expiration}}}]}}').rules.path_rules) == 1
+
+
+class TestPrecedence:
+    def days(self, branch: str, *rules: tuple[str, int]) -> tuple[int | None, str]:
+        chosen = Periods(Rules(default_retention_days=1, branches=tuple(BranchRule(*rule) for rule in rules))).of(branch)
+        return chosen.days, chosen.rule
+
+    def test_a_name_before_any_glob(self) -> None:
+        assert self.days("release/1", ("release/?", 30), ("release/1", 5), ("*", 90)) == (5, "branch 'release/1'")
+
+    def test_of_globs_the_one_that_spells_out_more(self) -> None:
+        rules = (("*", 2), ("release/*", 30), ("release/2026-*", 90))
+        assert self.days("release/2026-11", *rules) == (90, "glob 'release/2026-*'")
+        assert self.days("release/2025-11", *rules) == (30, "glob 'release/*'")
+        assert self.days("try", *rules) == (2, "glob '*'")
+
+    def test_one_unknown_character_is_more_specific_than_any_number_of_them(self) -> None:
+        assert self.days("dev-1", ("dev-*", 2), ("dev-?", 3)) == (3, "glob 'dev-?'")
+
+    def test_the_default_for_all_others(self) -> None:
+        assert self.days("try", ("release/*", 30)) == (1, "default")
+
+    def test_no_default_is_no_end(self) -> None:
+        assert Periods(Rules()).of("main")[:1] == (None,)
+        assert Periods(Rules()).of("main").rule == "no default"
+
+    def test_a_star_crosses_slashes(self) -> None:
+        assert self.days("feature/a/b", ("feature/*", 2))[0] == 2
+
+    def test_case_counts(self) -> None:
+        assert self.days("Main", ("main", 9)) == (1, "default")
+
+    def test_the_order_in_the_document_does_not_count(self) -> None:
+        rules = (("*", 2), ("release/*", 30), ("release/2026-*", 90))
+        assert self.days("release/2026-11", *reversed(rules)) == self.days("release/2026-11", *rules)
+
+
+class TestLakefs:
+    def test_its_part_is_shown_as_its_clients_know_it(self) -> None:
+        assert gc_rules(read_rules(FULL).rules) == GcRules(21, (BranchRule("main", 28), BranchRule("release/*", 365)))
+
+    def test_a_plain_document_goes_around_unchanged(self) -> None:
+        rules = read_rules(LAKEFS).rules
+        assert with_gc_rules(None, gc_rules(rules)) == rules
+
+    def test_what_its_format_cannot_say_stays(self) -> None:
+        before = read_rules(FULL).rules
+        after = with_gc_rules(before, GcRules(5, (BranchRule("dev", 1),)))
+        assert (after.default_retention_days, after.branches) == (5, (BranchRule("dev", 1),))
+        assert (after.pins, after.legal_holds, after.rules, after.keep_last) == (before.pins, before.legal_holds, before.rules, 3)
+
+    def test_taken_out_nothing_expires_and_holds_stay(self) -> None:
+        after = with_gc_rules(read_rules(FULL).rules, None)
+        assert (after.default_retention_days, after.branches) == (None, ())
+        assert after.legal_holds == (LegalHold("contracts/", "case 4711"),)
+        assert gc_rules(after) is None
+
+    def test_no_default_is_shown_as_the_longest(self) -> None:
+        assert gc_rules(Rules(branches=(BranchRule("a", 1),))) == GcRules(DAYS_MAX, (BranchRule("a", 1),))
+
+    def test_its_branches_are_checked_too(self) -> None:
+        with pytest.raises(InvalidRules, match="twice"):
+            with_gc_rules(None, GcRules(1, (BranchRule("a", 1), BranchRule("a", 2))))
+
+    @pytest.mark.parametrize(
+        ("text", "extended"), [(LAKEFS, False), (FULL, True), ('{"grace_days": 7}', False), ('{"grace_days": 8}', True)]
+    )
+    def test_what_says_more_than_its_format(self, text: str, extended: bool) -> None:
+        assert read_rules(text).rules.extended == extended
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", ["no default_retention_days"]),
+        (LAKEFS, []),
+        (FULL, ["data that branches show now is deleted"]),
+        ('{"default_retention_days": 1, "grace_days": 0}', ["no time to take it back"]),
+        ('{"default_retention_days": 1, "allow_deletion_from_latest_view": true}', ["it changes nothing"]),
+        ('{"default_retention_days": 1, "rules": [{"expiration": {"all": {"days": 1}}}]}', ["what a branch's head names stays"]),
+    ],
+)
+def test_what_may_not_be_meant_is_warned_of(text: str, words: list[str]) -> None:
+    found = list(warnings(read_rules(text).rules))
+    assert len(found) == len(words)
+    assert all(word in each for word, each in zip(words, found, strict=True))
+
+
+class TestGlobs:
+    GLOBS = ("".join(each) for size in (1, 2, 3) for each in product("ab*?", repeat=size))
+    NAMES = tuple("".join(each) for size in range(1, 7) for each in product("ab", repeat=size))
+
+    def test_overlap_is_that_some_name_matches_both(self) -> None:
+        """All pairs of globs of up to three characters; if two overlap, a name of six shows it."""
+        matched = {glob: {name for name in self.NAMES if globs.matches(glob, name)} for glob in self.GLOBS}
+        assert len(matched) == 84
+        for (left, names), (right, others) in product(matched.items(), repeat=2):
+            assert globs.overlap(left, right) == bool(names & others), (left, right)
+
+    @given(st.text("ab/*?", min_size=1, max_size=6), st.text("ab/", min_size=1, max_size=6))
+    def test_a_glob_matches_as_by_hand(self, glob: str, name: str) -> None:
+        def by_hand(rest: str, left: str) -> bool:
+            if not rest:
+                return not left
+            if rest[0] == "*":
+                return by_hand(rest[1:], left) or bool(left and by_hand(rest, left[1:]))
+            return bool(left) and rest[0] in ("?", left[0]) and by_hand(rest[1:], left[1:])
+
+        assert globs.matches(glob, name) == by_hand(glob, name)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**15), 10**15)
+    | st.floats(-1000, 1000).map(lambda number: round(number, 3))
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+class TestLocated:
+    @given(JSON, st.booleans())
+    def test_any_document_is_read_as_json_reads_it(self, value: object, pretty: bool) -> None:
+        text = json.dumps(value, indent=2 if pretty else None, ensure_ascii=pretty)
+        assert located.parse(text).value == value
+
+    @given(JSON)
+    def test_every_value_has_its_place(self, value: object) -> None:
+        found = located.parse(json.dumps(value, indent=1))
+
+        def look(place: located.Place, inner: object) -> None:
+            begins = found.text[found.at[place] :]
+            assert begins.startswith(json.dumps(place[-1] if place and isinstance(place[-1], str) else inner, indent=1)[:1])
+            for name, each in inner.items() if isinstance(inner, dict) else enumerate(inner) if isinstance(inner, list) else ():
+                look((*place, name), each)
+
+        look((), value)
+
+    @given(st.text('{}[]",:\\ \n01-.eEtrufalsn', max_size=30))
+    def test_any_other_text_is_refused_as_json_refuses_it(self, text: str) -> None:
+        twice: list[str] = []
+
+        def pairs(found: list[tuple[str, object]]) -> object:
+            twice.extend(name for name, _ in found if [other for other, _ in found].count(name) > 1)
+            return dict(found)
+
+        try:
+            expected = json.loads(text, object_pairs_hook=pairs)
+        except ValueError:
+            expected = InvalidRules
+        if twice:
+            expected = InvalidRules
+        try:
+            found = located.parse(text).value
+        except InvalidRules as error:
+            strict = any(word in str(error) for word in ("digits", "levels"))
+            found = expected if strict else InvalidRules
+            assert error.line <= text.count("\n") + 1  # noqa: PT017  # not the only outcome
+        assert found == expected
