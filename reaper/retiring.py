@@ -35,6 +35,8 @@ def is_drained(ctx: Context, record: RepositoryRecord) -> bool:
 def retire(ctx: Context, record: RepositoryRecord) -> bool:
     """Move the record, remove the partitions, free the name, in this order: a crash in between is done again. Whether it was ours."""
     ctx.kv.set(keys.closed_repository(ctx.repo), encode(record))
+    for mark_id, _ in ctx.kv.scan_all(keys.gc_runs(ctx.repo)):
+        ctx.kv.delete_range(keys.gc_marked_by(ctx.repo, mark_id), "", LAST)
     for partition in (
         keys.branches(ctx.repo),
         keys.commits(ctx.repo),
@@ -42,6 +44,9 @@ def retire(ctx: Context, record: RepositoryRecord) -> bool:
         keys.tags(ctx.repo),
         keys.tokens(ctx.repo),
         keys.marks(ctx.repo),
+        keys.gc_flag(ctx.repo).partition,
+        keys.gc_pins(ctx.repo),
+        keys.gc_runs(ctx.repo),
         keys.retention(ctx.repo),
         *(keys.due_shard(ctx.repo, shard) for shard in range(keys.SHARDS)),
         keys.reaper_states(ctx.repo),

@@ -39,6 +39,7 @@ from refstore.flows import (
     viewing,
 )
 from refstore.flows.committing import CommitOptions
+from refstore.flows.comparing import Logged
 from refstore.flows.copying import Copy
 from refstore.flows.reading import Listed, Page, Resolved
 from refstore.flows.restoring import InGrace
@@ -46,8 +47,9 @@ from refstore.flows.retaining import Retention
 from refstore.flows.uploading import IssuedAddress, Link, Stage, Upload
 from refstore.flows.viewing import AddressView
 from refstore.ids import BranchName, CommitId, RepositoryName, TagName
+from refstore.marks import Marks
 from refstore.objects.base import Body
-from refstore.records import Branch, Commit, Entry, RepositoryRecord, Tag
+from refstore.records import Branch, Commit, Entry, Mark, RepositoryRecord, Tag
 from refstore.retention.rules import GcRules
 
 P = ParamSpec("P")
@@ -322,6 +324,25 @@ class Repository:
     def log(self, ref: str, *, first_parent: bool = False) -> Iterator[tuple[CommitId, Commit]]:
         """The ref's commit and its ancestors, newest first."""
         return comparing.log(self.context, ref, first_parent=first_parent)
+
+    def history(self, ref: str, *, first_parent: bool = False) -> Iterator[Logged]:
+        """The same, each commit with its mark: active, marked since when and when its data goes, or swept on which day, by which mark."""
+        return comparing.history(self.context, ref, first_parent=first_parent)
+
+    def marks(self) -> Iterator[tuple[CommitId, Mark]]:
+        """Every commit that has expired: marked, on its way, or swept."""
+        return Marks(self.context).scan()
+
+    def unmark(self, which: str) -> int:
+        """Make a ref's commit, or all that a mark id marked, active again; how many were. Until the sweep begins: then raises Gone.
+
+        Raises NotFound, Conflict (the commit is not marked).
+        """
+        marks = Marks(self.context)
+        if marks.knows(which):
+            return marks.unmark(which)
+        with deadline.operation(self.context.clock, self.context.safety.operation_deadline_seconds):
+            return marks.unmark(refs.resolve(self.context, which).commit)
 
     def diff(self, left: str, right: str | None = None, *, prefix: str = "", after: str = "") -> Iterator[Change]:
         """Between the commits of two refs; or, with one branch, between its head and what is staged on it. In path order."""

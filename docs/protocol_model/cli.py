@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from .offline import Proto
 from .explorer import HOLDS, Found, explore
 from .mutants import MUTANTS, SeedProto
+from .offline import Proto
 from .scenarios import FIRST, every
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .offline import Proto
 from .explorer import HOLDS, STATES_MAX, Found, explore
+from .offline import Proto
 from .scenarios import Scenario
 from .staging import ATTEMPTS, Item, Source
 from .store import DELETED, EMPTY, LOST, NEW, Ref, Steps, each, listed, refs

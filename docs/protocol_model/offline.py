@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .background import Background
 from .calls import Do
-from .store import Branch, Entry, Steps, branch_of
+from .store import Branch, Entry, Steps, branch_of, each
 
 MARKING, STANDING, SWEEPING, SWEPT, ABANDONED = "marking", "standing", "sweeping", "swept", "abandoned"
 
@@ -80,11 +80,8 @@ class Offline(Background):
         if not (yield ("cas", ("gc",), held, run)):
             return "busy"
         disregards = yield from self.end_earlier()
-        fresh = []
-        for commit in expired:
-            if (yield ("get", ("x", commit))) is None:
-                fresh.append(commit)
-        expired = tuple(fresh)
+        marks = yield from each(*(("get", ("x", commit)) for commit in expired))
+        expired = tuple(commit for commit, mark in zip(expired, marks, strict=True) if mark is None)
         record = Run(MARKING, expired, disregards, ())
         if not (yield ("cas", ("g", run), None, record)):
             return "busy"
@@ -152,13 +149,12 @@ class Offline(Background):
                         if isinstance(entry, Entry):
                             keep.add(entry.address)
             elif what == "heads":  # a head is active, marked or not
-                for commit in (yield from self.heads()):
-                    while commit:
-                        record = yield ("get", ("c", commit))
-                        keep.update(address for _, address in record.tree)
-                        commit = record.parents[0] if record.parents and not self.keeps_unreachable else None
-                        if commit in expired:
-                            break
+                reached = list((yield from self.heads()))
+                for commit in reached:
+                    record = yield ("get", ("c", commit))
+                    keep.update(address for _, address in record.tree)
+                    if not self.keeps_unreachable:
+                        reached += [parent for parent in record.parents[:1] if parent not in expired]
             elif what == "commits" and self.keeps_unreachable:
                 for key in (yield ("scan", ("c",))):
                     if not self.disregarded((yield ("get", ("x", key[1]))), run, disregards):

@@ -10,9 +10,10 @@ import typer
 
 from refstore.cli.common import emit, invocation_of, repository_of
 from refstore.cli.places import PlacedCommand, place, words
-from refstore.cli.shapes import commit_row, milliseconds, pairs
+from refstore.cli.shapes import commit_row, lifetime_words, logged_row, milliseconds, pairs
 from refstore.commits.trees import Change
 from refstore.errors import MergeConflict
+from refstore.flows.comparing import Logged
 from refstore.repository import Repository
 
 app = typer.Typer()
@@ -56,7 +57,7 @@ def log(
     amount: Annotated[int, typer.Option("--amount", "-n", min=1, metavar="N", help="At most so many.")] = 1000,
     first_parent: Annotated[bool, typer.Option("--first-parent", help="Leave out what merges brought in.")] = False,
 ) -> None:
-    """List a ref's commits, newest first. REF: the default branch, if left out.
+    """List a ref's commits, newest first, and what has expired of them. REF: the default branch, if left out.
 
     \b
     Example: refstore log sales main -n 5
@@ -64,10 +65,11 @@ def log(
     """
     repo_name, ref = words(ctx, given, "REPO [REF]")
     with repository_of(ctx, repo_name) as repo:
-        found = repo.log(ref or repo.default_branch, first_parent=first_parent)
-        narrow = () if invocation_of(ctx).json else ("parents", "metadata")
-        rows = (commit_row(commit_id, record) for commit_id, record in islice(found, amount))
-        emit(ctx, ({name: value for name, value in row.items() if name not in narrow} for row in rows))
+        found = islice(repo.history(ref or repo.default_branch, first_parent=first_parent), amount)
+        if invocation_of(ctx).json:
+            emit(ctx, (logged_row(line) for line in found))
+        else:
+            emit(ctx, (_narrow(line) for line in found))
 
 
 @app.command("diff", cls=PlacedCommand)
@@ -177,6 +179,11 @@ def cherry_pick(
             _show_conflicts(ctx, conflict)
             raise
         _emit_commit(ctx, repo, branch, new)
+
+
+def _narrow(line: Logged) -> dict[str, object]:
+    row = commit_row(line.commit, line.record)
+    return {**{name: row[name] for name in ("commit", "date", "committer", "message")}, "state": lifetime_words(line)}
 
 
 def change_row(change: Change) -> dict[str, object]:

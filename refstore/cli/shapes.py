@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import typer
 
 from refstore.errors import Invalid
+from refstore.flows.comparing import Logged
 from refstore.ids import CommitId
 from refstore.records import Commit, Entry
 
@@ -39,6 +40,33 @@ def commit_row(commit_id: CommitId, commit: Commit) -> dict[str, object]:
         "parents": list(commit.parents),
         "metadata": commit.metadata,
     }
+
+
+def logged_row(line: Logged) -> dict[str, object]:
+    """A commit as the log shows it: with what becomes of its data."""
+    mark = line.mark
+    return {
+        **commit_row(line.commit, line.record),
+        "state": line.lifetime.value,
+        "mark": mark.mark_id if mark else None,
+        "marked": when(mark.since_ms) if mark else None,
+        "deletes_at": when(mark.deletes_at_ms) if mark else None,
+        "swept": when(mark.swept_ms or None) if mark else None,
+        "prefixes": list(mark.prefixes) if mark else [],
+    }
+
+
+def lifetime_words(line: Logged) -> str:
+    """The same for people, in a few words."""
+    mark = line.mark
+    if mark is None:
+        return line.lifetime.value
+    part = "partly " if mark.prefixes else ""
+    if mark.swept_ms:
+        return f"{part}swept {when(mark.swept_ms)} by {mark.mark_id}"
+    if mark.sweeping_ms:
+        return f"{part}being swept by {mark.mark_id}"
+    return f"{part}marked {when(mark.since_ms)}, deletes at {when(mark.deletes_at_ms)}, by {mark.mark_id}"
 
 
 def pairs(given: Iterable[str] | None) -> dict[str, str]:

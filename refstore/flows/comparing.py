@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from itertools import islice
+from typing import NamedTuple
 
 from refstore.commits import graph
 from refstore.commits.diffing import Change, Kind
@@ -11,9 +13,12 @@ from refstore.context import Context
 from refstore.flows import refs
 from refstore.flows.reading import while_still
 from refstore.ids import BranchName, CommitId, Path
-from refstore.records import Branch, Commit, Entry, decode_staged, unreferenced
+from refstore.marks import Marks
+from refstore.records import Branch, Commit, Entry, Mark, decode_staged, unreferenced
 from refstore.staging import Staging
 
+LOG_PAGE = 100
+"""Commits whose marks are read in one round trip."""
 PAGE = 1000
 """Staged changes that are compared with the head under one reading of the branch record."""
 
@@ -21,6 +26,37 @@ PAGE = 1000
 def log(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[tuple[CommitId, Commit]]:
     """The ref's commit and its ancestors, newest first."""
     return graph.log(lambda commit: refs.get_commit(ctx, commit), refs.resolve(ctx, ref).commit, first_parent=first_parent)
+
+
+class Lifetime(StrEnum):
+    ACTIVE = "active"
+    MARKED = "marked"
+    SWEEPING = "sweeping"
+    SWEPT = "swept"
+
+
+class Logged(NamedTuple):
+    """A line of the history: a commit, and what the offline job means to do with it, or did."""
+
+    commit: CommitId
+    record: Commit
+    mark: Mark | None
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """Of the commit as a whole: one of which only a part has expired is active (`mark.prefixes`)."""
+        if self.mark is None or self.mark.prefixes:
+            return Lifetime.ACTIVE
+        return Lifetime.SWEPT if self.mark.swept_ms else Lifetime.SWEEPING if self.mark.sweeping_ms else Lifetime.MARKED
+
+
+def history(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[Logged]:
+    """The log, each commit with its mark."""
+    found = log(ctx, ref, first_parent=first_parent)
+    marks = Marks(ctx)
+    while page := list(islice(found, LOG_PAGE)):
+        for (commit, record), mark in zip(page, marks.of([commit for commit, _ in page]), strict=True):
+            yield Logged(commit, record, mark)
 
 
 def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:

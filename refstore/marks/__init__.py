@@ -188,6 +188,10 @@ class Marks:
         """Raises NotFound."""
         return self._runs.get(mark_id)
 
+    def knows(self, mark_id: str) -> bool:
+        """Whether there is such a mark."""
+        return self._runs.knows(mark_id)
+
     def on(self) -> GcFlag | None:
         """The run that marks now."""
         return self._runs.on()

@@ -72,6 +72,9 @@ class Runs:
             raise NotFound(f"there is no mark {mark_id[:80]!r}; list them to see which there are")
         return Run(mark_id, record)
 
+    def knows(self, mark_id: str) -> bool:
+        return _MARK_ID.fullmatch(mark_id) is not None and self._kv.get(keys.gc_run(self._repo, mark_id)) is not ABSENT
+
     def check_new(self, mark_id: str) -> None:
         """Raises InvalidName, AlreadyExists."""
         if not _MARK_ID.fullmatch(mark_id):
