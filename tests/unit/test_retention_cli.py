@@ -1,0 +1,178 @@
+"""`refstore retention`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from refstore.cli import retention as module
+from tests.commands import Command
+
+PLAIN = '{"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": 28}]}'
+HELD = (
+    '{"default_retention_days": 7, "legal_holds": [{"prefix": "contracts/"}], "branches": [{"branch_id": "rel/*", "retention_days": 90}]}'
+)
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    file = tmp_path / "rules.json"
+    file.write_text(PLAIN)
+    return file
+
+
+@pytest.fixture
+def history(sales: Command) -> Command:
+    """main: its root, two old commits and a new one; and a line that has lost its branch."""
+    for message, date in (("old", "2020-01-01"), ("next", "2020-02-01")):
+        sales.ok("commit", "sales", "main", "-m", message, "--date", date, "--allow-empty")
+    sales.ok("branch", "create", "sales", "try")
+    sales.ok("commit", "sales", "try", "-m", "tried", "--date", "2020-03-01", "--allow-empty")
+    sales.ok("commit", "sales", "main", "-m", "new", "--allow-empty")
+    sales.ok("branch", "delete", "sales", "try", "--yes")
+    return sales
+
+
+class TestSetAndGet:
+    def test_what_was_set_comes_out_as_it_was(self, sales: Command, rules: Path) -> None:
+        done = sales.json("retention", "set", "sales", rules, "--by", "ann")
+        assert (done["by"], done["extended"]) == ("ann", False)
+        assert sales.ok("retention", "get", "sales").out == PLAIN + "\n"
+        shown = sales.json("retention", "get", "sales")
+        assert shown["document"] == json.loads(PLAIN)
+        assert (shown["by"], shown["set"]) == ("ann", done["set"])
+
+    def test_from_standard_input(self, sales: Command) -> None:
+        sales.ok("retention", "set", "sales", "-", stdin=b"\xef\xbb\xbf" + PLAIN.encode())
+        assert sales.json("retention", "get", "sales")["document"] == json.loads(PLAIN)
+
+    def test_who_set_them_is_the_user_if_not_said(self, sales: Command, rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOGNAME", "bob")
+        assert sales.json("retention", "set", "sales", rules)["by"] == "bob"
+
+    def test_a_container_without_users(self, sales: Command, rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def nobody() -> str:
+            raise KeyError("uid")
+
+        monkeypatch.setattr(module.getpass, "getuser", nobody)
+        assert sales.json("retention", "set", "sales", rules)["by"] == ""
+
+    def test_bad_rules_say_where(self, sales: Command) -> None:
+        ran = sales("retention", "set", "sales", "-", "--json", stdin=b'{\n  "keep_lats": 1\n}')
+        assert (ran.code, ran.error["code"]) == (2, "invalid_rules")
+        assert ran.error["message"] == "retention rules, line 2, column 3: unknown field 'keep_lats'; did you mean 'keep_last'?"
+        assert sales("retention", "get", "sales").code == 3
+
+    def test_what_may_not_be_meant_is_warned_of(self, sales: Command) -> None:
+        ran = sales.ok("retention", "set", "sales", "-", stdin=b'{"default_retention_days": 1, "grace_days": 0}')
+        assert "warning: grace_days is 0" in ran.err
+
+    def test_a_dry_run_says_what_they_come_to_and_sets_nothing(self, history: Command, rules: Path) -> None:
+        assert history.json("retention", "set", "sales", rules, "--dry-run")["expired"] == 2
+        assert history("retention", "get", "sales").code == 3
+
+    @pytest.mark.parametrize(("raw", "words"), [(b"\xff", "not UTF-8"), (b"", "ends too early")])
+    def test_a_file_that_is_none(self, sales: Command, raw: bytes, words: str) -> None:
+        ran = sales("retention", "set", "sales", "-", stdin=raw)
+        assert ran.code == 2
+        assert words in ran.err
+
+    def test_a_file_that_is_not_there(self, sales: Command) -> None:
+        assert sales("retention", "set", "sales", "nowhere.json").code == 2
+
+
+class TestValidate:
+    def test_a_file_without_setting_it(self, sales: Command, rules: Path) -> None:
+        assert sales.json("retention", "validate", "sales", rules)["valid"] is True
+        assert sales("retention", "get", "sales").code == 3
+
+    def test_those_in_force(self, sales: Command, rules: Path) -> None:
+        assert sales("retention", "validate", "sales").code == 3
+        sales.ok("retention", "set", "sales", rules)
+        assert sales.json("retention", "validate", "sales")["unused"] == []
+
+    def test_rules_of_no_branch_are_named(self, sales: Command) -> None:
+        ran = sales.ok("retention", "validate", "sales", "-", "--json", stdin=HELD.encode())
+        assert ran.json["unused"] == ["rel/*"]
+        assert "'rel/*' is the rule of no branch that is there now" in ran.err
+
+    def test_a_pin_of_nothing(self, sales: Command) -> None:
+        pins = json.dumps({"pins": {"commits": ["f" * 64]}}).encode()
+        assert sales("retention", "validate", "sales", "-", stdin=pins).code == 2
+
+
+class TestExplain:
+    def test_each_branch_with_its_rule(self, history: Command, rules: Path) -> None:
+        history.ok("branch", "create", "sales", "dev")
+        history.ok("retention", "set", "sales", rules)
+        found = history.json("retention", "explain", "sales")
+        assert [(row["branch"], row["days"], row["rule"]) for row in found["branches"]] == [
+            ("dev", 7, "default"),
+            ("main", 28, "branch 'main'"),
+        ]
+        main = found["branches"][1]
+        assert (main["commits"], main["active"], main["expired"]) == (4, 3, 1)
+        assert main["next_expires"] is not None
+        assert (found["commits"], found["active"], found["expired"], found["dangling"]) == (5, 3, 2, 1)
+        assert found["dated_back"] == 1
+
+    def test_for_people(self, history: Command, rules: Path) -> None:
+        history.ok("retention", "set", "sales", rules)
+        lines = history.ok("retention", "explain", "sales").out.splitlines()
+        assert lines[0].split() == ["branch", "days", "rule", "commits", "active", "expired", "next", "expires"]
+        assert lines[1].startswith("main      28  branch 'main'        4       3        1  2")
+        assert "expired                2" in lines
+
+    def test_with_other_rules_than_those_in_force(self, history: Command) -> None:
+        found = history.json("retention", "explain", "sales", "--rules", "-", stdin=HELD.encode())
+        assert found["branches"][0]["rule"] == "default"
+        assert found["paths"] == [{"paths": "contracts/*", "rule": "legal hold", "days": None}]
+
+    def test_path_rules_are_shown(self, history: Command) -> None:
+        document = b'{"rules": [{"filter": {"prefix": "tmp/"}, "expiration": {"noncurrent": {"weeks": 1}, "uncommitted": {"days": 2}}}]}'
+        found = history.json("retention", "explain", "sales", "--rules", "-", stdin=document)
+        assert [(row["rule"], row["days"]) for row in found["paths"]] == [("noncurrent", 7), ("uncommitted", 2)]
+
+    def test_one_commit(self, history: Command, rules: Path) -> None:
+        history.ok("retention", "set", "sales", rules)
+        found = history.json("retention", "explain", "sales", "main~1")
+        assert found["state"] == "active"
+        assert [(each["why"], each["rule"], each["over"]) for each in found["reasons"]] == [
+            ("was the head of branch 'main'", "branch 'main'", False),
+            (f"on a line without a branch, up to commit {found['reasons'][1]['why'][-64:]}", "default", True),
+        ]
+        assert found["expires"] == found["reasons"][0]["until"]
+
+    def test_a_head_does_not_expire(self, history: Command, rules: Path) -> None:
+        history.ok("retention", "set", "sales", rules)
+        found = history.json("retention", "explain", "sales", "main")
+        assert (found["state"], found["expires"]) == ("active", None)
+        assert found["reasons"] == [{"why": "the head of branch 'main'", "rule": "heads never expire", "until": None, "over": False}]
+
+    def test_one_that_has_expired(self, history: Command, rules: Path) -> None:
+        history.ok("retention", "set", "sales", rules)
+        tried = next(row["commit"] for row in history.json("log", "sales", "main"))
+        assert history.json("retention", "explain", "sales", tried)["state"] == "active"
+        out = history.ok("retention", "explain", "sales", "main~2", "--rules", "-", stdin=b'{"default_retention_days": 1}').out
+        assert "state    expired" in out.splitlines()
+        assert "expires  2020-02-02T00:00:00Z" in out.splitlines()
+
+    def test_a_period_beyond_the_calendar(self, history: Command) -> None:
+        document = b'{"default_retention_days": 2147483647}'
+        assert history.json("retention", "explain", "sales", "--rules", "-", stdin=document)["next_expires"] == "after the year 9999"
+
+    def test_without_rules(self, sales: Command) -> None:
+        ran = sales("retention", "explain", "sales")
+        assert ran.code == 3
+        assert "nothing that was committed expires" in ran.err
+
+
+class TestDelete:
+    def test_it_asks_first(self, sales: Command, rules: Path) -> None:
+        sales.ok("retention", "set", "sales", rules)
+        assert sales("retention", "delete", "sales").code == 2
+        assert sales.json("retention", "delete", "sales", "--dry-run")["deleted"] is False
+        assert sales.json("retention", "delete", "sales", "--yes")["deleted"] is True
+        assert sales("retention", "delete", "sales", "--yes").code == 3

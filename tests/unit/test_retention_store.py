@@ -1,0 +1,262 @@
+"""Rules in a repository: set whole, replaced in part by lakeFS's format, gone with the repository; and the reading of its history."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from reaper.retiring import retire
+from refstore import keys
+from refstore.errors import Conflict, CorruptRecord, InvalidRules, NotFound, RepositoryNotFound
+from refstore.flows import retaining
+from refstore.ids import BranchName, CommitId
+from refstore.kv.base import ABSENT, Op, Result
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
+from refstore.records import Commit, RetentionRecord, encode
+from refstore.repository import Repository
+from refstore.retention.active import State, lives
+from refstore.retention.rules import BranchRule, GcRules, LegalHold, Rules
+from refstore.safety import Safety
+from refstore.testing.clock import FakeClock
+
+PLAIN = '{"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": 28}]}'
+HELD = '{\n  "default_retention_days": 7,\n  "legal_holds": [{"prefix": "contracts/"}]\n}'
+DAY_SECONDS = 86_400.0
+
+
+class Interrupted(MemoryKV):
+    """Calls `then` once, before a partition is scanned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partition = ""
+        self.then: Callable[[], object] | None = None
+
+    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, bytes]]:
+        if self.then is not None and partition == self.partition:
+            self.then, then = None, self.then
+            then()
+        return super().scan(partition, prefix=prefix, after=after, limit=limit)
+
+
+class Raced(MemoryKV):
+    """Calls `then` once, behind the next batch that reads the retention rules."""
+
+    then: Callable[[], object] | None = None
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        done = super().execute(ops)
+        if self.then is not None and any(op.key.name == "rules" for op in ops):
+            self.then, then = None, self.then
+            then()
+        return done
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def kv() -> Interrupted:
+    return Interrupted()
+
+
+@pytest.fixture
+def lake(kv: Interrupted, clock: FakeClock, request: pytest.FixtureRequest) -> Iterator[Lake]:
+    with Lake(kv, f"memory://{re.sub('[^a-z]', '-', request.node.name)}", clock=clock, safety=Safety()) as lake:
+        yield lake
+
+
+@pytest.fixture
+def repo(lake: Lake) -> Repository:
+    return lake.create_repository("sales")
+
+
+def commit(repo: Repository, branch: str = "main") -> CommitId:
+    return repo.commit(branch, "one more", allow_empty=True)
+
+
+class TestRules:
+    def test_a_repository_begins_without(self, repo: Repository) -> None:
+        assert repo.retention() is None
+        with pytest.raises(NotFound, match="nothing that was committed expires"):
+            repo.delete_retention()
+
+    def test_what_was_set_is_in_force_to_the_letter(self, repo: Repository, clock: FakeClock) -> None:
+        done = repo.set_retention(HELD, by="ann")
+        assert repo.retention() == done
+        assert (done.document, done.set_by, done.set_ms) == (HELD, "ann", clock.now_ms())
+        assert done.rules == Rules(7, legal_holds=(LegalHold("contracts/"),))
+
+    def test_a_document_replaces_the_whole_one(self, repo: Repository) -> None:
+        repo.set_retention(HELD)
+        repo.set_retention(PLAIN)
+        found = repo.retention()
+        assert found is not None
+        assert found.rules.legal_holds == ()
+
+    def test_bad_rules_change_nothing(self, repo: Repository) -> None:
+        repo.set_retention(PLAIN)
+        with pytest.raises(InvalidRules):
+            repo.set_retention('{"default_retention_days": -1}')
+        found = repo.retention()
+        assert found is not None
+        assert found.document == PLAIN
+
+    def test_deleted_rules_are_gone(self, repo: Repository) -> None:
+        repo.set_retention(HELD)
+        assert repo.delete_retention().document == HELD
+        assert repo.retention() is None
+
+    def test_a_pin_of_a_commit_that_is_not_there(self, repo: Repository) -> None:
+        there, not_there = commit(repo), "f" * 64
+        repo.set_retention(f'{{"pins": {{"commits": ["{there}"]}}}}')
+        with pytest.raises(InvalidRules, match=r"line 2, column 16: commit ffff.* does not exist in 'sales'"):
+            repo.set_retention(f'{{"pins": {{"commits": ["{there}",\n               "{not_there}"]}}}}')
+
+    def test_rules_that_cannot_be_read_stop_everything(self, repo: Repository, kv: Interrupted) -> None:
+        """Those of a newer version, say. No rules would mean that nothing expires; older ones, that something does."""
+        kv.set(keys.retention_rules(repo.context.repo), encode(RetentionRecord('{"newer": 1}', 0, "", "w")))
+        for call in (repo.retention, repo.delete_retention, lambda: repo.set_gc_rules(None)):
+            with pytest.raises(CorruptRecord, match="set them again before anything expires"):
+                call()
+        repo.set_retention(PLAIN)
+        assert repo.retention() is not None
+
+    def test_another_repository_has_its_own(self, lake: Lake, repo: Repository) -> None:
+        repo.set_retention(PLAIN)
+        assert lake.create_repository("stock").retention() is None
+
+
+class TestLakefsFormat:
+    NEW = GcRules(3, (BranchRule("dev", 1),))
+
+    def test_it_can_be_the_first(self, repo: Repository) -> None:
+        done = repo.set_gc_rules(self.NEW, by="client")
+        assert repo.retention() == done
+        assert done is not None
+        assert done.rules == Rules(3, (BranchRule("dev", 1),))
+
+    def test_it_leaves_what_it_cannot_say(self, repo: Repository) -> None:
+        repo.set_retention(HELD)
+        repo.set_gc_rules(self.NEW)
+        found = repo.retention()
+        assert found is not None
+        assert found.rules == Rules(3, (BranchRule("dev", 1),), legal_holds=(LegalHold("contracts/"),))
+
+    def test_taken_away_nothing_is_left_of_plain_rules(self, repo: Repository) -> None:
+        repo.set_retention(PLAIN)
+        assert repo.set_gc_rules(None) is None
+        assert repo.retention() is None
+        assert repo.set_gc_rules(None) is None
+
+    def test_taken_away_holds_stay(self, repo: Repository) -> None:
+        repo.set_retention(HELD)
+        repo.set_gc_rules(None)
+        found = repo.retention()
+        assert found is not None
+        assert found.rules == Rules(legal_holds=(LegalHold("contracts/"),))
+
+    def test_a_hold_that_is_set_meanwhile_is_not_lost(self, clock: FakeClock) -> None:
+        kv = Raced()
+        with Lake(kv, "memory://raced", clock=clock, safety=Safety()) as lake:
+            repo = lake.create_repository("sales")
+            kv.then = lambda: repo.set_retention(HELD)
+            repo.set_gc_rules(self.NEW)
+            found = repo.retention()
+            assert kv.then is None
+            assert found is not None
+            assert found.rules.legal_holds == (LegalHold("contracts/"),)
+            assert found.rules.branches == self.NEW.branches
+
+
+class TestDeletedRepositories:
+    def test_none_goes_with_a_legal_hold_on_it(self, lake: Lake, repo: Repository) -> None:
+        repo.set_retention(HELD)
+        with pytest.raises(Conflict, match="legal hold on 'contracts/'"):
+            lake.delete_repository("sales")
+        repo.set_retention(PLAIN)
+        lake.delete_repository("sales")
+
+    def test_rules_that_come_too_late_leave_nothing(self, lake: Lake, repo: Repository, kv: Interrupted) -> None:
+        lake.delete_repository("sales")
+        for call in (lambda: repo.set_retention(PLAIN), lambda: repo.set_gc_rules(GcRules(1, ()))):
+            with pytest.raises(RepositoryNotFound):
+                call()
+            assert kv.get(keys.retention_rules(repo.context.repo)) is ABSENT
+
+    def test_its_rules_go_with_it(self, lake: Lake, repo: Repository, kv: Interrupted) -> None:
+        repo.set_retention(PLAIN)
+        lake.delete_repository("sales")
+        assert kv.get(keys.retention_rules(repo.context.repo)) is not ABSENT
+        assert retire(repo.context, next(record for _, record in lake.all_repositories()))
+        assert kv.get(keys.retention_rules(repo.context.repo)) is ABSENT
+
+
+class TestReadingTheHistory:
+    def states(self, repo: Repository, days: int = 0) -> dict[State, set[CommitId]]:
+        history, refs = retaining.read_history(repo.context)
+        found = lives(history, refs, Rules(default_retention_days=days), repo.context.clock.now_ms())
+        return {state: set(found.commits(state)) for state in State}
+
+    def test_commits_merges_deleted_branches_and_tags(self, repo: Repository, clock: FakeClock) -> None:
+        root = repo.get_commit("main")[0]
+        repo.create_branch("dev", "main")
+        merged = commit(repo, "dev")
+        clock.advance(DAY_SECONDS)
+        head = repo.merge("dev", "main", allow_empty=True)
+        repo.create_branch("try", "main")
+        left = commit(repo, "try")
+        repo.create_tag("v1", "try")
+        repo.delete_branch("try")
+        repo.delete_branch("dev")
+        assert self.states(repo) == {State.ACTIVE: {head, left}, State.EXPIRED: {root, merged}, State.UNLANDED: set()}
+        repo.delete_tag("v1")
+        clock.advance(1)
+        assert self.states(repo)[State.ACTIVE] == {head}
+
+    def test_what_did_not_land_is_told_apart(self, repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
+        head = commit(repo)
+        given_up = CommitId("f" * 64)
+        kv.set(keys.commit(repo.context.repo, given_up), encode(Commit((head,), "", "", (), 0, "", "given up")))
+        assert self.states(repo)[State.UNLANDED] == {given_up}
+
+    @pytest.mark.parametrize("behind", ["commits", "branches", "tags"])
+    def test_a_commit_that_lands_while_it_is_read_is_not_lost(self, repo: Repository, kv: Interrupted, behind: str) -> None:
+        """Its id may sort before what was read already. A head of the day is active; without its commit it would be corruption."""
+        for _ in range(20):
+            commit(repo)
+        landed: list[CommitId] = []
+        partitions = {"commits": keys.commits, "branches": keys.branches, "tags": keys.tags}
+        kv.partition = partitions[behind](repo.context.repo)
+        kv.then = lambda: landed.extend(commit(repo) for _ in range(5))
+        found = self.states(repo)
+        assert kv.then is None
+        head = repo.get_branch("main").head
+        assert landed[-1] == head
+        if behind != "tags":  # the heads were read after it landed
+            assert found[State.ACTIVE] == {head}
+        assert not found[State.UNLANDED]
+
+    def test_a_head_without_its_commit_is_corrupt(self, repo: Repository, kv: Interrupted) -> None:
+        kv.delete(keys.commit(repo.context.repo, commit(repo)))
+        with pytest.raises(CorruptRecord, match="restore the KV from a backup before anything expires"):
+            retaining.read_history(repo.context)
+
+    def test_a_parent_without_its_commit_is_corrupt(self, repo: Repository, kv: Interrupted) -> None:
+        gone = commit(repo)
+        commit(repo)
+        kv.delete(keys.commit(repo.context.repo, gone))
+        with pytest.raises(CorruptRecord, match=f"commit {gone} is named and has no record"):
+            retaining.read_history(repo.context)
+
+    def test_a_closed_branch_holds_nothing(self, repo: Repository) -> None:
+        """A branch that is deleted keeps a closed record until its tokens are published."""
+        repo.create_branch("dev", "main")
+        commit(repo, "dev")
+        repo.delete_branch("dev")
+        assert set(retaining.read_history(repo.context)[1].heads) == {BranchName("main")}
