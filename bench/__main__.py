@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from bench import bookkeeping, branches, commits, growth, listing, machine, memory, reaping, reaping_s3, report
+from bench import api, bookkeeping, branches, commits, growth, listing, machine, memory, reaping, reaping_s3, report, retention
 from bench.measure import Row
 from bench.workshop import FULL, QUICK, Workshop
 
@@ -22,8 +22,10 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "branches": branches.run,
     "bookkeeping": bookkeeping.run,
     "memory": memory.run,
+    "api": api.run,
     "reaping-s3": reaping_s3.run,
     "commits": commits.run,
+    "retention": retention.run,
     "reaping": reaping.run,
     "growth": growth.run,  # last: it uses up the lakes of `reaping`
 }

@@ -86,16 +86,103 @@ def collect(*, repository: str) -> Measured:
     return _measured(time.perf_counter() - began, deleted=done.chunks_deleted)
 
 
+def api_load(
+    *, port: int, authorization: str, calls: str, clients: int, per_second: float | None = None, until: str | None = None
+) -> Measured:
+    """Ask a server what a file of calls says; how long that took, and how long each answer."""
+    from pathlib import Path
+
+    from bench.api_client import Pace, drive, read_calls
+
+    pace = Pace(per_second, Path(until)) if per_second is not None and until is not None else None
+    load, seconds = drive(port, read_calls(Path(calls)), authorization, clients=clients, pace=pace)
+    ranked = sorted(load.latencies)
+    return _measured(
+        seconds,
+        answered=len(ranked),
+        p50_ms=ranked[len(ranked) // 2] * 1000,
+        p99_ms=ranked[len(ranked) * 99 // 100] * 1000,
+        max_ms=ranked[-1] * 1000,
+        received_bytes=load.received_bytes,
+        cpu_seconds=time.process_time(),
+    )
+
+
+def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measured:
+    """What a listing's pages cost apart: reading them from the SDK, making the models, writing these as JSON."""
+    from api.answers import answer
+    from api.models import ObjectStatsList, Pagination
+    from api.stats import stats
+    import refstore
+
+    parts = {"reading": 0.0, "models": 0.0, "encoding": 0.0}
+    with refstore.open(data) as lake:
+        repo = lake.repository(repository)
+        after = ""
+        for _ in range(pages):
+            began = time.perf_counter()
+            page = repo.page("main", after=after, amount=amount)
+            read = time.perf_counter()
+            results = [stats(repo.context, path, entry) for path, entry in page.results if entry is not None]
+            pagination = Pagination(has_more=page.has_more, next_offset=page.next_after, results=len(results), max_per_page=amount)
+            model = ObjectStatsList.model_construct(pagination=pagination, results=results)
+            made = time.perf_counter()
+            answer(model)
+            ended = time.perf_counter()
+            parts["reading"] += read - began
+            parts["models"] += made - read
+            parts["encoding"] += ended - made
+            after = page.next_after if page.has_more else ""
+    return _measured(sum(parts.values()), **parts)
+
+
+def retain(*, commits: int) -> Measured:
+    """Which commits are active, from rows in memory; the rows are in the memory that is measured, and not in the time."""
+    from bench.retention import history
+
+    rows, refs = history(commits)
+    began = time.perf_counter()
+    return _retained(rows, refs, commits, began)
+
+
+def retain_from(*, data: str) -> Measured:
+    """The same, with the commits and the branches read from a lake."""
+    import refstore
+    from refstore.flows import retaining
+
+    with refstore.open(data) as lake:
+        ctx = lake.repository("bench").context
+        began = time.perf_counter()
+        read, refs = retaining.read_history(ctx)
+        return _retained(read, refs, len(read) - 1, began)
+
+
+def _retained(source: Any, refs: Any, commits: int, began: float) -> Measured:
+    from bench.retention import MINUTE_MS, RULES
+    from refstore.retention.active import State, lives
+    from refstore.retention.history import History
+
+    read = source if isinstance(source, History) else History.of(source)
+    found = lives(read, refs, RULES, commits * MINUTE_MS)
+    states = found.states()
+    seconds = time.perf_counter() - began
+    return _measured(seconds, active=states.count(State.ACTIVE), expired=states.count(State.EXPIRED))
+
+
 def _measured(seconds: float, **others: Any) -> Measured:
     return {"seconds": seconds, "peak_mib": peak_mib(), **others}
 
 
 WORKERS: Final[dict[str, Callable[..., Measured]]] = {
+    "retain": retain,
+    "retain_from": retain_from,
     "reap": reap,
     "reap_at": reap_at,
     "unlink": unlink,
     "vacuum": vacuum,
     "collect": collect,
+    "api_load": api_load,
+    "api_pages": api_pages,
 }
 
 

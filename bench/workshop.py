@@ -39,7 +39,16 @@ class Scale:
     """Objects that stay, beside those that are reaped."""
     reaped_s3: int = 10_000
     committed: int = 1_000_000
+    history: int = 1_000_000
+    """Commits that retention rules are applied to."""
     growth: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    served: int = 50_000
+    """Objects that the HTTP API is asked for."""
+    asked: int = 8_000
+    """Calls of the API per turn."""
+    uploaded: int = 400
+    """Objects of 1 MiB per turn."""
+    pages: int = 50
     turns: int = 5
     long_turns: int = 3
     """Of what takes minutes to make."""
@@ -57,7 +66,12 @@ QUICK: Final = Scale(
     live=(0, 2_000, 5_000),
     reaped_s3=300,
     committed=10_000,
+    history=10_000,
     growth=(500, 2_000, 5_000),
+    served=2_000,
+    asked=500,
+    uploaded=20,
+    pages=3,
     turns=2,
     long_turns=1,
     steps=3,

@@ -1,0 +1,106 @@
+"""The servers that are measured, each a process of its own: `refstore serve`, and the plainest Starlette that takes an upload.
+
+python -m bench.api_servers FOLDER     plain Starlette, writing bodies into the folder
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+KEY_ID: Final = "bench"
+STARTED: Final = "serves http://127.0.0.1:"
+START_SECONDS_MAX: Final = 60.0
+STOP_SECONDS_MAX: Final = 60.0
+
+
+class Server(NamedTuple):
+    port: int
+    authorization: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Of the process, so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def refstore(data: Path, logs: Path, *, reaper: bool = False, **settings: object) -> Generator[Server, None, None]:
+    """`refstore serve` with one worker on the embedded default, its log in a file. `settings`: as the environment names them."""
+    secret = secrets.token_urlsafe(30)
+    environ = {
+        **os.environ,
+        "REFSTORE_ACCESS_KEY_ID": KEY_ID,
+        "REFSTORE_SECRET_ACCESS_KEY": secret,
+        **{f"REFSTORE_{name.upper()}": str(value) for name, value in settings.items()},
+    }
+    options = ["--data", str(data), "--port", "0", "--workers", "1", "--reaper" if reaper else "--no-reaper"]
+    authorization = "Basic " + base64.b64encode(f"{KEY_ID}:{secret}".encode()).decode()
+    with _running([sys.executable, "-m", "refstore", "serve", *options], environ, logs) as (port, pid):
+        yield Server(port, authorization, pid)
+
+
+@contextmanager
+def plain(folder: Path, logs: Path) -> Generator[Server, None, None]:
+    with _running([sys.executable, "-m", "bench.api_servers", str(folder)], dict(os.environ), logs) as (port, pid):
+        yield Server(port, "none", pid)
+
+
+@contextmanager
+def _running(command: list[str], environ: dict[str, str], logs: Path) -> Generator[tuple[int, int], None, None]:
+    """(port, process id) of a server that says on standard error where it listens."""
+    with logs.open("wb") as log:
+        process = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=environ, stdin=subprocess.DEVNULL, stderr=log)
+    try:
+        yield _port(process, logs), process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _port(process: subprocess.Popen[bytes], logs: Path) -> int:
+    until = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < until and process.poll() is None:
+        _, found, rest = logs.read_text(errors="replace").partition(STARTED)
+        if found and "\n" in rest:
+            return int(rest.split()[0])
+        time.sleep(0.05)
+    raise RuntimeError(f"the server {process.args!r} did not start: {logs.read_text(errors='replace')[-4000:]}")
+
+
+def serve_plain(folder: Path) -> None:
+    """What a tutorial shows: each chunk is written as it comes. On the same uvicorn, with the same event loop and parser."""
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    async def upload(request: Request) -> Response:
+        with (folder / secrets.token_hex(16)).open("wb") as file:
+            async for chunk in request.stream():
+                file.write(chunk)
+        return Response(status_code=201)
+
+    listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    print(f"plain Starlette {STARTED}{listening.getsockname()[1]}", file=sys.stderr, flush=True)
+    app = Starlette(routes=[Route("/upload", upload, methods=["POST"])])
+    uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    serve_plain(Path(sys.argv[1]))
