@@ -31,6 +31,8 @@ class Promise(NamedTuple):
 class Call:
     stages: tuple[Stage, ...]
     promises: tuple[Promise, ...] = ()
+    unbounded: bool = False
+    """It is no operation with a deadline: barriers do not wait for it."""
 
 
 def _call(name: str, run: Callable[[Tools], object], *promises: Promise) -> Call:
@@ -133,6 +135,18 @@ def issue_and_link(branch: str, path: str) -> Call:
 
 def restore(branch: str, path: str, address: str) -> Call:
     return _call(f"restore {branch} {path}", lambda tools: tools.repo.restore(branch, address, path), Promise(branch, path))
+
+
+def create_tag(name: str, ref: str) -> Call:
+    return _call(f"tag {name} {ref[:12]}", lambda tools: tools.repo.create_tag(name, ref))
+
+
+def delete_tag(name: str) -> Call:
+    return _call(f"delete tag {name}", lambda tools: tools.repo.delete_tag(name))
+
+
+def unmark(which: str) -> Call:
+    return _call(f"unmark {which[:30]}", lambda tools: tools.repo.unmark(which))
 
 
 def read(ref: str, path: str) -> Call:

@@ -1,66 +1,85 @@
-"""A small offline collection over the real records, for the scenarios only: the product's own one is another program.
+"""The offline job for the scenarios: the product's marks, and the plain collection of `refstore.testing` around them.
 
-It keeps to rules 13 and 14 of `docs/protocol.md`: mark, wait until operations that began before have ended, then read the
-object listing, then references and staging, then branches and commits; what nothing names goes.
+A run waits at its barrier by sleeping; here that is a step that takes place while no operation that has begun is under way. What a
+run carries from the mark to the sweep is what it wrote down, so these are two stages.
 """
 
 from __future__ import annotations
 
-from refstore import keys
-from refstore.ids import Address, CommitId, Token
-from refstore.kv.base import ABSENT
-from refstore.records import Branch, Commit, Entry, Mark, decode, decode_branch, decode_staged, encode
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from refstore.clock import Clock
+from refstore.context import Context
+from refstore.ids import CommitId
+from refstore.marks import Marks
+from refstore.testing import collecting
 from refstore.testing.domain import Tools
-from refstore.testing.replay import Stage
+from refstore.testing.replay import Stage, Stores, Then
 from tests.simulation.calls import Call
 
-
-def collect(expired: CommitId, *, order: str = "listing staged commits", waits: bool = True) -> Call:
-    def run(tools: Tools) -> None:
-        ctx = tools.ctx
-        ctx.kv.set(keys.mark(ctx.repo, expired), encode(Mark(ctx.clock.now_ms(), ctx.clock.now_ms())))
-        if waits:
-            tools.stores.wait_for_others()
-        listing: list[str] = []
-        keep: set[str] = set()
-        for what in order.split():
-            if what == "listing":
-                listing = [info.key for info in ctx.objects.list("data/")]
-            elif what == "staged":
-                keep |= _staged(tools)
-            else:
-                keep |= _committed(tools)
-        if ctx.kv.get(keys.mark(ctx.repo, expired)) is not ABSENT:  # rule 13: sweeping re-checks the marks
-            ctx.objects.delete_many([key for key in listing if key not in keep])
-
-    return Call((Stage(f"collect {order} {waits}", run),))
+Part = tuple[CommitId, tuple[str, ...]]
 
 
-def _staged(tools: Tools) -> set[str]:
-    ctx = tools.ctx
-    keep = {name for name, _ in ctx.kv.scan_all(keys.references(ctx.repo, 0))}
-    for token, _ in ctx.kv.scan_all(keys.tokens(ctx.repo)):
-        for _, value in ctx.kv.scan_all(keys.staging(ctx.repo, Token(token))):
-            entry = decode_staged(value)
-            if isinstance(entry, Entry):
-                keep.add(entry.address)
-    return keep
+@dataclass(slots=True)
+class BarrierClock:
+    """Goes on only while it sleeps, and then by as much as no operation outlives."""
+
+    stores: Stores
+    clock: Clock
+    slept_seconds: float = 0.0
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms() + int(self.slept_seconds * 1000 + 0.999)
+
+    def monotonic_seconds(self) -> float:
+        return self.slept_seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.stores.wait_for_others()
+        self.slept_seconds += seconds
 
 
-def _committed(tools: Tools) -> set[str]:
-    """What branch heads and unmarked commits name, whether these can still be reached or not."""
-    ctx = tools.ctx
-    records = [decode_branch(value) for _, value in ctx.kv.scan_all(keys.branches(ctx.repo))]
-    wanted = {record.head for record in records if isinstance(record, Branch)}
-    wanted |= {
-        CommitId(commit)
-        for commit, _ in ctx.kv.scan_all(keys.commits(ctx.repo))
-        if ctx.kv.get(keys.mark(ctx.repo, CommitId(commit))) is ABSENT
-    }
-    keep: set[Address] = set()
-    for commit in sorted(wanted):
-        value = ctx.kv.get(keys.commit(ctx.repo, commit))
-        if value is not ABSENT:
-            for page in ctx.trees.addresses(decode(value, Commit).metarange):
-                keep.update(page)
-    return set(keep)
+def collect(*expired: CommitId) -> Call:
+    """Mark, and sweep at once."""
+    return Call((Stage("mark", _mark, (expired, True)),), unbounded=True)
+
+
+def collect_part(commit: CommitId, *prefixes: str) -> Call:
+    """Of one commit what it names at paths that start so."""
+    return Call((Stage("mark a part", _mark, ((), True, ((commit, prefixes),))),), unbounded=True)
+
+
+def mark(*expired: CommitId) -> Call:
+    """Mark only."""
+    return Call((Stage("mark only", _mark, (expired, False)),), unbounded=True)
+
+
+def collect_given_up() -> Call:
+    """Of commits that never landed."""
+    return Call((Stage("mark what was given up", _mark_given_up),), unbounded=True)
+
+
+def sweep(mark_id: str, *candidates: str) -> Call:
+    """Of what was marked before the scenario."""
+    return Call((Stage(f"sweep {mark_id}", _sweep, (mark_id, candidates)),), unbounded=True)
+
+
+def _mark(tools: Tools, expired: tuple[CommitId, ...], sweeps: bool, partly: tuple[Part, ...] = ()) -> Then:  # arguments are positional
+    run, found = collecting.mark(_waiting(tools), expired, partly=partly, folders=(collecting.DATA,))
+    return Then((Stage("sweep", _sweep, (run.mark_id, tuple(sorted(found.data)))),) if sweeps else ())
+
+
+def _mark_given_up(tools: Tools) -> Then:
+    def given_up() -> Iterator[CommitId]:
+        yield from Marks(tools.ctx).given_up()
+
+    return _mark(tools, tuple(given_up()), True)
+
+
+def _sweep(tools: Tools, mark_id: str, candidates: tuple[str, ...]) -> None:
+    collecting.sweep(_waiting(tools), mark_id, candidates)
+
+
+def _waiting(tools: Tools) -> Context:
+    return replace(tools.ctx, clock=BarrierClock(tools.stores, tools.stores.clock))

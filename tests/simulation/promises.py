@@ -17,15 +17,27 @@ class Promised:
     """Checks the promises of calls that ended well: `kept` under their own paths, `somewhere` under any path."""
 
     def __init__(
-        self, repo: str, private: Mapping[str, bytes], kept: Mapping[str, Sequence[Promise]], somewhere: Mapping[str, Sequence[Promise]]
+        self,
+        repo: str,
+        private: Mapping[str, bytes],
+        kept: Mapping[str, Sequence[Promise]],
+        somewhere: Mapping[str, Sequence[Promise]],
+        *,
+        nothing_marked: bool = False,
     ) -> None:
         self._repo = repo
         self._private = private
         self._kept = kept
         self._somewhere = somewhere
+        self._nothing_marked = nothing_marked
 
     def __call__(self, outcomes: Outcomes, store: Mapping[int, int], names: Interned) -> str | None:
         contents, blobs = contents_of(store, names)
+        if self._nothing_marked:
+            marked = {key.name for key in contents if key.partition == f"{self._repo}/marks"}
+            landed = {key.name for key in contents if key.partition == f"{self._repo}/landed"}
+            if marked & landed:
+                return f"commit {min(marked & landed)} landed and is marked as one that never did"
         for label, said in outcomes.items():
             if not said or any(one != "ok" for one in said):
                 continue

@@ -14,7 +14,8 @@ from refstore import keys
 from refstore.ids import Address, CommitId
 from refstore.records import Due, encode
 from refstore.safety import Safety
-from refstore.testing.domain import NO_AGES, World, contents_of
+from refstore.testing import collecting
+from refstore.testing.domain import NO_AGES, World, contents_of, simulated
 from refstore.testing.explorer import Explorer, Scenario
 from refstore.testing.replay import Task
 from tests.simulation import calls as do
@@ -31,7 +32,7 @@ from tests.simulation.calls import (
     Call,
     stages_of,
 )
-from tests.simulation.collecting import collect
+from tests.simulation.collecting import collect, collect_given_up, collect_part, mark, sweep
 from tests.simulation.promises import Promised
 
 Calls = Sequence[Call]
@@ -68,6 +69,8 @@ class Plan:
     """Labels whose uploads must be readable at the end, under whatever path."""
     safety_only: bool = False
     """Leaks are not looked for: without ages, a scrubber cannot know of a blob that is still to be written."""
+    nothing_marked: bool = False
+    """No commit that landed may be marked in the end."""
     clock_moves: bool = False
     refused: str = ""
     """Labels whose calls are always refused here, as they should be."""
@@ -87,7 +90,7 @@ class Plan:
                 lost_replies=self.lossy.count(label),
                 lost_object_replies=self.lossy_objects.count(label),
                 clock_ms=self._clock_ms(label, given, wall_ms),
-                bounded=not all(call in BACKGROUND for call in given),
+                bounded=not all(call in BACKGROUND or call.unbounded for call in given),
             )
             for label, given in per_label.items()
         )
@@ -99,7 +102,9 @@ class Plan:
             *tasks,
             clock_moves=self.clock_moves,
             safety_only=self.safety_only,
-            ends=(lambda private: Promised(repo, private, kept, somewhere)) if kept or somewhere else None,
+            ends=(lambda private: Promised(repo, private, kept, somewhere, nothing_marked=self.nothing_marked))
+            if kept or somewhere or self.nothing_marked
+            else None,
             remembers=frozenset(self.keeps + self.somewhere),
         )
 
@@ -128,6 +133,8 @@ class Start:
         self.addresses: dict[str, Address] = {}
         self.commits: dict[str, CommitId] = {}
         self.token = ""
+        self.mark_id = ""
+        self.candidates: tuple[str, ...] = ()
 
     def staged(self, branch: str, path: str, body: str, *, hinted: bool = True) -> Start:
         """Staged on a branch; what has the body already is copied. `hinted`: with a hint left over from before."""
@@ -179,6 +186,12 @@ class Start:
         self.repo.reset("feat", path="gone")
         return self
 
+    def expire(self, name: str) -> Start:
+        """Mark a commit, to be swept at any time; what may go with it stands in `candidates`."""
+        run, found = collecting.mark(self.repo.context, [self.commits[name]], folders=(collecting.DATA,))
+        self.mark_id, self.candidates = run.mark_id, tuple(sorted(found.data))
+        return self
+
     def _where(self, body: str) -> tuple[str, str]:
         for branch in ("main", "feat"):
             for listed in self.repo.list(branch):
@@ -211,6 +224,45 @@ def old() -> Start:
     start.repo.delete_branch("feat")
     start.reap()
     start.repo.create_branch("feat", "main")
+    return start
+
+
+def old_marked() -> Start:
+    with simulated():
+        return old().expire("c0")
+
+
+def old_shared() -> Start:
+    """c0 {p: P0} <- c1 {p: P0, q: P1} <- c2 {q: P1}, both branches at c2; c0 is marked."""
+    start = Start().committed("main", "c0", p="P0").committed("main", "c1", q="P1")
+    start.repo.delete("main", "p")
+    start.committed("main", "c2")
+    start.repo.delete_branch("feat")
+    start.reap()
+    start.repo.create_branch("feat", "main")
+    with simulated():
+        return start.expire("c0")
+
+
+def old_parts() -> Start:
+    """c0 {logs: P0, p: P5} <- c1 {q: P1}; both branches at c1."""
+    start = Start().committed("main", "c0", logs="P0", p="P5")
+    start.repo.delete_many("main", ["logs", "p"])
+    start.committed("main", "c1", q="P1")
+    start.repo.delete_branch("feat")
+    start.reap()
+    start.repo.create_branch("feat", "main")
+    return start
+
+
+def old_grace() -> Start:
+    return old().in_grace("P5")
+
+
+def old_head() -> Start:
+    """As old, with a branch at c0."""
+    start = old()
+    start.repo.create_branch("late", start.commits["c0"])
     return start
 
 
@@ -375,7 +427,7 @@ def first_28() -> Iterator[Plan]:
 
 
 def collections() -> Iterator[Plan]:
-    """The model's scenarios of the offline job, as far as there is real code: the job itself is `collecting.py`, written for this."""
+    """The offline job: the product's marks, with the plain collection of `refstore.testing.collecting` around them."""
     more = {"group": "offline"}
 
     def from_commit(start: Start) -> Call:
@@ -438,6 +490,167 @@ def collections() -> Iterator[Plan]:
         lambda start: {"X": [gc(start)], "K": [do.copy(start.commits["c2"], "z", "main", "z")], "D": [do.delete_branch("feat")]},
         "X",
         keeps="K",
+        **more,
+    )
+
+
+def marks() -> Iterator[Plan]:
+    """Unmark, re-check, pins, heads and tags; runs that take over from one another."""
+    more = {"group": "marks"}
+
+    def copied(start: Start) -> Call:
+        return do.copy(start.commits["c0"], "p", "feat", "z")
+
+    def back(start: Start) -> Call:
+        return do.unmark(start.commits["c0"])
+
+    def swept(start: Start) -> Call:
+        return sweep(start.mark_id, *start.candidates)
+
+    moving: Calls = [do.move("feat", "z", "y")]
+    late: Calls = [do.delete_branch("late")]
+    yield plan(
+        "gc | unmark; copy from it", old, lambda start: {"X": [gc(start)], "U": [back(start), copied(start)]}, "XU", keeps="U", **more
+    )
+    yield plan(
+        "gc | unmark; branch at it",
+        old,
+        lambda start: {"X": [gc(start)], "U": [back(start), do.create_branch("late", start.commits["c0"])]},
+        "XU",
+        keeps="U",
+        **more,
+    )
+    yield plan(
+        "sweep | unmark; copy from it | mark by another run",
+        old_marked,
+        lambda start: {"X": [swept(start)], "U": [back(start), copied(start)], "Y": [mark(start.commits["c0"])]},
+        "XY",
+        keeps="U",
+        **more,
+    )
+    yield plan(
+        "sweep | unmark the run; copy from it",
+        old_marked,
+        lambda start: {"X": [swept(start)], "U": [do.unmark(start.mark_id), copied(start)]},
+        "XU",
+        keeps="U",
+        **more,
+    )
+    yield plan(
+        "sweep | sweep | unmark; copy from it",
+        old_marked,
+        lambda start: {"X": [swept(start)], "Y": [swept(start)], "U": [back(start), copied(start)]},
+        "X",
+        keeps="U",
+        **more,
+    )
+    yield plan(
+        "mark and sweep | unmark under the mark before; copy from it",
+        old_shared,
+        lambda start: {"X": [collect(start.commits["c1"])], "U": [back(start), copied(start)]},
+        "X",
+        keeps="U",
+        **more,
+    )
+    yield plan(
+        "mark and sweep | sweep of the mark before",
+        old_shared,
+        lambda start: {"X": [collect(start.commits["c1"])], "Y": [swept(start)]},
+        "XY",
+        **more,
+    )
+    yield plan(
+        "mark | mark and sweep of nothing | copy from it",
+        old,
+        lambda start: {"X": [mark(start.commits["c0"])], "Y": [collect()], "K": [copied(start)]},
+        "X",
+        keeps="K",
+        **more,
+    )
+    yield plan(
+        "mark of nothing | mark and sweep | move of a reference-less staged entry",
+        old_staged,
+        lambda start: {"X": [mark()], "Y": [gc(start)], "M": moving},
+        keeps="M",
+        **more,
+    )
+    yield plan(
+        "mark and sweep | mark and sweep | move of a reference-less staged entry",
+        old_staged,
+        lambda start: {"X": [gc(start)], "Y": [collect()], "M": moving},
+        "X",
+        keeps="M",
+        **more,
+    )
+    yield plan("gc | move of a reference-less staged entry", old_staged, lambda start: {"X": [gc(start)], "M": moving}, "XM", **more)
+    yield plan(
+        "gc | move of a reference-less staged entry | commit",
+        old_staged,
+        lambda start: {"X": [gc(start)], "M": moving, "C": [do.commit("feat", "c2")]},
+        keeps="M",
+        **more,
+    )
+    yield plan(
+        "gc | branch at an expired commit (crash) | copy from it; delete it",
+        old,
+        lambda start: {
+            "X": [gc(start)],
+            "N": [do.create_branch("late", start.commits["c0"])],
+            "K": [do.copy("late", "p", "main", "z"), *late],
+        },
+        "N",
+        **more,
+    )
+    yield plan(
+        "gc | tag at an expired commit | delete the tag",
+        old,
+        lambda start: {"X": [gc(start)], "N": [do.create_tag("v1", start.commits["c0"])], "D": [do.delete_tag("v1")]},
+        "XN",
+        **more,
+    )
+    yield plan(
+        "gc of a head | delete the branch | copy from it",
+        old_head,
+        lambda start: {"X": [gc(start)], "D": late, "K": [do.copy("late", "p", "main", "z")]},
+        "X",
+        **more,
+    )
+    yield plan(
+        "gc | restore | hard delete",
+        old_grace,
+        lambda start: {"X": [gc(start)], "E": [do.restore("main", "p", start.addresses["P5"])], "H": [HARD_DELETE]},
+        "XE",
+        keeps="E",
+        **more,
+    )
+    yield plan(
+        "gc of a part | copy of the part | copy of the rest",
+        old_parts,
+        lambda start: {
+            "X": [collect_part(start.commits["c0"], "logs")],
+            "K": [do.copy(start.commits["c0"], "logs", "feat", "z")],
+            "L": [do.copy(start.commits["c0"], "p", "feat", "y")],
+        },
+        "X",
+        keeps="KL",
+        **more,
+    )
+    overwritten: Calls = [COMMIT, OVERWRITE, COMMIT_2]
+    yield plan(
+        "gc of what never landed | commit; overwrite; commit",
+        m1,
+        {"X": [collect_given_up()], "C": overwritten},
+        "XC",
+        keeps="C",
+        nothing_marked=True,
+        **more,
+    )
+    yield plan(
+        "gc of what never landed | commit | reset",
+        m1,
+        {"C": [COMMIT], "R": [RESET], "X": [collect_given_up()]},
+        "C",
+        nothing_marked=True,
         **more,
     )
 
@@ -885,6 +1098,7 @@ def every() -> Iterator[Plan]:
     for group in (
         first_28,
         collections,
+        marks,
         same_path_again,
         lost_replies,
         merges,
