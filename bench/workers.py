@@ -138,35 +138,26 @@ def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measure
 
 def retain(*, commits: int) -> Measured:
     """Which commits are active, from rows in memory; the rows are in the memory that is measured, and not in the time."""
-    from bench.retention import history
+    from bench.retention import active_of, history
+    from refstore.retention.history import History
 
     rows, refs = history(commits)
     began = time.perf_counter()
-    return _retained(rows, refs, commits, began)
+    found = active_of(History.of(rows), refs, commits)
+    return _measured(time.perf_counter() - began, **found)
 
 
-def retain_from(*, data: str) -> Measured:
+def retain_from(*, data: str, commits: int) -> Measured:
     """The same, with the commits and the branches read from a lake."""
     import refstore
+    from bench.retention import active_of
     from refstore.flows import retaining
 
     with refstore.open(data) as lake:
         ctx = lake.repository("bench").context
         began = time.perf_counter()
-        read, refs = retaining.read_history(ctx)
-        return _retained(read, refs, len(read) - 1, began)
-
-
-def _retained(source: Any, refs: Any, commits: int, began: float) -> Measured:
-    from bench.retention import MINUTE_MS, RULES
-    from refstore.retention.active import State, lives
-    from refstore.retention.history import History
-
-    read = source if isinstance(source, History) else History.of(source)
-    found = lives(read, refs, RULES, commits * MINUTE_MS)
-    states = found.states()
-    seconds = time.perf_counter() - began
-    return _measured(seconds, active=states.count(State.ACTIVE), expired=states.count(State.EXPIRED))
+        found = active_of(*retaining.read_history(ctx), commits)
+        return _measured(time.perf_counter() - began, **found)
 
 
 def _measured(seconds: float, **others: Any) -> Measured:
