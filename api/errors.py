@@ -33,6 +33,9 @@ STATUS: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
 )
 """The first that fits."""
 
+WORDS: Final[tuple[tuple[type[RefstoreError], str], ...]] = ((errors.NothingToCommit, "no changes"), (errors.DirtyBranch, "dirty branch"))
+"""How lakeFS says it: programs look for these words in the message, because the status alone does not tell the two apart."""
+
 _log = structlog.stdlib.get_logger(__name__)
 
 
@@ -89,7 +92,8 @@ def status_of(error: RefstoreError) -> int:
 
 def respond(error: RefstoreError) -> Response:
     status = status_of(error)
-    message = redact_text(str(error))
+    words = next((f"{words}: " for kind, words in WORDS if isinstance(error, kind)), "")
+    message = words + redact_text(str(error))
     if status >= 500:
         _log.error("request_failed", status=status, code=error.code, error=message)
     if isinstance(error, MergeConflict):
@@ -105,7 +109,8 @@ def install(app: FastAPI) -> None:
         return answer(Error(message=_explain(error), code="invalid"), 400)
 
     async def http(_request: Request, error: Any) -> Response:
-        return answer(Error(message=str(error.detail), code=f"http_{error.status_code}"), error.status_code, headers=error.headers)
+        detail = str(error.detail) if error.status_code != 404 else "the service has no such route; /docs lists those it has"
+        return answer(Error(message=detail, code=f"http_{error.status_code}"), error.status_code, headers=error.headers)
 
     async def unexpected(_request: Request, error: Exception) -> Response:
         _log.error("request_crashed", exc_info=error)

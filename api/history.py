@@ -85,7 +85,7 @@ def diff_page(read: Callable[[str], Iterator[Change]], prefix: str, after: str, 
                 results.append(Diff(type="prefix_changed", path=common, path_type="common_prefix"))
                 folded, cursor = common, common + _BEHIND
                 break  # go on behind the whole prefix rather than through it
-            size = change.right.size_bytes if change.right is not None else None
+            size = change.right.size_bytes if change.right is not None else 0
             results.append(Diff(type=change.kind.value, path=change.path, path_type="object", size_bytes=size))
         else:
             more = False

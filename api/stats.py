@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import parse_qsl
 
+from api.headers import DEFAULT_TYPE
 from api.models import ObjectStats
 from refstore.context import Context
 from refstore.errors import InvalidToken
@@ -53,7 +54,7 @@ def stats(
         size_bytes=entry.size_bytes,
         mtime=entry.mtime_ms // 1000,
         metadata=entry.metadata if user_metadata else None,
-        content_type=entry.content_type or None,
+        content_type=entry.content_type or DEFAULT_TYPE,
     )
 
 

@@ -302,18 +302,34 @@ class Repository:
 
     @_operation
     def revert(
-        self, branch: str, ref: str, *, parent: int = 0, message: str = "", committer: str = "", allow_empty: bool = False
+        self,
+        branch: str,
+        ref: str,
+        *,
+        parent: int = 0,
+        message: str = "",
+        committer: str = "",
+        metadata: dict[str, str] | None = None,
+        allow_empty: bool = False,
     ) -> CommitId:
         """Undo a commit on top of the branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone."""
-        options = _options(message or f"Revert {ref}", committer, None, None, allow_empty)
+        options = _options(message or f"Revert {ref}", committer, metadata, None, allow_empty)
         return committing.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)
 
     @_operation
     def cherry_pick(
-        self, branch: str, ref: str, *, parent: int = 0, message: str = "", committer: str = "", allow_empty: bool = False
+        self,
+        branch: str,
+        ref: str,
+        *,
+        parent: int = 0,
+        message: str = "",
+        committer: str = "",
+        metadata: dict[str, str] | None = None,
+        allow_empty: bool = False,
     ) -> CommitId:
         """Do a commit's changes again on top of the branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone."""
-        options = _options(message or f"Cherry-pick {ref}", committer, None, None, allow_empty)
+        options = _options(message or f"Cherry-pick {ref}", committer, metadata, None, allow_empty)
         return committing.cherry_pick(self.context, ids.branch_name(branch), ref, options, parent=parent)
 
     @_operation

@@ -15,6 +15,7 @@ from api.models import (
     CherryPickCreation,
     Commit,
     CommitCreation,
+    CommitOverrides,
     DiffList,
     Ref,
     RefList,
@@ -143,11 +144,17 @@ async def commit(
 
 @router.post("/{branch}/revert", operation_id="revertBranch", status_code=204, responses=failures(409, 410))
 async def revert_branch(service: ServiceOf, who: Writer, repository: str, branch: str, body: RevertCreation) -> Response:
-    message = body.commit_overrides.message if body.commit_overrides is not None else None
+    overrides = body.commit_overrides or CommitOverrides()
     await service.repository(
         repository,
         lambda repo: repo.revert(
-            branch, body.ref, parent=body.parent_number, message=message or "", committer=who.key_id, allow_empty=body.allow_empty
+            branch,
+            body.ref,
+            parent=body.parent_number,
+            message=overrides.message or "",
+            committer=who.key_id,
+            metadata=overrides.metadata,
+            allow_empty=body.allow_empty,
         ),
     )
     return nothing()
@@ -155,13 +162,15 @@ async def revert_branch(service: ServiceOf, who: Writer, repository: str, branch
 
 @router.post("/{branch}/cherry-pick", operation_id="cherryPick", status_code=201, responses={201: {"model": Commit}, **failures(409, 410)})
 async def cherry_pick(service: ServiceOf, who: Writer, repository: str, branch: str, body: CherryPickCreation) -> Response:
-    overrides = body.commit_overrides
+    """Do a commit's changes again on the branch; its message and metadata come along, with where it comes from."""
+    overrides = body.commit_overrides or CommitOverrides()
 
     def make(repo: Repository) -> Commit:
-        message = overrides.message if overrides is not None else None
-        made = repo.cherry_pick(
-            branch, body.ref, parent=body.parent_number or 0, message=message or repo.get_commit(body.ref)[1].message, committer=who.key_id
-        )
+        origin, picked = repo.get_commit(body.ref)
+        metadata = picked.metadata | {"cherry-pick-origin": origin, "cherry-pick-committer": picked.committer} | (overrides.metadata or {})
+        parent, message = body.parent_number or 0, overrides.message or picked.message
+        # by its id: a branch may have moved since it was read
+        made = repo.cherry_pick(branch, origin, parent=parent, message=message, committer=who.key_id, metadata=metadata)
         return commit_model(repo, *repo.get_commit(made))
 
     return answer(await service.repository(repository, make), 201)

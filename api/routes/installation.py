@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -23,6 +25,9 @@ from api.service import Service, ServiceOf
 from refstore import __version__
 
 router = APIRouter()
+
+LAKEFS_VERSION: Final = "1.88.0"
+"""The lakeFS whose API this is: clients compare it with the version that brought a feature (lakefs-spec, before it touches a file)."""
 
 
 @router.get("/healthcheck", operation_id="healthCheck", tags=["health"], status_code=204)
@@ -79,17 +84,21 @@ async def garbage_collection(service: ServiceOf, who: Reader) -> Response:
 
 
 def _version() -> VersionConfig:
-    return VersionConfig(version=__version__)
+    return VersionConfig(version=LAKEFS_VERSION, version_context=f"refstore {__version__}")
 
 
 def _storage(service: Service) -> StorageConfig:
     url = service.lake.objects_url.partition("?")[0].rstrip("/")
     scheme = url.partition("://")[0]
-    kind = {"s3": "s3", "file": "local", "memory": "mem"}.get(scheme, scheme)
+    if scheme == "s3":
+        kind, prefix = "s3", url
+    else:  # lakeFS's clients take neither file:// nor memory:// for a namespace
+        kind = "mem" if scheme == "memory" else "local"
+        prefix = f"{kind}://"
     return StorageConfig(
         blockstore_type=kind,
-        blockstore_namespace_example=f"{url}/example",
-        blockstore_namespace_ValidityRegex=r"^s3://" if kind == "s3" else r"^(local|file|memory)://",
-        default_namespace_prefix=url,
-        pre_sign_support=True,
+        blockstore_namespace_example=f"{prefix}example" if prefix.endswith("/") else f"{prefix}/example",
+        blockstore_namespace_ValidityRegex=f"^{kind}://",
+        default_namespace_prefix=prefix,
+        pre_sign_support=kind == "s3",  # ours works where it is asked for, but is a request more than sending the data here
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -27,8 +28,8 @@ from refstore.records import RepositoryRecord
 
 router = APIRouter(tags=["repositories"])
 
-LOCAL = "local://"
-"""lakeFS's own word for a store in files: `local://NAME` is the folder NAME below the lake's objects."""
+LOCAL = ("local://", "mem://")
+"""lakeFS's own words for a store in files or in memory: `local://A/B` is the folder A/B below the lake's objects."""
 
 
 @router.get("/repositories", operation_id="listRepositories", responses={200: {"model": RepositoryList}, **failures()})
@@ -110,8 +111,9 @@ def _namespace(lake: Lake, asked: str) -> str | None:
     own = lake.objects_url.partition("?")[0].rstrip("/")
     if bare in ("", own):
         return None
-    if bare.startswith(LOCAL):
-        return child(lake.objects_url, bare.removeprefix(LOCAL))
+    if asked.startswith(LOCAL):
+        folders = asked.partition("://")[2].strip("/")
+        return reduce(child, folders.split("/"), lake.objects_url) if folders else None
     if not bare.startswith(own + "/") and not (bare.startswith("s3://") and own.startswith("s3://")):
         raise InvalidName(f"{asked[:80]!r} is outside of what this service stores; leave storage_namespace empty, or name one below {own}")
     if any(segment in (".", "..") for segment in bare.partition("://")[2].split("/")):
