@@ -131,37 +131,44 @@ def check_absent(ctx: Context, branch: BranchName, placements: Sequence[Placemen
 def _place_where_nothing_is(ctx: Context, branch: BranchName, token: Token, item: Placement, *, on_empty: bool) -> None:
     """Rule 2 with a `set_if` over nothing, or over a tombstone: what somebody else wrote first stays. Raises AlreadyExists, Moved.
 
-    When it is refused, its reference is released: under this token it was never placed, so never committed.
+    "Nothing" comes back, and so does a tombstone. Made again after a lost reply, the `set_if` could land twice: written, deleted by
+    somebody (who releases its reference), and written again under the reference that is gone. So it is made `once`, and goes round
+    under a new reference. When it is refused, the reference that it carried is released: under this token it was never placed.
     """
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     references = References(ctx.kv, ctx.repo, ctx.clock)
-    entry = item.entry
-    assert entry is not None  # noqa: S101  # only entries are placed so
+    seen = False
     for _ in range(ATTEMPTS):
+        entry = cast("Entry", item.entry)
         key = keys.entry(ctx.repo, token, item.path)
         raw = ctx.kv.get(key)
         there = _staged_or_committed(ctx, branch, [item.path]).get(item.path)
         if there is not None and there.entry.address != entry.address:
             own = Reference(token, item.path, entry.reference_id)
             references.release([Release(entry.address, own, REFUSED, None)], grace_seconds=ctx.grace_seconds)
+            if seen:  # others may have read it, a commit may have taken it: not a word on who was first
+                raise Contention(f"{item.path!r} on {branch!r} was changed by others while it was written; look what is there now")
             raise _there_already(branch, item.path)
-        placed = raw == encode(entry)
+        record = None if raw is ABSENT else decode_staged(raw)
+        # nobody else makes this address: an entry with it is one that landed although its reply was lost
+        placed = isinstance(record, Entry) and record.address == entry.address
         try:
-            if not placed and (raw is ABSENT or raw == TOMBSTONE):
-                placed = ctx.kv.set_if(key, raw, encode(entry))
+            if not placed and not isinstance(record, Entry):
+                placed = ctx.kv.set_if(key, raw, encode(entry), once=True)
         except OutcomeUnknown:
-            # it may have landed, and been overwritten and released since: from here on under a reference of its own
+            # it may have landed, and been overwritten and released since, or land later: its reference stays until its token is processed
             item = item.again(ctx.ids.unique(ctx.clock.now_ms()))
-            entry = cast("Entry", item.entry)
             token = branches.open(branch).record.token
+            seen = True
         else:
             now = branches.open(branch).record.token
             if now == token:
                 if placed:
                     return
                 continue  # somebody was faster: the next look tells
-            token = now
-        if references.hold([(entry.address, Reference(token, item.path, entry.reference_id))], on_empty=on_empty)[0] is not Hold.HELD:
+            token, seen = now, seen or placed
+        reference = Reference(token, item.path, cast("Entry", item.entry).reference_id)
+        if references.hold([(entry.address, reference)], on_empty=on_empty)[0] is not Hold.HELD:
             raise Moved([item])
     raise branches.contention(branch)
 

@@ -63,6 +63,8 @@ class SetIf(NamedTuple):
     key: Key
     expected: bytes | Absent
     value: bytes | Absent
+    once: bool = False
+    """Whether it is never made again where its reply was lost: for an `expected` that may come back. False is then certain."""
 
 
 class Exchange(NamedTuple):
@@ -111,8 +113,8 @@ class KV(ABC):
     def set(self, key: Key, value: bytes) -> None:
         self.execute((Set(key, value),))
 
-    def set_if(self, key: Key, expected: bytes | Absent, value: bytes | Absent) -> bool:
-        return self.set_if_many((SetIf(key, expected, value),))[0]
+    def set_if(self, key: Key, expected: bytes | Absent, value: bytes | Absent, *, once: bool = False) -> bool:
+        return self.set_if_many((SetIf(key, expected, value, once),))[0]
 
     def exchange(self, key: Key, value: bytes) -> bytes | Absent:
         return self.exchange_many((Exchange(key, value),))[0]

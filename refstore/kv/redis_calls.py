@@ -198,7 +198,7 @@ def _make_exchange(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
 def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
     shapes: list[str] = []
     arguments: list[Argument] = []
-    for name, (_, expected, value) in zip(names, cast("Sequence[SetIf]", ops), strict=True):
+    for name, (_, expected, value, _once) in zip(names, cast("Sequence[SetIf]", ops), strict=True):
         shapes.append(_SHAPES[expected is ABSENT, value is ABSENT])
         arguments.append(name)
         if expected is not ABSENT:

@@ -10,9 +10,9 @@ simply done again. Where any of it may have landed, it is done again run by run:
 - SetIf that creates (it expects ABSENT) is looked for, never done again: key == mine is True, another's value False, and where
   there is nothing it raises `OutcomeUnknown`. It may have landed and been used up; creating it again would revive what is spent
   (an address another reaper is about to delete, a token). The caller goes on under a new name.
-- Exchange never: it raises `OutcomeUnknown`. Between a first attempt that landed and a second one, somebody may have
-  replaced the value and acted on what they replaced; writing it again would bring back what they let go (protocol.md, rule 6).
-  Only the caller can go on, with a value that is new.
+- Exchange never, and no SetIf that says `once`: they raise `OutcomeUnknown`. Between a first attempt that landed and a second one,
+  somebody may have replaced the value and acted on what they replaced; writing it again would bring back what they let go
+  (protocol.md, rule 6). Only the caller can go on, with a value that is new.
 
 What is left open: a SetIf that landed and was then overwritten by somebody else counts as failed, as it would had it come
 second; values that matter carry a write id. A Set done twice overwrites what came in
@@ -158,7 +158,7 @@ def _is_unknown(ops: Sequence[Op], error: KVUnavailable) -> bool:
     """Whether any of `ops` may have landed. Raises OutcomeUnknown where that cannot be found out."""
     if error.nothing_done:
         return False
-    if any(isinstance(op, Exchange) for op in ops):
+    if any(isinstance(op, Exchange) or (isinstance(op, SetIf) and op.once) for op in ops):
         raise OutcomeUnknown("the KV did not answer while an entry was written; the write may have landed") from error
     return True
 

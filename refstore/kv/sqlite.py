@@ -327,7 +327,7 @@ def _set_if_counted(connection: sqlite3.Connection, run: Sequence[SetIf]) -> lis
 
     (A savepoint would save the runs before this one, and cost every transaction a second copy of the pages it changes.)
     """
-    shapes = {(expected is ABSENT, value is ABSENT) for _, expected, value in run}
+    shapes = {(expected is ABSENT, value is ABSENT) for _, expected, value, _once in run}
     if (True, True) in shapes:
         raise _NotAllWon  # it writes nothing that could be counted
     done = 0
@@ -335,13 +335,13 @@ def _set_if_counted(connection: sqlite3.Connection, run: Sequence[SetIf]) -> lis
     for shape in shapes:
         match shape:
             case (True, _):
-                rows = ((p, n, new) for (p, n), old, new in run if old is ABSENT)
+                rows = ((p, n, new) for (p, n), old, new, _ in run if old is ABSENT)
                 done += connection.executemany(_CREATE, rows).rowcount
             case (_, True):
-                rows = ((p, n, old) for (p, n), old, new in run if new is ABSENT)
+                rows = ((p, n, old) for (p, n), old, new, _ in run if new is ABSENT)
                 done += connection.executemany(_REMOVE, rows).rowcount
             case _:
-                rows = ((p, n, old, new) for (p, n), old, new in run if old is not ABSENT and new is not ABSENT)
+                rows = ((p, n, old, new) for (p, n), old, new, _ in run if old is not ABSENT and new is not ABSENT)
                 done += connection.executemany(_SWAP, rows).rowcount
     if done != len(run):
         raise _NotAllWon

@@ -178,6 +178,17 @@ def test_an_exchange_is_never_done_again(landed: int) -> None:
     assert faulty.inner.get(A) == b"theirs"
 
 
+@pytest.mark.parametrize("expected", [ABSENT, b"old"])
+@pytest.mark.parametrize("landed", [0, 1])
+def test_a_set_if_that_may_be_made_once_is_never_done_again(landed: int, expected: bytes | Absent) -> None:
+    kv = Faulty(landed)
+    if expected is not ABSENT:
+        kv.inner.set(A, expected)
+    with pytest.raises(OutcomeUnknown):
+        Retrying(kv, clock=FakeClock(), random=FixedRandom()).set_if(A, expected, b"new", once=True)
+    assert len(kv.calls) == 1
+
+
 def test_a_batch_with_an_exchange_is_not_done_again_either() -> None:
     faulty = Faulty(2)
     with pytest.raises(OutcomeUnknown):
