@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 
 from refstore import __version__
 
-OPEN: Final = frozenset({"healthCheck", "getSetupState", "login", "getSigned", "putSigned", "liveness", "readiness", "metrics"})
+OPEN: Final = frozenset({"healthCheck", "getSetupState", "login", "getSigned", "putSigned", "liveness", "readiness"})
 """What answers without an access key; signed URLs carry their own proof."""
 SCHEMES: Final[dict[str, Any]] = {
     "basic_auth": {"type": "http", "scheme": "basic", "description": "An access key: id and secret."},

@@ -1,4 +1,4 @@
-"""For what runs the service: does it live, can it work, how does it do. Without an access key, and without a word on what is stored."""
+"""For what runs the service: does it live, can it work, how does it do. The first two without an access key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from api.answers import nothing
+from api.auth import Reader
 from api.metrics import CONTENT_TYPE, Metrics
+from api.routes import failures
 from api.service import ServiceOf
 from refstore import keys
 from refstore.errors import RefstoreError
@@ -47,8 +49,9 @@ async def readiness(service: ServiceOf) -> Response:
     return JSONResponse(found, 200 if set(found.values()) == {"ok"} else 503)
 
 
-@router.get("/metrics", operation_id="metrics", response_class=Response)
-async def metrics(request: Request) -> Response:
-    """For Prometheus."""
+@router.get("/metrics", operation_id="metrics", response_class=Response, responses=failures())
+async def metrics(request: Request, who: Reader) -> Response:
+    """For Prometheus, which sends an access key as its basic_auth."""
+    del who
     counted: Metrics = request.app.state.metrics
     return Response(counted.text(), media_type=CONTENT_TYPE)
