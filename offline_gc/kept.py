@@ -67,7 +67,7 @@ def addresses_in(spark: SparkSession, work: Work, cuts: Cuts, files: Sequence[tu
 
 def _read(work: Work, cuts: Cuts) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def packets(batches: Iterable[Any]) -> Iterator[Packet]:
-        store = store_at(work.url)
+        store = store_at(work.files)
         gathering = Gathering(cuts, work.seed)
         for packet in received(batches):
             table = read_table(store, msgspec.msgpack.decode(packet.body, type=str), ["address"])

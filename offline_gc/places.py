@@ -64,12 +64,18 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     """Of the namespace."""
+    files: str
+    """Of the store that the run's own files are in: the namespace itself, but in a simulation."""
     mark_id: str
     seed: int
     """Of the addresses' keys: another one in each run."""
 
     def place(self, folder: str, number: int) -> str:
         return f"{ROOT}{self.mark_id}/{folder}/{number:06d}.parquet"
+
+    def in_namespace(self) -> Work:
+        """For files of other runs, which are where they always are."""
+        return msgspec.structs.replace(self, files=self.url)
 
     def file(self, name: str) -> str:
         return f"{ROOT}{self.mark_id}/{name}"

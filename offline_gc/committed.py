@@ -1,0 +1,263 @@
+"""What commits name, read by the executors: each distinct range once, and of a commit whose parent is kept only what it added.
+
+A commit's tree is its first parent's with changes; so where the parent's tree is kept, what the commit names beyond it is among the
+addresses that it added, and that listing is all there is to read. Only a commit whose parent is not kept has its whole tree read.
+The cost follows what is distinct: not commits times objects.
+
+Two things come of it, as packets: keys of the addresses, and keys of the ranges, which stand for themselves in the listing. Everything
+that is read is verified (`refstore/commits/`); what is missing or damaged raises CorruptRange, and the run marks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from offline_gc.addresses import Cuts
+from offline_gc.arrow import pa, pc
+from offline_gc.kept import packets_of
+from offline_gc.packets import SCHEMA, Gathering, Packet, Side, received, sent
+from offline_gc.places import Work, store_at
+from refstore.clock import SystemClock
+from refstore.commits import columns, listings, names, ranges
+from refstore.commits.store import TreeStore
+from refstore.commits.workers import Workers
+from refstore.ids import Address, CommitId, RandomIds, is_own, made_ms
+from refstore.objects.local import LocalObjects
+from refstore.records import Commit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+READ_BUCKETS: Final = 64
+"""Ranges are dealt by their hash to so many tasks per core's worth of them."""
+BATCH: Final = 64
+"""Trees, or listings, in one packet."""
+_THREADS: Final = 8
+"""Requests under way in a task, at a store across a network."""
+_OWN_LENGTH: Final = 42
+
+
+ALL: Final = 2
+YOUNG: Final = 1
+NOTHING: Final = 0
+"""`Keeps` of `refstore/retention/paths.py`."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What is kept of the paths that start with a prefix, and with no longer one of the same filter."""
+
+    prefix: str
+    keeps: int
+    made_from_ms: int = 0
+    """Where only what is young is kept: what was made from then on."""
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """What is kept of a tree that does not keep everything."""
+
+    parts: tuple[Part, ...]
+    """The shortest prefix first, which is ''."""
+
+    def may_keep(self, first_path: str, last_path: str) -> bool:
+        """Whether a range can hold something that is kept."""
+        return any(part.keeps != NOTHING and last_path >= part.prefix and ranges.may_hold(first_path, part.prefix) for part in self.parts)
+
+
+class Tree(msgspec.Struct, frozen=True):
+    metarange: str
+    uses: tuple[tuple[int, int], ...] = ()
+    """(side, number of a filter or -1), for whom its addresses are to be read; none: only its ranges are kept."""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    added: str
+    side: int
+
+
+class Sources(NamedTuple):
+    """What is to be read of commits."""
+
+    trees: list[Tree]
+    added: list[Listing]
+    filters: list[Filter]
+
+
+class _Brief(NamedTuple):
+    parent: CommitId | None
+    metarange: str
+    added: str
+
+
+class Wanted:
+    """Gathers commits in the driver, and says what is to be read of them: some hundred bytes for each."""
+
+    def __init__(self) -> None:
+        self._full: dict[CommitId, _Brief] = {}
+        self._part: dict[CommitId, tuple[_Brief, Filter]] = {}
+        self._past: dict[CommitId, _Brief] = {}
+
+    def add(self, commit_id: CommitId, commit: Commit, kept: Filter | None) -> None:
+        """`kept`: what it keeps of its tree; None: all of it. The most that was said of a commit counts."""
+        brief = _Brief(commit.parents[0] if commit.parents else None, commit.metarange, commit.added)
+        if kept is None:
+            self._full[commit_id] = brief
+            self._part.pop(commit_id, None)
+            self._past.pop(commit_id, None)
+        elif commit_id not in self._full:
+            if any(part.keeps != NOTHING for part in kept.parts):
+                self._part[commit_id] = (brief, kept)
+            else:
+                self._past[commit_id] = brief
+
+    def commits(self) -> Iterator[CommitId]:
+        yield from (*self._full, *self._part, *self._past)
+
+    def objects(self) -> Iterator[str]:
+        """The keys of the commits' own objects; their ranges' come of reading them."""
+        for brief in (*self._full.values(), *(brief for brief, _ in self._part.values()), *self._past.values()):
+            if brief.metarange:
+                yield names.key(names.METARANGES, brief.metarange)
+            if brief.added:
+                yield names.key(names.ADDED, brief.added)
+
+    def sources(self, expired: Iterable[CommitId] = ()) -> Sources:
+        """What there is to read. `expired`: commits whose addresses tell why something goes."""
+        trees: dict[str, dict[tuple[int, int], None]] = {}
+        added: dict[str, Listing] = {}
+        filters: dict[Filter, int] = {}
+
+        def read(commits: Mapping[CommitId, _Brief], side: Side) -> None:
+            for brief in commits.values():
+                uses = trees.setdefault(brief.metarange, {})
+                if brief.parent is not None and brief.parent in commits:
+                    if brief.added:
+                        added.setdefault(brief.added, Listing(brief.added, side))
+                else:
+                    uses[side, -1] = None
+
+        read(self._full, Side.KEPT)
+        for brief, kept in self._part.values():
+            trees.setdefault(brief.metarange, {})[Side.KEPT, filters.setdefault(kept, len(filters))] = None
+        for brief in self._past.values():
+            trees.setdefault(brief.metarange, {})
+        gone = {commit: brief for commit in expired if (brief := self._brief(commit)) is not None}
+        read(gone, Side.EXPIRED)
+        trees.pop("", None)
+        return Sources([Tree(metarange, tuple(uses)) for metarange, uses in trees.items()], list(added.values()), list(filters))
+
+    def _brief(self, commit: CommitId) -> _Brief | None:
+        return self._past.get(commit) or (self._part[commit][0] if commit in self._part else None)
+
+
+def addresses(spark: SparkSession, work: Work, cuts: Cuts, sources: Sources, parts: int) -> tuple[DataFrame, DataFrame]:
+    """(packets of keys, what is to be unpersisted when they were used)."""
+    trees, added, filters = sources
+    told = [Packet.telling(0, Side.READ, ("trees", trees[at : at + BATCH])) for at in range(0, len(trees), BATCH)]
+    told += [Packet.telling(0, Side.READ, ("added", added[at : at + BATCH])) for at in range(0, len(added), BATCH)]
+    opened = packets_of(spark, told, parts * 4).mapInArrow(_open(work, cuts, filters), SCHEMA).persist()
+    of_ranges = opened.where(f"side = {int(Side.READ)}")
+    read = of_ranges.repartitionById(min(READ_BUCKETS, parts * 4), "bucket").mapInArrow(_read_ranges(work, cuts, filters), SCHEMA)
+    return opened.where(f"side != {int(Side.READ)}").unionByName(read), opened
+
+
+def _open(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def packets(batches: Iterable[Any]) -> Iterator[Packet]:
+        store = _trees(work)
+        gathering = Gathering(cuts, work.seed)
+        known: set[str] = set()
+        to_read: dict[tuple[str, int, int], None] = {}
+        with Workers(_threads(work)) as workers:
+            for packet in received(batches):
+                what, items = msgspec.msgpack.decode(packet.body, type=tuple[str, list[Any]])
+                if what == "added":
+                    wanted = msgspec.convert(items, list[Listing])
+                    for listing, found in zip(wanted, workers.ahead(lambda each: _added(store, each.added), wanted), strict=True):
+                        yield from gathering.add(Side(listing.side), found)
+                    continue
+                trees = msgspec.convert(items, list[Tree])
+                for tree, metarange in zip(trees, workers.ahead(lambda each: store.metarange(each.metarange), trees), strict=True):
+                    new = [row.id for row in metarange.rows if row.id not in known]
+                    known.update(new)
+                    yield from gathering.add(Side.KEPT, pa.array([names.key(names.RANGES, each) for each in new], pa.string()))
+                    for side, number in tree.uses:
+                        kept = filters[number] if number >= 0 else None
+                        to_read.update(
+                            ((row.id, side, number), None)
+                            for row in metarange.rows
+                            if kept is None or kept.may_keep(row.first_path, row.last_path)
+                        )
+        yield from gathering.flush()
+        dealt: dict[int, list[tuple[str, int, int]]] = {}
+        for each in to_read:
+            dealt.setdefault(int(each[0][:4], 16) % READ_BUCKETS, []).append(each)
+        for bucket, some in dealt.items():
+            yield Packet.telling(bucket, Side.READ, some, len(some))
+
+    return lambda batches: sent(packets(batches))
+
+
+def _read_ranges(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def packets(batches: Iterable[Any]) -> Iterator[Packet]:
+        wanted: dict[str, set[tuple[int, int]]] = {}
+        for packet in received(batches):
+            for range_id, side, number in msgspec.msgpack.decode(packet.body, type=list[tuple[str, int, int]]):
+                wanted.setdefault(range_id, set()).add((side, number))
+        store = _trees(work)
+        gathering = Gathering(cuts, work.seed)
+        with Workers(_threads(work)) as workers:
+            for uses, rows in zip(wanted.values(), workers.ahead(store.range, list(wanted)), strict=True):
+                whole = min((side for side, number in uses if number < 0), default=-1)
+                if whole >= 0:
+                    yield from gathering.add(Side(whole), _own(rows.column(ranges.ADDRESS)))
+                if whole != Side.KEPT:
+                    for _, number in uses:
+                        if number >= 0:
+                            yield from gathering.add(Side.KEPT, _own(_kept_of(rows, filters[number])))
+        yield from gathering.flush()
+
+    return lambda batches: sent(packets(batches))
+
+
+def _kept_of(rows: Any, kept: Filter) -> Any:
+    """The addresses that a filter keeps of a range: stretch by stretch of its paths, a longer prefix over a shorter one."""
+    keeps = np.zeros(rows.num_rows, np.int8)
+    made_from = np.zeros(rows.num_rows, np.int64)
+    for part in kept.parts:
+        start = columns.position(rows, part.prefix)
+        end = columns.first_without(rows, part.prefix, start) if part.prefix else rows.num_rows
+        keeps[start:end], made_from[start:end] = part.keeps, part.made_from_ms
+    addresses: list[Address] = rows.column(ranges.ADDRESS).to_pylist()
+    chosen = [
+        address
+        for address, how, since_ms in zip(addresses, keeps.tolist(), made_from.tolist(), strict=True)
+        if how == ALL or (how == YOUNG and ((made_ms := made_of(address)) is None or made_ms >= since_ms))
+    ]
+    return pa.array(chosen, pa.string())
+
+
+def made_of(address: Address) -> int | None:
+    return made_ms(address) if is_own(address) else None
+
+
+def _own(addresses: Any) -> Any:
+    """Without what was staged from outside: it is in no listing."""
+    lengths = pc.binary_length(addresses)
+    same = pc.equal(lengths, _OWN_LENGTH)
+    return addresses if pc.all(same).as_py() else addresses.filter(same)
+
+
+def _added(store: TreeStore, listing: str) -> Any:
+    found = [pa.array(batch, pa.string()) for batch in listings.read(store, listing)]
+    return pa.concat_arrays(found) if found else pa.array([], pa.string())
+
+
+def _trees(work: Work) -> TreeStore:
+    return TreeStore(store_at(work.url), RandomIds(), SystemClock(), ranges_cache_bytes=0, metaranges_cache_bytes=0)
+
+
+def _threads(work: Work) -> int:
+    return 1 if isinstance(store_at(work.url), LocalObjects) else _THREADS

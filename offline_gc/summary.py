@@ -1,0 +1,151 @@
+"""What a run found and did, counted from what the tasks and the store answered. These are its JSON files; needs no Spark.
+
+summary.json    Summary: what was listed, kept and marked, and why; after a sweep, what became of it
+mark.json       Manifest: what a sweep needs to know of a mark
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from offline_gc.places import ROOT, Kind, read_json, write_json
+from refstore.errors import Corrupt, NotFound, ObjectNotFound
+from refstore.objects.base import ObjectStore
+
+SUMMARY: Final = "summary.json"
+MANIFEST: Final = "mark.json"
+
+
+class Count(msgspec.Struct, frozen=True):
+    objects: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.objects + other.objects, self.bytes + other.bytes)
+
+
+Counts = dict[str, Count]
+
+
+class UnitRow(msgspec.Struct, frozen=True, array_like=True):
+    """A file of the mark."""
+
+    key: str
+    first: str
+    objects: int
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    mark_id: str
+    seed: int
+    mode: str
+    units: list[UnitRow]
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of what was marked, as the store confirmed it."""
+
+    mode: str
+    at_ms: int
+    outcomes: Counts
+    """deleted, tagged, already gone, failed, dropped out."""
+    by_reason: dict[str, Counts]
+    """By why it was marked."""
+    commits_dropped_out: int = 0
+    """Commits that were unmarked since, or are marked by another run: what they name was left out."""
+    failures: list[str] = []
+    """Examples, with the store's reasons."""
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes.get("failed", Count()).objects
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    repository: str
+    mark_id: str
+    state: str
+    began_ms: int
+    deletes_at_ms: int
+    min_age_seconds: float
+    rules_digest: str
+    commits: dict[str, int]
+    """marked, marked in part, given up, kept, ..."""
+    listed: Count
+    listed_by_kind: Counts
+    young: Count
+    """Not looked at: younger than the minimum age."""
+    foreign: Count
+    """Nothing that refstore can name: left alone unless asked for."""
+    kept: Count
+    pending: Count
+    """In an earlier mark already."""
+    marked: Count
+    by_reason: Counts
+    by_kind: Counts
+    by_day: dict[str, Counts]
+    """day of making -> reason -> count; of blobs."""
+    held_by_branch: Counts
+    """What each branch's head names: from the trees' own totals, so what two branches share counts for both."""
+    named_in_kv: int
+    """Addresses that references, staging areas and pins named."""
+    sources: dict[str, int]
+    """What was read of commits: trees, ranges' worth of them, listings of added addresses; from the last run's notes or anew."""
+    question: str = ""
+    """What an operator has to confirm before the sweep."""
+    not_applied: list[str] = []
+    seconds: dict[str, float] = {}
+    """By step."""
+    swept: Swept | None = None
+
+    @property
+    def drift(self) -> Counts:
+        """What the online path had missed: what goes although no marked commit named it."""
+        return {reason: count for reason, count in self.by_reason.items() if reason != "expired"}
+
+
+def totals(rows: Iterable[tuple[str, int, int]]) -> Counts:
+    found: Counts = {}
+    for name, objects, size in rows:
+        found[name] = found.get(name, Count()) + Count(objects, size)
+    return found
+
+
+def kind_name(kind: int) -> str:
+    return Kind(kind).name.lower()
+
+
+def write_summary(store: ObjectStore, summary: Summary) -> None:
+    write_json(store, f"{ROOT}{summary.mark_id}/{SUMMARY}", summary)
+
+
+def read_summary(store: ObjectStore, mark_id: str) -> Summary:
+    """Raises NotFound, Corrupt."""
+    try:
+        return _convert(read_json(store, f"{ROOT}{mark_id}/{SUMMARY}"), Summary, mark_id)
+    except ObjectNotFound as error:
+        raise NotFound(f"mark {mark_id} has no summary; it was not finished: run the marking again") from error
+
+
+def write_manifest(store: ObjectStore, manifest: Manifest) -> None:
+    write_json(store, f"{ROOT}{manifest.mark_id}/{MANIFEST}", manifest)
+
+
+def read_manifest(store: ObjectStore, mark_id: str) -> Manifest:
+    """Raises Corrupt: a mark that stands must have it."""
+    try:
+        return _convert(read_json(store, f"{ROOT}{mark_id}/{MANIFEST}"), Manifest, mark_id)
+    except ObjectNotFound as error:
+        raise Corrupt(f"mark {mark_id} has lost its files in {store.url}; unmark it, then mark again") from error
+
+
+def _convert(value: Any, kind: type[Any], mark_id: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Corrupt(f"the files of mark {mark_id} are not as they were written ({error}); unmark it, then mark again") from error

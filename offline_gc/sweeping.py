@@ -1,0 +1,159 @@
+"""The sweep: what a mark holds, less what dropped out since, is deleted on the executors, and what became of each is written down.
+
+A unit of the mark is deleted, then its outcome is written under its own name. A sweep that is run again leaves out what has an
+outcome, and tries again what failed. A key that a killed worker had deleted is found missing by the next one: it counts as gone
+already, for that is what the store says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from offline_gc.addresses import Keys, among, keys_of
+from offline_gc.arrow import pa, pc
+from offline_gc.packets import Side, received
+from offline_gc.places import Work, read_table, store_at, write_table
+from refstore.errors import ObjectNotFound
+from refstore.objects.base import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Mode = Literal["delete", "tag"]
+
+TAG: Final = "refstore-expire-now"
+"""The tag that a bucket's lifecycle rule deletes by, where the mode is `tag`."""
+
+OUTCOMES: Final = "unit string, outcome string, reason string, why string, objects long, bytes long"
+_ARROW: Final = pa.schema(
+    [
+        ("unit", pa.string()),
+        ("outcome", pa.string()),
+        ("reason", pa.string()),
+        ("why", pa.string()),
+        ("objects", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+
+DELETED: Final = "deleted"
+TAGGED: Final = "tagged"
+MISSING: Final = "already gone"
+FAILED: Final = "failed"
+DROPPED: Final = "dropped out"
+"""Named again since it was marked."""
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A file of the mark, and where its outcome is written."""
+
+    key: str
+    outcome: str
+
+
+class Outcome(NamedTuple):
+    """A row of what `sweep` answers."""
+
+    unit: str
+    outcome: str
+    reason: str
+    """Why it was marked."""
+    why: str
+    """The store's, of what failed: of one of them, as an example."""
+    objects: int
+    bytes: int
+
+
+def sweep(units: DataFrame, back: DataFrame | None, buckets: int, work: Work, mode: Mode) -> DataFrame:
+    """Delete, or tag, each unit's addresses; what became of them, counted.
+
+    `units`: a packet for each. `back`: keys of what is named again, in the units' buckets; None: nothing is.
+    """
+    together = units.select("bucket", "side", "rows", "body")
+    if back is not None:
+        together = together.unionByName(back.select("bucket", "side", "rows", "body")).repartitionById(buckets, "bucket")
+    return together.mapInArrow(_sweep(work, mode), OUTCOMES).select(*Outcome._fields)
+
+
+def _sweep(work: Work, mode: Mode) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        units: list[tuple[int, Unit]] = []
+        back: dict[int, list[Keys]] = {}
+        for packet in received(batches):
+            if packet.side is Side.LISTED:
+                units.append((packet.bucket, msgspec.msgpack.decode(packet.body, type=Unit)))
+            elif packet.side is Side.KEPT:
+                back.setdefault(packet.bucket, []).append(packet.keys)
+        for bucket, unit in units:
+            rows = _one(work, unit, back.get(bucket, []), mode)
+            yield pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_ARROW)
+
+    return run
+
+
+def _one(work: Work, unit: Unit, back: Sequence[Keys], mode: Mode) -> list[Outcome]:
+    store = store_at(work.url)
+    marked = read_table(store, unit.key)
+    before = _before(store, unit)
+    if before is None:
+        outcomes = np.full(marked.num_rows, FAILED, object)
+        whys = np.full(marked.num_rows, "", object)
+        outcomes[among(keys_of(marked.column("address"), work.seed), back)] = DROPPED
+    else:
+        outcomes = before.column("outcome").to_numpy(zero_copy_only=False).copy()
+        whys = before.column("why").to_numpy(zero_copy_only=False).copy()
+    waiting = np.flatnonzero(outcomes == FAILED)
+    if len(waiting):
+        keys: list[str] = marked.column("address").take(pa.array(waiting)).to_pylist()
+        place = dict(zip(keys, waiting.tolist(), strict=True))
+        for key, outcome, why in _gone(store, keys, mode):
+            outcomes[place[key]], whys[place[key]] = outcome, why
+        table = pa.table(
+            {
+                "address": marked.column("address"),
+                "size_bytes": marked.column("size_bytes"),
+                "reason": marked.column("reason"),
+                "outcome": pa.array(outcomes, pa.string()),
+                "why": pa.array(whys, pa.string()),
+            }
+        )
+        write_table(store, unit.outcome, table)
+    return _counted(unit.key, marked, outcomes, whys)
+
+
+def _gone(store: ObjectStore, keys: Sequence[str], mode: Mode) -> Iterator[tuple[str, str, str]]:
+    """(key, outcome, the store's reason if it failed)"""
+    if mode == "tag":
+        tagging = store.tag_many(keys, {TAG: "true"})
+        done, missing, failed, outcome = tagging.tagged, tagging.missing, tagging.failed, TAGGED
+    else:
+        deletion = store.delete_many(keys)
+        done, missing, failed, outcome = deletion.deleted, deletion.missing, deletion.failed, DELETED
+    yield from ((key, outcome, "") for key in done)
+    yield from ((key, MISSING, "") for key in missing)
+    yield from ((key, FAILED, why or "no reason was given") for key, why in failed)
+
+
+def _before(store: ObjectStore, unit: Unit) -> Any:
+    """The outcome that an earlier sweep wrote down."""
+    try:
+        store.head(unit.outcome)
+    except ObjectNotFound:
+        return None
+    return read_table(store, unit.outcome)
+
+
+def _counted(unit: str, marked: Any, outcomes: Any, whys: Any) -> list[Outcome]:
+    sizes = marked.column("size_bytes").to_numpy()
+    reasons = pc.cast(marked.column("reason"), pa.string()).to_numpy(zero_copy_only=False)
+    rows: list[Outcome] = []
+    for outcome in sorted({*outcomes.tolist()}):
+        for reason in sorted({*reasons[outcomes == outcome].tolist()}):
+            of = (outcomes == outcome) & (reasons == reason)
+            why = str(whys[of][0]) if outcome == FAILED else ""
+            rows.append(Outcome(unit, outcome, reason, why, int(of.sum()), int(sizes[of].sum())))
+    return rows

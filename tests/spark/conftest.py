@@ -1,0 +1,43 @@
+"""One Spark session for all tests of a worker: starting one takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All in one worker: a session takes a gigabyte."""
+    for item in items:
+        if "tests/spark/" in item.nodeid:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from offline_gc.session import SparkOptions, start
+
+    session = start(SparkOptions(master="local[2]", conf=QUICK))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,106 @@
+"""A lake for the offline job: local files whose age can be set, and a clock that skips what it is asked to sleep."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from refstore.context import Context
+from refstore.ids import CommitId
+from refstore.lake import Lake
+from refstore.objects.base import ObjectInfo
+from refstore.objects.local import LocalObjects
+from refstore.repository import Repository
+from refstore.settings import embedded
+
+DAY_MS = 86_400_000
+
+
+@dataclass(slots=True)
+class SkippingClock:
+    """Goes as the machine's does (so it agrees with the store's), but for what was slept, which is over at once."""
+
+    skipped_seconds: float = 0.0
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + int(self.skipped_seconds * 1000)
+
+    def monotonic_seconds(self) -> float:
+        return time.monotonic() + self.skipped_seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.skipped_seconds += seconds
+
+
+class InTime(LocalObjects):
+    """The store's clock has skipped as much, as far as this process sees it: so what is there has grown older by that."""
+
+    def __init__(self, url: str, clock: SkippingClock) -> None:
+        super().__init__(unquote(urlsplit(url).path), fsync=False)
+        self._skipping = clock
+
+    def head(self, key: str) -> ObjectInfo:
+        found = super().head(key)
+        return found._replace(mtime_ms=found.mtime_ms + int(self._skipping.skipped_seconds * 1000))
+
+
+class World:
+    """One repository, `sales`, with rules that let everything but heads expire at once, unless a test sets others."""
+
+    def __init__(self, folder: Path, *, rules: str = '{"default_retention_days": 0, "grace_days": 0}') -> None:
+        self.folder = folder
+        self.clock = SkippingClock()
+        kv, objects = embedded(folder)
+        self.lake = Lake.open(kv, f"{objects}?fsync=0", clock=self.clock)
+        self.lake.open_store = lambda url: InTime(url, self.clock)
+        self.repo = self.lake.create_repository("sales", grace_seconds=0)
+        if rules:
+            self.repo.set_retention(rules)
+
+    @property
+    def ctx(self) -> Context:
+        return self.repo.context
+
+    @property
+    def blobs(self) -> Path:
+        return folder_of(self.repo)
+
+    def commit(self, branch: str = "main", *, days_ago: float = 0, **files: bytes | None) -> CommitId:
+        """Upload (None: delete) files, whose paths have `__` for a slash, and commit them."""
+        for name, body in files.items():
+            path = name.replace("__", "/")
+            if body is None:
+                self.repo.delete(branch, path)
+            else:
+                self.repo.upload(branch, path, body)
+        return self.repo.commit(branch, "change", date_ms=self.clock.now_ms() - int(days_ago * DAY_MS), allow_empty=True)
+
+    def address(self, ref: str, path: str) -> str:
+        return self.repo.stat(ref, path).address
+
+    def age(self, *, days: float = 30, keys: Iterable[str] | None = None) -> None:
+        """Make objects as old as that by the store's clock; all of them, or these."""
+        then = time.time() - days * 86_400
+        for file in (self.blobs / key for key in keys) if keys is not None else self.blobs.rglob("*"):
+            if file.is_file():
+                os.utime(file, (then, then))
+
+    def data(self) -> set[str]:
+        """The blobs that are there."""
+        return {str(file.relative_to(self.blobs)) for file in (self.blobs / "data").rglob("*") if file.is_file()}
+
+    def plant(self, key: str, body: bytes = b"planted") -> str:
+        """Put an object there that the KV knows nothing of."""
+        self.ctx.objects.put(key, body)
+        return key
+
+    def close(self) -> None:
+        self.lake.close()
+
+
+def folder_of(repo: Repository) -> Path:
+    return Path(unquote(urlsplit(repo.context.objects.url).path))
