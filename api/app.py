@@ -11,7 +11,7 @@ from api import errors, openapi
 from api.auth import Authenticator
 from api.metrics import Metrics
 from api.middleware import Around
-from api.routes import branches, collection, installation, objects, operations, probes, refs, repositories, staging, tags
+from api.routes import absent, branches, collection, installation, objects, operations, probes, refs, repositories, staging, tags
 from api.service import Operations, Service
 from refstore import __version__
 from refstore.issuance import SigningKey
@@ -60,6 +60,7 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
         staging.router,
         collection.router,
         operations.router,
+        absent.router,
     ):
         app.include_router(router, prefix=API)
     errors.install(app)

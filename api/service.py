@@ -31,8 +31,11 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 TOGETHER_MAX: Final = 200
-AT_ONCE: Final = 4
-"""Bulk calls for one branch that may be under way: a slow one does not hold up all others."""
+AT_ONCE: Final = 8
+"""Bulk calls for one branch that may be under way."""
+PATIENCE_SECONDS: Final = 0.005
+"""How long a call waits for the one that is under way before it is made beside it: a slow one does not hold up all others. While
+none is slow, one at a time does the least work for each."""
 
 
 class Operations(Protocol):
@@ -137,9 +140,9 @@ class Service:
 class Together(Generic[K, A, R]):
     """Calls for one key that are asked for while others are under way are made as one.
 
-    Nobody waits for company: the first call is made at once, and what comes meanwhile goes with the next. A bulk call that fails is
-    made again one by one, so that each caller hears of its own mistake only. (Each bulk call is safe to make again, as all of the
-    SDK's are.)
+    Nobody waits for company: the first call is made at once, and what comes meanwhile goes with the next, which is made when the
+    first has ended or has had its PATIENCE_SECONDS. A bulk call that fails is made again one by one, so that each caller hears of
+    its own mistake only. (Each bulk call is safe to make again, as all of the SDK's are.)
     """
 
     def __init__(
@@ -160,7 +163,7 @@ class Together(Generic[K, A, R]):
     async def ask(self, place: K, item: A) -> R:
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(place, []).append((item, future))
-        if self._under_way.get(place, 0) < AT_ONCE:
+        if not self._under_way.get(place):
             self._start(place)
         return await future
 
@@ -169,9 +172,14 @@ class Together(Generic[K, A, R]):
         if not batch:
             return
         self._under_way[place] = self._under_way.get(place, 0) + 1
+        asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._lose_patience, place)
         task = asyncio.create_task(self._make(place, batch))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _lose_patience(self, place: K) -> None:
+        if 0 < self._under_way.get(place, 0) < AT_ONCE:
+            self._start(place)
 
     def _take(self, place: K) -> list[tuple[A, asyncio.Future[R]]]:
         waiting = self._waiting.pop(place, [])
@@ -231,7 +239,7 @@ def _fail(future: asyncio.Future[R], error: BaseException) -> None:
         future.set_exception(error)
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:  # not a plain function: FastAPI would call that in a thread, for each request
     found: Service = request.app.state.service
     return found
 

@@ -127,6 +127,15 @@ async def stage_object(
     return answer(await service.repository(repository, stage), 201)
 
 
+@router.get("/branches/{branch}/objects/stage_allowed", operation_id="uploadObjectPreflight", status_code=204, responses=failures(409))
+async def upload_preflight(service: ServiceOf, who: Writer, repository: str, branch: str, path: ObjectPath) -> Response:
+    """204 if this key may upload to this path."""
+    del who
+    ids.object_path(path)
+    await service.repository(repository, lambda repo: repo.get_branch(branch))
+    return nothing()
+
+
 @router.get(
     "/refs/{ref}/objects",
     operation_id="getObject",

@@ -2,7 +2,8 @@
 
 main            the branch, staged changes included
 main@           the branch's last commit
-main~2, v1^     that many first parents up
+main~2          that many first parents up
+v1^, v1^2       its first parent, its second one (of a merge)
 v1.0            a tag
 6e40c9…         a commit id, or a prefix of at least 6 digits that only one commit has
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from refstore import keys
@@ -30,8 +32,8 @@ PREFIX_MATCHES_MAX: Final = 16
 
 PREFIXES_SHOWN: Final = 3
 
-_EXPRESSION = re.compile(r"(?P<base>[^~^@]+)(?P<at>@?)(?P<steps>(?:[~^]\d*)*)")
-_STEP = re.compile(r"[~^](\d*)")
+_EXPRESSION = re.compile(r"(?P<base>[^~^@]+)(?P<at>@?)(?P<steps>(?:[~^]\d{0,9})*)")
+_STEP = re.compile(r"([~^])(\d*)")
 _HEX = re.compile(rf"[0-9a-f]{{{PREFIX_DIGITS_MIN},64}}")
 
 
@@ -54,14 +56,16 @@ def resolve(ctx: Context, text: str) -> Ref:
         raise InvalidName(f"{text[:80]!r} is not a ref; use a branch, a tag, a commit id, or one of these with @ or ~N behind")
     base, at, steps = match["base"], match["at"], match["steps"]
     branch, commit = _base(ctx, base)
-    up = sum(int(step) if step else 1 for step in _STEP.findall(steps))
-    for _ in range(up):
-        parents = get_commit(ctx, commit).parents
-        if not parents:
-            raise CommitNotFound(f"{text[:80]!r} goes further back than the history of {base!r} does")
-        commit = parents[0]
+    named = commit
+    for kind, digits in _STEP.findall(steps):
+        number = int(digits) if digits else 1
+        for which in repeat(1, number) if kind == "~" else repeat(number, min(number, 1)):
+            parents = get_commit(ctx, commit).parents
+            if len(parents) < which:
+                raise CommitNotFound(f"{text[:80]!r} goes further back than the history of {base!r} does")
+            commit = parents[which - 1]
     staged = branch if branch is not None and not at and not steps else None
-    return Ref(text, staged, commit, from_history=branch is None or up > 0)
+    return Ref(text, staged, commit, from_history=branch is None or commit != named)
 
 
 def get_commit(ctx: Context, commit: CommitId) -> Commit:

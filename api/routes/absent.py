@@ -1,0 +1,59 @@
+"""What lakeFS has and this service does not: said so, to whoever may ask, rather than "not found", which clients take for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from api.auth import Reader
+from api.errors import NotSupported
+
+router = APIRouter()
+
+METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+_REPO: Final = "/repositories/{repository}"
+_USERS: Final = "users, groups and policies are not kept here; make access keys with: refstore keys create"
+_RANGES: Final = "metaranges are not served; list a commit's objects, or diff two commits"
+_DUMP: Final = "refs are not dumped or restored through the API; back up the KV"
+
+ABSENT: Final[tuple[tuple[str, str], ...]] = (
+    (_REPO + "/branches/{branch}/import", "there is no import; stage objects that lie outside one by one, or upload them"),
+    (_REPO + "/branches/{branch}/hard_reset", "a branch is not moved to another commit; revert commits, or make another branch"),
+    (_REPO + "/branches/{branch}/staging/pmpu{rest:path}", "there are no presigned multipart uploads; upload the object in one request"),
+    (_REPO + "/branches/{branch}/objects/stat/user_metadata", "the metadata of an object is not changed; upload or link it again"),
+    (_REPO + "/branch_protection{rest:path}", "branches are not protected by rules; give access keys a role and repositories"),
+    (_REPO + "/settings/branch_protection", "branches are not protected by rules; give access keys a role and repositories"),
+    (_REPO + "/pulls{rest:path}", "there are no pull requests; merge the branch"),
+    (_REPO + "/actions{rest:path}", "there are no actions or hooks; call what should happen from the program that commits"),
+    (_REPO + "/commits", "commits are not made from records; commit a branch"),
+    (_REPO + "/refs/dump", _DUMP),
+    (_REPO + "/refs/restore", _DUMP),
+    (_REPO + "/dump", _DUMP),
+    (_REPO + "/restore", _DUMP),
+    (_REPO + "/refs/{branch}/symlink", "there are no symlink files; list the objects with presign=true"),
+    (_REPO + "/metadata/{kind}/{id}", _RANGES),
+    (_REPO + "/metadata/object/{kind}/{id}", _RANGES),
+    ("/auth/users{rest:path}", _USERS),
+    ("/auth/groups{rest:path}", _USERS),
+    ("/auth/policies{rest:path}", _USERS),
+    ("/auth/external{rest:path}", "no other identity provider is known here; log in with an access key"),
+    ("/sts/login", "no other identity provider is known here; log in with an access key"),
+    ("/usage-report/summary", "usage is not counted; /metrics has what this process answered"),
+    ("/statistics", "no statistics are collected; leave them out"),
+)
+"""Path, and what to do instead."""
+
+
+def _refusing(why: str) -> Callable[[Reader], Awaitable[Response]]:
+    async def refuse(who: Reader) -> Response:
+        del who
+        raise NotSupported(why)
+
+    return refuse
+
+
+for _path, _why in ABSENT:
+    router.add_api_route(_path, _refusing(_why), methods=METHODS, include_in_schema=False)
