@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -33,6 +35,7 @@ from refstore.retention.rules import (
 )
 
 COMMIT = "6e40" * 16
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "retention.md"
 
 LAKEFS = """{
   "default_retention_days": 21,
@@ -219,6 +222,16 @@ class TestRefusals:
         expiration = '"expiration": {"all": {"days": 1}}'
         assert len(read_rules(f'{{"rules": [{{{expiration}}}, {{"status": "disabled", {expiration}}}]}}').rules.path_rules) == 1
 
+    def test_globs_of_which_one_is_more_specific_may_overlap(self) -> None:
+        assert len(read_rules(branches("*", "release/*", "release/2026-*", "dev-*", "dev-?")).rules.branches) == 5
+
+    def test_globs_of_equal_rank_that_never_meet_are_no_error(self) -> None:
+        assert len(read_rules(branches("a-*", "b-*", "*c", "*d")).rules.branches) == 4
+
+
+def branches(*names: str) -> str:
+    return json.dumps({"branches": [{"branch_id": name, "retention_days": 1} for name in names]})
+
 
 class TestPrecedence:
     def days(self, branch: str, *rules: tuple[str, int]) -> tuple[int | None, str]:
@@ -287,6 +300,19 @@ class TestLakefs:
     )
     def test_what_says_more_than_its_format(self, text: str, extended: bool) -> None:
         assert read_rules(text).rules.extended == extended
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_examples_of_the_documentation_are_rules(number: int) -> None:
+    examples = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(examples) == 4
+    read_rules(examples[number])
+
+
+def test_the_documentation_explains_every_field() -> None:
+    for kind in (Rules, BranchRule, Pins, LegalHold, PathRule, Expiration, Filter, Period):
+        for name in kind.__struct_fields__:
+            assert f"`{name}`" in PAGE.read_text(), name
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from refstore.ids import BranchName, CommitId
 from refstore.kv.base import ABSENT, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.records import Commit, RetentionRecord, encode
+from refstore.records import ClosedBranch, Commit, RetentionRecord, encode
 from refstore.repository import Repository
 from refstore.retention.active import State, lives
 from refstore.retention.rules import BranchRule, GcRules, LegalHold, Rules
@@ -117,6 +117,12 @@ class TestRules:
         repo.set_retention(f'{{"pins": {{"commits": ["{there}"]}}}}')
         with pytest.raises(InvalidRules, match=r"line 2, column 16: commit ffff.* does not exist in 'sales'"):
             repo.set_retention(f'{{"pins": {{"commits": ["{there}",\n               "{not_there}"]}}}}')
+
+    def test_a_pin_of_a_commit_that_never_landed(self, repo: Repository, kv: Interrupted) -> None:
+        given_up = CommitId("f" * 64)
+        kv.set(keys.commit(repo.context.repo, given_up), encode(Commit((), "", "", (), 0, "", "given up")))
+        with pytest.raises(InvalidRules, match="does not exist"):
+            repo.set_retention(f'{{"pins": {{"commits": ["{given_up}"]}}}}')
 
     def test_rules_that_cannot_be_read_stop_everything(self, repo: Repository, kv: Interrupted) -> None:
         """Those of a newer version, say. No rules would mean that nothing expires; older ones, that something does."""
@@ -254,9 +260,7 @@ class TestReadingTheHistory:
         with pytest.raises(CorruptRecord, match=f"commit {gone} is named and has no record"):
             retaining.read_history(repo.context)
 
-    def test_a_closed_branch_holds_nothing(self, repo: Repository) -> None:
+    def test_a_closed_branch_holds_nothing(self, repo: Repository, kv: Interrupted) -> None:
         """A branch that is deleted keeps a closed record until its tokens are published."""
-        repo.create_branch("dev", "main")
-        commit(repo, "dev")
-        repo.delete_branch("dev")
+        kv.set(keys.branch(repo.context.repo, BranchName("dev")), encode(ClosedBranch((), "w")))
         assert set(retaining.read_history(repo.context)[1].heads) == {BranchName("main")}
