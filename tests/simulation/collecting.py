@@ -13,6 +13,9 @@ from refstore.clock import Clock
 from refstore.context import Context
 from refstore.ids import CommitId
 from refstore.marks import Marks
+from refstore.marks.commits import CommitMarks
+from refstore.marks.runs import Runs
+from refstore.records import Mark
 from refstore.testing import collecting
 from refstore.testing.domain import Tools
 from refstore.testing.replay import Stage, Stores, Then
@@ -55,6 +58,21 @@ def mark(*expired: CommitId) -> Call:
     return Call((Stage("mark only", _mark, (expired, False)),), unbounded=True)
 
 
+def go_on(mark_id: str) -> Call:
+    """A run that began before the scenario goes on from behind its marks."""
+    return Call((Stage(f"go on with {mark_id}", _go_on, (mark_id,)),), unbounded=True)
+
+
+def mark_late(mark_id: str, commit: CommitId) -> Call:
+    """A run that began before the scenario writes one more mark, whatever became of it."""
+    return Call((Stage(f"mark late by {mark_id}", _mark_late, (mark_id, commit)),), unbounded=True)
+
+
+def drop_late_pins() -> Call:
+    """What a run does when it begins, by one that began before the scenario and was slow."""
+    return Call((Stage("drop late pins", lambda tools: Runs(tools.ctx).drop_late_pins()),), unbounded=True)
+
+
 def collect_given_up() -> Call:
     """Of commits that never landed."""
     return Call((Stage("mark what was given up", _mark_given_up),), unbounded=True)
@@ -68,6 +86,20 @@ def sweep(mark_id: str, *candidates: str) -> Call:
 def _mark(tools: Tools, expired: tuple[CommitId, ...], sweeps: bool, partly: tuple[Part, ...] = ()) -> Then:  # arguments are positional
     run, found = collecting.mark(_waiting(tools), expired, partly=partly, folders=(collecting.DATA,))
     return Then((Stage("sweep", _sweep, (run.mark_id, tuple(sorted(found.data)))),) if sweeps else ())
+
+
+def _go_on(tools: Tools, mark_id: str) -> Then:
+    ctx = _waiting(tools)
+    marks = Marks(ctx)
+    run = marks.run(mark_id)
+    marks.wait(run)
+    found = collecting.may_go(ctx, run, folders=(collecting.DATA,))
+    marks.finish_marking(run, {})
+    return Then((Stage("sweep", _sweep, (mark_id, tuple(sorted(found.data)))),))
+
+
+def _mark_late(tools: Tools, mark_id: str, commit: CommitId) -> None:
+    CommitMarks(tools.ctx).put({commit: Mark(tools.ctx.clock.now_ms(), tools.ctx.clock.now_ms(), mark_id)})
 
 
 def _mark_given_up(tools: Tools) -> Then:

@@ -222,15 +222,24 @@ def mutants() -> Iterator[Mutant]:
 
 
 def marks() -> Iterator[Mutant]:
-    """Rule 13: nothing is copied from a marked commit, and no branch made at it; looked at before and again behind the write."""
+    """Rules 13 and 14: nothing is copied from a marked commit, and no branch made at it; the order of the look; pins; the re-check."""
     yield Mutant(
         name="a copy does not look at the mark",
         rule="13",
         edits=(
-            Edit("refstore.flows.copying:_attempt", "refs.check_mark(ctx, source.commit)", "pass"),
-            Edit(f"{PLACING}:_take_back_if_marked", "if isinstance(mark, bytes):", "if False:"),
+            Edit("refstore.flows.copying:_attempt", "refs.check_mark(ctx, source.commit, [path for path, _ in pairs])", "pass"),
+            Edit(f"{PLACING}:_take_back_if_marked", "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):", "if False:"),
         ),
         caught_by="gc | copy from an expired commit | commit+reap",
+    )
+    yield Mutant(
+        name="a copy from a branch does not look at the mark of its head",
+        rule="13",
+        edits=(
+            Edit("refstore.flows.copying:_attempt", "            refs.check_mark(ctx, commit, paths)", "            pass"),
+            Edit(f"{PLACING}:_take_back_if_marked", "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):", "if False:"),
+        ),
+        caught_by="gc | branch at an expired commit (crash) | copy from it; delete it",
     )
     yield Mutant(
         name="a branch is made without a look at the mark",
@@ -240,6 +249,149 @@ def marks() -> Iterator[Mutant]:
             Edit("refstore.flows.branching:create", "        refs.check_mark(ctx, ref.commit)\n    except", "        pass\n    except"),
         ),
         caught_by="gc | branch at an expired commit",
+    )
+    yield Mutant(
+        name="a mark on a part of a commit counts for no path of it",
+        rule="13",
+        edits=(Edit("refstore.records:Mark.covers", "any(path.startswith(self.prefixes) for path in paths)", "False"),),
+        caught_by="gc of a part | copy of the part | copy of the rest",
+    )
+    yield Mutant(
+        name="nobody waits for operations that began before the mark",
+        rule="13",
+        edits=(Edit("refstore.marks:barrier_seconds", "return safety.operation_deadline_seconds +", "return 0.0 *"),),
+        caught_by="gc | branch at an expired commit",
+    )
+    yield Mutant(
+        name="the objects are listed behind the look",
+        rule="13",
+        edits=(
+            Edit("refstore.testing.collecting:may_go", "    named = what_stays(ctx, Marks(ctx).look(run), keeps)\n", ""),
+            Edit(
+                "refstore.testing.collecting:may_go",
+                "    listing = [info",
+                "    named = what_stays(ctx, Marks(ctx).look(run), keeps)\n    listing = [info",
+            ),
+        ),
+        caught_by="gc | upload; commit; reap",
+    )
+    yield Mutant(
+        name="commits are read before references and staging",
+        rule="13",
+        edits=(
+            Edit("refstore.marks.looking:everything", "    yield from _heads(ctx, page)\n    yield from _commits(ctx, run, page)\n", ""),
+            Edit(
+                "refstore.marks.looking:everything",
+                "    yield from _references(ctx, page)\n",
+                "    yield from _heads(ctx, page)\n    yield from _commits(ctx, run, page)\n    yield from _references(ctx, page)\n",
+            ),
+        ),
+        caught_by="gc | upload; commit; reap",
+    )
+    yield Mutant(
+        name="pins are read before staging areas",
+        rule="13",
+        edits=(
+            Edit("refstore.marks.looking:everything", "    yield from _pins(ctx, run, page)\n", ""),
+            Edit(
+                "refstore.marks.looking:everything",
+                "    yield from _staged(ctx, page)\n",
+                "    yield from _pins(ctx, run, page)\n    yield from _staged(ctx, page)\n",
+            ),
+        ),
+        caught_by="gc | move of a reference-less staged entry",
+    )
+    yield Mutant(
+        name="a copy of what has no reference is not pinned",
+        rule="13",
+        edits=(Edit("refstore.flows.copying:_committed_after_all", "    marks.pin(ctx,", "    (ctx,"),),
+        caught_by="gc | move of a reference-less staged entry",
+    )
+    yield Mutant(
+        name="only what heads reach is kept",
+        rule="13",
+        edits=(Edit("refstore.marks.looking:everything", "    yield from _commits(ctx, run, page)\n", ""),),
+        caught_by="gc | copy from an unmarked commit | delete its branch",
+    )
+    yield Mutant(
+        name="the look disregards what another run marks meanwhile",
+        rule="13",
+        edits=(
+            Edit(
+                "refstore.marks.looking:_expired",
+                "if mark.sweeping_ms or mark.mark_id == run.mark_id or mark.mark_id in run.record.disregards:",
+                "if True:",
+            ),
+        ),
+        caught_by="taken over: mark | mark and sweep of nothing | copy from it",
+    )
+    yield Mutant(
+        name="a run that was taken over stands all the same",
+        rule="13",
+        edits=(
+            Edit("refstore.marks:Marks.look", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit("refstore.marks:Marks.finish_marking", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit(
+                "refstore.marks.runs:Runs.give_up",
+                "    for _ in range(ATTEMPTS):\n",
+                "    if unfinished_only:\n        return False\n    for _ in range(ATTEMPTS):\n",
+            ),
+        ),
+        caught_by="taken over: mark and sweep | mark of nothing | move of a reference-less staged entry",
+    )
+    yield Mutant(
+        name="a run that was taken over drops everybody's pins",
+        rule="13",
+        edits=(Edit("refstore.marks.runs:Runs.drop_late_pins", "if record is not None and record.state != State.MARKING:", "if True:"),),
+        caught_by="taken over: drop pins | mark and sweep | move of a reference-less staged entry",
+    )
+    yield Mutant(
+        name="the sweep does not look at the marks again",
+        rule="13",
+        edits=(Edit("refstore.marks:Marks.dropped_out", "for mark_id in (run.mark_id, *run.record.disregards):", "for mark_id in ():"),),
+        caught_by="gc | unmark; copy from it",
+    )
+    yield Mutant(
+        name="the sweep looks at its own marks only",
+        rule="13",
+        edits=(
+            Edit(
+                "refstore.marks:Marks.dropped_out",
+                "for mark_id in (run.mark_id, *run.record.disregards):",
+                "for mark_id in (run.mark_id,):",
+            ),
+        ),
+        caught_by="mark and sweep | unmark under the mark before; copy from it",
+    )
+    yield Mutant(
+        name="the sweep takes any mark for its own",
+        rule="13",
+        edits=(
+            Edit(
+                "refstore.marks.commits:Marked.going",
+                "return self.mark is not None and self.mark.mark_id == mark_id and bool(self.mark.sweeping_ms)",
+                "return self.mark is not None",
+            ),
+        ),
+        caught_by="sweep | unmark; copy from it | mark by another run",
+    )
+    yield Mutant(
+        name="what is being swept is unmarked",
+        rule="14",
+        edits=(Edit("refstore.marks.commits:CommitMarks.clear_one", "if mark.sweeping_ms:", "if False:"),),
+        caught_by="gc | unmark; copy from it",
+    )
+    yield Mutant(
+        name="whether a commit landed is asked before its branch is read",
+        rule="13",
+        edits=(
+            Edit(
+                "refstore.marks:Marks.given_up",
+                "if known is ABSENT and mark is None and tokens and not self._may_land(tokens) and not markers.landed(name):",
+                "if known is ABSENT and mark is None and tokens and not markers.landed(name) and not self._may_land(tokens):",
+            ),
+        ),
+        caught_by="gc of what never landed | commit; overwrite; commit",
     )
 
 

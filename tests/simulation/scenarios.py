@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from refstore import keys
 from refstore.ids import Address, CommitId
+from refstore.marks import Marks
 from refstore.records import Due, encode
 from refstore.safety import Safety
 from refstore.testing import collecting
@@ -32,7 +33,7 @@ from tests.simulation.calls import (
     Call,
     stages_of,
 )
-from tests.simulation.collecting import collect, collect_given_up, collect_part, mark, sweep
+from tests.simulation.collecting import collect, collect_given_up, collect_part, drop_late_pins, go_on, mark, mark_late, sweep
 from tests.simulation.promises import Promised
 
 Calls = Sequence[Call]
@@ -192,6 +193,11 @@ class Start:
         self.mark_id, self.candidates = run.mark_id, tuple(sorted(found.data))
         return self
 
+    def begin(self, *names: str) -> Start:
+        """A run has begun, and marked commits; it has not looked yet."""
+        self.mark_id = Marks(self.repo.context).begin("", 0, [self.commits[name] for name in names], "begun").mark_id
+        return self
+
     def _where(self, body: str) -> tuple[str, str]:
         for branch in ("main", "feat"):
             for listed in self.repo.list(branch):
@@ -230,6 +236,10 @@ def old() -> Start:
 def old_marked() -> Start:
     with simulated():
         return old().expire("c0")
+
+
+def old_begun() -> Start:
+    return old().begin()
 
 
 def old_shared() -> Start:
@@ -560,25 +570,34 @@ def marks() -> Iterator[Plan]:
         **more,
     )
     yield plan(
-        "mark | mark and sweep of nothing | copy from it",
-        old,
-        lambda start: {"X": [mark(start.commits["c0"])], "Y": [collect()], "K": [copied(start)]},
+        "mark and sweep | mark and sweep | move of a reference-less staged entry",
+        old_staged,
+        lambda start: {"X": [gc(start)], "Y": [collect()], "M": moving},
+        "X",
+        keeps="M",
+        **more,
+    )
+    yield plan(
+        "taken over: mark | mark and sweep of nothing | copy from it",
+        old_begun,
+        lambda start: {"X": [mark_late(start.mark_id, start.commits["c0"])], "Y": [collect()], "K": [copied(start)]},
         "X",
         keeps="K",
         **more,
     )
     yield plan(
-        "mark of nothing | mark and sweep | move of a reference-less staged entry",
-        old_staged,
-        lambda start: {"X": [mark()], "Y": [gc(start)], "M": moving},
+        "taken over: mark and sweep | mark of nothing | move of a reference-less staged entry",
+        lambda: old_staged().begin("c0"),
+        lambda start: {"X": [go_on(start.mark_id)], "Y": [mark()], "M": moving},
+        "X",
         keeps="M",
+        refused="",
         **more,
     )
     yield plan(
-        "mark and sweep | mark and sweep | move of a reference-less staged entry",
-        old_staged,
-        lambda start: {"X": [gc(start)], "Y": [collect()], "M": moving},
-        "X",
+        "taken over: drop pins | mark and sweep | move of a reference-less staged entry",
+        lambda: old_staged().begin(),
+        lambda start: {"X": [drop_late_pins()], "Y": [gc(start)], "M": moving},
         keeps="M",
         **more,
     )
