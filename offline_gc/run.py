@@ -112,7 +112,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
         with steps.step("listing the object store"), translated("listing the object store"):
             cutoff_ms = store_now_ms(store, work.file("clock")) - int(age * 1000)
             stretches = listing.write(
-                spark, store, work, cutoff_ms=cutoff_ms, now_ms=ctx.clock.now_ms(), parts=_parts(spark), foreign=options.foreign
+                spark, store, work, cutoff_ms=cutoff_ms, now_ms=ctx.clock.now_ms(), parts=parts_of(spark), foreign=options.foreign
             )
         with steps.step("reading what the KV names") as said:
             named = _gathered(ctx, work, marks.look(run), filters(decision), said)
@@ -152,7 +152,7 @@ def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = s
         with steps.step("listing the object store"), translated("listing the object store"):
             cutoff_ms = now - int(age * 1000)
             stretches = listing.write(
-                spark, ctx.objects, work, cutoff_ms=cutoff_ms, now_ms=now, parts=_parts(spark), foreign=options.foreign
+                spark, ctx.objects, work, cutoff_ms=cutoff_ms, now_ms=now, parts=parts_of(spark), foreign=options.foreign
             )
         with steps.step("reading what the KV names") as said:
             looked = _as_if_marked(everything(ctx, run, PAGE), would)
@@ -228,18 +228,18 @@ def _left_over(
     named.sources = {"trees": len(sources.trees), "listings": len(sources.added)}
     pending = [(unit.key, Side.PENDING) for mark_id in run.record.disregards for unit in _units(ctx, mark_id)]
     with steps.step("comparing what is there with what is named"), translated("comparing"):
-        cuts, told = _buckets(stretches)
-        in_kv = kept.addresses_in(spark, work, cuts, [(key, Side.KEPT) for key in named.addresses.files], _parts(spark) * 4)
-        in_marks = kept.addresses_in(spark, work.in_namespace(), cuts, pending, _parts(spark) * 4)
-        in_commits, cached = committed.addresses(spark, work, cuts, sources, _parts(spark))
+        cuts, told = buckets_of(stretches)
+        in_kv = kept.addresses_in(spark, work, cuts, [(key, Side.KEPT) for key in named.addresses.files], parts_of(spark) * 4)
+        in_marks = kept.addresses_in(spark, work.in_namespace(), cuts, pending, parts_of(spark) * 4)
+        in_commits, cached = committed.addresses(spark, work, cuts, sources, parts_of(spark))
         everywhere = in_kv.unionByName(in_marks).unionByName(in_commits)
-        listed = kept.packets_of(spark, told, _parts(spark))
+        listed = kept.packets_of(spark, told, parts_of(spark))
         rows = [Counted(*row) for row in marking.garbage(listed, everywhere, cuts.buckets, work).collect()]
         cached.unpersist()
     return rows
 
 
-def _parts(spark: SparkSession) -> int:
+def parts_of(spark: SparkSession) -> int:
     return max(2, spark.sparkContext.defaultParallelism)
 
 
@@ -260,7 +260,7 @@ def _units(ctx: Context, mark_id: str) -> Sequence[UnitRow]:
         return ()
 
 
-def _buckets(stretches: Sequence[ListedStretch]) -> tuple[Cuts, list[Packet]]:
+def buckets_of(stretches: Sequence[ListedStretch]) -> tuple[Cuts, list[Packet]]:
     """The listing's stretches, dealt in order to buckets of some size."""
     told: list[Packet] = []
     cuts: list[str] = []
@@ -368,13 +368,13 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
         rows: list[Outcome] = []
         if sources.trees or sources.added:
             cuts = Cuts.of([unit.first for unit in manifest.units[1:]])
-            back, cached = committed.addresses(spark, work, cuts, sources, _parts(spark))
+            back, cached = committed.addresses(spark, work, cuts, sources, parts_of(spark))
             rows = [Outcome(*row) for row in sweeping.sweep(units, back, cuts.buckets, work, mode).collect()] if told else []
             cached.unpersist()
         elif told:
             rows = [Outcome(*row) for row in sweeping.sweep(units, None, len(told), work, mode).collect()]
     dropped = len([*wanted.commits()])
-    swept = _swept(rows, mode, dropped, ctx.clock.now_ms(), steps.seconds.get("sweeping", 0.0))
+    swept = swept_of(rows, mode, dropped, ctx.clock.now_ms(), steps.seconds.get("sweeping", 0.0))
     state = run.state
     if not swept.failed:
         counts = {name: count.objects for name, count in swept.outcomes.items()}
@@ -384,7 +384,7 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     return summary
 
 
-def _swept(rows: Sequence[Outcome], mode: Mode, dropped: int, at_ms: int, seconds: float) -> Swept:
+def swept_of(rows: Sequence[Outcome], mode: Mode, dropped: int, at_ms: int, seconds: float) -> Swept:
     by_reason: dict[str, dict[str, Count]] = {}
     for row in rows:
         of = by_reason.setdefault(row.reason, {})

@@ -35,7 +35,8 @@ from refstore.staging import Staging
 NAMESPACE_OBJECT: Final = "_refstore/namespace"
 """Says, in the namespace itself, which repository owns it: two lakes with different KVs must not share one either."""
 
-_NAMESPACES: Final = "namespaces"
+NAMESPACES: Final = "namespaces"
+"""The partition that says which repository has a namespace, by its URL as a folder."""
 _ATTEMPTS: Final = 16
 
 
@@ -194,12 +195,12 @@ class Lake:
 
     def _claim(self, url: str, repo: RepositoryId) -> None:
         """Take the namespace for this repository alone. Raises Conflict."""
-        own = _as_folder(url)
-        if not self.kv.set_if(Key(_NAMESPACES, own), ABSENT, repo.encode()):
+        own = as_folder(url)
+        if not self.kv.set_if(Key(NAMESPACES, own), ABSENT, repo.encode()):
             raise Conflict(f"namespace {own} belongs to a repository already; give each repository its own")
-        for other, _ in self.kv.scan_all(_NAMESPACES):
+        for other, _ in self.kv.scan_all(NAMESPACES):
             if other != own and (other.startswith(own) or own.startswith(other)):
-                self.kv.delete(Key(_NAMESPACES, own))
+                self.kv.delete(Key(NAMESPACES, own))
                 raise Conflict(f"namespace {own} and {other}, which belongs to a repository, lie in each other; choose another")
         objects = self.open_store(url)
         try:
@@ -208,7 +209,7 @@ class Lake:
             else:
                 _put_where_none(objects, repo)
         except AlreadyExists:
-            self.kv.delete(Key(_NAMESPACES, own))
+            self.kv.delete(Key(NAMESPACES, own))
             raise Conflict(f"namespace {own} holds the data of another lake's repository; choose an empty one") from None
         finally:
             objects.close()
@@ -216,7 +217,7 @@ class Lake:
     def _unclaim(self, url: str, repo: RepositoryId, ctx: Context) -> None:
         """Undo a creation that lost the race for the name; nobody has seen any of it."""
         ctx.objects.delete_many([NAMESPACE_OBJECT])
-        self.kv.delete(Key(_NAMESPACES, _as_folder(url)))
+        self.kv.delete(Key(NAMESPACES, as_folder(url)))
         for partition in (keys.branches(repo), keys.commits(repo), keys.landed_commits(repo), keys.tokens(repo)):
             self.kv.delete_range(partition, "", "\U0010ffff")
 
@@ -237,7 +238,7 @@ def _put_where_none(objects: ObjectStore, repo: RepositoryId) -> None:
     raise AlreadyExists("taken")
 
 
-def _as_folder(url: str) -> str:
+def as_folder(url: str) -> str:
     """The URL without its options, with one slash at the end, so that prefixes compare as folders do."""
     bare = url.partition("?")[0].rstrip("/")
     if "://" not in bare:

@@ -1,0 +1,110 @@
+"""What a deleted repository left: when its grace is over, everything in its namespace that refstore wrote, then the namespace's claim.
+
+The reaper has drained it by then: no branch, commit or reference of it is left in the KV, and its id never comes again, so nothing can name
+what lies there. Two things are looked at all the same before the first deletion: that no living repository has the namespace, and
+that the namespace itself says whose it is. A run that dies is made again from the start.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from offline_gc import kept, listing, marking, sweeping
+from offline_gc.deciding import age_seconds, store_now_ms
+from offline_gc.marking import DELETED_REPOSITORY, Counted
+from offline_gc.packets import Packet, Side
+from offline_gc.places import PRIVATE, ROOT, Work
+from offline_gc.run import Options, buckets_of, parts_of, swept_of
+from offline_gc.session import translated
+from offline_gc.steps import Steps, Tell, silent
+from offline_gc.summary import Count, Swept
+from offline_gc.sweeping import Outcome, Unit
+from refstore import ids, keys
+from refstore.errors import Conflict, ObjectNotFound
+from refstore.ids import RepositoryId, RepositoryName
+from refstore.kv.base import Key
+from refstore.lake import NAMESPACE_OBJECT, NAMESPACES, Lake, as_folder
+from refstore.records import RepositoryRecord, decode
+from refstore.retention.rules import DAY_MS, Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH = 1000
+
+
+class Cleared(NamedTuple):
+    repository: RepositoryId
+    due_ms: int
+    swept: Swept | None
+    """None: its grace is not over."""
+    foreign: Count = Count()
+    """Not refstore's: left where it is."""
+    forgotten: bool = False
+    """Whether nothing of it is left, and the namespace is free."""
+
+
+def closed(lake: Lake) -> Iterator[tuple[RepositoryId, RepositoryRecord]]:
+    """Deleted repositories that the reaper is done with."""
+    for name, value in lake.kv.scan_all(keys.CLOSED_REPOSITORIES):
+        yield ids.repository_id(name), decode(value, RepositoryRecord)
+
+
+def clear(lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: SparkSession, options: Options, tell: Tell = silent) -> Cleared:
+    """Raises Conflict: the namespace is not this repository's alone; nothing was deleted then."""
+    grace_ms = int((Rules().grace_days if options.grace_days is None else options.grace_days) * DAY_MS)
+    due_ms = record.closed_ms + grace_ms
+    if lake.clock.now_ms() < due_ms:
+        return Cleared(repo, due_ms, None)
+    ctx = lake.context(RepositoryName(repo.rpartition(".")[0]), record)
+    store = ctx.objects
+    _check_alone(lake, repo, record)
+    work = Work(url=store.url, files=store.url, mark_id=ctx.ids.unique(lake.clock.now_ms()), seed=secrets.randbits(64))
+    steps = Steps(spark, tell, lambda: None)
+    with steps.step("listing the object store"), translated("listing the object store"):
+        cutoff_ms = store_now_ms(store, work.file("clock")) - int(age_seconds(ctx, options.min_age_seconds) * 1000)
+        now_ms = lake.clock.now_ms()
+        stretches = listing.write(spark, store, work, cutoff_ms=cutoff_ms, now_ms=now_ms, parts=parts_of(spark), foreign=options.foreign)
+    with steps.step("sweeping"), translated("sweeping"):
+        cuts, told = buckets_of(stretches)
+        nothing = kept.addresses_in(spark, work, cuts, [], 1)
+        listed = kept.packets_of(spark, told, parts_of(spark))
+        found = marking.garbage(listed, nothing, cuts.buckets, work, every_reason=DELETED_REPOSITORY).collect()
+        units = [row.detail for row in (Counted(*row) for row in found) if row.what == "unit"]
+        asked = [Packet.telling(number, Side.LISTED, Unit(key, key.replace("/mark/", "/sweep/"))) for number, key in enumerate(units)]
+        rows: list[Outcome] = []
+        if asked:
+            frame = sweeping.sweep(kept.packets_of(spark, asked, len(asked)), None, len(asked), work, options.mode)
+            rows = [Outcome(*row) for row in frame.collect()]
+    swept = swept_of(rows, options.mode, 0, lake.clock.now_ms(), steps.seconds.get("sweeping", 0.0))
+    foreign = Count(sum(each.foreign for each in stretches), sum(each.foreign_bytes for each in stretches))
+    young = sum(each.young for each in stretches)
+    if swept.failed or young or options.mode != "delete":
+        return Cleared(repo, due_ms, swept, foreign)
+    # what says whose the namespace is goes last: until then a run that died is made again
+    for prefix in (ROOT, f"{PRIVATE}journal/"):
+        left = (info.key for info in store.list(prefix))
+        while page := list(islice(left, BATCH)):
+            store.delete_many(page)
+    store.delete_many([NAMESPACE_OBJECT])
+    lake.kv.delete(Key(NAMESPACES, as_folder(record.namespace)))
+    lake.kv.delete(keys.closed_repository(repo))
+    return Cleared(repo, due_ms, swept, foreign, forgotten=True)
+
+
+def _check_alone(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> None:
+    own = as_folder(record.namespace)
+    for name, other in lake.all_repositories():
+        if as_folder(other.namespace) == own or other.id == repo:
+            raise Conflict(
+                f"repository {name!r} has the namespace of the deleted {repo}; nothing is deleted there, look how that came about"
+            )
+    try:
+        owner = lake.context(RepositoryName(repo.rpartition(".")[0]), record).objects.read(NAMESPACE_OBJECT).decode(errors="replace")
+    except ObjectNotFound:
+        return  # an earlier run came so far
+    if owner != repo:
+        raise Conflict(f"{own} says that it belongs to {owner[:120]!r}, not to the deleted {repo}; nothing is deleted there")
