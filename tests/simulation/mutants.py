@@ -116,7 +116,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a reset of a path releases without looking at the token",
         rule="6",
-        edits=(Edit("refstore.flows.removing:_reset_batch", ".token != token:", ".token == '':"),),
+        edits=(Edit("refstore.flows.removing:reset_batch", ".token != token:", ".token == '':"),),
         caught_by="reset path | commit | reap",
     )
     yield Mutant(
@@ -456,7 +456,7 @@ def lost_replies() -> Iterator[Mutant]:
     yield Mutant(
         name="an exchange whose reply was lost is made again",
         rule="a lost reply",
-        edits=(Edit("refstore.kv.retrying:_is_unknown", "if any(isinstance(op, Exchange) for op in ops):", "if False:"),),
+        edits=(Edit("refstore.kv.retrying:_is_unknown", "isinstance(op, Exchange) or ", ""),),
         caught_by="lost reply: overwrite | overwrite | hard delete",
     )
     yield Mutant(

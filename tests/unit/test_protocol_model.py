@@ -40,7 +40,7 @@ def test_a_dropped_rule_is_noticed(mutant: mutants.Mutant) -> None:
 
 def test_the_seeds_protocol_loses_data_and_leaks() -> None:
     verdicts = [
-        explore(scenario, mutants.SeedProto, strict=False, states_max=6_000).verdict
+        explore(scenario, mutants.SeedProto, strict=False, states_max=8_000).verdict
         for scenario in EVERY
         if scenario.group == scenarios.FIRST
     ]
