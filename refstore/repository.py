@@ -24,11 +24,13 @@ from typing import Concatenate, ParamSpec, TypeVar
 from refstore import deadline, ids
 from refstore.commits.diffing import Change
 from refstore.context import Context
+from refstore.errors import AlreadyLinked
 from refstore.flows import (
     branching,
     committing,
     comparing,
     copying,
+    expiring,
     reading,
     refs,
     removing,
@@ -41,6 +43,7 @@ from refstore.flows import (
 from refstore.flows.committing import CommitOptions
 from refstore.flows.comparing import Logged
 from refstore.flows.copying import Copy
+from refstore.flows.expiring import Expired
 from refstore.flows.reading import Listed, Page, Resolved
 from refstore.flows.restoring import InGrace
 from refstore.flows.retaining import Retention
@@ -50,7 +53,7 @@ from refstore.ids import BranchName, CommitId, RepositoryName, TagName
 from refstore.marks import Marks
 from refstore.objects.base import Body
 from refstore.records import Branch, Commit, Entry, Mark, RepositoryRecord, Tag
-from refstore.retention.rules import GcRules
+from refstore.retention.rules import GcRules, Rules
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -155,6 +158,11 @@ class Repository:
     @_operation
     def _link_batch(self, branch: str, batch: Sequence[Link]) -> Sequence[Entry]:
         return uploading.link_many(self.context, ids.branch_name(branch), batch)
+
+    @_operation
+    def link_each(self, branch: str, items: Sequence[Link]) -> Sequence[Entry | AlreadyLinked]:
+        """As `link_many`, for a bounded number, with a word on each: those that were linked before fail nobody else's."""
+        return uploading.link_each(self.context, ids.branch_name(branch), items)
 
     def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> Entry:
         """Give `path` of the ref `source` another name on `branch`, without reading the data."""
@@ -429,6 +437,29 @@ class Repository:
     def set_gc_rules(self, rules: GcRules | None, *, by: str = "") -> Retention | None:
         """Set, or with None take away, what lakeFS's format can say of the rules. Pins, holds and the rest stay. Raises InvalidRules."""
         return retaining.set_gc_rules(self.context, rules, by=by)
+
+    def expire_uncommitted(self, rules: Rules | None = None) -> Expired:
+        """Reset the staged objects that a path rule lets expire, on every branch; what was reset stays in its grace window.
+
+        `rules`: other ones than those in force. A branch with an unfinished commit is left for the next time, and `left` says so.
+        """
+        if rules is None:
+            own = self.retention()
+            rules = own.rules if own is not None else Rules()
+        total = Expired(0, "")
+        for name in [name for name, _ in self.branches()] if expiring.any_rule(rules) else []:
+            after = ""
+            while True:
+                done = self._expire_page(rules, name, after)
+                total = Expired(total.objects + done.objects, "", left=total.left or done.left)
+                if not done.next_after:
+                    break
+                after = done.next_after
+        return total
+
+    @_operation
+    def _expire_page(self, rules: Rules, branch: BranchName, after: str) -> Expired:
+        return expiring.expire_page(self.context, rules, branch, after)
 
 
 def _options(message: str, committer: str, metadata: dict[str, str] | None, date_ms: int | None, allow_empty: bool) -> CommitOptions:

@@ -10,6 +10,7 @@
     branching.py  create, reset and delete branches (rule 3)
     restoring.py  take back what is in its grace window (rules 5, 8)
     retaining.py  the retention rules, and the reading of what they are applied to
+    expiring.py   reset staged objects that a path rule lets expire (rule 15)
     viewing.py    who names an address, and in which state (the seed's proposal 3, as a view)
 
 Flows take a `Context` first. They are called through `refstore.repository`, which puts each under its deadline.

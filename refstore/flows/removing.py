@@ -102,19 +102,22 @@ def reset_paths(ctx: Context, branch: BranchName, *, path: str | None = None, pr
     if path is not None:
         name = ids.object_path(path)
         value = ctx.kv.get(keys.entry(ctx.repo, token, name))
-        return 0 if value is ABSENT else _reset_batch(ctx, branches, branch, token, [(name, value)])
+        return 0 if value is ABSENT else reset_batch(ctx, branches, branch, token, [(name, value)])
     count = 0
     batch: list[tuple[Path, bytes]] = []
     for name, value in staging.scan(token, prefix=ids.path_prefix(prefix or "")):
         batch.append((Path(name), value))
         if len(batch) == BATCH:
-            count += _reset_batch(ctx, branches, branch, token, batch)
+            count += reset_batch(ctx, branches, branch, token, batch)
             batch = []
-    return count + (_reset_batch(ctx, branches, branch, token, batch) if batch else 0)
+    return count + (reset_batch(ctx, branches, branch, token, batch) if batch else 0)
 
 
-def _reset_batch(ctx: Context, branches: Branches, branch: BranchName, token: Token, batch: Sequence[tuple[Path, bytes]]) -> int:
-    """Take staged changes away as they were read, then release what they named if the token stood still (rule 6)."""
+def reset_batch(
+    ctx: Context, branches: Branches, branch: BranchName, token: Token, batch: Sequence[tuple[Path, bytes]], *, cause: str = RESET
+) -> int:
+    """Take staged changes away as they were read, then release what they named if the token stood still (rule 6); how many. Raises
+    Contention."""
     *won, raw = ctx.kv.execute(
         [*(SetIf(keys.entry(ctx.repo, token, path), value, ABSENT) for path, value in batch), branches.get_op(branch)]
     )
@@ -122,7 +125,7 @@ def _reset_batch(ctx: Context, branches: Branches, branch: BranchName, token: To
     if branches.seen(branch, raw).record.token != token:
         # a commit may have read these entries before they went: their references stay until the token is processed
         raise Contention(f"branch {branch!r} was committed or reset meanwhile; look at it, and reset again if need be")
-    References(ctx.kv, ctx.repo, ctx.clock).release(replaced(token, gone, RESET), grace_seconds=ctx.grace_seconds)
+    References(ctx.kv, ctx.repo, ctx.clock).release(replaced(token, gone, cause), grace_seconds=ctx.grace_seconds)
     return len(gone)
 
 

@@ -85,9 +85,25 @@ def plan(history: History, refs: Refs, rules: Rules, now_ms: int) -> Plan:
     found: list[PathClass] = []
     for prefix in sorted({"", *(hold.prefix for hold in rules.legal_holds), *(rule.filter.prefix for rule in rules.path_rules)}, key=len):
         held = any(prefix.startswith(hold.prefix) for hold in rules.legal_holds)
-        rule = next((rule for rule in rules.path_rules if prefix.startswith(rule.filter.prefix)), None)
-        found.append(_class(general, refs, rules, prefix, rule, held=held))
+        found.append(_class(general, refs, rules, prefix, _rule_of(rules, prefix), held=held))
     return Plan(general, tuple(reversed(found)))
+
+
+def uncommitted_before(rules: Rules, path: str, now_ms: int) -> int | None:
+    """What was staged at a path before that time has expired; None: nothing has."""
+    if any(path.startswith(hold.prefix) for hold in rules.legal_holds):
+        return None
+    return _uncommitted_before(_rule_of(rules, path), now_ms)
+
+
+def _rule_of(rules: Rules, path: str) -> PathRule | None:
+    return next((rule for rule in rules.path_rules if path.startswith(rule.filter.prefix)), None)
+
+
+def _uncommitted_before(rule: PathRule | None, now_ms: int) -> int | None:
+    """By the shorter of the rule's `uncommitted` and `all`."""
+    kinds = (rule.expiration.uncommitted, rule.expiration.all) if rule is not None else ()
+    return _ago(now_ms, min((period.total_days for period in kinds if period is not None), default=None))
 
 
 def _class(general: Lives, refs: Refs, rules: Rules, prefix: str, rule: PathRule | None, *, held: bool) -> PathClass:
@@ -107,13 +123,8 @@ def _class(general: Lives, refs: Refs, rules: Rules, prefix: str, rule: PathRule
         else Keeps.ALL
         for state, holds in zip(own.states(), own.holds, strict=True)
     )
-    uncommitted = _shortest(expiration.uncommitted.total_days if expiration and expiration.uncommitted else None, all_days)
     narrows = own is not general or all_days is not None
-    return PathClass(prefix, False, keeps, _ago(general.now_ms, all_days), narrows, _ago(general.now_ms, uncommitted))
-
-
-def _shortest(left: int | None, right: int | None) -> int | None:
-    return min((days for days in (left, right) if days is not None), default=None)
+    return PathClass(prefix, False, keeps, _ago(general.now_ms, all_days), narrows, _uncommitted_before(rule, general.now_ms))
 
 
 def _ago(now_ms: int, days: int | None) -> int | None:

@@ -1,0 +1,75 @@
+"""Staged objects that a path rule lets expire: reset one by one as a user would reset them (rule 15), and reaped like those.
+
+An object counts as staged when its reference list last changed: not before it was placed, whatever its date says. What is staged without
+a reference (a name for what was committed, or lies outside) holds nothing that could go, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from refstore import keys
+from refstore.branches import Branches
+from refstore.context import Context
+from refstore.errors import BranchNotFound, Contention
+from refstore.flows.removing import reset_batch
+from refstore.ids import BranchName, Path, Token, is_own
+from refstore.records import Entry, Listed, decode_reference_many, decode_staged
+from refstore.retention.paths import uncommitted_before
+from refstore.retention.rules import Rules
+from refstore.staging import Staging
+
+PAGE: Final = 1000
+EXPIRED: Final = "expired"
+"""The cause that `trash` and the journal show."""
+
+
+class Expired(NamedTuple):
+    """One page of a branch's staged changes, done."""
+
+    objects: int
+    """How many were reset."""
+    next_after: str
+    """Where to go on; '' at the end."""
+    left: bool = False
+    """Not all of it could be looked at: the branch has an unfinished commit, or was committed, reset or deleted meanwhile."""
+
+
+def any_rule(rules: Rules) -> bool:
+    return any(rule.expiration.uncommitted or rule.expiration.all for rule in rules.path_rules)
+
+
+def expire_page(ctx: Context, rules: Rules, branch: BranchName, after: str) -> Expired:
+    """Reset what has expired of the next staged changes behind the path `after`."""
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    try:
+        record = branches.open(branch).record
+        if record.sealed:
+            return Expired(0, "", left=True)
+        page = list(islice(Staging(ctx.kv, ctx.repo).scan(record.token, after=after), PAGE))
+        due = _due(ctx, rules, record.token, page)
+        count = reset_batch(ctx, branches, branch, record.token, due, cause=EXPIRED) if due else 0
+    except (BranchNotFound, Contention):
+        return Expired(0, "", left=True)
+    return Expired(count, page[-1][0] if len(page) == PAGE else "")
+
+
+def _due(ctx: Context, rules: Rules, token: Token, page: Sequence[tuple[str, bytes]]) -> list[tuple[Path, bytes]]:
+    """The staged objects whose time is over, as they were read."""
+    now = ctx.clock.now_ms()
+    asked: list[tuple[Path, bytes, Entry, int]] = []
+    for path, value in page:
+        entry = decode_staged(value)
+        before = uncommitted_before(rules, path, now) if isinstance(entry, Entry) and is_own(entry.address) else None
+        if before is not None and isinstance(entry, Entry):
+            asked.append((Path(path), value, entry, before))
+    records = decode_reference_many(ctx.kv.get_many(keys.reference_many(ctx.repo, [entry.address for _, _, entry, _ in asked])))
+    return [
+        (path, value)
+        for (path, value, entry, before), record in zip(asked, records, strict=True)
+        if isinstance(record, Listed)
+        and record.changed_ms < before
+        and any(each.token == token and each.path == path and each.id == entry.reference_id for each in record.references)
+    ]

@@ -1,0 +1,181 @@
+"""What was staged and never committed expires by a path rule, as a user's reset would take it; what is in use does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from refstore.branches import Branches
+from refstore.clock import Clock
+from refstore.ids import BranchName, Ids, Token, new_token
+from refstore.kv.base import Op, Result, SetIf
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
+from refstore.repository import Repository
+from refstore.safety import Safety
+from refstore.testing.clock import FakeClock
+
+DAY_SECONDS = 86_400.0
+RULES = """{
+  "rules": [
+    {"filter": {"prefix": "tmp/"}, "expiration": {"uncommitted": {"days": 2}}},
+    {"filter": {"prefix": "clicks/"}, "expiration": {"all": {"days": 4}, "uncommitted": {"days": 30}}},
+    {"filter": {"prefix": "old/"}, "status": "disabled", "expiration": {"uncommitted": {"days": 1}}}
+  ],
+  "legal_holds": [{"prefix": "tmp/held/"}]
+}"""
+
+
+class Interrupted(MemoryKV):
+    """Calls `then` once, before staged changes are taken away."""
+
+    then: Callable[[], object] | None = None
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        if self.then is not None and any(isinstance(op, SetIf) and "/staging/" in op.key.partition for op in ops):
+            self.then, then = None, self.then
+            then()
+        return super().execute(ops)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def kv() -> Interrupted:
+    return Interrupted()
+
+
+@pytest.fixture
+def repo(kv: Interrupted, clock: FakeClock) -> Iterator[Repository]:
+    with Lake(kv, "memory://uncommitted", clock=clock, safety=Safety()) as lake:
+        repo = lake.create_repository("sales")
+        repo.set_retention(RULES)
+        yield repo
+
+
+def staged(repo: Repository, branch: str = "main") -> list[str]:
+    return [change.path for change in repo.diff(branch)]
+
+
+def test_what_was_staged_long_enough_ago_is_reset(repo: Repository, clock: FakeClock) -> None:
+    for path in ("tmp/a", "tmp/held/a", "clicks/a", "old/a", "a"):
+        repo.upload("main", path, b"1")
+    clock.advance(DAY_SECONDS)
+    repo.upload("main", "tmp/young", b"1")
+    assert repo.expire_uncommitted() == (0, "", False)
+    clock.advance(DAY_SECONDS + 1)
+    assert repo.expire_uncommitted() == (1, "", False)
+    assert staged(repo) == ["a", "clicks/a", "old/a", "tmp/held/a", "tmp/young"]
+    clock.advance(2 * DAY_SECONDS)
+    assert repo.expire_uncommitted().objects == 2
+    assert staged(repo) == ["a", "old/a", "tmp/held/a"]
+    assert repo.expire_uncommitted().objects == 0
+
+
+def test_it_can_be_taken_back_from_its_grace_window(repo: Repository, clock: FakeClock) -> None:
+    address = repo.upload("main", "tmp/a", b"1").address
+    clock.advance(3 * DAY_SECONDS)
+    repo.expire_uncommitted()
+    assert [(item.address, item.cause) for item in repo.in_grace()] == [(address, "expired")]
+    repo.restore("main", address)
+    assert repo.read("main", "tmp/a") == b"1"
+
+
+def test_the_committed_object_below_shows_again(repo: Repository, clock: FakeClock) -> None:
+    repo.upload("main", "tmp/a", b"committed")
+    repo.commit("main", "one")
+    repo.upload("main", "tmp/a", b"staged")
+    repo.delete("main", "tmp/b")
+    clock.advance(3 * DAY_SECONDS)
+    assert repo.expire_uncommitted().objects == 1
+    assert repo.read("main", "tmp/a") == b"committed"
+
+
+@pytest.mark.parametrize("mtime_ms", [0, 1])
+def test_an_old_date_does_not_make_it_old(repo: Repository, mtime_ms: int) -> None:
+    repo.upload("main", "tmp/a", b"1", mtime_ms=mtime_ms)
+    assert repo.expire_uncommitted().objects == 0
+
+
+def test_a_copy_of_what_was_uploaded_long_ago_is_young(repo: Repository, clock: FakeClock) -> None:
+    repo.upload("main", "a", b"1")
+    clock.advance(9 * DAY_SECONDS)
+    repo.copy("main", "a", "main", "tmp/a")
+    assert repo.expire_uncommitted().objects == 0
+    clock.advance(3 * DAY_SECONDS)
+    assert repo.expire_uncommitted().objects == 1
+    assert repo.read("main", "a") == b"1"
+
+
+def test_names_of_committed_and_of_foreign_objects_stay(repo: Repository, clock: FakeClock) -> None:
+    """They hold nothing that could go."""
+    repo.upload("main", "a", b"1")
+    repo.commit("main", "one")
+    repo.copy("main", "a", "main", "tmp/a")
+    repo.stage("main", "tmp/b", "s3://elsewhere/b", size_bytes=1)
+    clock.advance(9 * DAY_SECONDS)
+    assert repo.expire_uncommitted().objects == 0
+
+
+def test_every_branch_is_looked_at(repo: Repository, clock: FakeClock) -> None:
+    repo.create_branch("dev", "main")
+    for branch in ("dev", "main"):
+        repo.upload(branch, "tmp/a", b"1")
+    clock.advance(3 * DAY_SECONDS)
+    assert repo.expire_uncommitted().objects == 2
+
+
+def test_a_branch_of_many_pages(repo: Repository, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refstore.flows.expiring.PAGE", 3)
+    for number in range(8):
+        repo.upload("main", f"tmp/{number}", b"1")
+    clock.advance(3 * DAY_SECONDS)
+    assert repo.expire_uncommitted().objects == 8
+
+
+def test_what_is_uploaded_meanwhile_stays(repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
+    repo.upload("main", "tmp/a", b"old")
+    clock.advance(3 * DAY_SECONDS)
+    kv.then = lambda: repo.upload("main", "tmp/a", b"new")
+    assert repo.expire_uncommitted().objects == 0
+    assert kv.then is None
+    assert repo.read("main", "tmp/a") == b"new"
+
+
+def test_what_is_committed_meanwhile_stays(repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
+    repo.upload("main", "tmp/a", b"1")
+    clock.advance(3 * DAY_SECONDS)
+    kv.then = lambda: repo.commit("main", "just now")
+    assert repo.expire_uncommitted() == (0, "", True)
+    assert repo.read("main", "tmp/a") == b"1"
+    assert list(repo.in_grace()) == []
+
+
+def test_a_branch_with_an_unfinished_commit_is_left(repo: Repository, clock: FakeClock) -> None:
+    repo.upload("main", "tmp/a", b"1")
+    seal(repo, clock)
+    clock.advance(3 * DAY_SECONDS)
+    assert repo.expire_uncommitted() == (0, "", True)
+    assert staged(repo) == ["tmp/a"]
+
+
+def seal(repo: Repository, clock: Clock) -> None:
+    """What a commit does first, and a dead one last."""
+    ids: Ids = repo.context.ids
+    name = BranchName("main")
+
+    def token() -> Token:
+        return new_token(ids, name, clock.now_ms())
+
+    Branches(repo.context.kv, repo.context.repo, ids, clock).seal(name, token)
+
+
+def test_without_rules_nothing_is_looked_at(repo: Repository, clock: FakeClock) -> None:
+    repo.upload("main", "tmp/a", b"1")
+    repo.delete_retention()
+    clock.advance(9 * DAY_SECONDS)
+    assert repo.expire_uncommitted() == (0, "", False)
