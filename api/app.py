@@ -65,5 +65,7 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
         app.include_router(router, prefix=API)
     errors.install(app)
     openapi.install(app)
-    app.add_middleware(Around, metrics=metrics, body_bytes_max=settings.api.body_bytes_max)
+    app.add_middleware(
+        Around, metrics=metrics, body_bytes_max=settings.api.body_bytes_max, body_idle_seconds=settings.api.upload_idle_seconds
+    )
     return app

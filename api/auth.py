@@ -1,13 +1,13 @@
 """Who is calling: Basic auth with an access key, as lakeFS's clients send it, or the bearer token that a login answered.
 
 What a request presented is looked up once and then known for `key_seconds`, under an HMAC of it with a key of this process, so no
-secret is kept; after that the key's record is read again. A token names its key and is good only as long as the key is.
+secret is kept; after that the key's record is read again. A token names its key, and which making of it: it is good only as long as
+that very key is, not for one that was made again under the same id.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import secrets
 import time
@@ -74,11 +74,11 @@ class Authenticator:
 
     def login(self, key_id: str, secret: str) -> tuple[str, int]:
         """(bearer token, when it expires in seconds since the epoch). Raises Unauthenticated."""
-        principal = self._by_secret(key_id, secret)
+        principal, record = self._by_secret(key_id, secret)
         now = self._service.lake.clock.now_ms() // 1000
         expires = now + self._service.settings.login_seconds
         signing = self._keys()[0]
-        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": principal.key_id, "iat": now, "exp": expires, "jti": secrets.token_hex(8)}
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": principal.key_id, "iat": now, "exp": expires, "key": _making(record)}
         return jwt.encode(claims, signing.secret, algorithm=ALGORITHM, headers={"kid": signing.kid}), expires
 
     def _look_up(self, header: str) -> Principal:
@@ -87,21 +87,21 @@ class Authenticator:
             case "basic":
                 try:
                     key_id, colon, secret = base64.b64decode(value, validate=True).decode().partition(":")
-                except (binascii.Error, UnicodeDecodeError):
+                except ValueError:  # not base64, not UTF-8, not even ASCII
                     key_id = colon = secret = ""
                 if not colon:
                     raise Unauthenticated("the Basic credentials are not id:secret in base64; check the client")
-                return self._by_secret(key_id, secret)
+                return self._by_secret(key_id, secret)[0]
             case "bearer":
                 return self._by_token(value.strip())
             case _:
                 raise Unauthenticated("the Authorization header is neither Basic nor Bearer; see /docs")
 
-    def _by_secret(self, key_id: str, secret: str) -> Principal:
+    def _by_secret(self, key_id: str, secret: str) -> tuple[Principal, AccessKeyRecord]:
         found = access.find(self._service.lake.kv, key_id)
         if not access.matches(found or _NOBODY, secret) or found is None:  # compared also where there is no key: both take as long
             raise Unauthenticated("no such access key, or not its secret; list the keys with: refstore keys list")
-        return Principal(key_id, Role(found.role), found.repositories, found.created_ms)
+        return Principal(key_id, Role(found.role), found.repositories, found.created_ms), found
 
     def _by_token(self, token: str) -> Principal:
         try:
@@ -117,7 +117,7 @@ class Authenticator:
                 issuer=ISSUER,
                 options={"require": ["iss", "aud", "sub", "iat", "exp"], "verify_exp": False, "verify_iat": False},
             )
-            subject, expires = str(claims["sub"]), int(claims["exp"])
+            subject, expires, making = str(claims["sub"]), int(claims["exp"]), str(claims["key"])
         except Unauthenticated:
             raise
         except Exception as error:
@@ -126,7 +126,7 @@ class Authenticator:
         if expires * 1000 <= self._service.lake.clock.now_ms():
             raise Unauthenticated("the bearer token has expired; log in again")
         found = access.find(self._service.lake.kv, subject)
-        if found is None:
+        if found is None or not hmac.compare_digest(_making(found).encode(), making.encode(errors="surrogatepass")):
             raise Unauthenticated("the access key of this token was revoked; ask an operator for another")
         return Principal(subject, Role(found.role), found.repositories, found.created_ms)
 
@@ -154,6 +154,11 @@ Operator = Annotated[Principal, needs(Role.OPERATOR)]
 def authenticator_of(request: Request) -> Authenticator:
     found: Authenticator = request.app.state.authenticator
     return found
+
+
+def _making(record: AccessKeyRecord) -> str:
+    """Tells apart two keys made under one id, and says nothing of either's secret."""
+    return hmac.digest(record.salt, b"the making of this key", "sha256").hex()[:32]
 
 
 _NOBODY: Final = AccessKeyRecord(secrets.token_bytes(16), secrets.token_bytes(32), 0, 0)

@@ -110,16 +110,12 @@ def install(app: FastAPI) -> None:
 
     async def http(_request: Request, error: Any) -> Response:
         detail = str(error.detail) if error.status_code != 404 else "the service has no such route; /docs lists those it has"
-        return answer(Error(message=detail, code=f"http_{error.status_code}"), error.status_code, headers=error.headers)
-
-    async def unexpected(_request: Request, error: Exception) -> Response:
-        _log.error("request_crashed", exc_info=error)
-        return answer(Error(message="the service failed; its log says why, under the request's id", code="internal"), 500)
+        code = next((kind.code for kind, status in _OWN if status == error.status_code), f"http_{error.status_code}")
+        return answer(Error(message=detail, code=code), error.status_code, headers=error.headers)
 
     app.add_exception_handler(RefstoreError, ours)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unexpected)
 
 
 def _headers(error: RefstoreError, status: int) -> Mapping[str, str] | None:

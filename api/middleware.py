@@ -1,10 +1,12 @@
-"""Around every request: an id, one line in the log, the metrics, a bound on its body. Plain ASGI, so that it costs little.
+"""Around every request: an id, one line in the log, the metrics, bounds on its body. Plain ASGI, so that it costs little.
 
-The log has the route's template, not the path: signed URLs carry a token there. Neither headers nor bodies are logged.
+The log has the route's template, not the path: signed URLs carry a token there. Neither headers nor bodies are logged. What nobody
+foresaw is logged here, under the request's id, and answered with 500.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
@@ -12,25 +14,35 @@ from typing import Any, Final
 
 import structlog
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.answers import answer
 from api.errors import TooLarge
 from api.metrics import Metrics
 from api.models import Error
+from refstore import ids
+from refstore.errors import InvalidName
 
 HEADER: Final = b"x-request-id"
 _GIVEN: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+_UPLOAD: Final = re.compile(r"/api/v1/repositories/[^/]+/branches/[^/]+/objects")
+_SIGNED: Final = "/api/v1/signed/"
+_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+CRASHED: Final = "the service failed; its log says why, under the request's id"
+CLIENT_WENT_AWAY: Final = 499
+"""In the log and the metrics only: there is nobody left to tell."""
 _QUIET: Final = frozenset({"/api/v1/healthcheck", "/healthcheck", "/readiness", "/metrics"})
 
 _log = structlog.stdlib.get_logger(__name__)
 
 
 class Around:
-    def __init__(self, app: ASGIApp, metrics: Metrics, body_bytes_max: int, *, log_requests: bool = True) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, body_bytes_max: int, body_idle_seconds: float, *, log_requests: bool = True) -> None:
         self._app = app
         self._metrics = metrics
         self._body_bytes_max = body_bytes_max
+        self._body_idle_seconds = body_idle_seconds
         self._log_requests = log_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,26 +52,34 @@ class Around:
         began = time.perf_counter()
         request_id = _id_of(scope)
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        status = 500
+        status = 0
         size_bytes = 0
 
         async def sending(message: Message) -> None:
             nonlocal status, size_bytes
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode())]
+                own = [(HEADER, request_id.encode())]
+                given = message.get("headers", ())
+                message["headers"] = [*given, *own] if _NOSNIFF in given else [*given, _NOSNIFF, *own]
             else:
                 size_bytes += len(message.get("body", b""))
             await send(message)
 
         try:
-            await self._app(scope, _bounded(scope, receive, self._body_bytes_max), sending)
+            await self._app(scope, _bounded(scope, receive, self._body_bytes_max, self._body_idle_seconds), sending)
         except TooLarge as error:
             await answer(Error(message=str(error), code=error.code), 413)(scope, receive, sending)
+        except ClientDisconnect:
+            status = CLIENT_WENT_AWAY
+        except Exception as error:  # noqa: BLE001  # the last one who could answer
+            _log.exception("request_crashed", exc_info=error)
+            if not status:  # else the answer is cut off, which the client sees: it is shorter than it said
+                await answer(Error(message=CRASHED, code="internal"), 500)(scope, receive, sending)
         finally:
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "") or "(none)"
-            self._metrics.answered(scope["method"], route, status, seconds)
+            self._metrics.answered(scope["method"], route, status or 500, seconds)
             if self._log_requests and route not in _QUIET:
                 state: dict[str, Any] = scope.get("state") or {}
                 parameters: dict[str, Any] = scope.get("path_params") or {}
@@ -67,11 +87,11 @@ class Around:
                     "request",
                     method=scope["method"],
                     route=route,
-                    status=status,
+                    status=status or 500,
                     ms=round(seconds * 1000, 2),
                     bytes=size_bytes,
                     key=state.get("key_id"),
-                    repository=parameters.get("repository"),
+                    repository=_name(parameters.get("repository")),
                 )
             structlog.contextvars.unbind_contextvars("request_id")
 
@@ -84,22 +104,39 @@ def _id_of(scope: Scope) -> str:
     return secrets.token_hex(8)
 
 
-def _bounded(scope: Scope, receive: Receive, bytes_max: int) -> Receive:
-    """Bounds every body but an object's, which `bodies.py` bounds."""
-    if scope["method"] in ("GET", "HEAD", "DELETE", "OPTIONS") or _is_upload(scope):
+def _name(text: str | None) -> str | None:
+    """A repository's name for the log; what is none may hold anything, line breaks too."""
+    try:
+        return ids.repository_name(text) if text is not None else None
+    except InvalidName:
+        return None
+
+
+def _bounded(scope: Scope, receive: Receive, bytes_max: int, idle_seconds: float) -> Receive:
+    """Bounds every body but an object's, which `bodies.py` bounds. (Nobody reads the body of a GET or HEAD.)"""
+    if scope["method"] in ("GET", "HEAD", "OPTIONS") or _is_upload(scope):
         return receive
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > bytes_max:
             raise _too_large(bytes_max)
     size_bytes = 0
+    whole = False
 
     async def bounded() -> Message:
-        nonlocal size_bytes
-        message = await receive()
+        nonlocal size_bytes, whole
+        if whole:
+            return await receive()  # waits for the client to go away, however long
+        # HTTPException: FastAPI takes any other error for a body that cannot be parsed
+        try:
+            async with asyncio.timeout(idle_seconds):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"the request's body sent nothing for {idle_seconds:g} s; send it again, faster") from None
         if message["type"] == "http.request":
+            whole = not message.get("more_body", False)
             size_bytes += len(message.get("body", b""))
             if size_bytes > bytes_max:
-                raise HTTPException(413, str(_too_large(bytes_max)))  # FastAPI takes any other error for a body that cannot be parsed
+                raise HTTPException(413, str(_too_large(bytes_max)))
         return message
 
     return bounded
@@ -107,7 +144,9 @@ def _bounded(scope: Scope, receive: Receive, bytes_max: int) -> Receive:
 
 def _is_upload(scope: Scope) -> bool:
     path: str = scope["path"]
-    return (scope["method"] == "POST" and path.endswith("/objects")) or (scope["method"] == "PUT" and path.startswith("/api/v1/signed/"))
+    if scope["method"] == "POST":
+        return _UPLOAD.fullmatch(path) is not None
+    return scope["method"] == "PUT" and path.startswith(_SIGNED)
 
 
 def _too_large(bytes_max: int) -> TooLarge:

@@ -11,10 +11,12 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from api.routes import SAID
 from refstore import __version__
 
 OPEN: Final = frozenset({"healthCheck", "getSetupState", "login", "getSigned", "putSigned", "liveness", "readiness"})
 """What answers without an access key; signed URLs carry their own proof."""
+_ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 SCHEMES: Final[dict[str, Any]] = {
     "basic_auth": {"type": "http", "scheme": "basic", "description": "An access key: id and secret."},
     "jwt_token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "The token that login answers."},
@@ -36,7 +38,11 @@ def _document(app: FastAPI) -> dict[str, Any]:
     found = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
     for operations in found["paths"].values():
         for operation in operations.values():
-            operation.get("responses", {}).pop("422", None)
+            answers = operation.setdefault("responses", {})
+            answers.pop("422", None)
+            if "requestBody" in operation:
+                for status in (408, 413):
+                    answers.setdefault(str(status), {"description": SAID[status], "content": _ERROR})
             if operation.get("operationId") not in OPEN:
                 operation["security"] = [{"basic_auth": []}, {"jwt_token": []}]
     components = found.setdefault("components", {})

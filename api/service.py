@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Annotated, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from fastapi import Depends, Request
@@ -17,7 +18,7 @@ from fastapi import Depends, Request
 from api.errors import NotSupported
 from refstore import ids
 from refstore.context import Context
-from refstore.errors import ObjectNotFound, RefstoreError
+from refstore.errors import AlreadyLinked, Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
 from refstore.flows.uploading import Link, Upload
 from refstore.flows.viewing import AddressView
 from refstore.lake import Lake
@@ -81,7 +82,9 @@ class Service:
         self._bodies = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-body")
         """Apart: an upload holds its thread for as long as its client takes."""
         self._stats: Together[Place, str, Found | None] = Together(self.run, self._stat_many)
-        self._links: Together[Place, Link, Entry] = Together(self.run, self._link_many, key=lambda item: item.path)
+        self._links: Together[Place, Link, Entry] = Together(
+            self.run, self._link_many, key=lambda item: item.path, again=(Invalid, NotFound)
+        )
         self._uploads: Together[Place, Upload, Entry] = Together(self.run, self._upload_many, key=lambda item: item.path)
 
     @property
@@ -112,7 +115,10 @@ class Service:
 
     async def link(self, repository: str, branch: str, item: Link) -> Entry:
         if item.if_absent:  # alone: made again it would find what it made itself
-            return (await self.run(lambda: self._link_many(Place(repository, branch), [item])))[0]
+            (entry,) = await self.run(lambda: self._link_many(Place(repository, branch), [item]))
+            if isinstance(entry, AlreadyLinked):
+                raise entry
+            return entry
         return await self._links.ask(Place(repository, branch), item)
 
     async def upload(self, repository: str, branch: str, item: Upload) -> Entry:
@@ -120,6 +126,11 @@ class Service:
         if item.if_absent:  # likewise
             return (await self.run(lambda: self._upload_many(Place(repository, branch), [item])))[0]
         return await self._uploads.ask(Place(repository, branch), item)
+
+    def later(self, work: Callable[[], object]) -> None:
+        """Do it in a thread, and do not wait for it."""
+        with suppress(RuntimeError):  # the service is closing, and what is open closes with it
+            self._pool.submit(work)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -130,8 +141,8 @@ class Service:
         found = repo.stat_many(place.ref, list(dict.fromkeys(paths)))
         return [Found(repo.context, entry) if (entry := found.get(path)) is not None else None for path in paths]
 
-    def _link_many(self, place: Place, items: Sequence[Link]) -> Sequence[Entry]:
-        return list(self.lake.repository(place.repository).link_many(place.ref, items))
+    def _link_many(self, place: Place, items: Sequence[Link]) -> Sequence[Entry | AlreadyLinked]:
+        return self.lake.repository(place.repository).link_each(place.ref, items)
 
     def _upload_many(self, place: Place, items: Sequence[Upload]) -> Sequence[Entry]:
         return list(self.lake.repository(place.repository).upload_many(place.ref, items))
@@ -141,21 +152,23 @@ class Together(Generic[K, A, R]):
     """Calls for one key that are asked for while others are under way are made as one.
 
     Nobody waits for company: the first call is made at once, and what comes meanwhile goes with the next, which is made when the
-    first has ended or has had its PATIENCE_SECONDS. A bulk call that fails is made again one by one, so that each caller hears of
-    its own mistake only. (Each bulk call is safe to make again, as all of the SDK's are.)
+    first has ended or has had its PATIENCE_SECONDS. A bulk call that fails by what one caller asked is made again one by one, so
+    that each hears of its own mistake only; where a store fails, it fails for all of them. A result that is an error is its caller's.
     """
 
     def __init__(
         self,
-        run: Callable[[Callable[[], Sequence[R]]], Awaitable[Sequence[R]]],
-        call: Callable[[K, Sequence[A]], Sequence[R]],
+        run: Callable[[Callable[[], Sequence[R | RefstoreError]]], Awaitable[Sequence[R | RefstoreError]]],
+        call: Callable[[K, Sequence[A]], Sequence[R | RefstoreError]],
         *,
         key: Callable[[A], Hashable] | None = None,
+        again: tuple[type[RefstoreError], ...] = (Invalid, NotFound, Gone, Conflict),
     ) -> None:
-        """`key`: what may stand in one call only once."""
+        """`key`: what may stand in one call only once. `again`: the errors after which the call may be made again, one by one."""
         self._run = run
         self._call = call
         self._key = key
+        self._again = again
         self._waiting: dict[K, list[tuple[A, asyncio.Future[R]]]] = {}
         self._under_way: dict[K, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -203,7 +216,7 @@ class Together(Generic[K, A, R]):
         try:
             try:
                 results = await self._run(lambda: self._call(place, [item for item, _ in batch]))
-            except RefstoreError as error:
+            except self._again as error:
                 if len(batch) == 1:
                     _fail(batch[0][1], error)
                 else:
@@ -214,13 +227,12 @@ class Together(Generic[K, A, R]):
                     _fail(future, error)
             else:
                 for (_, future), result in zip(batch, results, strict=True):
-                    if not future.done():
-                        future.set_result(result)
+                    _settle(future, result)
         finally:
             self._under_way[place] -= 1
             if self._waiting.get(place):
                 self._start(place)
-            elif not self._under_way[place]:
+            if not self._under_way[place]:
                 del self._under_way[place]
 
     async def _make_alone(self, place: K, one: tuple[A, asyncio.Future[R]]) -> None:
@@ -230,8 +242,14 @@ class Together(Generic[K, A, R]):
         except BaseException as error:  # noqa: BLE001  # likewise
             _fail(future, error)
         else:
-            if not future.done():
-                future.set_result(result)
+            _settle(future, result)
+
+
+def _settle(future: asyncio.Future[R], result: R | RefstoreError) -> None:
+    if isinstance(result, RefstoreError):
+        _fail(future, result)
+    elif not future.done():
+        future.set_result(result)
 
 
 def _fail(future: asyncio.Future[R], error: BaseException) -> None:

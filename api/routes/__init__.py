@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from api.models import Error
 
-_SAID: Final = {
+SAID: Final = {
     400: "The request is not valid, or there is nothing to do.",
     401: "No credentials, or not good ones.",
     403: "The access key may not do this.",
@@ -25,4 +25,4 @@ _SAID: Final = {
 
 def failures(*more: int) -> dict[int | str, dict[str, Any]]:
     """The error answers of a route: those that every route has, and more."""
-    return {status: {"model": Error, "description": _SAID[status]} for status in sorted({400, 401, 403, 404, 500, 503, *more})}
+    return {status: {"model": Error, "description": SAID[status]} for status in sorted({400, 401, 403, 404, 500, 503, *more})}

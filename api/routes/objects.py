@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -29,13 +32,16 @@ from api.service import Service, ServiceOf
 from api.stats import common_prefix, stats
 from refstore import ids
 from refstore.context import Context
-from refstore.errors import AlreadyExists, RefstoreError
+from refstore.errors import AlreadyExists, Contention, ObjectNotFound, RefstoreError
 from refstore.flows.uploading import Stage, Upload
 from refstore.ids import is_own
 from refstore.records import Entry
 from refstore.repository import Repository
 
 router = APIRouter(prefix="/repositories/{repository}", tags=["objects"])
+
+ATTEMPTS: Final = 16
+"""How often an object is looked up again because it was replaced, and its data gone, before it was opened."""
 
 BINARY = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 BODY = {
@@ -155,16 +161,20 @@ async def get_object(
     if_none_match: Annotated[str | None, Header(alias="If-None-Match", description="Answer 304 if it is still this.")] = None,
 ) -> Response:
     del who
-    context, entry = await service.stat(repository, ref, path)
-    if headers.matches(if_none_match, entry):
-        return nothing(304, headers={"ETag": headers.etag_of(entry)})
-    if presign and is_own(entry.address):
-        url = await service.run(lambda: _signed_get(service, request, context, entry))
-        return RedirectResponse(url.url, 302)
-    part = headers.range_of(range_, entry.size_bytes)
-    start, end = part or (0, entry.size_bytes)
-    chunks = await service.repository(repository, lambda repo: repo.get(ref, path, start=start, end=end))
-    return streamed(service, chunks, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None)
+    for _ in range(ATTEMPTS):
+        context, entry = await service.stat(repository, ref, path)
+        if headers.matches(if_none_match, entry):
+            return nothing(304, headers={"ETag": headers.etag_of(entry)})
+        if presign and is_own(entry.address):
+            url = await service.run(partial(_signed_get, service, request, context, entry))
+            return RedirectResponse(url.url, 302)
+        part = headers.range_of(range_, entry.size_bytes)
+        start, end = part or (0, entry.size_bytes)
+        chunks = await service.run(partial(_opened, context, entry, start, end))
+        if chunks is not None:
+            return streamed(service, chunks, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None)
+        await service.repository(repository, lambda repo: _Reading(repo.get(ref, path)).close())  # raises what became of it, or it changed
+    raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
 
 
 @router.head(
@@ -315,16 +325,42 @@ def streamed(
     if partial:
         fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
 
+    reading = _Reading(chunks)
+
     async def send() -> AsyncIterator[bytes]:
         try:
-            while chunk := await service.run(lambda: next(chunks, b"")):
+            while chunk := await service.run(reading.chunk):
                 yield chunk
         finally:
-            close = getattr(chunks, "close", None)
-            if close is not None:
-                close()
+            service.later(reading.close)
 
     return StreamingResponse(send(), 206 if partial else 200, headers=fields)
+
+
+class _Reading:
+    """Chunks read in threads. A client that goes away leaves one at it: the file is closed behind that read, not under it."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._lock = threading.Lock()
+
+    def chunk(self) -> bytes:
+        with self._lock:
+            return next(self._chunks, b"")
+
+    def close(self) -> None:
+        close = getattr(self._chunks, "close", None)
+        if close is not None:
+            with self._lock:
+                close()
+
+
+def _opened(context: Context, entry: Entry, start: int, end: int) -> Iterator[bytes] | None:
+    """The bytes of this very entry: read by its path they could be another's, under this one's headers. None: they are not there."""
+    if is_own(entry.address):
+        with suppress(ObjectNotFound):
+            return context.objects.get(entry.address, start=start, end=end)
+    return None
 
 
 def _only_if_absent(if_none_match: str | None, if_match: str | None) -> bool:

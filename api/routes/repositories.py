@@ -105,10 +105,14 @@ def _visible(
 def _namespace(lake: Lake, asked: str) -> str | None:
     """The URL of a new repository's namespace; None: one below the lake's own objects. Raises InvalidName.
 
-    On the service's own disk nothing outside the lake's objects may be named; in a bucket the credentials decide.
+    On the service's own disk nothing outside the lake's objects may be named; in a bucket the credentials decide. How the store is
+    reached is the lake's to say: an endpoint of the caller's would be sent requests that carry the service's signature.
     """
     bare = asked.rstrip("/")
-    own = lake.objects_url.partition("?")[0].rstrip("/")
+    own, options, query = lake.objects_url.partition("?")
+    own = own.rstrip("/")
+    if "?" in bare or "#" in bare:
+        raise InvalidName(f"{asked.partition('?')[0][:80]!r} must not have options behind it; the service's own are used")
     if bare in ("", own):
         return None
     if asked.startswith(LOCAL):
@@ -118,7 +122,7 @@ def _namespace(lake: Lake, asked: str) -> str | None:
         raise InvalidName(f"{asked[:80]!r} is outside of what this service stores; leave storage_namespace empty, or name one below {own}")
     if any(segment in (".", "..") for segment in bare.partition("://")[2].split("/")):
         raise InvalidName(f"{asked[:80]!r} has '.' or '..' in it; name the folder itself")
-    return bare
+    return f"{bare}{options}{query}"
 
 
 def _model(name: str, record: RepositoryRecord) -> Repository:

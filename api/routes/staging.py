@@ -20,10 +20,13 @@ from api.params import ObjectPath, Presign
 from api.routes import failures
 from api.routes.objects import BINARY, IfMatch, streamed
 from api.service import ServiceOf
-from api.stats import physical, stats, token_of, with_token
-from refstore.errors import AlreadyExists
+from api.stats import physical, relative, stats, token_of, with_token
+from refstore.context import Context
+from refstore.errors import AlreadyExists, AlreadyLinked
 from refstore.flows.uploading import Link
 from refstore.objects.base import ObjectInfo, ObjectStore, Stored
+from refstore.records import Issued
+from refstore.references import References
 from refstore.repository import Repository
 
 router = APIRouter(tags=["staging"])
@@ -73,10 +76,11 @@ async def link_physical_address(
     if if_match is not None or if_none_match not in (None, "*"):
         raise NotSupported("of the conditions only If-None-Match: * is supported here; leave the others out")
     context = (await service.repository(repository, lambda repo: repo)).context
-    token = body.staging.token or token_of(context, body.staging.physical_address or "")
+    address = body.staging.physical_address or ""
     item = Link(
         path=path,
-        token=token,
+        token=body.staging.token or token_of(context, address),
+        address=relative(context, address) if address else "",
         size_bytes=body.size_bytes,
         checksum=body.checksum.strip('"'),
         metadata=body.user_metadata or {},
@@ -119,7 +123,16 @@ async def get_signed(
 )
 async def put_signed(request: Request, service: ServiceOf, token: str) -> Response:
     """Write an issued address by a signed URL, once: what is there is not replaced."""
-    grant, context = await service.run(lambda: signed.verify(service, token, "put"))
+
+    def check() -> tuple[signed.Grant, Context]:
+        grant, context = signed.verify(service, token, "put")
+        (record,) = References(context.kv, context.repo, context.clock).get_many([grant.address])
+        if not isinstance(record, Issued):
+            # taken away it could come back as an object that nobody names and the reaper does not know
+            raise AlreadyLinked("this physical address was linked before, or has expired; get a new one")
+        return grant, context
+
+    grant, context = await service.run(check)
     received = await bodies.receive(request, bodies.Limits(service.settings.upload_bytes_max, service.settings.upload_idle_seconds))
 
     def store() -> Stored:
