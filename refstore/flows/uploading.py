@@ -24,6 +24,7 @@ from refstore.errors import (
     Contention,
     InvalidName,
     InvalidPath,
+    InvalidToken,
     KVUnavailable,
     ObjectNotFound,
     OutcomeUnknown,
@@ -93,6 +94,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     token: str
+    address: str = ""
+    """The physical address that the caller means; refused if the token is another's. '': whatever the token says."""
     size_bytes: int | None = None
     """What the writer believes it wrote; refused if the store says otherwise. None: whatever the store says."""
     checksum: str = ""
@@ -179,7 +182,17 @@ def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[Is
 
 
 def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry]:
-    """Put issued addresses, now written to, on the branch. Raises InvalidToken, AlreadyLinked, ObjectNotFound.
+    """`link_each`, where one that was linked before fails the call: behind the others, which are linked. Raises AlreadyLinked."""
+    entries: list[Entry] = []
+    for linked in link_each(ctx, branch, items):
+        if isinstance(linked, AlreadyLinked):
+            raise linked
+        entries.append(linked)
+    return entries
+
+
+def link_each(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry | AlreadyLinked]:
+    """Put issued addresses, now written to, on the branch; what became of each. Raises InvalidToken, ObjectNotFound.
 
     Everything is checked before anything is linked; a token that is refused leaves its address to expire.
     """
@@ -194,6 +207,8 @@ def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
     token = record.token
     placements: list[Placement] = []
     for item, path, claim in zip(items, paths, claims, strict=True):
+        if item.address and item.address != claim.address:
+            raise InvalidToken("the token was issued for another physical address; link the one that it came with")
         _check_metadata(item.metadata)
         info = _head_issued(ctx, claim.address)
         if item.size_bytes is not None and item.size_bytes != info.size_bytes:
@@ -208,10 +223,13 @@ def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
             place(ctx, branch, token, linked, on_empty=True)
         except Moved as moved:
             explain_moved(ctx, branch, moved)
-    if len(linked) < len(placements):
-        refused = next(path for path in paths if path not in {item.path for item in linked})
-        raise AlreadyLinked(f"{refused!r}: this physical address was linked before, or is expired; get a new one and upload again")
-    return [item.entry for item in placements if item.entry is not None]
+    done = {item.path: item.entry for item in linked}
+    return [
+        entry
+        if (entry := done.get(path)) is not None
+        else AlreadyLinked(f"{path!r}: this physical address was linked before, or is expired; get a new one and upload again")
+        for path in paths
+    ]
 
 
 def _left_unfinished(ctx: Context, branch: BranchName, record: Branch, refused: Sequence[Placement]) -> list[Placement]:
