@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -165,6 +166,23 @@ def _reaping(settings: Settings) -> Generator[None, None, None]:
         thread.join()
 
 
+def _worker(settings: Settings, listening: socket.socket) -> None:
+    """One process of several. It ends with the one that started it, however that ended: nobody else would replace it or stop it."""
+    from api import serving
+    from refstore import logs
+
+    logs.configure(settings.log, sys.stderr)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
+    serving.answer(settings, listening, _Operations())
+
+
 def _many(settings: Settings, listening: socket.socket, started: Any) -> None:
     """Several processes over one socket; one that dies is replaced, and all end when this one is asked to."""
     from api import serving
@@ -178,7 +196,7 @@ def _many(settings: Settings, listening: socket.socket, started: Any) -> None:
     asked = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def start() -> Any:
-        process = context.Process(target=serving.answer, args=(settings, listening, _Operations()), name="refstore-api")
+        process = context.Process(target=_worker, args=(settings, listening), name="refstore-api")
         process.start()
         return process
 

@@ -7,12 +7,14 @@ when its token is processed, and the blob, if any, with it.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 
@@ -302,12 +304,38 @@ def put_all(ctx: Context, bodies: Sequence[tuple[Address, Body]]) -> list[Stored
 def outside_address(ctx: Context, url: str) -> Address:
     """The address of data that is staged from outside. Raises InvalidName for anything that could be ours to delete."""
     scheme, separator, rest = url.partition("://")
-    own = ctx.objects.url.partition("?")[0].rstrip("/") + "/"
-    if not separator or not scheme.isalnum() or not rest or "\0" in url or len(url.encode(errors="replace")) > 2048:
+    if not separator or not scheme.isalnum() or not rest or not url.isprintable() or len(url.encode(errors="replace")) > 2048:
         raise InvalidName(f"{url[:80]!r} is not the URL of an object; give its full address, such as s3://bucket/key")
-    if url.startswith(own) or any(segment in (".", "..") for segment in rest.split("/")):
+    if any(_lies_in(ctx.objects.url, spelling) for spelling in (url, unquote(url), unquote(unquote(url)))):
         raise InvalidName(f"{url[:80]!r} is inside the repository's namespace; only data outside it can be staged: upload or link instead")
     return Address(url)
+
+
+_SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "local": "file", "mem": "memory"}
+
+
+def _lies_in(namespace: str, url: str) -> bool:
+    """Whether the URL, by some reading of it, is in the namespace: the store may read more generously than we do, so in doubt it is."""
+    own_scheme, own = _segments(namespace)
+    scheme, segments = _segments(url)
+    if any(segment in (".", "..") for segment in segments):
+        return True
+    if scheme != own_scheme:
+        return False
+    # lakeFS's local://NAME and mem://NAME begin below the lake's own folder, whose name is not known here
+    below = own[-1:] if url.lower().startswith(("local:", "mem:")) else own
+    return segments[: len(below)] == below
+
+
+def _segments(url: str) -> tuple[str, list[str]]:
+    scheme, _, rest = url.partition("://")
+    scheme = _SAME_STORE.get(scheme.lower(), scheme.lower())
+    segments = [segment for segment in re.split(r"[/\\]", re.split(r"[?#]", rest)[0]) if segment]
+    if segments and (scheme != "file" or segments[0].lower() == "localhost"):
+        segments[0] = segments[0].lower()
+    if scheme == "file" and segments and segments[0] == "localhost" and not rest.startswith("/"):
+        del segments[0]
+    return scheme, segments
 
 
 def in_batches(items: Iterator[Upload], size: int, write: Callable[[list[Upload]], list[Entry]]) -> Iterator[Entry]:
