@@ -9,7 +9,9 @@ import pytest
 
 from refstore.cli import retention as module
 from tests.commands import Command
+from tests.integration.test_documentation import lines, parse, words
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "retention.md"
 PLAIN = '{"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": 28}]}'
 HELD = (
     '{"default_retention_days": 7, "legal_holds": [{"prefix": "contracts/"}], "branches": [{"branch_id": "rel/*", "retention_days": 90}]}'
@@ -176,3 +178,10 @@ class TestDelete:
         assert sales.json("retention", "delete", "sales", "--dry-run")["deleted"] is False
         assert sales.json("retention", "delete", "sales", "--yes")["deleted"] is True
         assert sales("retention", "delete", "sales", "--yes").code == 3
+
+
+def test_every_command_line_of_the_page_exists() -> None:
+    found = lines(PAGE.read_text())
+    assert len(found) == 7
+    for line in found:
+        parse(words(line))
