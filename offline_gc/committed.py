@@ -23,7 +23,7 @@ from offline_gc.packets import SCHEMA, Gathering, Packet, Side, received, sent
 from offline_gc.places import Work, store_at
 from refstore.clock import SystemClock
 from refstore.commits import columns, listings, names, ranges
-from refstore.commits.store import TreeStore
+from refstore.commits.store import Caches, TreeStore
 from refstore.commits.workers import Workers
 from refstore.ids import Address, CommitId, RandomIds, is_own, made_ms
 from refstore.objects.local import LocalObjects
@@ -256,7 +256,7 @@ def _added(store: TreeStore, listing: str) -> Any:
 
 
 def _trees(work: Work) -> TreeStore:
-    return TreeStore(store_at(work.url), RandomIds(), SystemClock(), ranges_cache_bytes=0, metaranges_cache_bytes=0)
+    return TreeStore(store_at(work.url), RandomIds(), SystemClock(), Caches(0, 0))
 
 
 def _threads(work: Work) -> int:

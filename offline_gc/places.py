@@ -29,9 +29,11 @@ from refstore.objects.base import ObjectStore
 
 ROOT: Final = "_refstore/gc/"
 PRIVATE: Final = "_refstore/"
+TAG: Final = "refstore-expire-now"
+"""The object tag that a bucket's lifecycle rule deletes by, where the sweep's mode is `tag`."""
 DATA: Final = "data/"
 
-__all__ = ["DATA", "OWN_ADDRESS_PATTERN", "PRIVATE", "ROOT", "Kind", "Work", "kind_of", "read_json", "store_at", "write_json"]
+__all__ = ["DATA", "OWN_ADDRESS_PATTERN", "PRIVATE", "ROOT", "TAG", "Kind", "Work", "kind_of", "read_json", "store_at", "write_json"]
 
 
 class Kind(IntEnum):

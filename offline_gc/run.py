@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from offline_gc import breaker, committed, kept, listing, marking, sweeping
+from offline_gc import breaker, committed, kept, listing, marking, report, sweeping
 from offline_gc.addresses import Cuts
 from offline_gc.committed import Filter, Wanted
 from offline_gc.deciding import Decision, age_seconds, check_clock, decide, filters, store_now_ms
@@ -76,6 +76,8 @@ class Options:
     limits: breaker.Limits = field(default_factory=breaker.Limits)
     foreign: bool = False
     """Whether what lies in `data/` and was not written by refstore goes, too."""
+    full: bool = False
+    """Whether everything is read anew, and nothing that an earlier run noted down."""
     take_over: bool = False
     """Whether a run that is on, or died a moment ago, is taken over without waiting for it to be stale."""
     rules: Rules | None = None
@@ -410,6 +412,11 @@ class Ran:
     """Marks that stand and are not due, or need an operator."""
 
     @property
+    def latest(self) -> Summary:
+        """What was marked, with its sweep where that was at once."""
+        return next((each for each in self.swept if each.mark_id == self.marked.mark_id), self.marked)
+
+    @property
     def failed(self) -> int:
         return sum(summary.swept.failed for summary in self.swept if summary.swept is not None)
 
@@ -420,6 +427,7 @@ def run(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silent
     marked = mark(ctx, spark, options, tell)
     swept += _sweep_due(ctx, spark, tell)
     forget_old(ctx)
+    _draw(ctx, [marked, *swept])
     waiting = [each for each in Marks(ctx).runs() if each.state in (State.MARKED, State.ASKING, State.SWEEPING)]
     return Ran(marked, swept, waiting)
 
@@ -429,6 +437,15 @@ def _sweep_due(ctx: Context, spark: SparkSession, tell: Tell) -> Iterator[Summar
         due = each.state is State.MARKED and each.record.deletes_at_ms <= ctx.clock.now_ms()
         if due or each.state is State.SWEEPING:
             yield sweep(ctx, spark, each.mark_id, tell)
+
+
+def _draw(ctx: Context, done: Iterable[Summary]) -> None:
+    """The pages of what this run did, written behind the deeds: that one cannot be written takes nothing back."""
+    every = list(report.summaries(ctx.objects, Marks(ctx)))
+    wanted = {summary.mark_id for summary in done}
+    for number, summary in enumerate(every):
+        if summary.mark_id in wanted:
+            report.write_page(ctx.objects, summary, every[:number])
 
 
 def forget_old(ctx: Context) -> None:

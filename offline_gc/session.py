@@ -33,6 +33,7 @@ _JAVA_ASK_SECONDS: Final = 60.0
 _VERSION: Final = re.compile(r'version "(\d+)')
 _RAISED: Final = re.compile(r"^(?:refstore\.errors\.)(\w+): (.*)$", re.MULTILINE)
 """As the last line of a worker's traceback says it."""
+_PYTHON_ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit): ")
 
 _DEFAULTS: Final = {
     "spark.app.name": "refstore-gc",
@@ -136,7 +137,10 @@ def translated(doing: str) -> Generator[None, None, None]:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:400]
+    """What matters of it: of a task's Python error its own last line, not the traceback above it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if _PYTHON_ERROR.match(line)] if any("Traceback" in line for line in lines) else []
+    return (raised[-1] if raised else lines[0] if lines else type(error).__name__)[:400]
 
 
 # ---- Java

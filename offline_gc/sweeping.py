@@ -16,7 +16,7 @@ import numpy as np
 from offline_gc.addresses import Keys, among, keys_of
 from offline_gc.arrow import pa, pc
 from offline_gc.packets import Side, received
-from offline_gc.places import Work, read_table, store_at, write_table
+from offline_gc.places import TAG, Work, read_table, store_at, write_table
 from refstore.errors import ObjectNotFound
 from refstore.objects.base import ObjectStore
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Mode = Literal["delete", "tag"]
-
-TAG: Final = "refstore-expire-now"
-"""The tag that a bucket's lifecycle rule deletes by, where the mode is `tag`."""
 
 OUTCOMES: Final = "unit string, outcome string, reason string, why string, objects long, bytes long"
 _ARROW: Final = pa.schema(

@@ -58,6 +58,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "address": Command("refstore.cli.address", "Show who names a physical address, and its state."),
     "retention": Command("refstore.cli.retention", "Set and explain how long what was committed stays."),
     "reaper": Command("refstore.cli.reaper", "Delete what nobody names any more; status and resume below it."),
+    "gc": Command("refstore.cli.gc", "Delete committed data that has expired, and orphans: mark, sweep, run, report."),
+    "expire": Command("refstore.cli.gc", "The nightly job: short for gc run."),
     "why": Command("refstore.cli.reaper", "Say what became of a physical address, and why."),
     "serve": Command("refstore.cli.serve", "Serve the HTTP API, which lakeFS's clients know, and reap."),
     "keys": Command("refstore.cli.keys", "Create, list and revoke the access keys of the service."),

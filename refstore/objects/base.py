@@ -20,7 +20,7 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from refstore.clock import Clock
 from refstore.errors import Invalid
@@ -110,6 +110,15 @@ class ObjectStore(ABC):
         """Set the tags of objects (replacing what they had). Raises Invalid where the store has no tags."""
         del keys, tags
         raise Invalid(f"{self.url} has no object tags; leave them out, or use an s3:// store")
+
+    def lifecycle_rules(self) -> list[dict[str, Any]]:
+        """The rules by which the store itself deletes, of everybody who uses the bucket. Raises Invalid where it has no such thing."""
+        raise Invalid(f"{self.url} has no lifecycle rules; use an s3:// store")
+
+    def set_lifecycle_rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
+        """Replace all of them. Raises Invalid where the store has no such thing."""
+        del rules
+        raise Invalid(f"{self.url} has no lifecycle rules; use an s3:// store")
 
     def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
         """Remove what puts of killed clients left behind unseen, if it is so old that no put can still be at it. Returns how

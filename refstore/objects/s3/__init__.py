@@ -4,14 +4,14 @@ Options of the URL: `endpoint` (any server; then path-style addresses), `region`
 virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `part_mib` (the unit of multipart uploads, so 10,000
 times it is the largest object). Credentials come from where every AWS tool finds them, never from the URL.
 
-One room per concern: `client.py` (limits, errors), `writing.py`, `reading.py`, `listing.py`, `bulk.py`.
+One room per concern: `client.py` (limits, errors), `writing.py`, `reading.py`, `listing.py`, `bulk.py`, `lifecycle.py`.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from refstore.clock import Clock
 from refstore.errors import Invalid, InvalidPath, InvalidSettings
@@ -19,6 +19,7 @@ from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Store
 from refstore.objects.naming import KEY_BYTES_MAX, object_key, object_keys, object_prefix
 from refstore.objects.s3.bulk import Bulk
 from refstore.objects.s3.client import Bucket, make_client
+from refstore.objects.s3.lifecycle import read_rules, write_rules
 from refstore.objects.s3.listing import list_objects
 from refstore.objects.s3.reading import head, read
 from refstore.objects.s3.writing import Writer, sweep_uploads
@@ -70,6 +71,12 @@ class S3Objects(ObjectStore):
     def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
         object_keys(keys)
         return Tagging(*self._bulk.tag(keys, tags))
+
+    def lifecycle_rules(self) -> list[dict[str, Any]]:
+        return read_rules(self._bucket)
+
+    def set_lifecycle_rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
+        write_rules(self._bucket, rules)
 
     def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
         """Aborts multipart uploads below the prefix: their clients were killed, and their parts cost money unseen."""

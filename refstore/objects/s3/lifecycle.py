@@ -1,0 +1,28 @@
+"""A bucket's lifecycle rules. There is one configuration for everybody who uses the bucket, and no way to change it conditionally."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from botocore.exceptions import ClientError
+
+from refstore.objects.s3.client import FAILURES, Bucket
+
+
+def read_rules(bucket: Bucket) -> list[dict[str, Any]]:
+    try:
+        answer = bucket.client.get_bucket_lifecycle_configuration(Bucket=bucket.name)
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") == "NoSuchLifecycleConfiguration":
+            return []
+        raise bucket.failed(error, "reading the lifecycle rules") from error
+    except FAILURES as error:
+        raise bucket.failed(error, "reading the lifecycle rules") from error
+    return cast("list[dict[str, Any]]", answer.get("Rules", []))
+
+
+def write_rules(bucket: Bucket, rules: Sequence[Mapping[str, Any]]) -> None:
+    configuration = cast("Any", {"Rules": [dict(rule) for rule in rules]})
+    with bucket.translated("setting the lifecycle rules"):
+        bucket.client.put_bucket_lifecycle_configuration(Bucket=bucket.name, LifecycleConfiguration=configuration)
