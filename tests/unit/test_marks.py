@@ -1,0 +1,624 @@
+"""Marks: what they forbid, what takes them back, and what a sweep may rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from refstore import keys
+from refstore.errors import AlreadyExists, Conflict, CorruptObject, CorruptRecord, Gone, InvalidName, KVUnavailable, NotFound
+from refstore.flows.comparing import Lifetime
+from refstore.flows.copying import Copy
+from refstore.ids import CommitId
+from refstore.kv import open_kv
+from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result
+from refstore.kv.retrying import Retrying
+from refstore.lake import Lake
+from refstore.marks import TAKE_OVER_MS, Marks, Named, Run, Source, State, barrier_seconds
+from refstore.records import GcFlag, Mark, decode, encode
+from refstore.repository import Repository
+from refstore.safety import Safety
+from refstore.testing import collecting
+from refstore.testing.clock import FakeClock
+from refstore.testing.faults import Faults, FaultyKV
+
+DAY_MS = 86_400_000
+LATER_MS = 1_900_000_000_000
+QUICK = Safety(operation_deadline_seconds=20, io_timeout_seconds=5, clock_skew_seconds=5, recheck_after_seconds=5, scrub_after_seconds=60)
+"""A run that waits for less than a minute does not beat."""
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Later than any file's time, so that nothing is too young to go."""
+    return FakeClock(LATER_MS)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: FakeClock) -> Iterator[Lake]:
+    with Lake(open_kv("memory:", clock=clock), f"file://{tmp_path}/objects", clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def repo(lake: Lake) -> Repository:
+    return lake.create_repository("marked")
+
+
+@pytest.fixture
+def marks(repo: Repository) -> Marks:
+    return Marks(repo.context)
+
+
+@pytest.fixture
+def old(repo: Repository) -> CommitId:
+    """A commit of `p` and `q`, on which another one without them follows on main."""
+    repo.upload("main", "p", b"1")
+    repo.upload("main", "q", b"2")
+    first = repo.commit("main", "first")
+    repo.delete_many("main", ["p", "q"])
+    repo.upload("main", "r", b"3")
+    repo.commit("main", "second")
+    return first
+
+
+def marked(repo: Repository, *commits: CommitId, grace_ms: int = 7 * DAY_MS) -> Run:
+    return collecting.mark(repo.context, commits, grace_ms=grace_ms)[0]
+
+
+def swept(repo: Repository, *commits: CommitId) -> Run:
+    run, found = collecting.mark(repo.context, commits)
+    collecting.sweep(repo.context, run.mark_id, found.data)
+    return Marks(repo.context).run(run.mark_id)
+
+
+def waited(marks: Marks, *commits: CommitId) -> Run:
+    run = marks.begin("", 0, commits, "m-waited")
+    marks.wait(run)
+    return run
+
+
+def sources(look: Iterator[Named]) -> list[Source]:
+    return [*dict.fromkeys(batch.source for batch in look)]
+
+
+class TestWhatAMarkForbids:
+    @pytest.mark.parametrize(
+        "attempt",
+        [
+            lambda repo, commit: repo.copy(commit, "p", "main", "z"),
+            lambda repo, commit: repo.create_branch("late", commit),
+            lambda repo, commit: repo.create_tag("v1", commit),
+            lambda repo, commit: repo.merge(commit, "other"),
+            lambda repo, commit: repo.cherry_pick("other", commit),
+            lambda repo, commit: repo.revert("main", f"{commit[:12]}~0"),
+        ],
+        ids=["copy", "branch", "tag", "merge", "cherry-pick", "revert to before"],
+    )
+    def test_everything_that_would_name_its_data_again(
+        self, repo: Repository, old: CommitId, attempt: Callable[[Repository, CommitId], object]
+    ) -> None:
+        root = repo.get_commit(f"{old}~1")[0]
+        repo.create_branch("other", root)
+        repo.upload("other", "own", b"4")
+        repo.commit("other", "own")
+        # a revert brings back what the commit before had
+        marked(repo, old, *([root] if "revert" in str(attempt) else []))
+        if attempt.__code__.co_names[0] == "revert":
+            marked(repo, root)
+        with pytest.raises(Gone, match=r"expired .*will be deleted from 2030-03-24T.*until it is swept an operator can unmark it"):
+            attempt(repo, old)
+
+    def test_reading_goes_on(self, repo: Repository, old: CommitId) -> None:
+        marked(repo, old)
+        assert repo.read(old, "p") == b"1"
+
+    def test_heads_of_branches_and_tags_are_not_marked(self, repo: Repository, old: CommitId) -> None:
+        repo.create_tag("v1", old)
+        head = repo.get_branch("main").head
+        run = marked(repo, old, head)
+        assert run.record.counts["heads_left_out"] == 2
+        assert list(repo.marks()) == []
+        repo.copy(old, "p", "main", "z")
+
+    def test_a_part_of_it_only_where_it_has_expired(self, repo: Repository, old: CommitId) -> None:
+        collecting.mark(repo.context, (), grace_ms=DAY_MS, partly=[(old, ("p",))])
+        repo.copy(old, "q", "main", "z")
+        with pytest.raises(Gone, match=r"paths p\*"):
+            repo.copy(old, "p", "main", "y")
+        with pytest.raises(Gone):
+            repo.create_branch("late", old)
+        with pytest.raises(Gone):
+            list(repo.copy_many(old, "main", [Copy("q", "1"), Copy("p", "2")]))
+
+
+class TestTheRun:
+    def test_a_mark_id_is_for_one_run(self, marks: Marks) -> None:
+        marks.finish_marking(waited(marks), {})
+        with pytest.raises(AlreadyExists):
+            marks.begin("", 0, (), "m-waited")
+
+    @pytest.mark.parametrize("mark_id", ["", "m", "M-1", "a/b", "a" * 64])
+    def test_mark_ids_are_names(self, marks: Marks, mark_id: str) -> None:
+        with pytest.raises(InvalidName):
+            marks.begin("", 0, (), mark_id)
+
+    def test_the_barrier_is_as_long_as_an_operation_and_more(self, marks: Marks, repo: Repository, clock: FakeClock) -> None:
+        run = marks.begin("", 0, (), "m-1")
+        assert marks.barrier_over_at(run) - clock.now_ms() >= 1000 * (
+            repo.context.safety.operation_deadline_seconds + repo.context.safety.io_timeout_seconds + repo.context.safety.clock_skew_seconds
+        )
+        marks.wait(run)
+        assert clock.now_ms() >= marks.barrier_over_at(run)
+
+    def test_a_wall_clock_that_is_set_forward_does_not_shorten_the_wait(self, marks: Marks, repo: Repository, clock: FakeClock) -> None:
+        run = marks.begin("", 0, (), "m-1")
+        before = clock.monotonic_seconds()
+        clock.jump(1_000_000)
+        marks.wait(run)
+        assert clock.monotonic_seconds() - before >= barrier_seconds(repo.context.safety)
+
+    def test_no_look_before_the_barrier_is_over(self, marks: Marks) -> None:
+        with pytest.raises(Conflict, match="has to wait"):
+            list(marks.look(marks.begin("", 0, (), "m-1")))
+
+    def test_a_live_run_is_not_disturbed(self, marks: Marks, clock: FakeClock) -> None:
+        marks.begin("", 0, (), "m-1", owner="host:1")
+        clock.advance(TAKE_OVER_MS / 1000 - 1)
+        with pytest.raises(Conflict, match="mark m-1 is being made by host:1"):
+            marks.begin("", 0, (), "m-2")
+
+    def test_a_run_that_waits_beats(self, marks: Marks, clock: FakeClock) -> None:
+        marks.wait(marks.begin("", 0, (), "m-1"))
+        with pytest.raises(Conflict, match="is being made"):
+            marks.begin("", 0, (), "m-2")
+        assert clock.monotonic_seconds() > TAKE_OVER_MS / 1000
+
+    def test_a_dead_run_is_taken_over_and_leaves_nothing(self, repo: Repository, marks: Marks, old: CommitId, clock: FakeClock) -> None:
+        marks.begin("", 0, [old], "m-1")
+        clock.advance(TAKE_OVER_MS / 1000)
+        marks.begin("", 0, (), "m-2")
+        assert list(marks.scan()) == []
+        assert marks.run("m-1").state is State.ABANDONED
+        assert marks.run("m-1").record.ended == "taken over by m-2"
+        repo.copy(old, "p", "main", "z")
+
+    def test_who_was_taken_over_marks_nothing(self, marks: Marks, old: CommitId) -> None:
+        run = waited(marks, old)
+        look = marks.look(run)
+        next(look)
+        marks.begin("", 0, (), "m-2", take_over=True)
+        with pytest.raises(Conflict, match="taken over"):
+            list(look)
+        with pytest.raises(Conflict, match="taken over"):
+            marks.finish_marking(run, {})
+        with pytest.raises(Conflict):
+            marks.beat(run)
+
+    def test_a_run_that_only_took_the_flag_never_begins(self, marks: Marks, repo: Repository) -> None:
+        ctx = repo.context
+        ctx.kv.set(keys.gc_flag(ctx.repo), encode(GcFlag("m-1", 0, 0)))
+        marks.begin("", 0, (), "m-2")
+        assert marks.run("m-1").state is State.ABANDONED
+
+    def test_a_mark_that_a_dead_run_wrote_late_goes_with_the_next_run(self, marks: Marks, repo: Repository, old: CommitId) -> None:
+        ctx = repo.context
+        marks.begin("", 0, [old], "m-1")
+        left = ctx.kv.get(keys.mark(ctx.repo, old))
+        assert left is not ABSENT
+        marks.finish_marking(_taken_over(marks, "m-2"), {})
+        ctx.kv.set(keys.mark(ctx.repo, old), left)
+        marks.begin("", 0, (), "m-3")
+        assert marks.of([old]) == [None]
+
+    def test_abandoning_makes_everything_active_again(self, marks: Marks, old: CommitId) -> None:
+        run = marks.begin("", 0, [old], "m-1")
+        marks.abandon(run, "the listing ended early")
+        assert marks.of([old]) == [None]
+        assert marks.on() is None
+        assert marks.run("m-1").record.ended == "the listing ended early"
+
+    def test_more_commits_than_a_page(self, marks: Marks) -> None:
+        commits = [CommitId(f"{number:064x}") for number in range(2300)]
+        run = marks.begin("", 0, iter(commits), "m-1")
+        assert run.record.counts["commits_marked"] == len(commits)
+        assert list(marks.still_marked("m-1")) == list(marks.marked("m-1")) == commits
+        marks.unmark(commits[5])
+        assert list(marks.still_marked("m-1")) == [*commits[:5], *commits[6:]]
+
+    def test_the_same_commit_twice_is_marked_once(self, marks: Marks, old: CommitId) -> None:
+        assert marks.begin("", 0, [old, old], "m-1").record.counts["commits_marked"] == 1
+
+
+class TestTheLook:
+    def test_reads_in_the_order_of_rule_13(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        run = waited(marks, old)
+        ctx = repo.context
+        ctx.kv.set(keys.gc_pin(ctx.repo, run.mark_id, repo.stat(old, "p").address), b"")
+        repo.upload("main", "staged", b"5")
+        order = [Source.REFERENCE, Source.STAGED, Source.HEAD, Source.COMMIT, Source.HISTORY, Source.PIN]
+        assert sources(marks.look(run)) == order
+
+    def test_names_everything_but_what_only_marked_commits_name(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        gone = {repo.stat(old, path).address for path in ("p", "q")}
+        repo.upload("main", "staged", b"5")
+        reap(repo)
+        run, found = collecting.mark(repo.context, [old])
+        assert set(found.data) == gone
+        assert found.metadata == {}
+        assert run.record.counts["objects"] == 2
+
+    def test_a_commit_that_is_marked_keeps_its_metadata(self, repo: Repository, old: CommitId) -> None:
+        """So that merges find their base and the log can be compared, long after."""
+        reap(repo)
+        swept(repo, old)
+        assert [change.path for change in repo.diff(old, "main")] == ["p", "q", "r"]
+        repo.create_branch("side", "main")
+        repo.upload("side", "s", b"6")
+        repo.commit("side", "on the side")
+        assert repo.merge_base("side", "main") == repo.get_branch("main").head
+
+    def test_a_part_is_left_out_by_its_paths(self, repo: Repository, old: CommitId) -> None:
+        reap(repo)
+        address = repo.stat(old, "p").address
+        _, found = collecting.mark(repo.context, (), partly=[(old, ("p",))])
+        assert set(found.data) == {address}
+
+    def test_what_cannot_be_read_ends_it(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        run = waited(marks)
+        ctx = repo.context
+        ctx.kv.set(Key(keys.references(ctx.repo, 0), "../../etc"), b"")
+        with pytest.raises(CorruptRecord):
+            list(marks.look(run))
+        ctx.kv.delete(Key(keys.references(ctx.repo, 0), "../../etc"))
+        ctx.kv.set(keys.commit(ctx.repo, old), b"\xc1")
+        with pytest.raises(CorruptRecord):
+            list(marks.look(run))
+
+
+class TestPins:
+    @pytest.fixture
+    def staged(self, repo: Repository, old: CommitId) -> CommitId:
+        """`z` on main is a copy of what only the old commit names."""
+        reap(repo)
+        repo.copy(old, "p", "main", "z")
+        return old
+
+    def pins(self, repo: Repository) -> list[str]:
+        return [name for name, _ in repo.context.kv.scan_all(keys.gc_pins(repo.context.repo))]
+
+    def test_a_move_of_what_has_no_reference_pins_while_a_run_is_on(self, repo: Repository, marks: Marks, staged: CommitId) -> None:
+        run = marks.begin("", 0, [staged], "m-1")
+        entry = repo.move("main", "z", "y")
+        assert self.pins(repo) == [f"m-1/{entry.address}"]
+        marks.wait(run)
+        assert Source.PIN in sources(marks.look(run))
+
+    def test_and_not_otherwise(self, repo: Repository, staged: CommitId) -> None:
+        del staged
+        repo.move("main", "z", "y")
+        assert self.pins(repo) == []
+
+    def test_they_go_with_the_run(self, repo: Repository, marks: Marks, staged: CommitId) -> None:
+        run = waited(marks, staged)
+        repo.move("main", "z", "y")
+        list(marks.look(run))
+        marks.finish_marking(run, {})
+        assert self.pins(repo) == []
+        assert marks.on() is None
+
+    def test_late_ones_go_with_the_next_run_and_its_own_stay(self, repo: Repository, marks: Marks, staged: CommitId) -> None:
+        marks.finish_marking(waited(marks, staged), {})
+        ctx = repo.context
+        address = repo.stat("main", "z").address
+        ctx.kv.set(keys.gc_pin(ctx.repo, "m-waited", address), b"")
+        ctx.kv.set(keys.gc_pin(ctx.repo, "m-unknown", address), b"")
+        marks.begin("", 0, (), "m-2")
+        assert self.pins(repo) == [f"m-unknown/{address}"]
+
+
+class TestUnmark:
+    def test_a_commit(self, repo: Repository, old: CommitId) -> None:
+        marked(repo, old)
+        assert repo.unmark("main~1") == 1
+        assert list(repo.marks()) == []
+        repo.copy(old, "p", "main", "z")
+
+    def test_a_whole_mark(self, repo: Repository, old: CommitId) -> None:
+        run = marked(repo, old)
+        assert repo.unmark(run.mark_id) == 1
+        assert list(repo.marks()) == []
+        with pytest.raises(Gone, match="will not be swept"):
+            Marks(repo.context).begin_sweep(run.mark_id)
+
+    def test_what_is_not_marked(self, repo: Repository, old: CommitId) -> None:
+        with pytest.raises(Conflict, match="is not marked"):
+            repo.unmark(old)
+        with pytest.raises(NotFound):
+            repo.unmark("nothing-of-the-kind")
+
+    def test_not_any_more_once_the_sweep_began(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        run = marked(repo, old, grace_ms=0)
+        marks.begin_sweep(run.mark_id)
+        for which in (old, run.mark_id):
+            with pytest.raises(Gone, match="any more"):
+                repo.unmark(which)
+
+    def test_a_commit_that_was_unmarked_can_be_marked_again(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        marked(repo, old)
+        repo.unmark(old)
+        again = marked(repo, old)
+        assert [mark.mark_id for mark in marks.of([old]) if mark] == [again.mark_id]
+
+    def test_a_part_that_was_swept_stays_swept(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        reap(repo)
+        part, found = collecting.mark(repo.context, (), partly=[(old, ("p",))])
+        collecting.sweep(repo.context, part.mark_id, found.data)
+        marked(repo, old)
+        with pytest.raises(Gone, match=part.mark_id):
+            repo.read(old, "p")
+        repo.unmark(old)
+        with pytest.raises(Gone):
+            repo.copy(old, "p", "main", "z")
+        repo.copy(old, "q", "main", "z")
+        assert [mark.mark_id for mark in marks.of([old]) if mark] == [part.mark_id]
+
+
+class TestTheSweep:
+    def test_not_before_its_time(self, repo: Repository, marks: Marks, old: CommitId, clock: FakeClock) -> None:
+        run = marked(repo, old, grace_ms=DAY_MS)
+        with pytest.raises(Conflict, match="not due"):
+            marks.begin_sweep(run.mark_id)
+        clock.advance(DAY_MS / 1000)
+        assert marks.begin_sweep(run.mark_id).state is State.SWEEPING
+
+    def test_not_before_it_is_confirmed(self, repo: Repository, marks: Marks) -> None:
+        del repo
+        marks.finish_marking(waited(marks), {}, question="80 % of all objects")
+        with pytest.raises(Conflict, match=r"80 % of all objects; confirm"):
+            marks.begin_sweep("m-waited")
+        assert marks.confirm("m-waited", "ann").record.confirmed_by == "ann"
+        marks.begin_sweep("m-waited")
+        with pytest.raises(Conflict):
+            marks.confirm("m-waited", "ann")
+
+    def test_not_what_was_never_finished(self, marks: Marks) -> None:
+        waited(marks)
+        with pytest.raises(Conflict, match="not finished"):
+            marks.begin_sweep("m-waited")
+
+    def test_what_was_unmarked_drops_out(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        reap(repo)
+        run, found = collecting.mark(repo.context, [old])
+        repo.unmark(old)
+        assert [commit for commit, _ in marks.dropped_out(marks.begin_sweep(run.mark_id))] == [old]
+        collecting.sweep(repo.context, run.mark_id, found.data)
+        assert repo.read(old, "p") == b"1"
+        assert marks.run(run.mark_id).record.swept == {"deleted": 0, "missing": 0}
+
+    def test_what_stands_under_an_older_mark_drops_out_until_that_is_swept(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        reap(repo)
+        older, of_older = collecting.mark(repo.context, [old])
+        newer, of_newer = collecting.mark(repo.context, ())
+        assert newer.record.disregards == (older.mark_id,)
+        assert of_newer.data == of_older.data != {}
+        assert [commit for commit, _ in marks.dropped_out(marks.begin_sweep(newer.mark_id))] == [old]
+        marks.begin_sweep(older.mark_id)
+        assert list(marks.dropped_out(marks.run(newer.mark_id))) == []
+
+    def test_what_became_a_head_is_active_again(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        """As a branch that was being made when the mark came, by a client that died before it looked again."""
+        ctx = repo.context
+        run = marked(repo, old, grace_ms=0)
+        raw = ctx.kv.get(keys.mark(ctx.repo, old))
+        assert raw is not ABSENT
+        ctx.kv.delete(keys.mark(ctx.repo, old))
+        repo.create_branch("late", old)
+        ctx.kv.set(keys.mark(ctx.repo, old), raw)
+        assert [commit for commit, _ in marks.dropped_out(marks.begin_sweep(run.mark_id))] == [old]
+        assert marks.of([old]) == [None]
+
+    def test_a_second_sweep_does_nothing(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        reap(repo)
+        run = swept(repo, old)
+        assert marks.begin_sweep(run.mark_id) == run
+        assert marks.finish_sweep(run.mark_id, {"deleted": 7}) == run
+
+    def test_what_was_swept_reads_as_gone(self, repo: Repository, old: CommitId) -> None:
+        reap(repo)
+        run = swept(repo, old)
+        with pytest.raises(Gone, match=rf"deleted on 2030-03-17T.* by mark {run.mark_id}"):
+            repo.read(old, "p")
+
+    def test_what_was_lost_does_not(self, repo: Repository, old: CommitId) -> None:
+        reap(repo)
+        marked(repo, old)
+        repo.context.objects.delete_many([repo.stat(old, "p").address])
+        with pytest.raises(CorruptObject):
+            repo.read(old, "p")
+
+    def test_the_log_tells(self, repo: Repository, old: CommitId, clock: FakeClock) -> None:
+        states = lambda: [line.lifetime for line in repo.history("main")]  # noqa: E731
+        assert states() == [Lifetime.ACTIVE] * 3
+        run = marked(repo, old, grace_ms=DAY_MS)
+        assert states() == [Lifetime.ACTIVE, Lifetime.MARKED, Lifetime.ACTIVE]
+        clock.advance(DAY_MS / 1000)
+        Marks(repo.context).begin_sweep(run.mark_id)
+        assert states()[1] is Lifetime.SWEEPING
+        Marks(repo.context).finish_sweep(run.mark_id, {})
+        (line,) = [line for line in repo.history("main") if line.commit == old]
+        assert line.lifetime is Lifetime.SWEPT
+        assert line.mark is not None
+        assert (line.mark.mark_id, line.mark.deletes_at_ms) == (run.mark_id, run.record.deletes_at_ms)
+
+
+class TestWhatNeverLanded:
+    def test_a_commit_that_lost_its_tokens(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        landed = repo.get_commit(old)[1]
+        given_up = aborted(repo)
+        assert list(marks.given_up()) == []  # its tokens are sealed: who wrote it may yet advance to it
+        repo.reset("main")
+        assert list(marks.given_up()) == [given_up]
+        marks.begin("", 0, marks.given_up(), "m-1")
+        assert list(marks.given_up()) == []
+        assert repo.get_commit(old)[1] == landed
+
+
+class TestCrashes:
+    """A run dies before any one of its writes; the next one ends where a run ends that never died."""
+
+    def test_at_every_write_of_a_mark_and_of_a_sweep(self, tmp_path: Path) -> None:
+        died = 0
+        wanted = self.lived(tmp_path / "whole", dies_at=None)
+        while True:
+            found = self.lived(tmp_path / str(died), dies_at=died)
+            if found is None:
+                break
+            assert found == wanted, died
+            died += 1
+        assert died >= 10
+
+    def lived(self, path: Path, *, dies_at: int | None) -> object:
+        """What stands at the end; None if there are fewer writes than that."""
+        clock = FakeClock(LATER_MS)
+        dying = DyingKV(open_kv("memory:", clock=clock))
+        with Lake(dying, f"file://{path}", clock=clock, safety=QUICK) as lake:
+            repo = lake.create_repository("dying")
+            repo.upload("main", "p", b"1")
+            old = repo.commit("main", "first")
+            repo.upload("main", "p", b"2")
+            repo.commit("main", "second")
+            reap(repo)
+            dying.left = dies_at
+            try:
+                swept(repo, old)
+            except KVUnavailable:
+                dying.left = None
+                self.again(repo, old)
+            else:
+                if dies_at is not None:
+                    return None
+            ctx = repo.context
+            return (
+                [type(line.lifetime).__name__ + line.lifetime for line in repo.history("main")],
+                sum(1 for _ in ctx.objects.list("data/")),
+                [name for name, _ in ctx.kv.scan_all(f"{ctx.repo}/gc")],
+                [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))],
+                len(list(repo.marks())),
+            )
+
+    def again(self, repo: Repository, old: CommitId) -> None:
+        """What the job does the next night: it marks what is not marked, and sweeps what is due."""
+        ctx = repo.context
+        _, found = collecting.mark(ctx, [old])
+        for run in list(Marks(ctx).runs()):
+            if run.state in (State.MARKED, State.SWEEPING):
+                collecting.sweep(ctx, run.mark_id, found.data)
+
+    def test_lost_requests_and_replies(self, tmp_path: Path) -> None:
+        injected = 0
+        for seed in range(30):
+            clock = FakeClock(LATER_MS)
+            whole = open_kv("memory:", clock=clock)
+            with Lake(whole, f"file://{tmp_path}/{seed}", clock=clock) as lake:
+                lake.create_repository("lossy")
+            kv = FaultyKV(
+                whole,
+                Faults(request_lost=0.05, reply_lost=0.1),
+                Random(seed),  # faults, not secrets
+                clock,
+            )
+            with Lake(Retrying(kv, attempts=20, clock=clock), f"file://{tmp_path}/{seed}", clock=clock, safety=QUICK) as lake:
+                marks = Marks(lake.repository("lossy").context)
+                commits = [CommitId(f"{number:064x}") for number in range(5)]
+                run = marks.begin("", 0, commits, "m-1")
+                assert run.record.counts["commits_marked"] == 5
+                marks.wait(run)
+                list(marks.look(run))
+                marks.finish_marking(run, {})
+                marks.begin_sweep("m-1")
+                assert list(marks.dropped_out(marks.run("m-1"))) == []
+                marks.finish_sweep("m-1", {})
+                assert [bool(mark and mark.swept_ms) for mark in marks.of(commits)] == [True] * 5
+            injected += kv.injected
+        assert injected > 30
+
+
+class DyingKV(KV):
+    """Goes down for good after some writes: each run of writes counts, and the one it dies at is not performed."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self.left: int | None = None
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        if any(type(op).__name__ != "Get" for op in ops):
+            self._count()
+        return self._kv.execute(ops)
+
+    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+        return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
+
+    def delete_range(self, partition: str, first: str, last: str) -> None:
+        self._count()
+        self._kv.delete_range(partition, first, last)
+
+    def count(self, partition: str, *, limit: int) -> int:
+        return self._kv.count(partition, limit=limit)
+
+    def close(self) -> None:
+        self._kv.close()
+
+    def _count(self) -> None:
+        if self.left is not None:
+            if self.left <= 0:
+                raise KVUnavailable("it is down")
+            self.left -= 1
+
+
+def reap(repo: Repository) -> None:
+    """Process what is retired, so that what is committed has no reference any more."""
+    from reaper import processing
+    from refstore.markers import Markers
+
+    ctx = repo.context
+    processing.publish(ctx)
+    markers = Markers(ctx.kv, ctx.repo, ctx.clock)
+    for commit, committed in list(markers.committed()):
+        processing.process_committed(ctx, commit, committed)
+    for token, deleted in list(markers.deleted()):
+        processing.process_deleted(ctx, token, deleted, grace_seconds=0)
+
+
+def aborted(repo: Repository) -> CommitId:
+    """The record of a commit whose committer died before it moved the branch."""
+    ctx = repo.context
+    repo.upload("main", "never", b"7")
+    landed = repo.get_branch("main")
+    new = repo.commit("main", "never")
+    raw = ctx.kv.get(keys.branch(ctx.repo, repo.default_branch))
+    assert raw is not ABSENT
+    now = repo.get_branch("main")
+    import msgspec
+
+    back = msgspec.structs.replace(now, head=landed.head, sealed=(landed.token,), retired=())
+    assert ctx.kv.set_if(keys.branch(ctx.repo, repo.default_branch), raw, encode(back))
+    ctx.kv.delete(keys.landed(ctx.repo, new))
+    ctx.kv.delete(keys.committed(ctx.repo, new))
+    return new
+
+
+def _taken_over(marks: Marks, mark_id: str) -> Run:
+    run = marks.begin("", 0, (), mark_id, take_over=True)
+    marks.wait(run)
+    return run
+
+
+def test_a_mark_covers_paths_by_their_prefixes() -> None:
+    assert Mark(0, 0).covers(["any"])
+    assert Mark(0, 0, prefixes=("a/", "b")).covers(["c", "b1"])
+    assert not Mark(0, 0, prefixes=("a/", "b")).covers(["a", "c"])
+    assert decode(encode(Mark(1, 2, "m")), Mark) == Mark(1, 2, "m")
