@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import refstore
+from refstore.ids import CommitId
+from refstore.marks import Marks
 from tests.commands import Command
 
 
@@ -132,6 +135,22 @@ class TestHistory:
         assert paths(sales.json("diff", "sales", "main", "main~2")) == ["a", "b"]
         assert paths(sales.json("diff", "sales", "main~1", "main", "--prefix", "b")) == ["b"]
         assert sales.ok("diff", "sales", "main~1", "main").out.splitlines()[1].split() == ["changed", "a", "2"]
+
+    def test_the_log_tells_what_has_expired(self, sales: Command) -> None:
+        put(sales, "main", "a", "1")
+        old = commit(sales, "main", "one")
+        put(sales, "main", "a", "2")
+        commit(sales, "main", "two")
+        with refstore.open(data=str(sales.folder / "lake")) as lake:
+            repo = lake.repository("sales")
+            Marks(repo.context).begin("", 86_400_000, [CommitId(old)], "night-1")
+        lines = {row["message"]: row for row in sales.json("log", "sales")}
+        assert (lines["two"]["state"], lines["two"]["mark"]) == ("active", None)
+        assert (lines["one"]["state"], lines["one"]["mark"], lines["one"]["swept"]) == ("marked", "night-1", None)
+        assert lines["one"]["marked"] < lines["one"]["deletes_at"]
+        assert f"marked {lines['one']['marked']}, deletes at {lines['one']['deletes_at']}, by night-1" in " ".join(
+            sales.ok("log", "sales").out.split()
+        )
 
     def test_nothing_to_commit(self, sales: Command) -> None:
         ran = sales("commit", "sales", "main", "-m", "x", "--json")
