@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test lint pytest bench soak explore setup setup-bench setup-system lock clean
+.PHONY: help demo test lint pytest bench soak explore setup setup-spark setup-bench setup-system lock clean
 
 BIN := .venv/bin
 WORKERS ?= 2
@@ -18,17 +18,17 @@ help: ## show this
 demo: setup ## the main job on real files, with an audit; ARGS='--kv URL --objects URL' for other stores
 	@$(BIN)/refstore demo $(ARGS)
 
-test: setup setup-system ## lint, then all tests but the soak
+test: setup-spark setup-system ## lint, then all tests but the soak
 	@$(MAKE) lint
 	@$(MAKE) pytest
 
-lint: setup ## format, ruff, pyright, import directions
+lint: setup-spark ## format, ruff, pyright, import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache --no-logo
 
-pytest: setup ## the tests alone; ARGS='-k name' to choose
+pytest: setup-spark ## the tests alone; ARGS='-k name' to choose
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
 
 bench: setup-bench setup-system ## the table of docs/benchmarks.md, measured here
@@ -44,7 +44,10 @@ explore: setup ## every interleaving, as far as the budget in ARGS allows
 setup: ## .venv with the locked packages and this project
 	@scripts/setup.sh requirements.lock
 
-setup-bench: setup
+setup-spark: setup
+	@scripts/setup.sh requirements-spark.lock
+
+setup-bench: setup-spark
 	@scripts/setup.sh requirements-bench.lock
 
 setup-system: ## Debian's Redis and Ceph, where there is root; says what is left out where there is none

@@ -2,8 +2,8 @@
 # Write the requirements locks anew. ARGS such as --upgrade or --upgrade-package NAME are passed to uv.
 #
 # A requirements file with hashes, unlike uv.lock or pylock.toml, names no registry: it installs from whichever one serves the
-# same bytes. Spark is not in it: 456 MB that nothing here needs yet. No site's own package sources have a say in it either:
-# whatever uv and pip are configured to here is left out.
+# same bytes. Spark is in a lock of its own: 456 MB that a demo does not need. No site's own package sources have a say in it
+# either: whatever uv and pip are configured to here is left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,12 +13,13 @@ compile() {
 }
 
 compile --extra redis --extra s3 --extra metrics --extra api --group dev -o requirements.lock "${@}"
-compile --extra redis --extra s3 --extra metrics --extra api --group dev --group bench --constraints requirements.lock -o requirements-bench.lock "${@}"
+compile --extra redis --extra s3 --extra metrics --extra api --extra spark --group dev --constraints requirements.lock -o requirements-spark.lock "${@}"
+compile --extra redis --extra s3 --extra metrics --extra api --extra spark --group dev --group bench --constraints requirements-spark.lock -o requirements-bench.lock "${@}"
 
 asked=$(.venv/bin/python scripts/asked.py)
-sed -i "1i # pyproject.toml: $asked" requirements.lock requirements-bench.lock
+sed -i "1i # pyproject.toml: $asked" requirements.lock requirements-spark.lock requirements-bench.lock
 
-if grep -nE '[a-z]+://|find-links|index-url' requirements.lock requirements-bench.lock; then
+if grep -nE '[a-z]+://|find-links|index-url' requirements.lock requirements-spark.lock requirements-bench.lock; then
   echo "lock: the lines above name a package source; they must not" >&2
   exit 1
 fi
