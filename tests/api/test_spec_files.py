@@ -81,7 +81,7 @@ def test_pieces_of_a_file(fs: LakeFSFileSystem, root: str) -> None:
     assert fs.head(f"{root}/digits", 4) == b"0123"
     assert fs.tail(f"{root}/digits", 4) == b"6789"
     assert fs.cat_ranges([f"{root}/digits"] * 2, [0, 8], [2, 10]) == [b"01", b"89"]
-    assert fs.cat(f"{root}/dir/", recursive=True) == {f"{root}/{path}": path.encode() for path in PATHS if path.startswith("dir/")}
+    assert fs.cat([f"{root}/{path}" for path in PATHS]) == {f"{root}/{path}": path.encode() for path in PATHS}
 
 
 def test_put_and_get_files_and_folders(fs: LakeFSFileSystem, root: str, tmp_path: Path) -> None:

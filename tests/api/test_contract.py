@@ -1,0 +1,139 @@
+"""Our own OpenAPI document, held against the service by schemathesis: whatever is asked, what is answered stands in the document.
+
+Half of the requests name what is there, so that more than "not found" is looked at. One round for each way to log in.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from api import create_app
+from api.auth import Authenticator
+from api.openapi import OPEN
+from refstore import access
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
+from refstore.settings import Settings
+from refstore.testing.clock import FakeClock
+
+KEY_ID, SECRET = "AKIACONTRACT", "a-secret-of-the-contract-tests"
+OBJECTS = "memory://contract"
+NAMES = {
+    "repository": "contract",
+    "branch": "main",
+    "ref": "main",
+    "left_ref": "main~1",
+    "right_ref": "main",
+    "source_ref": "side",
+    "destination_branch": "main",
+    "commit_id": "main",
+    "tag": "v1",
+}
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+)
+
+
+class Served(NamedTuple):
+    app: FastAPI
+    lake: Lake
+
+    def authorization(self, scheme: str) -> str:
+        if scheme == "basic":
+            return "Basic " + base64.b64encode(f"{KEY_ID}:{SECRET}".encode()).decode()
+        found: Authenticator = self.app.state.authenticator
+        return "Bearer " + found.login(KEY_ID, SECRET)[0]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    clock = FakeClock()
+    with Lake(MemoryKV(), OBJECTS, clock=clock) as lake:
+        access.create(lake.kv, clock, access.Role.OPERATOR, id=KEY_ID, secret=SECRET)
+        repo = lake.create_repository("contract")
+        repo.upload("main", "p", b"a body", metadata={"by": "us"})
+        repo.commit("main", "first")
+        repo.create_branch("side", "main")
+        repo.create_tag("v1", "main")
+        repo.upload("side", "q", b"another")
+        repo.commit("side", "second")
+        app = create_app(Settings(data=None, kv="memory://", objects=OBJECTS), lake=lake)
+        yield Served(app, lake)
+        app.state.service.close()
+
+
+def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Every other request."""
+    if not path_parameters or len(str(path_parameters)) % 2:
+        return path_parameters
+    return {name: NAMES.get(name, value) for name, value in path_parameters.items()}
+
+
+@pytest.fixture
+def contract(served: Served) -> Any:
+    found = schemathesis.openapi.from_asgi("/openapi.json", served.app)
+    found.hook(map_path_parameters)
+    return found
+
+
+@pytest.mark.parametrize(("scheme", "examples", "more"), [("basic", 6, ()), ("bearer", 2, (ignored_auth,))], ids=["secret", "token"])
+def test_what_is_answered_stands_in_the_document(contract: Any, served: Served, scheme: str, examples: int, more: tuple[Any, ...]) -> None:
+    authorization = served.authorization(scheme)
+    bounded = settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    found: list[str] = []
+    asked = 0
+    for result in contract.get_all_operations():
+        operation = result.ok()
+
+        def check(case: schemathesis.Case) -> None:
+            nonlocal asked
+            asked += 1
+            case.call_and_validate(headers={"Authorization": authorization}, checks=[*CHECKS, *more])
+
+        try:
+            bounded(given(case=operation.as_strategy())(check))()
+        except (FailureGroup, Failure) as error:
+            found.append(f"{operation.label}: {error}")
+    print(f"{asked} requests")
+    assert not found, "\n\n".join(found)
+
+
+def test_the_document_names_both_schemes_on_every_route_that_is_not_open(served: Served) -> None:
+    document = served.app.openapi()
+    assert set(document["components"]["securitySchemes"]) == {"basic_auth", "jwt_token"}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            schemes = [name for each in operation.get("security", ()) for name in each]
+            assert schemes == ([] if operation["operationId"] in OPEN else ["basic_auth", "jwt_token"]), (method, path)
+
+
+def test_no_two_routes_have_one_operation_id(served: Served) -> None:
+    found = [operation["operationId"] for operations in served.app.openapi()["paths"].values() for operation in operations.values()]
+    assert len(found) == len(set(found))
