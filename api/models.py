@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from refstore.retention.rules import DAYS_MAX
+
 PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 NameText = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 RefText = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -336,11 +338,11 @@ class StagingMetadata(Model):
 
 class GarbageCollectionRule(Model):
     branch_id: NameText
-    retention_days: Annotated[int, Field(ge=0, le=36_500)]
+    retention_days: Annotated[int, Field(ge=0, le=DAYS_MAX)]
 
 
 class GarbageCollectionRules(Model):
-    default_retention_days: Annotated[int, Field(ge=0, le=36_500)]
+    default_retention_days: Annotated[int, Field(ge=0, le=DAYS_MAX)]
     branches: Annotated[list[GarbageCollectionRule], Field(max_length=10_000)]
 
 

@@ -37,6 +37,8 @@ FILE_NAME: Final = "refstore.toml"
 
 _SECRET_BYTES_MIN: Final = 32
 """RFC 7518, 3.2: a key of HS256 has at least the hash's size."""
+_ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERVICE_")
+"""What Kubernetes sets where a service is called refstore."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
 _SIGNING_KEY: Final = re.compile(r"([A-Za-z0-9_.-]{1,64}):(.+)", re.DOTALL)
 
@@ -416,7 +418,7 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
 def _suspicious(environ: Mapping[str, str]) -> Iterator[str]:
     variables = {ENVIRONMENT_PREFIX + "CONFIG", *(setting.variable for setting in SETTINGS.values())}
     for name in sorted(environ):
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in variables:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in variables and not name.startswith(_ORCHESTRATORS):
             near = get_close_matches(name, variables, n=1, cutoff=0.85)
             if near:
                 yield f"{name} is not a setting and has no effect; did you mean {near[0]}?"

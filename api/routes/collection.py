@@ -29,7 +29,7 @@ from refstore.flows import preparing
 from refstore.ids import CommitId
 from refstore.marks import Marks, Run
 from refstore.repository import Repository
-from refstore.retention.rules import BranchRule, GcRules
+from refstore.retention.rules import BranchRule, GcRules, gc_rules
 
 router = APIRouter(prefix="/repositories/{repository}", tags=["collection"])
 RUNS_MAX = 1000
@@ -48,10 +48,11 @@ async def get_rules(service: ServiceOf, who: Reader, repository: str) -> Respons
 
     def read(repo: Repository) -> GarbageCollectionRules:
         found = repo.retention()
-        if found is None or found.rules.default_retention_days is None:
+        shown = gc_rules(found.rules) if found is not None else None
+        if shown is None:
             raise NotFound(f"repository {repository!r} has no such rules; set some with setGCRules, or: refstore retention set")
-        rules = [GarbageCollectionRule(branch_id=rule.branch_id, retention_days=rule.retention_days) for rule in found.rules.branches]
-        return GarbageCollectionRules(default_retention_days=found.rules.default_retention_days, branches=rules)
+        rules = [GarbageCollectionRule(branch_id=rule.branch_id, retention_days=rule.retention_days) for rule in shown.branches]
+        return GarbageCollectionRules(default_retention_days=shown.default_retention_days, branches=rules)
 
     return answer(await service.repository(repository, read))
 

@@ -17,6 +17,7 @@ from refstore.errors import CorruptRecord
 from refstore.ids import Address, BranchName, CommitId, Path, RepositoryId, Token
 from refstore.kv.base import ABSENT
 from refstore.records import (
+    AccessKeyRecord,
     AnyRecord,
     Branch,
     BranchRecord,
@@ -113,6 +114,8 @@ RECORDS: dict[str, Record] = {
     "breaker, full": BreakerState("w1", 1_700_000_000_000, "share", 600, 1000, 1_700_000_000_001, 50),
     "counter": Counter(5),
     "stamp": Stamp(1_700_000_000_000),
+    "access key": AccessKeyRecord(b"salt", b"hash", 2, 1_700_000_000_000),
+    "access key, full": AccessKeyRecord(b"salt", b"hash", 3, 1_700_000_000_000, ("sales",), "the dashboard"),
 }
 
 WRITTEN: tuple[tuple[str, str], ...] = (
@@ -203,6 +206,8 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("breaker, full", "9835a27731cf0000018bcfe56800a57368617265cd0258cd03e8cf0000018bcfe5680132"),
     ("counter", "923605"),
     ("stamp", "9237cf0000018bcfe56800"),
+    ("access key", "973cc40473616c74c4046861736802cf0000018bcfe5680090a0"),
+    ("access key, full", "973cc40473616c74c4046861736803cf0000018bcfe5680091a573616c6573ad7468652064617368626f617264"),
     (
         "mark",
         "981fcf0000018bcfe56800cf0000018bcfe56801a0000090c400",

@@ -63,6 +63,10 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "log.level": "debug",
         "log.format": "json",
         "reaper.metrics_host": "0.0.0.0",  # noqa: S104
+        "api.host": "0.0.0.0",  # noqa: S104
+        "api.public_url": "https://lake.example.org",
+        "api.body_bytes_max": "4096",
+        "api.login_seconds": "120",
         "reaper.breaker_share": "0.25",
         "safety.scrub_after_seconds": "9000",
     }
