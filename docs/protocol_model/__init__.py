@@ -3,7 +3,8 @@
     store.py       the single-key primitives, the records, and what the retry layer does when a reply is lost
     staging.py     flows on entries: upload, link, restore, copy, move, delete, reset of paths
     branching.py   flows that end in the branch record: commit, merge, revert, reset, create, delete; repository deletion
-    background.py  reaper, hard deletion, scrubber, and the offline gc of committed history
+    background.py  reaper, hard deletion, scrubber
+    offline.py     the offline gc of committed history: marking, unmark, sweep; tags
     calls.py       calls as data
     invariants.py  what must hold in every state, and at the end
     explorer.py    every interleaving, crash and lost reply
