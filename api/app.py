@@ -49,20 +49,20 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
     app.state.service = service
     app.state.metrics = metrics
     app.state.authenticator = Authenticator(service)
-    app.include_router(probes.router)
     for router in (
+        objects.router,  # first, as routes are tried in order: nothing is asked for as often
+        staging.router,
         installation.router,
         repositories.router,
         branches.router,
         tags.router,
         refs.router,
-        objects.router,
-        staging.router,
         collection.router,
         operations.router,
         absent.router,
     ):
         app.include_router(router, prefix=API)
+    app.include_router(probes.router)
     errors.install(app)
     openapi.install(app)
     app.add_middleware(

@@ -148,6 +148,19 @@ class Service:
         return list(self.lake.repository(place.repository).upload_many(place.ref, items))
 
 
+class _Place(Generic[A, R]):
+    """What waits and what is under way for one key."""
+
+    __slots__ = ("started", "timer", "under_way", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[A, asyncio.Future[R]]] = []
+        self.under_way = 0
+        self.started = 0.0
+        """When the last call was."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
 class Together(Generic[K, A, R]):
     """Calls for one key that are asked for while others are under way are made as one.
 
@@ -169,50 +182,55 @@ class Together(Generic[K, A, R]):
         self._call = call
         self._key = key
         self._again = again
-        self._waiting: dict[K, list[tuple[A, asyncio.Future[R]]]] = {}
-        self._under_way: dict[K, int] = {}
+        self._places: dict[K, _Place[A, R]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, place: K, item: A) -> R:
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(place, []).append((item, future))
-        if not self._under_way.get(place):
-            self._start(place)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        state = self._places.get(place)
+        if state is None:
+            state = self._places[place] = _Place()
+        state.waiting.append((item, future))
+        if not state.under_way:
+            self._start(place, state)
+        elif state.timer is None and state.under_way < AT_ONCE:
+            state.timer = loop.call_at(state.started + PATIENCE_SECONDS, self._lose_patience, place, state)
         return await future
 
-    def _start(self, place: K) -> None:
-        batch = self._take(place)
+    def _start(self, place: K, state: _Place[A, R]) -> None:
+        batch = self._take(state)
         if not batch:
             return
-        self._under_way[place] = self._under_way.get(place, 0) + 1
-        asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._lose_patience, place)
-        task = asyncio.create_task(self._make(place, batch))
+        state.under_way += 1
+        state.started = asyncio.get_running_loop().time()
+        task = asyncio.create_task(self._make(place, state, batch))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _lose_patience(self, place: K) -> None:
-        if 0 < self._under_way.get(place, 0) < AT_ONCE:
-            self._start(place)
+    def _lose_patience(self, place: K, state: _Place[A, R]) -> None:
+        state.timer = None
+        if state.waiting:
+            self._start(place, state)
 
-    def _take(self, place: K) -> list[tuple[A, asyncio.Future[R]]]:
-        waiting = self._waiting.pop(place, [])
+    def _take(self, state: _Place[A, R]) -> list[tuple[A, asyncio.Future[R]]]:
+        waiting, state.waiting = state.waiting, []
+        if self._key is None and len(waiting) <= TOGETHER_MAX:
+            return [one for one in waiting if not one[1].done()]  # who is done has gone
         taken: list[tuple[A, asyncio.Future[R]]] = []
-        left: list[tuple[A, asyncio.Future[R]]] = []
         seen: set[Hashable] = set()
         for item, future in waiting:
             if future.done():
-                continue  # its caller has gone
+                continue
             name = self._key(item) if self._key is not None else None
             if len(taken) >= TOGETHER_MAX or (name is not None and name in seen):
-                left.append((item, future))
+                state.waiting.append((item, future))
             else:
                 taken.append((item, future))
                 seen.add(name)
-        if left:
-            self._waiting[place] = left
         return taken
 
-    async def _make(self, place: K, batch: list[tuple[A, asyncio.Future[R]]]) -> None:
+    async def _make(self, place: K, state: _Place[A, R], batch: list[tuple[A, asyncio.Future[R]]]) -> None:
         try:
             try:
                 results = await self._run(lambda: self._call(place, [item for item, _ in batch]))
@@ -229,11 +247,13 @@ class Together(Generic[K, A, R]):
                 for (_, future), result in zip(batch, results, strict=True):
                     _settle(future, result)
         finally:
-            self._under_way[place] -= 1
-            if self._waiting.get(place):
-                self._start(place)
-            if not self._under_way[place]:
-                del self._under_way[place]
+            state.under_way -= 1
+            if state.waiting:
+                self._start(place, state)
+            if not state.under_way:
+                if state.timer is not None:
+                    state.timer.cancel()
+                self._places.pop(place, None)
 
     async def _make_alone(self, place: K, one: tuple[A, asyncio.Future[R]]) -> None:
         item, future = one

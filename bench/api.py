@@ -157,7 +157,7 @@ def beside_reaper(shop: Workshop) -> Iterator[Row]:
         repo = lake.repository(lakes.REPOSITORY)
         lakes.upload(repo, "main", range(scale.served))
         for turn in range(scale.long_turns):
-            repo.create_branch(f"due-{turn}", f"main@")
+            repo.create_branch(f"due-{turn}", "main@")
     chance = random.Random(2)
     calls = [stat("main", lakes.path_of(chance.randrange(scale.served))) for _ in range(scale.asked)]
     spans: list[float] = []

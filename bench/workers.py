@@ -110,10 +110,10 @@ def api_load(
 
 def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measured:
     """What a listing's pages cost apart: reading them from the SDK, making the models, writing these as JSON."""
+    import refstore
     from api.answers import answer
     from api.models import ObjectStatsList, Pagination
     from api.stats import stats
-    import refstore
 
     parts = {"reading": 0.0, "models": 0.0, "encoding": 0.0}
     with refstore.open(data) as lake:

@@ -16,7 +16,7 @@ from refstore import deadline, ids, keys
 from refstore.branches import Branches
 from refstore.clock import Clock, SystemClock
 from refstore.commits import graph
-from refstore.commits.trees import Trees
+from refstore.commits.trees import Caches, Trees
 from refstore.context import Context
 from refstore.errors import AlreadyExists, Conflict, Contention, InvalidSettings, ObjectNotFound, RepositoryNotFound
 from refstore.flows import branching, retaining
@@ -54,6 +54,8 @@ class Lake:
     _issuer: Issuer | None = None
     _keys: Sequence[SigningKey] = ()
     _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
+    _caches: Caches = field(default_factory=Caches)
+    """Of all repositories together: a service asks for one anew with each request, and would decode its ranges anew each time."""
 
     @classmethod
     def open(
@@ -190,7 +192,7 @@ class Lake:
         if self._issuer is None:
             self._issuer = Issuer(self.signing(), self.clock)
         grace = self.safety.grace_seconds if record.grace_seconds < 0 else float(record.grace_seconds)
-        trees = Trees(objects, self.ids, self.clock)
+        trees = Trees(objects, self.ids, self.clock, caches=self._caches)
         return Context(record.id, name, self.kv, objects, trees, self._issuer, self.clock, self.ids, self.safety, grace)
 
     def _claim(self, url: str, repo: RepositoryId) -> None:

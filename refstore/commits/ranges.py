@@ -147,11 +147,10 @@ def items_of(rows: Rows) -> list[tuple[str, Entry]]:
 def lookup(rows: Rows, wanted: Sequence[str]) -> list[tuple[str, Entry]]:
     """Those of the paths that are in the range."""
     if len(wanted) > FEW:
-        found = columns.places_of(wanted, rows)
-    else:
-        places = [columns.position(rows, path) for path in wanted]
-        found = [at for at, path in zip(places, wanted, strict=True) if at < rows.num_rows and columns.text(rows, PATH, at) == path]
-    return items_of(columns.pick(rows, found))
+        return items_of(columns.pick(rows, columns.places_of(wanted, rows)))
+    places = [columns.position(rows, path) for path in wanted]
+    found = [at for at, path in zip(places, wanted, strict=True) if at < rows.num_rows and columns.text(rows, PATH, at) == path]
+    return [item for at in found for item in items_of(rows.slice(at, 1))]
 
 
 def may_hold(first_path: str, prefix: str) -> bool:

@@ -23,19 +23,31 @@ _ROW_BYTES: Final = 200
 """What a decoded range row takes besides its paths."""
 
 
+class Caches:
+    """What was decoded, of any number of repositories: no id is ever given to two ranges or metaranges, wherever they stand."""
+
+    def __init__(self, ranges_bytes: int = RANGES_CACHE_BYTES, metaranges_bytes: int = METARANGES_CACHE_BYTES) -> None:
+        self.ranges: Cache[Rows] = Cache(ranges_bytes)
+        self.metaranges: Cache[Metarange] = Cache(metaranges_bytes)
+
+
 class TreeStore:
     """Thread-safe."""
 
-    def __init__(self, objects: ObjectStore, ids: Ids, clock: Clock, *, ranges_cache_bytes: int, metaranges_cache_bytes: int) -> None:
+    def __init__(self, objects: ObjectStore, ids: Ids, clock: Clock, caches: Caches) -> None:
         self._objects = objects
         self._ids = ids
         self._clock = clock
-        self._ranges: Cache[Rows] = Cache(ranges_cache_bytes)
-        self._metaranges: Cache[Metarange] = Cache(metaranges_cache_bytes)
+        self._ranges = caches.ranges
+        self._metaranges = caches.metaranges
 
     def suffix(self) -> str:
         """A new object's. Drawn by the operation's own thread, so that a simulated run can be repeated."""
         return self._ids.unique(self._clock.now_ms())
+
+    def kept_range(self, range_id: str) -> Rows | None:
+        """The range if it is decoded already, so that it costs no request and needs no thread."""
+        return self._ranges.get(range_id)
 
     def range(self, range_id: str) -> Rows:
         """Raises CorruptRange, ObjectsUnavailable."""

@@ -19,7 +19,7 @@ from refstore.commits.diffing import Change
 from refstore.commits.merging import Conflict, Strategy, Take
 from refstore.commits.metaranges import Metarange, RangeRow
 from refstore.commits.ranges import CUT, Cut
-from refstore.commits.store import METARANGES_CACHE_BYTES, RANGES_CACHE_BYTES, TreeStore
+from refstore.commits.store import Caches, TreeStore
 from refstore.commits.workers import Workers
 from refstore.ids import Address, Ids
 from refstore.objects.base import ObjectStore
@@ -42,11 +42,10 @@ class Trees:
         cut: Cut = CUT,
         page_rows: int = PAGE_ROWS,
         threads: int = THREADS,
-        ranges_cache_bytes: int = RANGES_CACHE_BYTES,
-        metaranges_cache_bytes: int = METARANGES_CACHE_BYTES,
+        caches: Caches | None = None,
     ) -> None:
-        """`threads` below 2: every request is made by the caller, one after the other."""
-        self._store = TreeStore(objects, ids, clock, ranges_cache_bytes=ranges_cache_bytes, metaranges_cache_bytes=metaranges_cache_bytes)
+        """`threads` below 2: every request is made by the caller, one after the other. `caches`: shared with others; None: its own."""
+        self._store = TreeStore(objects, ids, clock, caches or Caches())
         self._cut = cut
         self._page_rows = page_rows
         self._threads = threads
@@ -153,4 +152,4 @@ class Trees:
                 yield ranges.addresses_of(rows)
 
     def _rows(self, workers: Workers, wanted: Iterable[RangeRow]) -> Iterator[Rows]:
-        return workers.ahead(lambda row: self._store.range(row.id), wanted)
+        return workers.ahead(lambda row: self._store.range(row.id), wanted, known=lambda row: self._store.kept_range(row.id))

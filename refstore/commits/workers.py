@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Generic, ParamSpec, TypeVar
 
@@ -44,6 +45,10 @@ class Job(Generic[T]):
         return self._future.result()
 
 
+def _same(value: T) -> T:
+    return value
+
+
 class Workers:
     """One operation's pool; a context manager. With fewer than two threads everything runs in the caller, in order."""
 
@@ -66,11 +71,15 @@ class Workers:
             job.start(self._executor)
         return job
 
-    def ahead(self, work: Callable[[A], T], arguments: Iterable[A]) -> Iterator[T]:
-        """`map`, with some requests made ahead of the consumer: two per thread, so that memory is bounded."""
+    def ahead(self, work: Callable[[A], T], arguments: Iterable[A], *, known: Callable[[A], T | None] | None = None) -> Iterator[T]:
+        """`map`, with some requests made ahead of the consumer: two per thread, so that memory is bounded.
+
+        `known`: what needs no request; it is had in the caller, since starting a thread takes longer.
+        """
         waiting: deque[Job[T]] = deque()
         for argument in arguments:
-            waiting.append(self.submit(work, argument))
+            found = known(argument) if known is not None else None
+            waiting.append(Job(partial(_same, found)) if found is not None else self.submit(work, argument))
             if len(waiting) > 2 * self.threads or self.threads < 2:
                 yield waiting.popleft().result()
         while waiting:

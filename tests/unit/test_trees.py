@@ -20,7 +20,7 @@ from refstore.commits.listings import Collector
 from refstore.commits.merging import CONFLICTS_MAX, Strategy
 from refstore.commits.names import hash_of
 from refstore.commits.ranges import Cut
-from refstore.commits.store import TreeStore
+from refstore.commits.store import Caches, TreeStore
 from refstore.commits.trees import Trees
 from refstore.commits.workers import Workers
 from refstore.errors import CorruptRange, CorruptRecord, Invalid, MergeConflict, ObjectsUnavailable, Unavailable
@@ -339,7 +339,7 @@ def test_a_full_temporary_directory_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_one_instance_serves_many_threads() -> None:
-    trees = Trees(MemoryObjects(), RandomIds(), FakeClock(), cut=Cut(8, 8, 32), threads=4, ranges_cache_bytes=4000)
+    trees = Trees(MemoryObjects(), RandomIds(), FakeClock(), cut=Cut(8, 8, 32), threads=4, caches=Caches(ranges_bytes=4000))
     base = tree_of(trees, 300)
 
     def work(seed: int) -> None:
@@ -400,7 +400,7 @@ def test_the_same_change_on_both_sides_is_no_conflict_whatever_its_time() -> Non
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 60), max_size=120), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
 def test_a_listing_is_sorted_and_unique_however_many_runs_it_takes(numbers: list[int], run: int, batch: int, threads: int) -> None:
-    store = TreeStore(MemoryObjects(), RandomIds(), FakeClock(), ranges_cache_bytes=0, metaranges_cache_bytes=0)
+    store = TreeStore(MemoryObjects(), RandomIds(), FakeClock(), caches=Caches(0, 0))
     with Workers(threads) as workers:
         collector = Collector(workers, run_rows=run, run_batch_rows=batch)
         changes = [(path(at), entry(number) if number % 7 else None) for at, number in enumerate(numbers)]
@@ -476,7 +476,7 @@ def test_what_was_read_once_is_not_read_again() -> None:
 
 
 def test_a_cache_without_room_changes_nothing() -> None:
-    trees = Trees(MemoryObjects(), RandomIds(), FakeClock(), cut=Cut(4, 4, 16), threads=0, ranges_cache_bytes=0, metaranges_cache_bytes=0)
+    trees = Trees(MemoryObjects(), RandomIds(), FakeClock(), cut=Cut(4, 4, 16), threads=0, caches=Caches(0, 0))
     base = tree_of(trees, 50)
     assert trees.get(base, path(7)) == entry(7)
 
