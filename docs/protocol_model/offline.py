@@ -223,11 +223,12 @@ class Offline(Background):
         for commit in record.commits:
             yield ("cas", ("x", commit), Mark(run, STANDING), None if commit in heads else Mark(run, SWEEPING))
         dropped: set[str] = set()
-        for marked_by in (run, *record.disregards) if self.rechecks_older else (run,):
+        disregarded = (run, *record.disregards)
+        for marked_by in disregarded if self.rechecks_older else (run,):
             other = record if marked_by == run else (yield ("get", ("g", marked_by)))
             for commit in other.commits if self.rechecks else ():
                 mark = yield ("get", ("x", commit))
-                gone = mark is not None and mark.state != STANDING and mark.run == marked_by
+                gone = mark is not None and mark.state != STANDING and mark.run in disregarded
                 if not (gone or (mark is not None and not self.rechecks_whose)):
                     tree = yield ("get", ("c", commit))
                     dropped.update(address for _, address in tree.tree)

@@ -273,12 +273,13 @@ class Marks:
     def dropped_out(self, run: Run) -> Iterator[tuple[CommitId, Commit]]:
         """Commits that the look disregarded and that are not on their way: nothing that they name may be deleted.
 
-        They were unmarked since, marked by another run since, or stand under an older mark that is not swept yet. To be read
+        They were unmarked since, marked by a later run since, or stand under an older mark that is not swept yet. To be read
         after `begin_sweep`: from then on none can be added.
         """
-        for mark_id in (run.mark_id, *run.record.disregards):
+        disregarded = (run.mark_id, *run.record.disregards)
+        for mark_id in disregarded:
             for page in self._commits.by(mark_id):
-                yield from self._commits.records(item.commit for item in page if not item.going(mark_id))
+                yield from self._commits.records(item.commit for item in page if not item.going(*disregarded))
 
     def finish_sweep(self, mark_id: str, counts: Mapping[str, int]) -> Run:
         """Everything that was to go is gone: the commits are swept. May be called again after a crash."""

@@ -38,9 +38,9 @@ class Marked(NamedTuple):
         """Whether it is marked by this very run, and can still be unmarked."""
         return self.mark is not None and self.mark.mark_id == mark_id and not self.mark.sweeping_ms
 
-    def going(self, mark_id: str) -> bool:
-        """Whether this very run sweeps it, or did."""
-        return self.mark is not None and self.mark.mark_id == mark_id and bool(self.mark.sweeping_ms)
+    def going(self, *mark_ids: str) -> bool:
+        """Whether one of these very runs sweeps it, or did."""
+        return self.mark is not None and self.mark.mark_id in mark_ids and bool(self.mark.sweeping_ms)
 
 
 class CommitMarks:

@@ -348,7 +348,7 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="the sweep does not look at the marks again",
         rule="13",
-        edits=(Edit("refstore.marks:Marks.dropped_out", "for mark_id in (run.mark_id, *run.record.disregards):", "for mark_id in ():"),),
+        edits=(Edit("refstore.marks:Marks.dropped_out", "for mark_id in disregarded:", "for mark_id in ():"),),
         caught_by="gc | unmark; copy from it",
     )
     yield Mutant(
@@ -357,7 +357,7 @@ def marks() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.marks:Marks.dropped_out",
-                "for mark_id in (run.mark_id, *run.record.disregards):",
+                "for mark_id in disregarded:",
                 "for mark_id in (run.mark_id,):",
             ),
         ),
@@ -369,7 +369,7 @@ def marks() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.marks.commits:Marked.going",
-                "return self.mark is not None and self.mark.mark_id == mark_id and bool(self.mark.sweeping_ms)",
+                "return self.mark is not None and self.mark.mark_id in mark_ids and bool(self.mark.sweeping_ms)",
                 "return self.mark is not None",
             ),
         ),

@@ -1,0 +1,82 @@
+"""A night of the offline job, without Spark, on every KV: two marks that share data, a pinned move, an unmark, two sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reaper import processing
+from refstore import keys
+from refstore.errors import Gone
+from refstore.flows.comparing import Lifetime
+from refstore.kv import open_kv
+from refstore.lake import Lake
+from refstore.markers import Markers
+from refstore.marks import Marks, State
+from refstore.repository import Repository
+from refstore.testing import collecting
+from refstore.testing.clock import FakeClock
+from refstore.testing.invariants import audit
+
+LATER_MS = 1_900_000_000_000
+
+
+@pytest.fixture(params=["sqlite", "redis_url", "valkey_url", "redis_cluster_url"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    clock = FakeClock(LATER_MS)
+    url = f"sqlite:///{tmp_path}/kv.db" if request.param == "sqlite" else request.getfixturevalue(request.param)
+    with Lake(open_kv(url, clock=clock), f"file://{tmp_path}/objects", clock=clock) as opened:
+        yield opened
+
+
+def reap(repo: Repository) -> None:
+    ctx = repo.context
+    processing.publish(ctx)
+    markers = Markers(ctx.kv, ctx.repo, ctx.clock)
+    for commit, committed in list(markers.committed()):
+        processing.process_committed(ctx, commit, committed)
+    for token, deleted in list(markers.deleted()):
+        processing.process_deleted(ctx, token, deleted, grace_seconds=0)
+
+
+def test_a_night(lake: Lake) -> None:
+    repo = lake.create_repository("night")
+    ctx, marks = repo.context, Marks(repo.context)
+    repo.upload("main", "shared", b"1")
+    repo.upload("main", "only-first", b"2")
+    first = repo.commit("main", "first")
+    repo.delete("main", "only-first")
+    second = repo.commit("main", "second")
+    repo.delete("main", "shared")
+    repo.upload("main", "now", b"3")
+    repo.commit("main", "third")
+    repo.copy(first, "only-first", "main", "kept")
+    reap(repo)
+
+    monday, of_monday = collecting.mark(ctx, [first])
+    assert of_monday.data == {}, "the second commit names the one, the copy the other"
+    run = marks.begin("", 0, [second], "tuesday")
+    moved = repo.move("main", "kept", "moved")
+    marks.wait(run)
+    of_tuesday = collecting.may_go(ctx, run)
+    assert [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))] == [f"tuesday/{moved.address}"]
+    marks.finish_marking(run, {})
+    assert [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))] == []
+    assert list(of_tuesday.data) == [repo.stat(first, "shared").address]
+
+    assert collecting.sweep(ctx, "tuesday", of_tuesday.data).deleted == (), "what Monday marked can still be unmarked"
+    assert repo.unmark(first) == 1
+    assert repo.read(first, "shared") == b"1"
+
+    wednesday, of_wednesday = collecting.mark(ctx, [first])
+    assert collecting.sweep(ctx, wednesday.mark_id, of_wednesday.data).deleted == tuple(of_tuesday.data)
+    collecting.sweep(ctx, monday.mark_id, of_monday.data)
+    assert {each.state for each in marks.runs()} == {State.SWEPT}
+    assert [line.lifetime for line in repo.history("main")] == [Lifetime.ACTIVE, Lifetime.SWEPT, Lifetime.SWEPT, Lifetime.ACTIVE]
+    with pytest.raises(Gone, match="by mark"):
+        repo.read(second, "shared")
+    assert repo.read("main", "moved") == b"2"
+    found = audit(lake.kv, ctx.objects, ctx.repo, now_ms=lake.clock.now_ms())
+    assert found.ok, found.findings()
