@@ -94,7 +94,7 @@ def respond(error: RefstoreError) -> Response:
     status = status_of(error)
     words = next((f"{words}: " for kind, words in WORDS if isinstance(error, kind)), "")
     message = words + redact_text(str(error))
-    if status >= 500:
+    if status >= 500 and not isinstance(error, NotSupported | errors.MissingExtra):
         _log.error("request_failed", status=status, code=error.code, error=message)
     if isinstance(error, MergeConflict):
         return answer(MergeConflictResult(message=message, code=error.code, paths=list(error.paths)), status)

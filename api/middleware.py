@@ -10,6 +10,7 @@ import asyncio
 import re
 import secrets
 import time
+import traceback
 from typing import Any, Final
 
 import structlog
@@ -73,7 +74,8 @@ class Around:
         except ClientDisconnect:
             status = CLIENT_WENT_AWAY
         except Exception as error:  # noqa: BLE001  # the last one who could answer
-            _log.exception("request_crashed", exc_info=error)
+            # as text: an application that embeds this one may render exceptions with their local variables, so with secrets
+            _log.error("request_crashed", error=repr(error), traceback="".join(traceback.format_exception(error)))
             if not status:  # else the answer is cut off, which the client sees: it is shorter than it said
                 await answer(Error(message=CRASHED, code="internal"), 500)(scope, receive, sending)
         finally:

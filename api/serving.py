@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 
 from api.app import create_app
+from api.protocol import BoundedProtocol
 from api.service import Operations
 from refstore.errors import InvalidSettings
 from refstore.settings import Settings
@@ -50,6 +51,8 @@ def answer(
         "timeout_graceful_shutdown": GRACE_SECONDS,
         "proxy_headers": False,
         "lifespan": "on",
+        "http": BoundedProtocol,
+        "ws": "none",
     }
     server = _Server(uvicorn.Config(app, **options), on_started)
     server.run(sockets=[listening])

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from api import bodies, headers, signed
 from api.answers import answer, nothing
 from api.auth import Reader, Writer
-from api.errors import NotSupported, PreconditionFailed, status_of
+from api.errors import PreconditionFailed, status_of
 from api.models import (
     ObjectCopyCreation,
     ObjectError,
@@ -32,7 +32,7 @@ from api.service import Service, ServiceOf
 from api.stats import common_prefix, stats
 from refstore import ids
 from refstore.context import Context
-from refstore.errors import AlreadyExists, Contention, ObjectNotFound, RefstoreError
+from refstore.errors import AlreadyExists, Contention, Invalid, ObjectNotFound, RefstoreError
 from refstore.flows.uploading import Stage, Upload
 from refstore.ids import is_own
 from refstore.records import Entry
@@ -65,7 +65,7 @@ Range = Annotated[str | None, Header(alias="Range", description="One range of by
     "/branches/{branch}/objects",
     operation_id="uploadObject",
     status_code=201,
-    responses={201: {"model": ObjectStats}, **failures(408, 409, 412, 413, 501)},
+    responses={201: {"model": ObjectStats}, **failures(408, 409, 412, 413)},
     openapi_extra=BODY,
 )
 async def upload_object(
@@ -364,11 +364,11 @@ def _opened(context: Context, entry: Entry, start: int, end: int) -> Iterator[by
 
 
 def _only_if_absent(if_none_match: str | None, if_match: str | None) -> bool:
-    """Raises NotSupported: a condition that is not kept must not be taken in silence."""
+    """Raises Invalid: a condition that is not kept must not be taken in silence."""
     if if_match is not None:
-        raise NotSupported("If-Match is not supported; leave it out")
+        raise Invalid("If-Match is not supported; leave it out")
     if if_none_match not in (None, "*"):
-        raise NotSupported("of If-None-Match only * is supported here; leave it out, or send *")
+        raise Invalid("of If-None-Match only * is supported here; leave it out, or send *")
     return if_none_match == "*"
 
 

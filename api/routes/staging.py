@@ -14,7 +14,7 @@ from starlette.responses import Response
 from api import bodies, headers, signed
 from api.answers import answer, nothing
 from api.auth import Writer
-from api.errors import NotSupported, PreconditionFailed
+from api.errors import PreconditionFailed
 from api.models import ObjectStats, StagingLocation, StagingMetadata
 from api.params import ObjectPath, Presign
 from api.routes import failures
@@ -22,7 +22,7 @@ from api.routes.objects import BINARY, IfMatch, streamed
 from api.service import ServiceOf
 from api.stats import physical, relative, stats, token_of, with_token
 from refstore.context import Context
-from refstore.errors import AlreadyExists, AlreadyLinked
+from refstore.errors import AlreadyExists, AlreadyLinked, Invalid
 from refstore.flows.uploading import Link
 from refstore.objects.base import ObjectInfo, ObjectStore, Stored
 from refstore.records import Issued
@@ -60,7 +60,7 @@ async def get_physical_address(
     return answer(await service.repository(repository, issue))
 
 
-@router.put(BACKING, operation_id="linkPhysicalAddress", responses={200: {"model": ObjectStats}, **failures(409, 412, 501)})
+@router.put(BACKING, operation_id="linkPhysicalAddress", responses={200: {"model": ObjectStats}, **failures(409, 412)})
 async def link_physical_address(
     service: ServiceOf,
     who: Writer,
@@ -74,7 +74,7 @@ async def link_physical_address(
     """Put a written address on the branch: once, for the path that it was given out for, before it expires."""
     del who
     if if_match is not None or if_none_match not in (None, "*"):
-        raise NotSupported("of the conditions only If-None-Match: * is supported here; leave the others out")
+        raise Invalid("of the conditions only If-None-Match: * is supported here; leave the others out")
     context = (await service.repository(repository, lambda repo: repo)).context
     address = body.staging.physical_address or ""
     item = Link(

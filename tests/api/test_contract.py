@@ -22,17 +22,20 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from starlette.types import Receive, Scope, Send
 
 from api import create_app
 from api.auth import Authenticator
 from api.openapi import OPEN
 from refstore import access
+from refstore.cli.serve import _Operations
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.settings import Settings
 from refstore.testing.clock import FakeClock
 
 KEY_ID, SECRET = "AKIACONTRACT", "a-secret-of-the-contract-tests"
+EXAMPLES = 15
 OBJECTS = "memory://contract"
 NAMES = {
     "repository": "contract",
@@ -77,26 +80,44 @@ def served() -> Iterator[Served]:
         repo.create_tag("v1", "main")
         repo.upload("side", "q", b"another")
         repo.commit("side", "second")
-        app = create_app(Settings(data=None, kv="memory://", objects=OBJECTS), lake=lake)
+        app = create_app(Settings(data=None, kv="memory://", objects=OBJECTS), lake=lake, operations_=_Operations())
         yield Served(app, lake)
         app.state.service.close()
 
 
 def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Every other request."""
-    if not path_parameters or len(str(path_parameters)) % 2:
+    """Every other request; but what is there stays there for the others."""
+    if not path_parameters or len(str(path_parameters)) % 2 or context.operation.method == "delete":
         return path_parameters
     return {name: NAMES.get(name, value) for name, value in path_parameters.items()}
 
 
+def map_query(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Likewise, and nothing that lists is told to begin behind the end."""
+    if not query or len(str(query)) % 2:
+        return query
+    kept = {name: value for name, value in query.items() if name not in ("after", "prefix", "presign", "physical_address")}
+    return kept | ({"path": "p"} if "path" in query else {})
+
+
 @pytest.fixture
 def contract(served: Served) -> Any:
-    found = schemathesis.openapi.from_asgi("/openapi.json", served.app)
+    async def kept_open(scope: Scope, receive: Receive, send: Send) -> None:
+        """The application, without the end that every single client of schemathesis would bring it to."""
+        if scope["type"] == "http":
+            await served.app(scope, receive, send)
+            return
+        for said in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{said}.complete"})
+
+    found = schemathesis.openapi.from_asgi("/openapi.json", kept_open)
     found.hook(map_path_parameters)
+    found.hook(map_query)
     return found
 
 
-@pytest.mark.parametrize(("scheme", "examples", "more"), [("basic", 6, ()), ("bearer", 2, (ignored_auth,))], ids=["secret", "token"])
+@pytest.mark.parametrize(("scheme", "examples", "more"), [("basic", EXAMPLES, ()), ("bearer", 3, (ignored_auth,))], ids=["secret", "token"])
 def test_what_is_answered_stands_in_the_document(contract: Any, served: Served, scheme: str, examples: int, more: tuple[Any, ...]) -> None:
     authorization = served.authorization(scheme)
     bounded = settings(
@@ -109,19 +130,24 @@ def test_what_is_answered_stands_in_the_document(contract: Any, served: Served, 
     )
     found: list[str] = []
     asked = 0
+    succeeded: set[str] = set()
     for result in contract.get_all_operations():
         operation = result.ok()
 
         def check(case: schemathesis.Case) -> None:
             nonlocal asked
             asked += 1
-            case.call_and_validate(headers={"Authorization": authorization}, checks=[*CHECKS, *more])
+            answered = case.call(headers={"Authorization": authorization})
+            case.validate_response(answered, checks=[*CHECKS, *more])
+            if answered.status_code < 400:
+                succeeded.add(case.operation.label)
 
         try:
             bounded(given(case=operation.as_strategy())(check))()
         except (FailureGroup, Failure) as error:
             found.append(f"{operation.label}: {error}")
-    print(f"{asked} requests")
+    print(f"{asked} requests; {len(succeeded)} routes did what they were asked for at least once")
+    assert len(succeeded) >= 25, sorted(succeeded)  # refusals alone would show little
     assert not found, "\n\n".join(found)
 
 
