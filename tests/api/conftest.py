@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -47,6 +48,7 @@ class Running(NamedTuple):
     kv: str
     objects: str
     log: Path
+    process: subprocess.Popen[bytes]
 
     def open(self) -> Lake:
         """The same lake, past the service."""
@@ -58,7 +60,7 @@ class Running(NamedTuple):
 
 @contextmanager
 def serving(folder: Path, kv: str, objects: str, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[Running]:
-    """`refstore serve` until the block ends; it must end by itself when it is asked to."""
+    """`refstore serve` until the block ends. It must end in order when it is asked to, and not before, unless the test kills it."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "serve.log"
     own = {
@@ -77,17 +79,19 @@ def serving(folder: Path, kv: str, objects: str, *arguments: str, environment: d
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=own, cwd=Path(__file__).parents[2],
         )  # fmt: skip
     try:
-        yield Running(_address(process, log), kv, objects, log)
+        yield Running(_address(process, log), kv, objects, log, process)
+        if process.poll() == -signal.SIGKILL:
+            return
         assert process.poll() is None, f"the service ended by itself:\n{log.read_text()[-3000:]}"
     finally:
         process.terminate()
         try:
-            ended = process.wait(40)
+            process.wait(40)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
             raise
-    assert ended == 0, f"the service ended with {ended}:\n{log.read_text()[-3000:]}"
+    assert process.returncode == 0, f"the service ended with {process.returncode}:\n{log.read_text()[-3000:]}"
 
 
 @pytest.fixture(scope="session")

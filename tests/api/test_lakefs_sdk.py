@@ -22,7 +22,6 @@ from lakefs_sdk.client import LakeFSClient
 from refstore import access, objects
 from tests.api.conftest import Running, client_of, upload_all
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:(GET|PUT|POST|DELETE) /.* is deprecated:DeprecationWarning")
 """lakeFS would have its older routes called no more; who calls them still gets an answer."""
 
