@@ -18,7 +18,7 @@ from refstore.clock import Clock, SystemClock
 from refstore.commits import graph
 from refstore.commits.trees import Caches, Trees
 from refstore.context import Context
-from refstore.errors import AlreadyExists, Conflict, Contention, InvalidSettings, ObjectNotFound, RepositoryNotFound
+from refstore.errors import AlreadyExists, Conflict, Contention, ObjectNotFound, RepositoryNotFound
 from refstore.flows import branching, retaining
 from refstore.ids import Ids, RandomIds, RepositoryId, RepositoryName
 from refstore.issuance import Issuer, SigningKey, keys_of
@@ -27,6 +27,7 @@ from refstore.kv.base import ABSENT, KV, Key
 from refstore.markers import REPOSITORY_DELETED
 from refstore.objects import child, open_objects
 from refstore.objects.base import ObjectStore
+from refstore.objects.urls import parse
 from refstore.records import Commit, RepositoryRecord, decode, encode, maybe
 from refstore.repository import Repository
 from refstore.safety import Safety
@@ -241,8 +242,9 @@ def _put_where_none(objects: ObjectStore, repo: RepositoryId) -> None:
 
 
 def as_folder(url: str) -> str:
-    """The URL without its options, with one slash at the end, so that prefixes compare as folders do."""
-    bare = url.partition("?")[0].rstrip("/")
-    if "://" not in bare:
-        raise InvalidSettings(f"{url!r} is not an object store's URL; it looks like s3://bucket/prefix or file:///folder")
-    return bare + "/"
+    """The URL without its options, in one spelling, with one slash at the end, so that prefixes compare as folders do."""
+    parsed = parse(url)
+    host, path = parsed.host, parsed.path
+    if parsed.scheme == "file":
+        host, path = "", "/" + "/".join(segment for segment in path.split("/") if segment)
+    return parsed._replace(host=host, path=path.rstrip("/"), options={}).text() + "/"
