@@ -1,0 +1,63 @@
+"""The application in this process, over a lake whose stores and clock the test holds: for attacks and limits that need no network."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import httpx
+from fastapi import FastAPI
+
+from api import create_app
+from reaper.daemon import Reaper
+from refstore import access
+from refstore.kv.base import KV
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
+from refstore.safety import Safety
+from refstore.settings import ApiSettings, ReaperSettings, Settings
+from refstore.testing.clock import FakeClock
+from tests.api.conftest import KEY_ID, SECRET
+
+GRACE_SECONDS = 3600
+
+
+class Application(NamedTuple):
+    app: FastAPI
+    lake: Lake
+    clock: FakeClock
+    runner: asyncio.Runner
+    http: httpx.AsyncClient
+
+    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self.runner.run(self.http.request(method, path, **options))
+
+    def reap(self, passes: int = 1) -> None:
+        """As a reaper does whose scrub is always due."""
+        with Reaper(self.lake, ReaperSettings(scrub_every_seconds=1)) as reaper:
+            for _ in range(passes):
+                reaper.round(lambda: False)
+
+    def blobs(self, repository: str) -> list[bytes]:
+        objects = self.lake.repository(repository).context.objects
+        return [objects.read(found.key) for found in objects.list("data/")]
+
+
+@contextmanager
+def application(
+    settings: ApiSettings | None = None, *, kv: KV | None = None, objects: str = "", safety: Safety | None = None
+) -> Iterator[Application]:
+    clock = FakeClock()
+    where = objects or f"memory://{secrets.token_hex(8)}"
+    own = safety or Safety(grace_seconds=GRACE_SECONDS, issue_seconds=4 * GRACE_SECONDS)
+    with Lake(kv or MemoryKV(), where, clock=clock, safety=own) as lake, asyncio.Runner() as runner:
+        access.ensure(lake.kv, clock, KEY_ID, SECRET)
+        app = create_app(Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings()), lake=lake)
+        transport = httpx.ASGITransport(app)
+        http = httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(KEY_ID, SECRET))
+        yield Application(app, lake, clock, runner, http)
+        runner.run(http.aclose())
+        app.state.service.close()
