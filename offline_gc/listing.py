@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -33,6 +33,8 @@ STRETCH_ROWS: Final = 500_000
 INTERVALS_PER_CORE: Final = 4
 """So that one that holds more than the others does not keep all cores waiting."""
 _PROBES_AT_ONCE: Final = 8
+_FEW: Final = 1000
+"""A page of the store: less is listed sooner than it is cut."""
 _ROUNDS: Final = 3
 """Of looking closer: after that an interval is a few thousandths of the time."""
 _HOUR_MS: Final = 3_600_000
@@ -82,7 +84,8 @@ def write(
     """List everything that was not written behind `cutoff_ms`, by the store's clock; the stretches in order. `foreign`: that, too."""
     planned = intervals(store, now_ms=now_ms, wanted=parts * INTERVALS_PER_CORE)
     told = [Packet.telling(0, Side.LISTED, (number, interval)) for number, interval in enumerate(planned)]
-    listed = packets_of(spark, told, len(told)).mapInArrow(_list(work, cutoff_ms, foreign), LISTED)
+    tasks = len(told) if len(told) > parts * INTERVALS_PER_CORE else parts
+    listed = packets_of(spark, told, tasks).mapInArrow(_list(work, cutoff_ms, foreign), LISTED)
     found = [ListedStretch(*row) for row in listed.collect()]
     return sorted(found, key=lambda stretch: stretch.number)
 
@@ -109,9 +112,9 @@ def _between(prefix: str, after: str, cuts: Sequence[str], before: str) -> list[
 
 def _data_cuts(store: ObjectStore, *, now_ms: int, wanted: int) -> list[str]:
     """Keys that cut the data where it is. They need not exist; that they are in order is all that counts."""
-    first = _next_key(store, "")
-    start_ms = _time_of(first)
-    if first is None or start_ms is None or wanted < 2:
+    seen = [info.key for info in islice(store.list(DATA), _FEW)]
+    start_ms = _time_of(seen[0]) if seen else None
+    if len(seen) < _FEW or start_ms is None or wanted < 2:
         return []
     spans: list[tuple[int, int]] = [(start_ms, max(now_ms, start_ms) + _DAY_MS)]
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="refstore-gc-probe") as pool:
@@ -136,9 +139,7 @@ def _cut(at_ms: int) -> str:
     return f"{DATA}{slice_}/" if at_ms % _HOUR_MS == 0 else f"{DATA}{slice_}/{ids.RandomIds().unique(at_ms)[:10]}"
 
 
-def _time_of(key: str | None) -> int | None:
-    if key is None:
-        return None
+def _time_of(key: str) -> int | None:
     made = ids.made_ms(ids.Address(key)) if ids.is_own(ids.Address(key)) else None
     return None if made is None else made // _HOUR_MS * _HOUR_MS
 

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 BUCKET_ROWS: Final = 500_000
 """Small stretches of the listing share a task."""
 FAILURES_SHOWN: Final = 20
+SIMULATED: Final = "simulated"
+"""The state of what was not marked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,8 @@ def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = s
             named = _gathered(ctx, work, looked, filters(decision), said, files)
             named.expired += [*would, *_earlier(marks, run)]
         rows = _left_over(ctx, spark, work, run, stretches, named, steps)
-        return _summarised(ctx, run, decision, age, stretches, rows, named, steps, options)
+        summary = _summarised(ctx, run, decision, age, stretches, rows, named, steps, options)
+        return msgspec.structs.replace(summary, state=SIMULATED)
 
 
 def _as_if_marked(looked: Iterable[Named], would: Mapping[CommitId, tuple[str, ...]]) -> Iterator[Named]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from refstore import keys
 from refstore.context import Context
 from refstore.ids import CommitId
 from refstore.lake import Lake
@@ -25,9 +26,11 @@ class SkippingClock:
     """Goes as the machine's does (so it agrees with the store's), but for what was slept, which is over at once."""
 
     skipped_seconds: float = 0.0
+    off_seconds: float = 0.0
+    """What this machine's clock is ahead of the store's."""
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + int(self.skipped_seconds * 1000)
+        return time.time_ns() // 1_000_000 + int((self.skipped_seconds + self.off_seconds) * 1000)
 
     def monotonic_seconds(self) -> float:
         return time.monotonic() + self.skipped_seconds
@@ -104,3 +107,32 @@ class World:
 
 def folder_of(repo: Repository) -> Path:
     return Path(unquote(urlsplit(repo.context.objects.url).path))
+
+
+def marked_in(world: World, mark_id: str) -> dict[str, str]:
+    """What a mark holds: address -> reason."""
+    import pyarrow.parquet as pq
+
+    found: dict[str, str] = {}
+    for file in sorted((world.blobs / "_refstore" / "gc" / mark_id / "mark").glob("*.parquet")):
+        table = pq.read_table(file)
+        found.update(zip(table.column("address").to_pylist(), table.column("reason").to_pylist(), strict=True))
+    return found
+
+
+def everything_in(world: World) -> tuple[set[str], dict[object, bytes]]:
+    """(files, KV) as they are."""
+    files = {str(file.relative_to(world.blobs)) for file in world.blobs.rglob("*") if file.is_file() and ".tmp" not in file.parts}
+    kv = world.lake.kv
+    found: dict[object, bytes] = {}
+    for partition in (
+        keys.branches(world.ctx.repo),
+        keys.commits(world.ctx.repo),
+        keys.marks(world.ctx.repo),
+        keys.gc_runs(world.ctx.repo),
+        keys.gc_pins(world.ctx.repo),
+        keys.gc_flag(world.ctx.repo).partition,
+        keys.tokens(world.ctx.repo),
+    ):
+        found |= {(partition, name): value for name, value in kv.scan_all(partition)}
+    return files, found

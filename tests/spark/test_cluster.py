@@ -1,0 +1,68 @@
+"""The command on a real standalone cluster, one of whose workers is killed in the middle of a sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from refstore import ids
+from tests.reaping import release_all
+from tests.spark.cluster import cluster
+from tests.spark.world import World
+
+ORPHANS = 20_000
+SLICES = 20
+AT_ONCE = {f"REFSTORE_{name}_SECONDS": "0" for name in ("OPERATION_DEADLINE", "IO_TIMEOUT", "CLOCK_SKEW", "RECHECK_AFTER", "SCRUB_AFTER")}
+"""Nobody else is at work there, so there is nobody to wait for."""
+CONF = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+LOOPBACK = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_a_worker_that_is_killed_in_a_sweep_costs_nothing_but_time(tmp_path: Path) -> None:
+    world = World(tmp_path / "lake")
+    world.commit(days_ago=2, a=b"kept")
+    release_all(world.repo)
+    kept = world.address("main", "a")
+    for number in range(ORPHANS):
+        address = ids.new_address(ids.RandomIds(), 1_700_000_000_000 + number % SLICES * 3_600_000)
+        file = world.blobs / address
+        if number < SLICES:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    world.age()
+    world.close()
+    with cluster(tmp_path / "cluster") as spark:
+        env = {**os.environ, **AT_ONCE, "REFSTORE_DATA": str(tmp_path / "lake"), "SPARK_LOCAL_IP": "127.0.0.1"}
+        command = [sys.executable, "-m", "refstore", "gc", "--json"]
+        there = ["--master", spark.url, *CONF, *LOOPBACK]
+        ages = ["--grace-days", "0", "--min-age-seconds", "0", "--breaker-share", "1"]
+        marked = subprocess.run([*command, "mark", "sales", *ages, *there], env=env, capture_output=True, check=False, timeout=200)
+        assert marked.returncode == 0, marked.stderr.decode()[-3000:]
+        (summary,) = json.loads(marked.stdout)["runs"]
+        assert summary["marked"]["objects"] == ORPHANS
+        files = world.blobs / "_refstore" / "gc" / summary["mark_id"]
+        units = len(list((files / "mark").iterdir()))
+        sweep = subprocess.Popen([*command, "sweep", "sales", *there], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            while sweep.poll() is None and not list((files / "sweep").glob("*.parquet")):
+                time.sleep(0.005)
+            spark.kill_worker(0)
+            done = len(list((files / "sweep").glob("*.parquet")))
+            out, err = sweep.communicate(timeout=200)
+        finally:
+            sweep.kill()
+        assert sweep.returncode == 0, err.decode()[-3000:]
+    assert 0 < done < units, "the worker was killed before the sweep or behind it; nothing was shown"
+    (swept,) = json.loads(out)["runs"]
+    outcomes = {name: count["objects"] for name, count in swept["swept"]["outcomes"].items()}
+    assert sum(outcomes.values()) == ORPHANS
+    assert set(outcomes) <= {"deleted", "already gone"}
+    assert world.data() == {kept}

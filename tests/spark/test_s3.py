@@ -1,0 +1,148 @@
+"""The offline job over S3 servers, which refuse, break off, and do not delete everything they are asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from offline_gc import lifecycle, run
+from offline_gc.places import TAG
+from offline_gc.run import Options
+from refstore import ids
+from refstore.errors import ObjectsUnavailable
+from refstore.lake import Lake
+from refstore.marks import Marks, State
+from refstore.repository import Repository
+from refstore.safety import Safety
+from tests.reaping import release_all
+from tests.servers.s3_base import BUCKET, S3Server
+from tests.servers.s3_proxy import CutBody, FailKeys, Fault, ProxiedRequest, RandomFaults, S3FaultProxy
+from tests.servers.s3_servers import RcloneS3
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AT_ONCE = Safety(operation_deadline_seconds=0, io_timeout_seconds=0, clock_skew_seconds=0, recheck_after_seconds=0, scrub_after_seconds=0)
+"""Nobody else is at work in these lakes, so there is nobody to wait for."""
+NOW = Options(grace_days=0, min_age_seconds=0)
+
+
+@contextmanager
+def lake_with_history(folder: Path, server: S3Server, proxy: S3FaultProxy | None = None) -> Iterator[tuple[Repository, str]]:
+    """(a repository for the offline job alone, the address that is to go)"""
+    url = server.url()
+    kv = f"sqlite://{folder}/kv.sqlite"
+    with Lake.open(kv, url) as lake:
+        repo = lake.create_repository("sales", grace_seconds=0)
+        repo.set_retention('{"default_retention_days": 0, "grace_days": 0}')
+        for body, day in ((b"old", 1), (b"new", 2)):
+            repo.upload("main", "a", body)
+            repo.upload("main", f"kept-{day}", body)
+            repo.commit("main", "change", date_ms=day * 86_400_000)
+        release_all(repo)
+        gone = repo.stat("main~1", "a").address
+        namespace = repo.record.namespace
+    through = Lake.open(kv, url, safety=AT_ONCE)
+    if proxy is not None:
+        from refstore.objects import open_objects
+
+        through.open_store = lambda _: open_objects(namespace.replace(server.endpoint, proxy.endpoint))
+    with through as lake:
+        yield lake.repository("sales"), gone
+
+
+def let_a_second_pass(repo: Repository, address: str) -> None:
+    """Until the store's clock, which counts whole seconds, says that the object is older than now."""
+    store = repo.context.objects
+    store.put("_refstore/gc/now", b"")
+    while store.head("_refstore/gc/now").mtime_ms <= store.head(address).mtime_ms:
+        store.put("_refstore/gc/now", b"")
+
+
+def data_of(repo: Repository) -> set[str]:
+    return {info.key for info in repo.context.objects.list("data/")}
+
+
+@pytest.mark.server
+def test_a_store_that_refuses_now_and_then_is_asked_again(rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession) -> None:
+    with S3FaultProxy(rclone_s3_server.endpoint, RandomFaults(seed=11, unavailable=0.05)) as proxy:
+        with lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
+            let_a_second_pass(repo, gone)
+            before = data_of(repo)
+            ran = run.run(repo.context, spark, NOW)
+            assert ran.latest.swept is not None
+            assert {name: count.objects for name, count in ran.latest.swept.outcomes.items()} == {"deleted": 1}
+            assert data_of(repo) == before - {gone}
+        assert any(fault is not None for _, fault in proxy.log)
+
+
+@pytest.mark.server
+def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
+    rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession
+) -> None:
+    with S3FaultProxy(rclone_s3_server.endpoint) as proxy, lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, _):
+        store = repo.context.objects
+        orphans = [ids.new_address(ids.RandomIds(), 1_700_000_000_000 + number) for number in range(1000)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda orphan: store.put(orphan, b"x"), orphans))
+        let_a_second_pass(repo, orphans[-1])
+        summary = run.mark(repo.context, spark, NOW)
+        prefix = urlsplit(repo.context.objects.url).path.strip("/")
+        failing = frozenset(f"{prefix}/{orphan}" for orphan in orphans[100:400:100])
+
+        def plan(request: ProxiedRequest) -> Fault | None:
+            return FailKeys(failing) if request.is_bulk_delete and failing & set(request.delete_keys) else None
+
+        proxy.plan = plan
+        first = run.sweep(repo.context, spark, summary.mark_id)
+        assert first.swept is not None
+        assert {name: count.objects for name, count in first.swept.outcomes.items()} == {"deleted": 998, "failed": 3}
+        assert first.swept.failures
+        assert Marks(repo.context).run(summary.mark_id).state is State.SWEEPING
+        assert data_of(repo) & set(orphans) == set(orphans[100:400:100])
+        proxy.plan = None
+        second = run.sweep(repo.context, spark, summary.mark_id)
+        assert second.swept is not None
+        assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"deleted": 1001}
+        assert not data_of(repo) & set(orphans)
+        assert Marks(repo.context).run(summary.mark_id).state is State.SWEPT
+
+
+@pytest.mark.server
+def test_a_listing_that_breaks_off_ends_the_run(rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession) -> None:
+    def plan(request: ProxiedRequest) -> Fault | None:
+        return CutBody(400) if request.is_list and "ranges" in request.target else None
+
+    with S3FaultProxy(rclone_s3_server.endpoint, plan) as proxy, lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
+        age(folder_of(rclone_s3_server, repo))
+        with pytest.raises(ObjectsUnavailable):
+            run.run(repo.context, spark, NOW)
+        assert (folder_of(rclone_s3_server, repo) / gone).exists()
+        assert [each.state for each in Marks(repo.context).runs()] == [State.ABANDONED]
+
+
+@pytest.mark.server
+def test_the_mode_tag_leaves_the_deletion_to_the_bucket(moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession) -> None:
+    with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
+        store = repo.context.objects
+        let_a_second_pass(repo, gone)
+        ran = run.run(repo.context, spark, Options(grace_days=0, min_age_seconds=0, mode="tag"))
+        assert ran.latest.swept is not None
+        assert {name: count.objects for name, count in ran.latest.swept.outcomes.items()} == {"tagged": 1}
+        prefix = urlsplit(store.url).path.strip("/")
+        with moto_s3_server.client() as client:
+            tags = client.get_object_tagging(Bucket=BUCKET, Key=f"{prefix}/{gone}")["TagSet"]
+            assert tags == [{"Key": TAG, "Value": "true"}]
+            other = {"ID": "somebody-elses", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 3}}
+            client.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": [other]})
+            lifecycle.apply(store)
+            lifecycle.apply(store)
+            rules = client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+        assert [rule["ID"] for rule in rules] == ["somebody-elses", lifecycle.rule(f"{prefix}/")["ID"]]
+        assert rules[1]["Filter"]["And"]["Prefix"] == f"{prefix}/"
