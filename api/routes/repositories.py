@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from api.answers import answer, nothing, page_of
 from api.auth import Operator, Principal, Reader, Writer
+from api.errors import NotSupported
 from api.models import (
     Repository,
     RepositoryCreation,
@@ -44,9 +45,14 @@ async def list_repositories(
     return answer(await service.run(read))
 
 
-@router.post("/repositories", operation_id="createRepository", status_code=201, responses={201: {"model": Repository}, **failures(409)})
+@router.post(
+    "/repositories", operation_id="createRepository", status_code=201, responses={201: {"model": Repository}, **failures(409, 501)}
+)
 async def create_repository(service: ServiceOf, who: Operator, body: RepositoryCreation, bare: bool = False) -> Response:
-    del who, bare
+    """Make an empty repository. Sample data is not added, whether it is asked for or not."""
+    del who
+    if bare or body.read_only:  # who asks for either relies on it
+        raise NotSupported("bare and read-only repositories are not supported; leave both out, and give keys the role of a reader")
 
     def make() -> Repository:
         namespace = _namespace(service.lake, body.storage_namespace)

@@ -7,7 +7,8 @@ import secrets
 import lakefs
 import pytest
 from lakefs.client import Client
-from lakefs.exceptions import ConflictException, NotAuthorizedException, NotFoundException
+from lakefs.exceptions import BadRequestException, ConflictException, NotAuthorizedException, NotFoundException, ServerException
+from lakefs_sdk import ApiException
 from lakefs_sdk.client import LakeFSClient
 
 from tests.api.conftest import Running, client_of
@@ -43,6 +44,25 @@ def test_a_repository_has_the_default_branch_it_was_asked_for(client: Client) ->
     made = lakefs.Repository(name, client).create(f"{client.storage_config.default_namespace_prefix}/{name}", default_branch="trunk")
     assert made.properties.default_branch == "trunk"
     assert [branch.id for branch in made.branches()] == ["trunk"]
+
+
+def test_a_repository_that_could_not_be_what_was_asked_for_is_not_made(client: Client, sdk: LakeFSClient) -> None:
+    from lakefs_sdk import RepositoryCreation
+
+    name = "t-" + secrets.token_hex(8)
+    where = f"{client.storage_config.default_namespace_prefix}/{name}"
+    with pytest.raises(ServerException) as bare:
+        lakefs.Repository(name, client).create(where, bare=True)
+    with pytest.raises(ApiException) as read_only:
+        sdk.repositories_api.create_repository(RepositoryCreation(name=name, storage_namespace=where, read_only=True))
+    assert (bare.value.status_code, read_only.value.status) == (501, 501)
+    assert list(lakefs.repositories(client, prefix=name)) == []
+
+
+@pytest.mark.parametrize("where", ["local://../up", "s3://bucket/x?endpoint=http://127.0.0.1:1", "gs://bucket/x", "https://example.org/x"])
+def test_a_namespace_that_the_service_does_not_keep_is_refused(client: Client, where: str) -> None:
+    with pytest.raises(BadRequestException):
+        lakefs.Repository("t-" + secrets.token_hex(8), client).create(where)
 
 
 def test_repositories_are_listed_by_prefix_page_by_page(client: Client) -> None:
