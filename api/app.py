@@ -48,7 +48,7 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
     app = FastAPI(title="refstore", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
     app.state.service = service
     app.state.metrics = metrics
-    app.state.authenticator = Authenticator(service)
+    authenticator = app.state.authenticator = Authenticator(service)
     for router in (
         objects.router,  # first, as routes are tried in order: nothing is asked for as often
         staging.router,
@@ -66,6 +66,10 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
     errors.install(app)
     openapi.install(app)
     app.add_middleware(
-        Around, metrics=metrics, body_bytes_max=settings.api.body_bytes_max, body_idle_seconds=settings.api.upload_idle_seconds
+        Around,
+        metrics=metrics,
+        body_bytes_max=settings.api.body_bytes_max,
+        body_idle_seconds=settings.api.upload_idle_seconds,
+        admit=authenticator.principal,
     )
     return app

@@ -1,5 +1,7 @@
 """Around every request: an id, one line in the log, the metrics, bounds on its body. Plain ASGI, so that it costs little.
 
+A body is read only if whoever sends it has shown who they are; handlers look for themselves what that one may do.
+
 The log has the route's template, not the path: signed URLs carry a token there. Neither headers nor bodies are logged. What nobody
 foresaw is logged here, under the request's id, and answered with 500.
 """
@@ -11,6 +13,7 @@ import re
 import secrets
 import time
 import traceback
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import structlog
@@ -19,16 +22,18 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.answers import answer
-from api.errors import TooLarge
+from api.errors import TooLarge, respond
 from api.metrics import Metrics
 from api.models import Error
 from refstore import ids
-from refstore.errors import InvalidName
+from refstore.errors import InvalidName, RefstoreError
 
 HEADER: Final = b"x-request-id"
 _GIVEN: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _UPLOAD: Final = re.compile(r"/api/v1/repositories/[^/]+/branches/[^/]+/objects")
 _SIGNED: Final = "/api/v1/signed/"
+_LOGIN: Final = "/api/v1/auth/login"
+_BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 CRASHED: Final = "the service failed; its log says why, under the request's id"
 CLIENT_WENT_AWAY: Final = 499
@@ -39,12 +44,20 @@ _log = structlog.stdlib.get_logger(__name__)
 
 
 class Around:
-    def __init__(self, app: ASGIApp, metrics: Metrics, body_bytes_max: int, body_idle_seconds: float, *, log_requests: bool = True) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        body_bytes_max: int,
+        body_idle_seconds: float,
+        admit: Callable[[str | None], Awaitable[object]],
+    ) -> None:
+        """`admit`: looks at an Authorization header. Raises RefstoreError."""
         self._app = app
         self._metrics = metrics
         self._body_bytes_max = body_bytes_max
         self._body_idle_seconds = body_idle_seconds
-        self._log_requests = log_requests
+        self._admit = admit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,9 +81,11 @@ class Around:
             await send(message)
 
         try:
+            if scope["method"] not in _BODILESS and scope["path"] != _LOGIN and not _is_signed(scope):
+                await self._admit(_authorization(scope))
             await self._app(scope, _bounded(scope, receive, self._body_bytes_max, self._body_idle_seconds), sending)
-        except TooLarge as error:
-            await answer(Error(message=str(error), code=error.code), 413)(scope, receive, sending)
+        except RefstoreError as error:
+            await respond(error)(scope, receive, sending)
         except ClientDisconnect:
             status = CLIENT_WENT_AWAY
         except Exception as error:  # noqa: BLE001  # the last one who could answer
@@ -82,7 +97,7 @@ class Around:
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "") or "(none)"
             self._metrics.answered(scope["method"], route, status or 500, seconds)
-            if self._log_requests and route not in _QUIET:
+            if route not in _QUIET:
                 state: dict[str, Any] = scope.get("state") or {}
                 parameters: dict[str, Any] = scope.get("path_params") or {}
                 _log.info(
@@ -116,7 +131,7 @@ def _name(text: str | None) -> str | None:
 
 def _bounded(scope: Scope, receive: Receive, bytes_max: int, idle_seconds: float) -> Receive:
     """Bounds every body but an object's, which `bodies.py` bounds. (Nobody reads the body of a GET or HEAD.)"""
-    if scope["method"] in ("GET", "HEAD", "OPTIONS") or _is_upload(scope):
+    if scope["method"] in _BODILESS or _is_signed(scope) or (scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"])):
         return receive
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > bytes_max:
@@ -144,11 +159,12 @@ def _bounded(scope: Scope, receive: Receive, bytes_max: int, idle_seconds: float
     return bounded
 
 
-def _is_upload(scope: Scope) -> bool:
-    path: str = scope["path"]
-    if scope["method"] == "POST":
-        return _UPLOAD.fullmatch(path) is not None
-    return scope["method"] == "PUT" and path.startswith(_SIGNED)
+def _is_signed(scope: Scope) -> bool:
+    return scope["method"] == "PUT" and scope["path"].startswith(_SIGNED)
+
+
+def _authorization(scope: Scope) -> str | None:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), None)
 
 
 def _too_large(bytes_max: int) -> TooLarge:
