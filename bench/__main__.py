@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import sys
@@ -17,6 +18,16 @@ from bench import api, bookkeeping, branches, commits, growth, listing, machine,
 from bench.measure import Row
 from bench.workshop import FULL, QUICK, Workshop
 
+
+def _offline(module: str) -> Callable[[Workshop], Iterator[Row]]:
+    """Imported when it runs: it needs Spark's extra."""
+
+    def run(shop: Workshop) -> Iterator[Row]:
+        yield from importlib.import_module(f"bench.{module}").run(shop)
+
+    return run
+
+
 BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "listing": listing.run,
     "branches": branches.run,
@@ -27,6 +38,8 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "commits": commits.run,
     "retention": retention.run,
     "reaping": reaping.run,
+    "offline-mark": _offline("offline_mark"),
+    "offline-sweep": _offline("offline_sweep"),
     "growth": growth.run,  # last: it uses up the lakes of `reaping`
 }
 

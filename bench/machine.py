@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.servers.redis_servers import redis_binary
 
-_PACKAGES: Final = ("redis", "hiredis", "boto3", "pyarrow", "msgspec", "deltalake", "icechunk")
+_PACKAGES: Final = ("redis", "hiredis", "boto3", "pyarrow", "msgspec", "pyspark", "duckdb", "deltalake", "icechunk", "pylance")
 
 
 def describe() -> dict[str, str]:

@@ -3,11 +3,13 @@
 deltalake: a table whose log says, written by deltalake, that the files were added and removed again.
 icechunk: a repository, made by icechunk, and chunks that no snapshot names, as a session that was never committed leaves them; their
 files are written here, under names as icechunk gives them.
+pylance: a dataset, made by pylance, and data files that no version names, as a write that failed leaves them, written here likewise.
 """
 
 from __future__ import annotations
 
 import secrets
+import uuid
 from pathlib import Path
 
 from bench import lakes
@@ -50,6 +52,16 @@ def icechunk_repository(folder: Path, count: int) -> None:
     session.commit("what stays")
     for number in range(count):
         lakes.write_file(folder / "chunks" / _chunk_name(), lakes.body_of(number))
+
+
+def lance_dataset(folder: Path, count: int) -> None:
+    import lance
+    import pyarrow as pa
+
+    lance.write_dataset(pa.table({"number": pa.array([0], pa.int64())}), str(folder), mode="overwrite")
+    lance.write_dataset(pa.table({"number": pa.array([1], pa.int64())}), str(folder), mode="overwrite")
+    for _ in range(count):
+        lakes.write_file(folder / "data" / f"{uuid.uuid4()}.lance", lakes.body_of(0))
 
 
 def _chunk_name() -> str:

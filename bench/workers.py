@@ -86,6 +86,22 @@ def collect(*, repository: str) -> Measured:
     return _measured(time.perf_counter() - began, deleted=done.chunks_deleted)
 
 
+def cleanup(*, dataset: str) -> Measured:
+    """pylance: delete old versions, and data files that no version names."""
+    from datetime import timedelta
+    from pathlib import Path
+
+    import lance
+
+    opened = lance.dataset(dataset)
+    data = Path(dataset) / "data"
+    before = sum(1 for _ in data.iterdir())
+    began = time.perf_counter()
+    opened.cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
+    seconds = time.perf_counter() - began
+    return _measured(seconds, deleted=before - sum(1 for _ in data.iterdir()))
+
+
 def api_load(
     *, port: int, authorization: str, calls: str, clients: int, per_second: float | None = None, until: str | None = None
 ) -> Measured:
@@ -172,6 +188,7 @@ WORKERS: Final[dict[str, Callable[..., Measured]]] = {
     "unlink": unlink,
     "vacuum": vacuum,
     "collect": collect,
+    "cleanup": cleanup,
     "api_load": api_load,
     "api_pages": api_pages,
 }

@@ -42,6 +42,11 @@ class Scale:
     history: int = 1_000_000
     """Commits that retention rules are applied to."""
     growth: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    marked: tuple[int, ...] = (1_000_000, 10_000_000)
+    """Listed addresses that a mark compares."""
+    marked_judged: int = 10_000_000
+    marked_commits: int = 1000
+    swept: int = 100_000
     served: int = 50_000
     """Objects that the HTTP API is asked for."""
     asked: int = 8_000
@@ -68,6 +73,10 @@ QUICK: Final = Scale(
     committed=10_000,
     history=10_000,
     growth=(500, 2_000, 5_000),
+    marked=(2_000, 20_000),
+    marked_judged=20_000,
+    marked_commits=5,
+    swept=2_000,
     served=2_000,
     asked=500,
     uploaded=20,

@@ -1,0 +1,215 @@
+"""The offline job's comparison: what a listing has and nobody names, against DuckDB on the same files; and what commits cost to read.
+
+Spark runs in this process on two cores, as the bar has it. Its start, with a first small job that makes the executors' processes import
+what they need, is not part of any turn; the table's note says how long it took.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bench import lakes
+from bench.commits import CHANGES, in_one_directory
+from bench.measure import Row, Series, at_most, in_turns, seconds_of
+from bench.workshop import Workshop, make_lake
+from offline_gc import committed, kept, marking
+from offline_gc.addresses import Cuts
+from offline_gc.arrow import pa, pq
+from offline_gc.committed import Wanted
+from offline_gc.marking import Counted, Stretch
+from offline_gc.packets import Packet, Side
+from offline_gc.places import Work
+from offline_gc.session import SparkOptions, session
+from refstore import ids
+from refstore.repository import Repository
+
+MASTER: Final = "local[2]"
+THREADS: Final = 2
+"""Of DuckDB: as many as Spark has cores."""
+FACTOR: Final = 2.5
+COMMITS_FACTOR: Final = 3.0
+FILE_ROWS: Final = 500_000
+LIVE_SHARE: Final = 0.9
+SPAN_MS: Final = 30 * 86_400_000
+START_MS: Final = 1_763_708_400_000
+ADDRESS_BYTES: Final = 42
+MARK_ID: Final = "bench"
+
+
+def run(shop: Workshop) -> Iterator[Row]:
+    began = time.perf_counter()
+    with session(SparkOptions(master=MASTER)) as spark:
+        warm = shop.in_memory("mark-warm")
+        make_sides(warm, 2_000)
+        compare(spark, warm)
+        start = f"Spark's start, not counted: {time.perf_counter() - began:.1f} s"
+        for count in shop.scale.marked:
+            yield _against_duckdb(shop, spark, count, start, judged=count == shop.scale.marked_judged)
+        yield from _commits(shop, spark)
+
+
+def _against_duckdb(shop: Workshop, spark: Any, count: int, note: str, *, judged: bool) -> Row:
+    shop.say(f"marking: writing {count:,} listed and {int(count * LIVE_SHARE):,} live addresses")
+    folder = shop.in_memory("mark")
+    make_sides(folder, count)
+    expected = count - int(count * LIVE_SHARE)
+
+    def ours(number: int) -> float:
+        shop.say(f"marking {count:,}: turn {number + 1}")
+        shutil.rmtree(folder / "_refstore" / "gc" / MARK_ID / "mark", ignore_errors=True)
+        found = 0
+
+        def work() -> None:
+            nonlocal found
+            found = compare(spark, folder)
+
+        seconds = seconds_of(work)
+        assert found == expected, f"{found} of {expected} were marked"
+        return seconds
+
+    def duckdb(_number: int) -> float:
+        return duckdb_seconds(folder, expected)
+
+    mine, theirs = in_turns(shop.scale.long_turns, ours, duckdb)
+    shop.drop(folder)
+    return Row(
+        what=f"mark: {count:,} listed against {int(count * LIVE_SHARE):,} live, Parquet to Parquet, {MASTER}",
+        ours=Series(mine, "s"),
+        other=Series(theirs, "s"),
+        other_name=f"DuckDB anti join, {THREADS} threads",
+        bar=at_most(FACTOR) if judged else None,
+        note=note,
+    )
+
+
+def compare(spark: Any, folder: Path) -> int:
+    """How many were marked: the product's own comparison, from the listing's files and the files of what is named."""
+    url = f"file://{folder}?fsync=0"
+    work = Work(url=url, files=url, mark_id=MARK_ID, seed=time.time_ns())
+    files = sorted((folder / "_refstore" / "gc" / MARK_ID / "listing").iterdir())
+    firsts = [next(pq.ParquetFile(file).iter_batches(1, columns=["address"])).column(0)[0].as_py() for file in files]
+    cuts = Cuts.of(firsts[1:])
+    told = [Packet.telling(number, Side.LISTED, Stretch(number, str(file.relative_to(folder)))) for number, file in enumerate(files)]
+    live = [(str(file.relative_to(folder)), Side.KEPT) for file in sorted((folder / "live").iterdir())]
+    named = kept.addresses_in(spark, work, cuts, live, THREADS * 4)
+    rows = [Counted(*row) for row in marking.garbage(kept.packets_of(spark, told, THREADS), named, cuts.buckets, work).collect()]
+    return sum(row.objects for row in rows if row.what == "marked")
+
+
+def duckdb_seconds(folder: Path, expected: int) -> float:
+    import duckdb
+
+    listing, live, out = folder / "_refstore" / "gc" / MARK_ID / "listing", folder / "live", folder / "duckdb.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(f"set threads = {THREADS}")
+        query = (
+            f"copy (select listed.* from read_parquet('{listing}/*.parquet') listed anti join read_parquet('{live}/*.parquet') live"
+            f" on listed.address = live.address) to '{out}' (format parquet)"
+        )
+        seconds = seconds_of(lambda: connection.execute(query))
+        found = connection.execute(f"select count(*) from read_parquet('{out}')").fetchone()
+    assert found == (expected,), f"DuckDB found {found}, not {expected}"
+    out.unlink()
+    return seconds
+
+
+def make_sides(folder: Path, count: int) -> None:
+    """The listing in order, cut into files; what is named in no order, as ranges have it."""
+    rng = np.random.default_rng(count)
+    made_ms = np.sort(rng.integers(START_MS, START_MS + SPAN_MS, count))
+    alphabet = np.frombuffer(b"0123456789abcdefghjkmnpqrstvwxyz", np.uint8)
+    hours, which = np.unique(made_ms // 3_600_000, return_inverse=True)
+    slices = np.array([np.frombuffer(ids.slice_of(int(hour) * 3_600_000).encode(), np.uint8) for hour in hours])
+    rows = np.empty((count, ADDRESS_BYTES), np.uint8)
+    rows[:, :5] = np.frombuffer(b"data/", np.uint8)
+    rows[:, 5:15] = slices[which]
+    rows[:, 15] = ord("/")
+    for at, shift in enumerate(range(45, -1, -5)):
+        rows[:, 16 + at] = alphabet[(made_ms >> shift) & 31]
+    rows[:, 26:] = alphabet[rng.integers(0, 32, (count, 16))]
+    ordered = np.sort(rows.view(f"S{ADDRESS_BYTES}").ravel())
+    listing, live = folder / "_refstore" / "gc" / MARK_ID / "listing", folder / "live"
+    listing.mkdir(parents=True)
+    live.mkdir()
+    for number, at in enumerate(range(0, count, FILE_ROWS)):
+        some = ordered[at : at + FILE_ROWS]
+        table = {
+            "address": _strings(some),
+            "size_bytes": pa.array(rng.integers(1, 1 << 20, len(some))),
+            "mtime_ms": pa.array(np.full(len(some), START_MS)),
+            "kind": pa.array(np.zeros(len(some), np.int8)),
+        }
+        pq.write_table(pa.table(table), listing / f"{number:06d}.parquet", compression="lz4", use_dictionary=False)
+    named = ordered[rng.permutation(count)[: int(count * LIVE_SHARE)]]
+    for number, at in enumerate(range(0, len(named), FILE_ROWS)):
+        table = {"address": _strings(named[at : at + FILE_ROWS])}
+        pq.write_table(pa.table(table), live / f"{number:06d}.parquet", compression="lz4", use_dictionary=False)
+
+
+def _strings(values: Any) -> Any:
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * ADDRESS_BYTES
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets.tobytes()), pa.py_buffer(np.ascontiguousarray(values).tobytes()))
+
+
+# ---- commits
+
+
+def _commits(shop: Workshop, spark: Any) -> Iterator[Row]:
+    """Reading what so many commits name, against one of them; each changed a hundred paths of a large branch."""
+    count, commits = shop.scale.committed, shop.scale.marked_commits
+    folder = shop.in_memory("mark-commits")
+    make_lake(folder)
+    kv_url, objects_url = lakes.stores_in(folder)
+    shop.say(f"marking: {commits:,} commits on {count:,} objects")
+    with lakes.open_lake(kv_url, objects_url, lakes.nowhere) as lake:
+        repo = lake.repository(lakes.REPOSITORY)
+        lakes.upload(repo, "main", range(count))
+        repo.commit("main", "everything")
+        rng = random.Random(1)
+        for where, choose in (
+            ("in one directory each", lambda: in_one_directory(rng, count)),
+            ("at random", lambda: rng.sample(range(count), min(CHANGES, count))),
+        ):
+            for _ in range(commits - 1):
+                lakes.upload(repo, "main", choose())
+                repo.commit("main", "a few")
+            chain = [commit for commit, _ in islice(repo.log("main"), commits)]
+            every, one = _wanted(repo, chain), _wanted(repo, chain[-1:])
+            mine, theirs = in_turns(
+                shop.scale.long_turns, lambda _turn, every=every: _read(spark, repo, every), lambda _turn, one=one: _read(spark, repo, one)
+            )
+            yield Row(
+                what=f"read what {commits:,} commits name, {CHANGES} changes {where}, of a branch of {count:,}",
+                ours=Series(mine, "s"),
+                other=Series(theirs, "s"),
+                other_name="one such commit",
+                bar=at_most(COMMITS_FACTOR),
+            )
+    shop.drop(folder)
+
+
+def _wanted(repo: Repository, commits: list[ids.CommitId]) -> Wanted:
+    wanted = Wanted()
+    for commit in commits:
+        wanted.add(commit, repo.get_commit(commit)[1], None)
+    return wanted
+
+
+def _read(spark: Any, repo: Repository, wanted: Wanted) -> float:
+    url = repo.context.objects.url
+    work = Work(url=url, files=url, mark_id=MARK_ID, seed=1)
+
+    def work_it() -> None:
+        packets, cached = committed.addresses(spark, work, Cuts.of([]), wanted.sources(), THREADS)
+        assert packets.selectExpr("sum(rows)").collect()
+        cached.unpersist()
+
+    return seconds_of(work_it)
