@@ -1,6 +1,16 @@
-"""The offline job: reserved, nothing is here yet.
+"""The offline job: deletes what only expired commits name, and what the online path never knew of (rules 13 and 14 of `docs/protocol.md`).
 
-What will be: the deletion of expired commits' objects and of orphans that the KV never knew, in the order of rules 13 and 14 of
-`docs/protocol.md`: mark, wait, list, read, sweep, report. `pyspark` is imported in this package only. What the online path
-deletes does not need it.
+    run.py         the flows: mark, sweep, run, simulate, each in one function
+    deciding.py    what the rules come to; clocks and ages
+    listing.py     what the store holds, listed by the executors
+    kept.py        what the KV names
+    committed.py   what commits name, each distinct range read once
+    marking.py     what is listed and not named: packets of keys in, counts out
+    sweeping.py    deleting, or tagging, on the executors
+    leftovers.py   deleted repositories
+    addresses.py, packets.py, places.py    how addresses travel, and where files lie
+    breaker.py, summary.py, report.py, lifecycle.py, steps.py, session.py
+
+`pyspark` is imported in this package only, and in it only where something runs in Spark: what reads reports does without it. What the
+online path deletes does not need this job.
 """

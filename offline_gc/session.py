@@ -61,6 +61,7 @@ appender.console.layout.pattern = spark: %p %c{1}: %m%n
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
     master: str = "local[*]"
+    """'': what spark-submit, or Spark's own configuration, says."""
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
     """Spark settings, over the defaults."""
 
@@ -93,16 +94,20 @@ def start(options: SparkOptions) -> SparkSession:
         raise MissingExtra("spark", "the offline job")
     from pyspark.sql import SparkSession
 
-    _find_java()
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        _find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings = {**_DEFAULTS, **(_LOOPBACK if options.is_local else {}), **options.conf}
+    given = _given() if submitted else {}
+    settings = {**_DEFAULTS, **(_LOOPBACK if options.is_local else {}), **given, **options.conf}
     if options.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     java_options = settings.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j()} {java_options}".strip()
     builder: Any = SparkSession.builder
-    builder = builder.master(options.master)
+    if options.master:
+        builder = builder.master(options.master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -115,6 +120,13 @@ def start(options: SparkOptions) -> SparkSession:
         ) from error
     spark.sparkContext.setLogLevel("FATAL")
     return spark
+
+
+def _given() -> dict[str, str]:
+    """What spark-submit was told: it stands over the defaults here."""
+    from pyspark import SparkConf
+
+    return {name: value for name, value in SparkConf().getAll() if name in _DEFAULTS or name.startswith("spark.driver.")}
 
 
 @contextmanager

@@ -1,0 +1,62 @@
+"""The offline job for `spark-submit`: the nightly run, with Spark as the submission says. `refstore gc` does the same, and more.
+
+    spark-submit --master yarn .../offline_gc/__main__.py sales returns --config /etc/refstore.toml
+
+The stores are found as every command finds them: the options below, REFSTORE_*, one TOML file. Prints each run's summary as a line of
+JSON. Ends with 0; 4 if a mark waits for an operator; 5 if the store did not delete everything; 1 and the cause for all else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from offline_gc import run
+from offline_gc.run import Options
+from offline_gc.session import SparkOptions, session
+from refstore.errors import RefstoreError
+from refstore.issuance import SigningKey
+from refstore.lake import Lake
+from refstore.marks import State
+from refstore.settings import load
+
+ASKING = 4
+FAILED = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="offline_gc", description="Sweep what is due, then mark; for spark-submit.")
+    parser.add_argument("repository", nargs="*", help="left out: every repository")
+    for name in ("data", "kv", "objects", "config"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--grace-days", type=float)
+    parser.add_argument("--min-age-seconds", type=float)
+    asked = parser.parse_args(arguments)
+    flags = {name: getattr(asked, name) for name in ("data", "kv", "objects", "config")}
+    try:
+        settings = load(flags, os.environ, default_data=Path("lake")).settings
+        keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
+        options = Options(grace_days=asked.grace_days, min_age_seconds=asked.min_age_seconds)
+        code = 0
+        with Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake:
+            names = asked.repository or [name for name, _ in lake.repositories()]
+            repositories = [lake.repository(name) for name in names]
+            with session(SparkOptions(master="")) as spark:
+                for repository in repositories:
+                    ran = run.run(repository.context, spark, options)
+                    for summary in (*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest):
+                        sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
+                    code = max(code, FAILED if ran.failed else ASKING if any(each.state is State.ASKING for each in ran.waiting) else 0)
+    except RefstoreError as error:
+        sys.stderr.write(f"refstore: {error}\n")
+        return 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
