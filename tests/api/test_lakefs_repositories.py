@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import lakefs
 import pytest
@@ -11,7 +13,8 @@ from lakefs.exceptions import BadRequestException, ConflictException, NotAuthori
 from lakefs_sdk import ApiException
 from lakefs_sdk.client import LakeFSClient
 
-from tests.api.conftest import Running, client_of
+from refstore.settings import embedded
+from tests.api.conftest import Running, client_of, serving
 
 
 def test_the_client_learns_version_and_storage(client: Client, service: Running) -> None:
@@ -103,6 +106,16 @@ def test_branches_and_tags_are_listed_in_order_by_prefix_and_page_by_page(repo: 
     assert [found.id for found in repo.tags(amount=2)] == [f"v{number}" for number in range(7)]
     assert [found.id for found in repo.tags(max_amount=2, after="v0")] == ["v1", "v2"]
     assert [found.id for found in repo.tags(prefix="w")] == []
+
+
+def test_several_workers_answer_on_one_port(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    with serving(tmp_path, *embedded(tmp_path / "lake"), "--workers", "2", "--no-reaper") as running:
+        branch = lakefs.Repository("shared", client_of(running)).create("local://shared").branch("main")
+        paths = [f"{number:02}" for number in range(20)]
+        with ThreadPoolExecutor(4) as together:  # each thread has its own connections, so both workers have some
+            list(together.map(lambda path: lakefs.Branch("shared", "main", client_of(running)).object(path).upload(path), paths))
+        assert [found.path for found in branch.objects(amount=7)] == paths
 
 
 @pytest.mark.parametrize(("key_id", "secret"), [("AKIATESTS", "not the secret, but as long"), ("AKIANOBODY", "whatever it may be")])
