@@ -265,7 +265,20 @@ class Machine(RuleBasedStateMachine):
             world[branch] = Branch(dict(world[source].head))
             return True
 
-        return Step(f"create branch {branch} at {source}", branch, lambda: self.repo.create_branch(branch, source), effect)
+        def having_read(world: World) -> Step:
+            head = dict(world[source].head) if source in world else None
+
+            def write(later: World) -> bool:
+                if head is None or branch in later:
+                    return False
+                later[branch] = Branch(dict(head))
+                return True
+
+            return replace(step, effect=write, having_read=None)
+
+        label = f"create branch {branch} at {source}"
+        step = Step(label, branch, lambda: self.repo.create_branch(branch, source), effect, having_read=having_read)
+        return step
 
     def _delete_branch(self, branch: str) -> Step:
         def effect(world: World) -> bool:
