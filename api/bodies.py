@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, NamedTuple
 
 from fastapi import Request
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
@@ -136,14 +136,14 @@ class _Form:
         }
         try:
             self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]  # its table of callbacks is a TypedDict
-        except MultipartParseError as error:
+        except FormParserError as error:
             raise Invalid(f"the form's boundary is not valid ({error}); send the object as the raw body") from error
 
     async def content_of(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
             try:
                 self._parser.write(chunk)
-            except MultipartParseError as error:
+            except FormParserError as error:
                 raise Invalid(f"the form cannot be read ({error}); send it again, or the object as the raw body") from error
             content, self._content = self._content, []
             for piece in content:
@@ -151,7 +151,7 @@ class _Form:
                     yield piece
         try:
             self._parser.finalize()
-        except MultipartParseError as error:
+        except FormParserError as error:
             raise Invalid(f"the form ended early ({error}); send it again") from error
         if self._inside or not self._found:
             raise Invalid(f"the form has no whole part named {FIELD!r}; send the object in one")

@@ -1,0 +1,165 @@
+"""Bodies on their way in: forms cut at any byte, blocks, and bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect, Request
+
+from api.bodies import BLOCK_BYTES, Limits, Received, receive
+from api.errors import TooLarge, TooSlow
+from refstore.errors import Invalid
+
+LIMITS = Limits(bytes_max=64 << 20, idle_seconds=5)
+FORM = "multipart/form-data; boundary=bnd"
+
+
+def request(chunks: list[bytes], content_type: str = "", *, ends: str = "whole", length: int | None = None) -> Request:
+    waiting = list(chunks)
+
+    async def get() -> dict[str, Any]:
+        if waiting:
+            chunk = waiting.pop(0)
+            return {"type": "http.request", "body": chunk, "more_body": bool(waiting) or ends != "whole"}
+        if ends == "disconnect":
+            return {"type": "http.disconnect"}
+        if ends == "silence":
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    fields = [(b"content-type", content_type.encode())] if content_type else []
+    if length is not None:
+        fields.append((b"content-length", str(length).encode()))
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": fields, "query_string": b""}, get)
+
+
+def received(chunks: list[bytes], content_type: str = "", *, limits: Limits = LIMITS, **more: Any) -> tuple[bytes, Received]:
+    """What was received, read to its end as a thread would."""
+
+    async def run() -> tuple[bytes, Received]:
+        found = await receive(request(chunks, content_type, **more), limits)
+        if isinstance(found.body, bytes):
+            return found.body, found
+        return await asyncio.to_thread(b"".join, found.body), found
+
+    return asyncio.run(run())
+
+
+def form(*parts: tuple[str, str, bytes]) -> bytes:
+    """(name, content type, data) each."""
+    made = b""
+    for name, kind, data in parts:
+        made += f'--bnd\r\nContent-Disposition: form-data; name="{name}"; filename="f"\r\n'.encode()
+        made += (f"Content-Type: {kind}\r\n" if kind else "").encode() + b"\r\n" + data + b"\r\n"
+    return made + b"--bnd--\r\n"
+
+
+def test_a_raw_body_is_taken_as_it_is() -> None:
+    assert received([b"ab", b"c"], "text/plain") == (b"abc", Received(b"abc", "text/plain"))
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES + 7])
+def test_a_body_of_any_size_is_whole(size: int) -> None:
+    body = bytes(at % 251 for at in range(1000)) * (size // 1000 + 1)
+    body = body[:size]
+    chunks = [body[at : at + 70_001] for at in range(0, size, 70_001)]
+    found, how = received(chunks)
+    assert found == body
+    assert isinstance(how.body, bytes) == (size <= BLOCK_BYTES)
+
+
+CONTENT = b"one\r\n--bn\r\n-bnd\r\n\r\n\x00\xff--bnd two"
+WHOLE = form(("before", "", b"x" * 30), ("content", "text/csv", CONTENT), ("after", "text/plain", b"y"))
+
+
+@pytest.mark.parametrize("at", range(1, len(WHOLE)))
+def test_a_form_is_read_the_same_wherever_it_is_cut(at: int) -> None:
+    found, how = received([WHOLE[:at], WHOLE[at:]], FORM)
+    assert (found, how.content_type) == (CONTENT, "text/csv")
+
+
+def test_a_form_is_read_byte_by_byte() -> None:
+    assert received([WHOLE[at : at + 1] for at in range(len(WHOLE))], FORM)[0] == CONTENT
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 5])
+def test_a_part_of_any_size_is_whole(size: int) -> None:
+    body = form(("content", "", b"z" * size))
+    assert received([body[at : at + 65_536] for at in range(0, len(body), 65_536)], FORM)[0] == b"z" * size
+
+
+REFUSED = {
+    "no boundary": ("multipart/form-data", WHOLE),
+    "another boundary": ("multipart/form-data; boundary=other", WHOLE),
+    "a boundary that is too long": ("multipart/form-data; boundary=" + "b" * 300, WHOLE),
+    "nothing": (FORM, b""),
+    "no content part": (FORM, form(("other", "", b"x"))),
+    "two content parts": (FORM, form(("content", "", b"x"), ("content", "", b"y"))),
+    "no end": (FORM, WHOLE[: WHOLE.index(b"two")]),
+    "an end in the headers": (FORM, WHOLE[:40]),
+    "a header without an end": (FORM, b"--bnd\r\nX-Long: " + b"x" * 20_000),
+    "a name without an end": (FORM, b"--bnd\r\n" + b"X" * 20_000),
+    "no header that tells its name": (FORM, b"--bnd\r\n\r\nx\r\n--bnd--\r\n"),
+    "something else": (FORM, b"hello"),
+}
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_a_form_without_one_whole_content_part_is_refused(how: str) -> None:
+    kind, body = REFUSED[how]
+    with pytest.raises(Invalid):
+        received([body[at : at + 1000] for at in range(0, len(body), 1000)] or [b""], kind)
+
+
+def test_a_part_that_is_long_and_not_whole_is_told_to_the_thread_that_writes_it() -> None:
+    body = form(("content", "", b"z" * 3 * BLOCK_BYTES))[:-20]
+    with pytest.raises(Invalid):
+        received([body[at : at + 65_536] for at in range(0, len(body), 65_536)], FORM)
+
+
+def test_a_declared_length_that_is_too_large_is_refused_unread() -> None:
+    with pytest.raises(TooLarge):
+        received([b"x"], limits=Limits(10, 5), length=11)
+
+
+@pytest.mark.parametrize("size", [11, 3 * BLOCK_BYTES])
+def test_a_body_that_turns_out_too_large_is_refused(size: int) -> None:
+    with pytest.raises(TooLarge):
+        received([b"x"] * 11 if size == 11 else [b"x" * BLOCK_BYTES] * 3, limits=Limits(10 if size == 11 else 2 * BLOCK_BYTES, 5))
+
+
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_a_body_that_stops_coming_is_given_up(blocks: int) -> None:
+    with pytest.raises(TooSlow):
+        received([b"x" * BLOCK_BYTES] * blocks, limits=Limits(LIMITS.bytes_max, 0.01), ends="silence")
+
+
+@pytest.mark.parametrize("blocks", [0, 3])
+def test_a_client_that_goes_away_ends_its_body_with_an_error(blocks: int) -> None:
+    """Not with an end: half an object would be taken for a whole one."""
+    with pytest.raises(ClientDisconnect):
+        received([b"x" * BLOCK_BYTES] * blocks, ends="disconnect")
+
+
+def test_a_writer_that_fails_reads_no_further() -> None:
+    """The fetch that is under way is given up with it."""
+
+    async def run() -> None:
+        chunks = [b"x" * BLOCK_BYTES] * 3
+        found = await receive(request(chunks, ends="silence"), LIMITS)
+        assert isinstance(found.body, Iterator)
+        blocks = found.body
+
+        def write() -> None:
+            next(blocks)
+            blocks.close()  # type: ignore[attr-defined]  # a generator
+
+        await asyncio.to_thread(write)
+        for _ in range(100):  # turns of the loop, until the news has come round
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())

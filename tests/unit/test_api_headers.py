@@ -1,0 +1,97 @@
+"""Headers of the API: ranges, conditions, and what may stand in one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api import headers
+from api.errors import OutOfRange
+from api.headers import Part, matches, object_headers, range_of
+from refstore.errors import Invalid
+from refstore.ids import Address
+from refstore.records import Entry
+
+
+def entry(**changes: object) -> Entry:
+    fields: dict[str, object] = {"address": Address("data/x"), "size_bytes": 10, "checksum": "abc", "mtime_ms": 1_763_708_400_000}
+    return Entry(**(fields | changes))  # type: ignore[arg-type]  # fields by name
+
+
+@pytest.mark.parametrize(
+    ("header", "part"),
+    [
+        ("bytes=0-9", (0, 10)),
+        ("bytes=0-0", (0, 1)),
+        ("bytes=9-", (9, 10)),
+        ("bytes=5-100", (5, 10)),
+        ("bytes=-3", (7, 10)),
+        ("bytes=-100", (0, 10)),
+        (" bytes=1-2 ", (1, 3)),
+    ],
+)
+def test_a_range_is_cut_to_the_object(header: str, part: tuple[int, int]) -> None:
+    assert range_of(header, 10) == Part(*part)
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "bytes", "bytes=", "bytes=-", "bytes=5-4", "bytes=0-1,3-4", "items=0-1", "bytes=a-b", "bytes=٣-٤", "bytes=1-2\n3"]
+)
+def test_what_is_no_range_is_the_whole(header: str | None) -> None:
+    assert range_of(header, 10) is None
+
+
+@pytest.mark.parametrize(("header", "size"), [("bytes=10-", 10), ("bytes=11-12", 10), ("bytes=-0", 10), ("bytes=0-", 0), ("bytes=-5", 0)])
+def test_a_range_that_the_object_does_not_have_is_refused_with_its_size(header: str, size: int) -> None:
+    with pytest.raises(OutOfRange) as refused:
+        range_of(header, size)
+    assert refused.value.size_bytes == size
+
+
+@given(st.integers(0, 50), st.integers(0, 60), st.integers(0, 60))
+def test_a_range_reads_what_slicing_reads(size: int, first: int, last: int) -> None:
+    body = bytes(range(size))
+    try:
+        part = range_of(f"bytes={first}-{last}", size)
+    except OutOfRange:
+        assert not body[first : last + 1]
+        return
+    assert (body if part is None else body[part.start : part.end]) == (body if last < first else body[first : last + 1])
+
+
+@pytest.mark.parametrize("condition", ["*", " * ", '"abc"', 'W/"abc"', '"x", "abc"', "abc"])
+def test_a_condition_that_names_the_object_holds(condition: str) -> None:
+    assert matches(condition, entry())
+
+
+@pytest.mark.parametrize("condition", [None, "", '"x"', '"abcd"', "**", '"ab", "c"'])
+def test_a_condition_that_names_another_does_not(condition: str | None) -> None:
+    assert not matches(condition, entry())
+
+
+@pytest.mark.parametrize("checksum", ["", 'a"b', "a\r\nb", "é"])
+def test_a_checksum_that_no_header_can_hold_names_nothing(checksum: str) -> None:
+    assert headers.etag_of(entry(checksum=checksum)) == '""'
+    assert not matches('""', entry(checksum=checksum))
+
+
+@given(st.text(max_size=20), st.text(max_size=20), st.text(max_size=20), st.text(max_size=20))
+def test_no_header_can_end_another(name: str, value: str, kind: str, checksum: str) -> None:
+    found = object_headers(entry(metadata={name: value}, content_type=kind, checksum=checksum))
+    for field, text in found.items():
+        assert field.isascii()
+        assert all(char == "\t" or " " <= char <= "~" for char in field + text)
+
+
+@pytest.mark.parametrize("text", ["", "text/plain", "text/plain; charset=utf-8", "application/vnd.x+json"])
+def test_a_content_type_is_taken(text: str) -> None:
+    assert headers.content_type_of(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["text", "text/", "/plain", "a b/c", "text/plain\r\nX: 1", "text/plain;\n", "a/b/c", "x/" + "y" * 300, "é/x"]
+)
+def test_what_is_no_content_type_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        headers.content_type_of(text)
