@@ -120,10 +120,10 @@ def test_a_listing_that_breaks_off_ends_the_run(rclone_s3_server: RcloneS3, tmp_
         return CutBody(400) if request.is_list and "ranges" in request.target else None
 
     with S3FaultProxy(rclone_s3_server.endpoint, plan) as proxy, lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
-        age(folder_of(rclone_s3_server, repo))
+        let_a_second_pass(repo, gone)
         with pytest.raises(ObjectsUnavailable):
             run.run(repo.context, spark, NOW)
-        assert (folder_of(rclone_s3_server, repo) / gone).exists()
+        assert gone in data_of(repo)
         assert [each.state for each in Marks(repo.context).runs()] == [State.ABANDONED]
 
 
