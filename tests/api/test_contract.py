@@ -49,7 +49,6 @@ NAMES = {
     "tag": "v1",
 }
 CHECKS = (
-    not_a_server_error,
     status_code_conformance,
     content_type_conformance,
     response_headers_conformance,
@@ -138,7 +137,9 @@ def test_what_is_answered_stands_in_the_document(contract: Any, served: Served, 
             nonlocal asked
             asked += 1
             answered = case.call(headers={"Authorization": authorization})
-            case.validate_response(answered, checks=[*CHECKS, *more])
+            # 501 is no failure of the server: it says, as the document does, that this is not to be had here
+            failed = [] if answered.status_code == 501 else [not_a_server_error]
+            case.validate_response(answered, checks=[*failed, *CHECKS, *more])
             if answered.status_code < 400:
                 succeeded.add(case.operation.label)
 
