@@ -73,6 +73,15 @@ class Found(NamedTuple):
     entry: Entry
 
 
+class Linking(NamedTuple):
+    """A link that is asked for."""
+
+    path: str
+    if_absent: bool
+    item: Callable[[Context], Link]
+    """Made where the repository is at hand: to look it up before would be one more wait for a store."""
+
+
 class Service:
     def __init__(self, lake: Lake, settings: ApiSettings, operations: Operations | None = None) -> None:
         self.lake = lake
@@ -82,7 +91,7 @@ class Service:
         self._bodies = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-body")
         """Apart: an upload holds its thread for as long as its client takes."""
         self._stats: Together[Place, str, Found | None] = Together(self.run, self._stat_many)
-        self._links: Together[Place, Link, Entry] = Together(
+        self._links: Together[Place, Linking, Found] = Together(
             self.run, self._link_many, key=lambda item: item.path, again=(Invalid, NotFound)
         )
         self._uploads: Together[Place, Upload, Entry] = Together(self.run, self._upload_many, key=lambda item: item.path)
@@ -113,12 +122,12 @@ class Service:
             raise ObjectNotFound(f"{path!r} is not on {ref!r}")
         return found
 
-    async def link(self, repository: str, branch: str, item: Link) -> Entry:
+    async def link(self, repository: str, branch: str, item: Linking) -> Found:
         if item.if_absent:  # alone: made again it would find what it made itself
-            (entry,) = await self.run(lambda: self._link_many(Place(repository, branch), [item]))
-            if isinstance(entry, AlreadyLinked):
-                raise entry
-            return entry
+            (found,) = await self.run(lambda: self._link_many(Place(repository, branch), [item]))
+            if isinstance(found, AlreadyLinked):
+                raise found
+            return found
         return await self._links.ask(Place(repository, branch), item)
 
     async def upload(self, repository: str, branch: str, item: Upload) -> Entry:
@@ -141,8 +150,10 @@ class Service:
         found = repo.stat_many(place.ref, list(dict.fromkeys(paths)))
         return [Found(repo.context, entry) if (entry := found.get(path)) is not None else None for path in paths]
 
-    def _link_many(self, place: Place, items: Sequence[Link]) -> Sequence[Entry | AlreadyLinked]:
-        return self.lake.repository(place.repository).link_each(place.ref, items)
+    def _link_many(self, place: Place, items: Sequence[Linking]) -> Sequence[Found | AlreadyLinked]:
+        repo = self.lake.repository(place.repository)
+        linked = repo.link_each(place.ref, [item.item(repo.context) for item in items])
+        return [entry if isinstance(entry, AlreadyLinked) else Found(repo.context, entry) for entry in linked]
 
     def _upload_many(self, place: Place, items: Sequence[Upload]) -> Sequence[Entry]:
         return list(self.lake.repository(place.repository).upload_many(place.ref, items))

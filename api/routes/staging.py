@@ -19,7 +19,7 @@ from api.models import ObjectStats, StagingLocation, StagingMetadata
 from api.params import ObjectPath, Presign
 from api.routes import failures
 from api.routes.objects import BINARY, IfMatch, streamed
-from api.service import ServiceOf
+from api.service import Linking, ServiceOf
 from api.stats import physical, relative, stats, token_of, with_token
 from refstore.context import Context
 from refstore.errors import AlreadyExists, AlreadyLinked, Invalid
@@ -75,20 +75,23 @@ async def link_physical_address(
     del who
     if if_match is not None or if_none_match not in (None, "*"):
         raise Invalid("of the conditions only If-None-Match: * is supported here; leave the others out")
-    context = (await service.repository(repository, lambda repo: repo)).context
     address = body.staging.physical_address or ""
-    item = Link(
-        path=path,
-        token=body.staging.token or token_of(context, address),
-        address=relative(context, address) if address else "",
-        size_bytes=body.size_bytes,
-        checksum=body.checksum.strip('"'),
-        metadata=body.user_metadata or {},
-        content_type=headers.content_type_of(body.content_type or ""),
-        if_absent=if_none_match == "*",
-    )
+    content_type = headers.content_type_of(body.content_type or "")
+
+    def link(context: Context) -> Link:
+        return Link(
+            path=path,
+            token=body.staging.token or token_of(context, address),
+            address=relative(context, address) if address else "",
+            size_bytes=body.size_bytes,
+            checksum=body.checksum.strip('"'),
+            metadata=body.user_metadata or {},
+            content_type=content_type,
+            if_absent=if_none_match == "*",
+        )
+
     try:
-        entry = await service.link(repository, branch, item)
+        context, entry = await service.link(repository, branch, Linking(path, if_none_match == "*", link))
     except AlreadyExists as error:
         raise PreconditionFailed(str(error)) from error
     return answer(stats(context, path, entry))
