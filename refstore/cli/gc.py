@@ -154,7 +154,15 @@ def _run(
 
 
 group.command("run")(_run)
-app.command("expire", help="The nightly job: short for `refstore gc run`.")(_run)
+app.command(
+    "expire",
+    help="""The nightly job: short for `refstore gc run`.
+
+    \b
+    Example: refstore expire --all
+             refstore expire sales --dry-run
+    """,
+)(_run)
 
 
 @group.command("simulate")
