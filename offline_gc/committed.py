@@ -23,6 +23,7 @@ from offline_gc.packets import SCHEMA, Gathering, Packet, Side, received, sent
 from offline_gc.places import Work, store_at
 from refstore.clock import SystemClock
 from refstore.commits import columns, listings, names, ranges
+from refstore.commits.metaranges import RangeRow
 from refstore.commits.store import Caches, TreeStore
 from refstore.commits.workers import Workers
 from refstore.ids import Address, CommitId, RandomIds, is_own, made_ms
@@ -32,9 +33,7 @@ from refstore.records import Commit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-READ_BUCKETS: Final = 64
-"""Ranges are dealt by their hash to so many tasks per core's worth of them."""
-BATCH: Final = 64
+BATCH: Final = 32
 """Trees, or listings, in one packet."""
 _THREADS: Final = 8
 """Requests under way in a task, at a store across a network."""
@@ -158,13 +157,13 @@ def addresses(spark: SparkSession, work: Work, cuts: Cuts, sources: Sources, par
     trees, added, filters = sources
     told = [Packet.telling(0, Side.READ, ("trees", trees[at : at + BATCH])) for at in range(0, len(trees), BATCH)]
     told += [Packet.telling(0, Side.READ, ("added", added[at : at + BATCH])) for at in range(0, len(added), BATCH)]
-    opened = packets_of(spark, told, parts * 4).mapInArrow(_open(work, cuts, filters), SCHEMA).persist()
+    opened = packets_of(spark, told, parts * 2).mapInArrow(_open(work, cuts, filters, parts * 2), SCHEMA).persist()
     of_ranges = opened.where(f"side = {int(Side.READ)}")
-    read = of_ranges.repartitionById(min(READ_BUCKETS, parts * 4), "bucket").mapInArrow(_read_ranges(work, cuts, filters), SCHEMA)
+    read = of_ranges.repartitionById(parts * 2, "bucket").mapInArrow(_read_ranges(work, cuts, filters), SCHEMA)
     return opened.where(f"side != {int(Side.READ)}").unionByName(read), opened
 
 
-def _open(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _open(work: Work, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def packets(batches: Iterable[Any]) -> Iterator[Packet]:
         store = _trees(work)
         gathering = Gathering(cuts, work.seed)
@@ -178,22 +177,19 @@ def _open(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Callable[[Iterab
                     for listing, found in zip(wanted, workers.ahead(lambda each: _added(store, each.added), wanted), strict=True):
                         yield from gathering.add(Side(listing.side), found)
                     continue
-                trees = msgspec.convert(items, list[Tree])
-                for tree, metarange in zip(trees, workers.ahead(lambda each: store.metarange(each.metarange), trees), strict=True):
-                    new = [row.id for row in metarange.rows if row.id not in known]
+                for tree, rows, range_ids in workers.ahead(lambda each: _opened(store, each), msgspec.convert(items, list[Tree])):
+                    new = [each for each in range_ids if each not in known]
                     known.update(new)
                     yield from gathering.add(Side.KEPT, pa.array([names.key(names.RANGES, each) for each in new], pa.string()))
                     for side, number in tree.uses:
                         kept = filters[number] if number >= 0 else None
                         to_read.update(
-                            ((row.id, side, number), None)
-                            for row in metarange.rows
-                            if kept is None or kept.may_keep(row.first_path, row.last_path)
+                            ((row.id, side, number), None) for row in rows if kept is None or kept.may_keep(row.first_path, row.last_path)
                         )
         yield from gathering.flush()
         dealt: dict[int, list[tuple[str, int, int]]] = {}
         for each in to_read:
-            dealt.setdefault(int(each[0][:4], 16) % READ_BUCKETS, []).append(each)
+            dealt.setdefault(int(each[0][:8], 16) % tasks, []).append(each)
         for bucket, some in dealt.items():
             yield Packet.telling(bucket, Side.READ, some, len(some))
 
@@ -248,6 +244,14 @@ def _own(addresses: Any) -> Any:
     lengths = pc.binary_length(addresses)
     same = pc.equal(lengths, _OWN_LENGTH)
     return addresses if pc.all(same).as_py() else addresses.filter(same)
+
+
+def _opened(store: TreeStore, tree: Tree) -> tuple[Tree, Sequence[RangeRow], Sequence[str]]:
+    """A tree's ranges; of one that is not to be read any further only their ids."""
+    if not tree.uses:
+        return tree, (), store.range_ids(tree.metarange)
+    rows = store.metarange(tree.metarange).rows
+    return tree, rows, [row.id for row in rows]
 
 
 def _added(store: TreeStore, listing: str) -> Any:

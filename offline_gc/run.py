@@ -234,8 +234,8 @@ def _left_over(
     pending = [(unit.key, Side.PENDING) for mark_id in run.record.disregards for unit in _units(ctx, mark_id)]
     with steps.step("comparing what is there with what is named"), translated("comparing"):
         cuts, told = buckets_of(stretches)
-        in_kv = kept.addresses_in(spark, work, cuts, [(key, Side.KEPT) for key in named.addresses.files], parts_of(spark) * 4)
-        in_marks = kept.addresses_in(spark, work.in_namespace(), cuts, pending, parts_of(spark) * 4)
+        in_kv = kept.addresses_in(spark, work, cuts, [(key, Side.KEPT) for key in named.addresses.files], parts_of(spark) * 2)
+        in_marks = kept.addresses_in(spark, work.in_namespace(), cuts, pending, parts_of(spark) * 2)
         in_commits, cached = committed.addresses(spark, work, cuts, sources, parts_of(spark))
         everywhere = in_kv.unionByName(in_marks).unionByName(in_commits)
         listed = kept.packets_of(spark, told, parts_of(spark))
@@ -368,16 +368,17 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
             Packet.telling(number, Side.LISTED, Unit(unit.key, unit.key.replace("/mark/", "/sweep/")), unit.objects)
             for number, unit in enumerate(manifest.units)
         ]
-        units = kept.packets_of(spark, told, len(told))
+        tasks = parts_of(spark) * sweeping.TASKS_PER_CORE
+        units = kept.packets_of(spark, told, tasks)
         mode: Mode = "tag" if manifest.mode == "tag" else "delete"
         rows: list[Outcome] = []
         if sources.trees or sources.added:
             cuts = Cuts.of([unit.first for unit in manifest.units[1:]])
             back, cached = committed.addresses(spark, work, cuts, sources, parts_of(spark))
-            rows = [Outcome(*row) for row in sweeping.sweep(units, back, cuts.buckets, work, mode).collect()] if told else []
+            rows = [Outcome(*row) for row in sweeping.sweep(units, back, min(cuts.buckets, tasks), work, mode).collect()] if told else []
             cached.unpersist()
         elif told:
-            rows = [Outcome(*row) for row in sweeping.sweep(units, None, len(told), work, mode).collect()]
+            rows = [Outcome(*row) for row in sweeping.sweep(units, None, tasks, work, mode).collect()]
     dropped = len([*wanted.commits()])
     swept = swept_of(rows, mode, dropped, ctx.clock.now_ms(), steps.seconds.get("sweeping", 0.0))
     state = run.state

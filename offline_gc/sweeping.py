@@ -17,7 +17,7 @@ from offline_gc.addresses import Keys, among, keys_of
 from offline_gc.arrow import pa, pc
 from offline_gc.packets import Side, received
 from offline_gc.places import TAG, Work, read_table, store_at, write_table
-from refstore.errors import ObjectNotFound
+from refstore.errors import ObjectNotFound, ObjectsUnavailable
 from refstore.objects.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["delete", "tag"]
 
+TASKS_PER_CORE: Final = 4
+"""A task costs some hundredths of a second to begin; more of them would only balance better."""
 OUTCOMES: Final = "unit string, outcome string, reason string, why string, objects long, bytes long"
 _ARROW: Final = pa.schema(
     [
@@ -65,14 +67,14 @@ class Outcome(NamedTuple):
     bytes: int
 
 
-def sweep(units: DataFrame, back: DataFrame | None, buckets: int, work: Work, mode: Mode) -> DataFrame:
+def sweep(units: DataFrame, back: DataFrame | None, tasks: int, work: Work, mode: Mode) -> DataFrame:
     """Delete, or tag, each unit's addresses; what became of them, counted.
 
     `units`: a packet for each. `back`: keys of what is named again, in the units' buckets; None: nothing is.
     """
     together = units.select("bucket", "side", "rows", "body")
     if back is not None:
-        together = together.unionByName(back.select("bucket", "side", "rows", "body")).repartitionById(buckets, "bucket")
+        together = together.unionByName(back.select("bucket", "side", "rows", "body")).repartitionById(tasks, "bucket")
     return together.mapInArrow(_sweep(work, mode), OUTCOMES).select(*Outcome._fields)
 
 
@@ -106,9 +108,12 @@ def _one(work: Work, unit: Unit, back: Sequence[Keys], mode: Mode) -> list[Outco
     waiting = np.flatnonzero(outcomes == FAILED)
     if len(waiting):
         keys: list[str] = marked.column("address").take(pa.array(waiting)).to_pylist()
-        place = dict(zip(keys, waiting.tolist(), strict=True))
-        for key, outcome, why in _gone(store, keys, mode):
-            outcomes[place[key]], whys[place[key]] = outcome, why
+        done, others = _gone(store, keys, mode)
+        outcomes[waiting], whys[waiting] = done, ""
+        if others:
+            place = dict(zip(keys, waiting.tolist(), strict=True))
+            for key, outcome, why in others:
+                outcomes[place[key]], whys[place[key]] = outcome, why
         table = pa.table(
             {
                 "address": marked.column("address"),
@@ -122,17 +127,20 @@ def _one(work: Work, unit: Unit, back: Sequence[Keys], mode: Mode) -> list[Outco
     return _counted(unit.key, marked, outcomes, whys)
 
 
-def _gone(store: ObjectStore, keys: Sequence[str], mode: Mode) -> Iterator[tuple[str, str, str]]:
-    """(key, outcome, the store's reason if it failed)"""
+def _gone(store: ObjectStore, keys: Sequence[str], mode: Mode) -> tuple[str, list[tuple[str, str, str]]]:
+    """(what became of the keys, what else became of some: (key, outcome, the store's reason)). Raises ObjectsUnavailable: a key of
+    which the store said nothing."""
     if mode == "tag":
         tagging = store.tag_many(keys, {TAG: "true"})
         done, missing, failed, outcome = tagging.tagged, tagging.missing, tagging.failed, TAGGED
     else:
         deletion = store.delete_many(keys)
         done, missing, failed, outcome = deletion.deleted, deletion.missing, deletion.failed, DELETED
-    yield from ((key, outcome, "") for key in done)
-    yield from ((key, MISSING, "") for key in missing)
-    yield from ((key, FAILED, why or "no reason was given") for key, why in failed)
+    if len(done) + len(missing) + len(failed) != len(keys):
+        raise ObjectsUnavailable(f"of {len(keys)} keys {store.url} confirmed {len(done) + len(missing) + len(failed)}; sweep again")
+    others = [(key, MISSING, "") for key in missing]
+    others += [(key, FAILED, why or "no reason was given") for key, why in failed]
+    return outcome, others
 
 
 def _before(store: ObjectStore, unit: Unit) -> Any:

@@ -77,7 +77,7 @@ class Metarange:
     @property
     def content_hash(self) -> str:
         content = [(names.hash_of(row.id), row.first_path, row.last_path, row.rows, row.size_bytes) for row in self.rows]
-        return hashlib.sha256(msgspec.msgpack.encode((LAYOUT.name, LAYOUT.version, self.cut, content))).hexdigest()
+        return _content_hash(self.cut, content)
 
 
 EMPTY: Final = Metarange((), (), "")
@@ -106,6 +106,26 @@ def decode(metarange_id: str, body: bytes) -> Metarange:
     if not metarange.rows or not _in_order(metarange):
         raise names.damaged(names.METARANGES, metarange_id, "its ranges are not in order")
     return metarange
+
+
+def range_ids(metarange_id: str, body: bytes) -> list[str]:
+    """The ids of the ranges alone, of bytes that are verified as `decode` verifies them; in half the time, which a job pays that reads
+    the metaranges of all commits."""
+    if not _is_sealed(body):
+        raise names.damaged(names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal")
+    try:
+        rows, metadata = columns.decode(LAYOUT, body)
+    except Unreadable as error:
+        raise names.damaged(names.METARANGES, metarange_id, str(error)) from error
+    first_paths, last_paths, ids, counts, sizes = (rows.column(at).to_pylist() for at in range(len(LAYOUT.fields)))
+    content = list(zip([names.hash_of(each) for each in ids], first_paths, last_paths, counts, sizes, strict=True))
+    if _content_hash(metadata.get(CUT_KEY, ""), content) != names.hash_of(metarange_id):
+        raise names.damaged(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
+    return ids
+
+
+def _content_hash(cut: str, content: list[tuple[str, str, str, int, int]]) -> str:
+    return hashlib.sha256(msgspec.msgpack.encode((LAYOUT.name, LAYOUT.version, cut, content))).hexdigest()
 
 
 def _in_order(metarange: Metarange) -> bool:

@@ -67,6 +67,10 @@ class TreeStore:
             self._keep(metarange_id, found)
         return found
 
+    def range_ids(self, metarange_id: str) -> list[str]:
+        """Of a metarange that is read for nothing else, and not kept. Raises CorruptRange, ObjectsUnavailable."""
+        return metaranges.range_ids(metarange_id, self.read(names.METARANGES, metarange_id)) if metarange_id else []
+
     def put_range(self, row: RangeRow, body: bytes) -> None:
         self._objects.put(names.key(names.RANGES, row.id), body)
 
