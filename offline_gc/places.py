@@ -5,7 +5,6 @@
     _refstore/gc/<mark id>/mark/<bucket>.parquet       what is to go: address, size, time, kind, reason
     _refstore/gc/<mark id>/sweep/<bucket>.parquet      what became of each, as the store confirmed it
     _refstore/gc/<mark id>/*.json, report.html         counts, for machines and for people
-    _refstore/gc/cache/...                             what ranges name, for the next run
 
 They are read and written by refstore's own drivers, by the driver and the executors alike: a run needs no other storage. A file is
 written whole or not at all, and a step that is done again writes the same names again.

@@ -78,8 +78,6 @@ class Options:
     limits: breaker.Limits = field(default_factory=breaker.Limits)
     foreign: bool = False
     """Whether what lies in `data/` and was not written by refstore goes, too."""
-    full: bool = False
-    """Whether everything is read anew, and nothing that an earlier run noted down."""
     take_over: bool = False
     """Whether a run that is on, or died a moment ago, is taken over without waiting for it to be stale."""
     rules: Rules | None = None

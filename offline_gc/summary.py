@@ -95,7 +95,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     named_in_kv: int
     """Addresses that references, staging areas and pins named."""
     sources: dict[str, int]
-    """What was read of commits: trees, ranges' worth of them, listings of added addresses; from the last run's notes or anew."""
+    """What was read of commits: trees, and listings of added addresses."""
     question: str = ""
     """What an operator has to confirm before the sweep."""
     not_applied: list[str] = []

@@ -44,11 +44,11 @@ MaybeName = Annotated[str | None, typer.Argument(metavar="[REPO]", help="The rep
 All = Annotated[bool, typer.Option("--all", help="Every repository, and what deleted ones left.")]
 GraceDays = Annotated[float | None, typer.Option(min=0, metavar="N", help="Between mark and sweep, whatever the rules say.")]
 MinAge = Annotated[float | None, typer.Option(min=0, metavar="N", help="Leave alone what is younger; left out: a day.")]
-Full = Annotated[bool, typer.Option("--full", help="Read everything anew, and nothing that an earlier run noted down.")]
 Master = Annotated[str, typer.Option(metavar="URL", help="Spark's: local[4], spark://host:7077, yarn, k8s://...", rich_help_panel=None)]
 Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given several times.")]
 ModeOption = Annotated[str, typer.Option("--mode", metavar="MODE", help="delete; or tag, for a bucket's lifecycle rule to delete.")]
 Share = Annotated[float, typer.Option(min=0, max=1, metavar="N", help="A mark of more than this share needs `gc confirm`.")]
+Floor = Annotated[int, typer.Option(min=0, metavar="N", help="A mark of fewer objects than this never does.")]
 Foreign = Annotated[bool, typer.Option("--foreign", help="Also what lies in data/ and refstore never wrote.")]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Do not wait for a run that died a moment ago.")]
 
@@ -69,8 +69,8 @@ def mark(
     min_age_seconds: MinAge = None,
     mode: ModeOption = "delete",
     breaker_share: Share = 0.5,
+    breaker_floor: Floor = 10_000,
     foreign: Foreign = False,
-    full: Full = False,
     take_over: TakeOver = False,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -81,7 +81,7 @@ def mark(
     Example: refstore gc mark sales --dry-run
              refstore gc mark --all --master spark://host:7077
     """
-    options = _options(grace_days, min_age_seconds, mode, breaker_share, foreign, full, take_over)
+    options = _options(grace_days, min_age_seconds, mode, breaker_share, breaker_floor, foreign, take_over)
     _in_spark(ctx, repo_name, all_, _Job("simulate" if dry_run else "mark", options), master, conf)
 
 
@@ -135,8 +135,8 @@ def _run(
     min_age_seconds: MinAge = None,
     mode: ModeOption = "delete",
     breaker_share: Share = 0.5,
+    breaker_floor: Floor = 10_000,
     foreign: Foreign = False,
-    full: Full = False,
     take_over: TakeOver = False,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -149,7 +149,7 @@ def _run(
     Example: refstore gc run --all
              refstore gc run sales --grace-days 0 --min-age-seconds 7200
     """
-    options = _options(grace_days, min_age_seconds, mode, breaker_share, foreign, full, take_over)
+    options = _options(grace_days, min_age_seconds, mode, breaker_share, breaker_floor, foreign, take_over)
     _in_spark(ctx, repo_name, all_, _Job("simulate" if dry_run else "run", options), master, conf)
 
 
@@ -184,7 +184,7 @@ def simulate(
     document: str | None = None
     if rules is not None:
         document = sys.stdin.read() if str(rules) == "-" else rules.read_text("utf-8")
-    options = _options(None, min_age_seconds, "delete", 0.5, foreign, False, False)
+    options = _options(None, min_age_seconds, "delete", 0.5, 10_000, foreign, False)
     _in_spark(ctx, repo_name, False, _Job("simulate", options, document), master, conf)
 
 
@@ -294,7 +294,7 @@ class _Job:
 
 
 def _options(
-    grace_days: float | None, min_age_seconds: float | None, mode: str, share: float, foreign: bool, full: bool, take_over: bool
+    grace_days: float | None, min_age_seconds: float | None, mode: str, share: float, floor: int, foreign: bool, take_over: bool
 ) -> Callable[[], Options]:
     """Made once pyspark is known to be there: these need what comes with it."""
     if mode not in ("delete", "tag"):
@@ -308,9 +308,8 @@ def _options(
             grace_days=grace_days,
             min_age_seconds=min_age_seconds,
             mode="tag" if mode == "tag" else "delete",
-            limits=Limits(share=share),
+            limits=Limits(share=share, floor_objects=floor),
             foreign=foreign,
-            full=full,
             take_over=take_over,
         )
 

@@ -1,0 +1,104 @@
+"""`refstore gc`: what people type. Marking and sweeping run in the tests' own session."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from refstore.errors import Gone
+from refstore.marks import Marks
+from tests.commands import Command
+from tests.reaping import release_all
+from tests.spark.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AT_ONCE = ("OPERATION_DEADLINE", "IO_TIMEOUT", "CLOCK_SKEW", "RECHECK_AFTER", "SCRUB_AFTER")
+
+
+@pytest.fixture
+def lake(refstore: Command, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Two commits, of which the first has expired; nobody else is at work there, so there is nobody to wait for."""
+    world = World(refstore.folder / "lake")
+    world.commit(days_ago=9, a=b"old")
+    world.commit(days_ago=8, a=b"new")
+    release_all(world.repo)
+    world.age()
+    for name in AT_ONCE:
+        monkeypatch.setenv(f"REFSTORE_{name}_SECONDS", "0")
+    return world
+
+
+def test_run_marks_and_sweeps_and_report_says_what_was_done(refstore: Command, lake: World) -> None:
+    (run,) = refstore.json("gc", "run", "sales", "--min-age-seconds", "0")["runs"]
+    assert run["state"] == "swept"
+    assert run["swept"]["outcomes"] == {"deleted": {"objects": 1, "bytes": 3}}
+    assert refstore.json("gc", "report", "sales")["runs"] == [run]
+    page = refstore.folder / "report.html"
+    refstore.ok("gc", "report", "sales", run["mark_id"], "--html", page)
+    assert "<svg" in page.read_text()
+    assert "src=" not in page.read_text()
+    assert "expired" in refstore.ok("gc", "report", "sales").out
+    assert [row["state"] for row in refstore.json("gc", "status", "sales")] == ["swept"]
+    assert lake.repo.read("main", "a") == b"new"
+    with pytest.raises(Gone, match=run["mark_id"]):
+        lake.repo.read("main~1", "a")
+
+
+def test_expire_is_run_by_a_shorter_name(refstore: Command, lake: World) -> None:
+    answer = refstore.json("expire", "--all", "--min-age-seconds", "0", "--grace-days", "0")
+    assert [run["state"] for run in answer["runs"]] == ["swept"]
+    assert answer["deleted_repositories"] == []
+
+
+def test_a_mark_can_be_taken_back_until_it_is_swept(refstore: Command, lake: World) -> None:
+    (marked,) = refstore.json("gc", "mark", "sales", "--min-age-seconds", "0", "--grace-days", "7")["runs"]
+    assert marked["state"] == "marked"
+    assert "Nothing of sales is due" in refstore.ok("gc", "sweep", "sales").err
+    early = refstore("gc", "sweep", "sales", "--mark", marked["mark_id"])
+    assert early.code == 4
+    assert "not due" in early.err
+    assert refstore.json("gc", "unmark", "sales", marked["mark_id"])["unmarked"] == 2
+    assert refstore("gc", "sweep", "sales", "--mark", marked["mark_id"]).code == 4
+    assert list(Marks(lake.ctx).scan()) == []
+
+
+def test_a_large_mark_ends_with_4_and_waits_for_confirm(refstore: Command, lake: World) -> None:
+    limits = ("--breaker-share", "0.01", "--breaker-floor", "0")
+    ran = refstore("gc", "run", "sales", "--min-age-seconds", "0", *limits, "--json")
+    assert ran.code == 4
+    (run,) = ran.json["runs"]
+    assert run["state"] == "needs confirmation"
+    assert len(lake.data()) == 2
+    refstore.ok("gc", "confirm", "sales", run["mark_id"], "--yes")
+    refstore.ok("gc", "sweep", "sales")
+    assert len(lake.data()) == 1
+
+
+def test_other_rules_are_tried_without_touching_anything(refstore: Command, lake: World) -> None:
+    lake.repo.delete_retention()
+    rules = json.dumps({"default_retention_days": 0}).encode()
+    (run,) = refstore.json("gc", "simulate", "sales", "--rules", "-", "--min-age-seconds", "0", stdin=rules)["runs"]
+    assert run["state"] == "simulated"
+    assert run["by_reason"]["expired"]["objects"] == 1
+    assert refstore.json("gc", "status", "sales") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("run",), "name one repository, or give --all"),
+        (("run", "sales", "--all"), "name one repository, or give --all"),
+        (("mark", "sales", "--mode", "burn"), "no mode of sweeping"),
+        (("run", "sales", "--conf", "spark"), "is not KEY=VALUE"),
+        (("lifecycle", "sales"), "has no lifecycle rules"),
+    ],
+)
+def test_a_wrong_call_is_told_what_is_wrong(refstore: Command, words: tuple[str, ...], what: str) -> None:
+    refstore.ok("repo", "create", "sales")
+    ran = refstore("gc", *words)
+    assert ran.code == 2
+    assert what in ran.err

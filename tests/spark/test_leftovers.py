@@ -1,0 +1,61 @@
+"""What a deleted repository leaves in its namespace, and in the KV."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offline_gc import leftovers
+from offline_gc.run import Options
+from reaper import retiring
+from refstore.errors import Conflict
+from refstore.lake import NAMESPACE_OBJECT
+from tests.reaping import reap_all, scrub_all
+from tests.spark.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def delete_and_drain(world: World) -> None:
+    """Delete the repository, and let the reaper do all that it does."""
+    world.lake.delete_repository("sales")
+    ((_, record),) = world.lake.all_repositories()
+    for _ in range(3):
+        world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
+        scrub_all(world.repo)
+        reap_all(world.repo)
+    assert retiring.is_drained(world.ctx, record)
+    assert retiring.retire(world.ctx, record)
+
+
+def test_everything_that_refstore_wrote_goes_and_the_namespace_is_free(world: World, spark: SparkSession) -> None:
+    world.commit(a=b"one", b=b"two")
+    world.plant("notes.txt")
+    namespace = world.repo.record.namespace
+    delete_and_drain(world)
+    world.age()
+    ((repo, record),) = leftovers.closed(world.lake)
+    waiting = leftovers.clear(world.lake, repo, record, spark, Options())
+    assert waiting.swept is None, "its grace is not over"
+    cleared = leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0))
+    assert cleared.forgotten
+    assert cleared.swept is not None
+    assert cleared.swept.outcomes["deleted"].objects == 5, "two blobs, a range, a metarange and a listing"
+    assert [str(file.relative_to(world.blobs)) for file in world.blobs.rglob("*") if file.is_file()] == ["notes.txt"]
+    assert list(leftovers.closed(world.lake)) == []
+    (world.blobs / "notes.txt").unlink()
+    world.lake.create_repository("again", namespace=namespace)
+
+
+def test_a_namespace_that_says_it_is_somebody_elses_is_left_alone(world: World, spark: SparkSession) -> None:
+    world.commit(a=b"one")
+    delete_and_drain(world)
+    world.age()
+    ((repo, record),) = leftovers.closed(world.lake)
+    (world.blobs / NAMESPACE_OBJECT).write_text("returns.0123456789abcdefghjkmnpqrs")
+    before = world.data()
+    with pytest.raises(Conflict, match="belongs to"):
+        leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0))
+    assert world.data() == before
