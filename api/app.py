@@ -50,8 +50,8 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
     app.state.metrics = metrics
     authenticator = app.state.authenticator = Authenticator(service)
     for router in (
-        objects.router,  # first, as routes are tried in order: nothing is asked for as often
-        staging.router,
+        staging.router,  # these first, as routes are tried in order: nothing is asked for as often
+        objects.router,
         installation.router,
         repositories.router,
         branches.router,

@@ -1,6 +1,6 @@
 """Who is calling: Basic auth with an access key, as lakeFS's clients send it, or the bearer token that a login answered.
 
-What a request presented is looked up once and then known for `key_seconds`, under an HMAC of it with a key of this process, so no
+What a request presented is looked up once and then known for `key_seconds`, under a keyed hash of it with a key of this process, so no
 secret is kept; after that the key's record is read again. A token names its key, and which making of it: it is good only as long as
 that very key is, not for one that was made again under the same id.
 """
@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Annotated, Any, Final, NamedTuple
 
 import jwt
@@ -61,7 +62,7 @@ class Authenticator:
         """Raises Unauthenticated."""
         if not header:
             raise Unauthenticated("this needs an access key; send it by Basic auth, or log in and send the token")
-        digest = hmac.digest(self._own, header.encode(errors="surrogatepass"), "sha256")
+        digest = blake2b(header.encode(errors="surrogatepass"), key=self._own).digest()
         known = self._known.get(digest)
         if known is not None and time.monotonic() < known[1]:
             return known[0]

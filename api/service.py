@@ -34,7 +34,7 @@ R = TypeVar("R")
 TOGETHER_MAX: Final = 200
 AT_ONCE: Final = 8
 """Bulk calls for one branch that may be under way."""
-PATIENCE_SECONDS: Final = 0.005
+PATIENCE_SECONDS: Final = 0.02
 """How long a call waits for the one that is under way before it is made beside it: a slow one does not hold up all others. While
 none is slow, one at a time does the least work for each."""
 

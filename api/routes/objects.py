@@ -27,6 +27,7 @@ from api.models import (
     UnderlyingObjectProperties,
 )
 from api.params import AMOUNT, After, Amount, Delimiter, Force, ObjectPath, Prefix, Presign, amount_of
+from api.planned import PlannedRoute
 from api.routes import failures
 from api.service import Service, ServiceOf
 from api.stats import common_prefix, stats
@@ -38,7 +39,7 @@ from refstore.ids import is_own
 from refstore.records import Entry
 from refstore.repository import Repository
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["objects"])
+router = APIRouter(prefix="/repositories/{repository}", tags=["objects"], route_class=PlannedRoute)
 
 ATTEMPTS: Final = 16
 """How often an object is looked up again because it was replaced, and its data gone, before it was opened."""
@@ -59,6 +60,28 @@ IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="*
 IfMatch = Annotated[str | None, Header(alias="If-Match", description="Not supported.")]
 UserMetadata = Annotated[bool, Query(description="Whether to answer with user metadata.")]
 Range = Annotated[str | None, Header(alias="Range", description="One range of bytes.")]
+
+
+# the routes that are asked for most stand first: they are tried in order
+
+
+@router.get("/refs/{ref}/objects/stat", operation_id="statObject", responses={200: {"model": ObjectStats}, **failures(410)})
+async def stat_object(
+    request: Request,
+    service: ServiceOf,
+    who: Reader,
+    repository: str,
+    ref: str,
+    path: ObjectPath,
+    user_metadata: UserMetadata = True,
+    presign: Presign = False,
+) -> Response:
+    del who
+    context, entry = await service.stat(repository, ref, path)
+    if presign and is_own(entry.address):
+        url = await service.run(lambda: _signed_get(service, request, context, entry))
+        return answer(stats(context, path, entry, user_metadata=user_metadata, url=url.url, expiry=url.expires_seconds))
+    return answer(stats(context, path, entry, user_metadata=user_metadata))
 
 
 @router.post(
@@ -192,25 +215,6 @@ async def head_object(service: ServiceOf, who: Reader, repository: str, ref: str
     if part is not None:
         found["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{entry.size_bytes}"
     return Response(status_code=200 if part is None else 206, headers=found)
-
-
-@router.get("/refs/{ref}/objects/stat", operation_id="statObject", responses={200: {"model": ObjectStats}, **failures(410)})
-async def stat_object(
-    request: Request,
-    service: ServiceOf,
-    who: Reader,
-    repository: str,
-    ref: str,
-    path: ObjectPath,
-    user_metadata: UserMetadata = True,
-    presign: Presign = False,
-) -> Response:
-    del who
-    context, entry = await service.stat(repository, ref, path)
-    if presign and is_own(entry.address):
-        url = await service.run(lambda: _signed_get(service, request, context, entry))
-        return answer(stats(context, path, entry, user_metadata=user_metadata, url=url.url, expiry=url.expires_seconds))
-    return answer(stats(context, path, entry, user_metadata=user_metadata))
 
 
 @router.get("/refs/{ref}/objects/ls", operation_id="listObjects", responses={200: {"model": ObjectStatsList}, **failures(410)})

@@ -17,6 +17,7 @@ from api.auth import Writer
 from api.errors import PreconditionFailed
 from api.models import ObjectStats, StagingLocation, StagingMetadata
 from api.params import ObjectPath, Presign
+from api.planned import PlannedRoute
 from api.routes import failures
 from api.routes.objects import BINARY, IfMatch, streamed
 from api.service import Linking, ServiceOf
@@ -29,35 +30,11 @@ from refstore.records import Issued
 from refstore.references import References
 from refstore.repository import Repository
 
-router = APIRouter(tags=["staging"])
+router = APIRouter(tags=["staging"], route_class=PlannedRoute)
 BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
 RAW: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }
-
-
-@router.get(BACKING, operation_id="getPhysicalAddress", responses={200: {"model": StagingLocation}, **failures()})
-async def get_physical_address(
-    request: Request, service: ServiceOf, who: Writer, repository: str, branch: str, path: ObjectPath, presign: Presign = False
-) -> Response:
-    """An address to write one object to, and what links it to this path of this branch before it expires."""
-    del who
-
-    def issue(repo: Repository) -> StagingLocation:
-        given = repo.issue(branch, path)
-        url = None
-        if presign:
-            left_ms = given.expires_ms - repo.context.clock.now_ms()
-            url = signed.sign(service, request, repo.context, given.address, "put", seconds=max(1, left_ms // 1000))
-        return StagingLocation(
-            physical_address=with_token(physical(repo.context, given.address), given.token),
-            token=given.token,
-            expiry=given.expires_ms // 1000,
-            presigned_url=url.url if url else None,
-            presigned_url_expiry=url.expires_seconds if url else None,
-        )
-
-    return answer(await service.repository(repository, issue))
 
 
 @router.put(BACKING, operation_id="linkPhysicalAddress", responses={200: {"model": ObjectStats}, **failures(409, 412)})
@@ -95,6 +72,30 @@ async def link_physical_address(
     except AlreadyExists as error:
         raise PreconditionFailed(str(error)) from error
     return answer(stats(context, path, entry))
+
+
+@router.get(BACKING, operation_id="getPhysicalAddress", responses={200: {"model": StagingLocation}, **failures()})
+async def get_physical_address(
+    request: Request, service: ServiceOf, who: Writer, repository: str, branch: str, path: ObjectPath, presign: Presign = False
+) -> Response:
+    """An address to write one object to, and what links it to this path of this branch before it expires."""
+    del who
+
+    def issue(repo: Repository) -> StagingLocation:
+        given = repo.issue(branch, path)
+        url = None
+        if presign:
+            left_ms = given.expires_ms - repo.context.clock.now_ms()
+            url = signed.sign(service, request, repo.context, given.address, "put", seconds=max(1, left_ms // 1000))
+        return StagingLocation(
+            physical_address=with_token(physical(repo.context, given.address), given.token),
+            token=given.token,
+            expiry=given.expires_ms // 1000,
+            presigned_url=url.url if url else None,
+            presigned_url_expiry=url.expires_seconds if url else None,
+        )
+
+    return answer(await service.repository(repository, issue))
 
 
 @router.get("/signed/{token}", operation_id="getSigned", response_class=Response, responses={200: BINARY, 206: BINARY} | failures(416))

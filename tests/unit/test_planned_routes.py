@@ -1,0 +1,153 @@
+"""A planned route answers what FastAPI's own way answers, whatever it is asked; and the hot routes have a plan."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
+
+from api.planned import PlannedRoute, plan_of
+from api.routes import objects, staging
+from api.service import service_of
+
+
+class Body(BaseModel):
+    size: int = Field(ge=0)
+    name: str | None = None
+
+
+async def who(request: Request) -> str:
+    if "authorization" not in request.headers:
+        raise HTTPException(401, "who?")
+    return request.headers["authorization"]
+
+
+def blocking(request: Request) -> str:
+    return request.method
+
+
+Who = Annotated[str, Depends(who)]
+Path = Annotated[str, Query(min_length=1, max_length=8)]
+Condition = Annotated[str | None, Header(alias="If-None-Match")]
+Amount = Annotated[int, Query(ge=-1, le=1000)]
+
+
+async def read(
+    request: Request,
+    caller: Who,
+    repository: str,
+    path: Path,
+    amount: Amount = 100,
+    presign: bool = False,
+    other: Annotated[str | None, Query(alias="otherName")] = None,
+    condition: Condition = None,
+) -> Response:
+    return Response(repr((request.method, caller, repository, path, amount, presign, other, condition)))
+
+
+async def write(caller: Who, repository: str, path: Path, body: Body) -> Response:
+    return Response(repr((caller, repository, path, body)))
+
+
+def application(route_class: type[APIRoute]) -> FastAPI:
+    router = APIRouter(route_class=route_class)
+    router.get("/read/{repository}")(read)
+    router.put("/write/{repository}")(write)
+    app = FastAPI()
+    app.include_router(router, prefix="/v1")
+    return app
+
+
+KNOWN = {"authorization": "me"}
+JSON = KNOWN | {"content-type": "application/json"}
+READS = [
+    "path=a",
+    "path=a&amount=7&presign=true&otherName=x",
+    "path=a&amount=7&amount=8",
+    "path=a&presign=1",
+    "path=a&presign=yes",
+    "path=a&presign=perhaps",
+    "path=a&amount=",
+    "path=a&amount=1001",
+    "path=a&amount=x",
+    "path=a&unknown=1",
+    "path=%C3%A9%20%2F",
+    "path=",
+    "path=123456789",
+    "",
+]
+BODIES = [
+    b'{"size": 1}',
+    b'{"size": "1", "name": "x", "more": 2}',
+    b'{"size": -1}',
+    b'{"size": 1.5}',
+    b'{"name": "x"}',
+    b'{"size": 1, "name": "\\ud800"}',
+    b"[]",
+    b"null",
+    b"{",
+    b"",
+]
+
+
+@pytest.mark.parametrize("query", READS)
+@pytest.mark.parametrize("headers", [KNOWN, KNOWN | {"if-none-match": "*"}, {}], ids=["plain", "condition", "nobody"])
+def test_parameters_are_read_as_fastapi_reads_them(query: str, headers: dict[str, str]) -> None:
+    assert asked("GET", f"/v1/read/repo?{query}", headers, b"", PlannedRoute) == asked(
+        "GET", f"/v1/read/repo?{query}", headers, b"", APIRoute
+    )
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    "headers", [JSON, KNOWN | {"content-type": "application/json; charset=utf-8"}, KNOWN], ids=["json", "charset", "none"]
+)
+def test_bodies_are_read_as_fastapi_reads_them(body: bytes, headers: dict[str, str]) -> None:
+    assert asked("PUT", "/v1/write/repo?path=a", headers, body, PlannedRoute) == asked(
+        "PUT", "/v1/write/repo?path=a", headers, body, APIRoute
+    )
+
+
+def test_a_valid_request_does_not_go_the_general_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def general(_self: APIRoute) -> Any:
+        async def handle(_request: Request) -> Response:
+            raise AssertionError("the general way was gone")
+
+        return handle
+
+    monkeypatch.setattr(APIRoute, "get_route_handler", general)
+    assert asked("GET", "/v1/read/repo?path=a&amount=5", KNOWN, b"", PlannedRoute)[0] == 200
+    assert asked("PUT", "/v1/write/repo?path=a", JSON, b'{"size": 1}', PlannedRoute)[0] == 200
+
+
+def test_an_unknown_kind_of_parameter_has_no_plan() -> None:
+    async def endpoint(numbers: Annotated[list[int], Query()]) -> Response:
+        return Response(repr(numbers))
+
+    async def other(found: Annotated[str, Depends(blocking)]) -> Response:
+        return Response(found)
+
+    assert plan_of(other, frozenset()) is None
+    assert plan_of(endpoint, frozenset()) is None
+
+
+@pytest.mark.parametrize("route", [*objects.router.routes, *staging.router.routes], ids=lambda route: route.name)
+def test_every_route_of_objects_and_staging_has_a_plan(route: APIRoute) -> None:
+    plan = plan_of(route.endpoint, frozenset(route.param_convertors))
+    assert plan is not None
+    assert service_of in [call for _, call in plan.depends]
+
+
+def asked(method: str, target: str, headers: dict[str, str], body: bytes, route_class: type[APIRoute]) -> tuple[int, str]:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(application(route_class))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.request(method, target, headers=headers, content=body)
+
+    answered = asyncio.run(ask())
+    return answered.status_code, answered.text
