@@ -18,6 +18,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 JSON: Final = "application/json"
+SCALARS: Final = (str, int, bool, str | None, int | None, bool | None)
+"""What one text stands for."""
 
 
 class PlannedRoute(APIRoute):
@@ -91,13 +93,13 @@ def plan_of(endpoint: Callable[..., Any], in_path: frozenset[str]) -> Plan | Non
                 path.append(_Field(name, name, TypeAdapter(hint), inspect.Parameter.empty))
             case () if inspect.isclass(hint) and issubclass(hint, BaseModel) and body is None:
                 body = _Field(name, name, TypeAdapter(hint), inspect.Parameter.empty)
-            case () if hint is bool or hint is str:
+            case () if hint in SCALARS:
                 query.append(_Field(name, name, TypeAdapter(hint), parameter.default))
             case (Depends(dependency=dependency),) if dependency is not None and _takes_request(dependency):
                 depends.append((name, dependency))
-            case (Query() as query_mark,):
+            case (Query() as query_mark,) if get_args(hint)[0] in SCALARS:
                 query.append(_Field(name, query_mark.alias or name, TypeAdapter(hint), parameter.default))
-            case (Header(alias=str(alias)),):
+            case (Header(alias=str(alias)),) if get_args(hint)[0] in SCALARS:
                 headers.append(_Field(name, alias, TypeAdapter(hint), parameter.default))
             case _:
                 return None

@@ -126,14 +126,14 @@ def test_a_valid_request_does_not_go_the_general_way(monkeypatch: pytest.MonkeyP
 
 
 def test_an_unknown_kind_of_parameter_has_no_plan() -> None:
-    async def endpoint(numbers: Annotated[list[int], Query()]) -> Response:
+    async def many(numbers: Annotated[list[int], Query()]) -> Response:
         return Response(repr(numbers))
 
     async def other(found: Annotated[str, Depends(blocking)]) -> Response:
         return Response(found)
 
     assert plan_of(other, frozenset()) is None
-    assert plan_of(endpoint, frozenset()) is None
+    assert plan_of(many, frozenset()) is None
 
 
 @pytest.mark.parametrize("route", [*objects.router.routes, *staging.router.routes], ids=lambda route: route.name)
