@@ -8,8 +8,10 @@ asks no store for anything.
 from __future__ import annotations
 
 import json
+import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +35,19 @@ P99_FACTOR: Final = 2
 UPLOAD_BYTES: Final = 1 << 20
 STATS_PER_SECOND: Final = 200.0
 """The pace at which the p99 is taken: an answer's latency when a server is asked for all that it can do says only how many wait."""
+WARM: Final = 500
+"""Calls before the first turn: a server that has just started makes its threads, its connections and its routes with the first ones."""
+REAPING: Final[dict[str, object]] = {
+    "reaper_grace_override_seconds": 0,
+    "reaper_breaker_share": 1.0,
+    "reaper_breaker_per_hour": 0,
+    "reaper_cycle_seconds": 0.5,
+    "reaper_budget_seconds": 600,
+}
+"""A reaper that takes what is due as soon as it sees it."""
+REAPED_SECONDS_MAX: Final = 600.0
+LOOK_SECONDS: Final = 0.5
+"""Between two looks at what is left; each lists a hundred thousand names."""
 EMPTY: Final = Call("GET", "/api/v1/user")
 REPOSITORY: Final = f"/api/v1/repositories/{lakes.REPOSITORY}"
 
@@ -57,31 +72,33 @@ def flows(shop: Workshop) -> Iterator[Row]:
         repo.commit("main", "what is committed")
         lakes.upload(repo, "staged", range(scale.served))
         shop.say(f"api: issuing {scale.asked * scale.turns:,} addresses")
-        links = [issued(repo, folder, turn, scale.asked) for turn in range(scale.turns)]
+        warm, *links = [issued(repo, folder, f"{turn}", scale.asked if turn else WARM) for turn in range(scale.turns + 1)]
     chance = random.Random(1)
     paths = [lakes.path_of(chance.randrange(scale.served)) for _ in range(scale.asked)]
+    staged, committed = ([stat(ref, path) for path in paths] for ref in ("staged", "main"))
     with api_servers.refstore(folder, shop.on_disk("api") / "log") as server:
-        for what, calls in (
-            ("stat of staged objects", [stat("staged", path) for path in paths]),
-            ("stat of committed objects", [stat("main", path) for path in paths]),
-            ("link of issued addresses", links),
-        ):
+        for calls in (staged[:WARM], committed[:WARM], warm, [EMPTY] * WARM):
+            load(shop, server, calls)
+
+        def against_empty(what: str, turns: Sequence[Sequence[Call]]) -> Row:
             shop.say(f"api: {what}")
-
-            def ours(turn: int, calls: Sequence[Any] = calls) -> float:
-                return load(shop, server, calls[turn] if isinstance(calls[0], list) else calls)["seconds"]
-
-            def empty(_turn: int) -> float:
-                return load(shop, server, [EMPTY] * scale.asked)["seconds"]
-
-            each, floor = in_turns(scale.turns, ours, empty)
-            yield Row(
+            each, floor = in_turns(
+                scale.turns,
+                lambda turn: load(shop, server, turns[turn])["seconds"],
+                lambda turn: load(shop, server, [EMPTY] * len(turns[turn]))["seconds"],
+            )
+            return Row(
                 what=f"{what} through the API, {CLIENTS} keep-alive clients",
                 ours=rates(scale.asked, each, "calls/s"),
                 other=rates(scale.asked, floor, "calls/s"),
-                other_name="GET /api/v1/user",
+                other_name="an empty route: GET /api/v1/user",
                 bar=at_least(SHARE),
             )
+
+        yield against_empty("stat of staged objects", [staged] * scale.turns)
+        yield against_empty("stat of committed objects", [committed] * scale.turns)
+        yield against_empty("link of issued addresses", links)
+    shop.drop(folder)
 
 
 def uploads(shop: Workshop) -> Iterator[Row]:
@@ -105,6 +122,8 @@ def uploads(shop: Workshop) -> Iterator[Row]:
                 file.unlink()
             return seconds
 
+        load(shop, ours, [Call("POST", f"{REPOSITORY}/branches/main/objects?path=warm/{n}", "", UPLOAD_BYTES, 201) for n in range(CLIENTS)])
+        load(shop, plain, [Call("POST", "/upload", "", UPLOAD_BYTES, 201)] * CLIENTS)
         each, others = in_turns(scale.turns, api, floor)
     shop.drop(folder)
     yield Row(
@@ -136,6 +155,7 @@ def pages(shop: Workshop) -> Iterator[Row]:
             parts.append(in_fresh_process("api_pages", data=str(folder), repository=lakes.REPOSITORY, pages=scale.pages, amount=PAGE))
             return parts[-1]["encoding"]
 
+        load(shop, server, calls[:CLIENTS], clients=1)
         each, encoding = in_turns(scale.turns, api, alone)
     rate = rates(scale.pages, each, "pages/s")
     what = f"listing pages of {PAGE:,} staged objects through the API, one client"
@@ -148,44 +168,63 @@ def pages(shop: Workshop) -> Iterator[Row]:
 
 
 def beside_reaper(shop: Workshop) -> Iterator[Row]:
-    """The p99 of stat, at a steady pace, with a reaper that deletes beside the service, and without."""
+    yield p99_beside(shop, alone=True)
+    yield p99_beside(shop, alone=False)
+
+
+def p99_beside(shop: Workshop, *, alone: bool) -> Row:
+    """The p99 of stat, at a steady pace, with a reaper that deletes beside the service, and without. `alone`: in a process of its own."""
     scale = shop.scale
     count = scale.reaped
-    folder, logs = shop.in_memory("beside"), shop.on_disk("beside")
+    folder = shop.in_memory("beside")
     make_lake(folder)
     with filling(folder) as lake:
-        repo = lake.repository(lakes.REPOSITORY)
-        lakes.upload(repo, "main", range(scale.served))
-        for turn in range(scale.long_turns):
-            repo.create_branch(f"due-{turn}", "main@")
+        lakes.upload(lake.repository(lakes.REPOSITORY), "main", range(scale.served))
     chance = random.Random(2)
     calls = [stat("main", lakes.path_of(chance.randrange(scale.served))) for _ in range(scale.asked)]
     spans: list[float] = []
-    with api_servers.refstore(folder, logs / "log") as server:
+
+    def reap() -> None:
+        began = time.perf_counter()
+        if alone:
+            done = in_fresh_process("reap", data=str(folder))
+            assert done["deleted"] == count, f"{done['deleted']} of {count} were deleted"
+        else:
+            wait_until_reaped(folder, scale.served)
+        spans.append(time.perf_counter() - began)
+
+    settings = {} if alone else REAPING
+    with api_servers.refstore(folder, shop.on_disk("beside") / "log", reaper=not alone, **settings) as server:
 
         def beside(turn: int) -> float:
             shop.say(f"api: stat beside a reaper, turn {turn + 1} of {scale.long_turns}")
             reset_branch(folder, count, f"due-{turn}")
-
-            def reap() -> None:
-                done = in_fresh_process("reap", data=str(folder))
-                assert done["deleted"] == count, f"{done['deleted']} of {count} were deleted"
-                spans.append(done["seconds"])
-
             return paced(shop, server, calls, reap)["p99_ms"]
 
         def without(_turn: int) -> float:
-            return paced(shop, server, calls, lambda: threading.Event().wait(spans[-1]))["p99_ms"]
+            return paced(shop, server, calls, lambda: time.sleep(spans[-1]))["p99_ms"]
 
+        load(shop, server, calls[:WARM])
         each, quiet = in_turns(scale.long_turns, beside, without)
-    yield Row(
+    shop.drop(folder)
+    where = "a process of its own" if alone else "a thread of `refstore serve`, as by default"
+    return Row(
         what=f"p99 of stat while a reaper deletes {count:,} objects beside it",
         ours=Series(each, "ms"),
         other=Series(quiet, "ms"),
         other_name="without",
         bar=at_most(P99_FACTOR),
-        note=f"{CLIENTS} clients, together {STATS_PER_SECOND:g} calls/s; the reaper is a process of its own",
+        note=f"{CLIENTS} clients, together {STATS_PER_SECOND:g} calls/s; the reaper is {where}",
     )
+
+
+def wait_until_reaped(folder: Path, left: int) -> None:
+    """Until no more blobs are there than that. Raises RuntimeError."""
+    until = time.monotonic() + REAPED_SECONDS_MAX
+    while sum(1 for hour in folder.glob("objects/*/data/*") for _ in os.scandir(hour)) > left:
+        if time.monotonic() > until:
+            raise RuntimeError("the reaper of the service did not delete what is due")
+        time.sleep(LOOK_SECONDS)
 
 
 def load(shop: Workshop, server: Server, calls: Sequence[Call], *, clients: int = CLIENTS) -> dict[str, Any]:
@@ -233,13 +272,13 @@ def stat(ref: str, path: str) -> Call:
     return Call("GET", f"{REPOSITORY}/refs/{ref}/objects/stat?path={quote(path)}")
 
 
-def issued(repo: Repository, folder: Path, turn: int, count: int) -> list[Call]:
+def issued(repo: Repository, folder: Path, name: str, count: int) -> list[Call]:
     """Links of so many addresses, given out and written to beforehand."""
     write = lakes.files_under(lakes.blobs_of(folder, repo))
     namespace = repo.context.objects.url.partition("?")[0]
     calls: list[Call] = []
     for start in range(0, count, 1000):
-        paths = [f"linked/{turn}/{number:06d}" for number in range(start, min(start + 1000, count))]
+        paths = [f"linked/{name}/{number:06d}" for number in range(start, min(start + 1000, count))]
         for given in repo.issue_many("staged", paths):
             write(given.address, lakes.body_of(0))
             body = {
