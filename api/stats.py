@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -13,6 +14,7 @@ from refstore.ids import Address, is_own, own_address
 from refstore.records import Entry
 
 TOKEN: Final = "token"  # noqa: S105  # a parameter's name
+_AS_GIVEN: Final = re.compile(rf"{TOKEN}=([A-Za-z0-9_.-]+)")
 
 
 def namespace_of(ctx: Context) -> str:
@@ -35,7 +37,10 @@ def with_token(url: str, token: str) -> str:
 
 def token_of(ctx: Context, url: str) -> str:
     """The token that `getPhysicalAddress` put into its address. Raises InvalidToken."""
-    found = dict(parse_qsl(url.partition("?")[2])).get(TOKEN, "")
+    query = url.partition("?")[2]
+    # as we wrote it, or, taken apart with care, as somebody else did
+    given = _AS_GIVEN.fullmatch(query)
+    found = given[1] if given else dict(parse_qsl(query)).get(TOKEN, "")
     if not found:
         raise InvalidToken("the physical address carries no token; link the staging location as getPhysicalAddress answered it")
     relative(ctx, url)

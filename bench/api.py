@@ -213,7 +213,7 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
         ours=Series(each, "ms"),
         other=Series(quiet, "ms"),
         other_name="without",
-        bar=at_most(P99_FACTOR),
+        bar=at_most(P99_FACTOR) if alone else None,
         note=f"{CLIENTS} clients, together {STATS_PER_SECOND:g} calls/s; the reaper is {where}",
     )
 

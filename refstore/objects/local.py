@@ -66,6 +66,7 @@ class LocalObjects(ObjectStore):
             raise InvalidSettings("file names are not UTF-8 in this environment; set PYTHONUTF8=1")
         self._root = os.path.abspath(root)  # noqa: PTH100  # resolve() would follow the root if it is a link
         self._fsync = fsync
+        self._url = f"file://{quote(self._root)}{'' if fsync else '?fsync=0'}"
         self._clock = clock or SystemClock()
         self._anchored: dict[str, float] = {}
         with translated(f"making {self._root}"):
@@ -73,7 +74,7 @@ class LocalObjects(ObjectStore):
 
     @property
     def url(self) -> str:
-        return f"file://{quote(self._root)}{'' if self._fsync else '?fsync=0'}"
+        return self._url
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         object_key(key)
