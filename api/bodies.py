@@ -24,19 +24,9 @@ FIELD: Final = "content"
 _HEADER_BYTES_MAX: Final = 16 << 10
 
 
-class Pieces:
-    """A body that is in memory, put together where it is written: for a megabyte that takes a while, and needs no event loop."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = pieces
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield b"".join(self._pieces)
-
-
 class Received(NamedTuple):
-    body: Pieces | Iterator[bytes]
-    """An iterator is for a thread, once; it raises what goes wrong on the network."""
+    body: bytes | Iterator[bytes]
+    """An iterator is for a thread; it raises what goes wrong on the network."""
     content_type: str
 
 
@@ -55,19 +45,13 @@ async def receive(request: Request, limits: Limits) -> Received:
         chunks = form.content_of(chunks)
     else:
         form = None
-    held: list[bytes] = []
-    size_bytes = 0
-    async for chunk in chunks:
-        held.append(chunk)
-        size_bytes += len(chunk)
-        if size_bytes > SMALL_BYTES:
-            break
-    content_type = form.content_type if form is not None else sent
-    if size_bytes <= SMALL_BYTES:
-        return Received(Pieces(held), content_type)
-    blocks = _blocks(held, chunks)
+    blocks = _blocks(chunks)
     first = await anext(blocks, b"")
-    return Received(_in_thread(blocks, first), content_type)
+    second = await anext(blocks, b"")
+    content_type = form.content_type if form is not None else sent
+    if not second:
+        return Received(first, content_type)
+    return Received(_in_thread(blocks, first, second), content_type)
 
 
 async def _bounded(request: Request, limits: Limits) -> AsyncIterator[bytes]:
@@ -91,21 +75,19 @@ async def _bounded(request: Request, limits: Limits) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def _blocks(held: list[bytes], chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What is held and what comes, in blocks of BLOCK_BYTES, the last one shorter: a thread is woken for each."""
-    size = sum(len(chunk) for chunk in held)
-    more = True
-    while more:
+async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in blocks of BLOCK_BYTES, the last one shorter: a thread is woken for each."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
         if size >= BLOCK_BYTES:
             whole = b"".join(held)
             cut = size - size % BLOCK_BYTES
             for start in range(0, cut, BLOCK_BYTES):
                 yield whole[start : start + BLOCK_BYTES]
             held, size = [whole[cut:]], size - cut
-        chunk = await anext(chunks, b"")
-        held.append(chunk)
-        size += len(chunk)
-        more = bool(chunk)
     if size:
         yield b"".join(held)
 
@@ -212,4 +194,4 @@ def _too_large(bytes_max: int) -> TooLarge:
     return TooLarge(f"the request's body is larger than {bytes_max} bytes; send less, or raise api.upload_bytes_max or api.body_bytes_max")
 
 
-__all__ = ["ClientDisconnect", "Limits", "Pieces", "Received", "receive"]
+__all__ = ["ClientDisconnect", "Limits", "Received", "receive"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import socket
 import threading
@@ -79,8 +78,5 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # what is there now stays: to go through it again with each full collection would hold up all requests
-        gc.collect()
-        gc.freeze()
         if self.started and self._on_started is not None:
             self._on_started()

@@ -118,7 +118,7 @@ async def upload_object(
         if_absent=if_absent,
     )
     try:
-        if isinstance(received.body, bodies.Pieces):
+        if isinstance(received.body, bytes):
             entry = await service.upload(repository, branch, item)
         else:
             entry = await service.run_body(lambda: next(repo.upload_many(branch, [item])))
