@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .calls import Do
-from .staging import ATTEMPTS, Staging
+from .creating import Creating
+from .staging import ATTEMPTS
 from .store import CLOSED, DELETED, NEW, OPEN, PROCESSED, TOMB, Branch, Closed, Commit, Steps
 
 
-class Branching(Staging):
+class Branching(Creating):
     register_first = True
     one_token = False
     """Whether every attempt of an operation uses the same new token."""

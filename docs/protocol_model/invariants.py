@@ -6,7 +6,8 @@ R  a live entry with a reference has it on the list, or its address is committed
    is registered, unprocessed, and lives once (what S rests on; not demanded of the seed's protocol or of mutants)
 L  every blob left is named by a live entry or a commit that landed, or held by a live token, or issued
 K  nothing else is left either: no entry, reference, marker, hint or registry key of a token that is over
-C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once
+C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once; of placements that
+   may only go where nothing is, no two were told ok of one path without something between that takes it away
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .store import CLOSED, DEAD, EMPTY, ISSUED, NEW, Branch, Closed, Entry, Ref, Store, listed
+
+IF_ABSENT = {"upload_if_absent", "uploading_if_absent", "link_if_absent", "linking_if_absent"}
+"""Before and after the early look."""
+TAKE_AWAY = {"delete", "reset", "reset_paths", "move", "delete_branch"}
 
 Results = dict[str, tuple[tuple[tuple, str], ...]]
 """By label: each call that ended, and what it answered."""
@@ -142,6 +147,12 @@ def truthful(results: Results, start: Store, store: Store, keeps: Iterable[str],
                 return f"LIE: {args[2]} was linked by {linked[args[2]]} and by {label}"
             if label in keeps and name == "copy" and verdict == "404" and look(store, args[0], args[1]) is not None:
                 return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is there"
+            if label in keeps and name in IF_ABSENT and verdict in ("exists", "busy"):  # "conflict" is not a word on who was first
+                path, address = placed_at(args)
+                found = look(store, args[0], path)
+                own = name == "uploading_if_absent" and (found or "").rstrip("'") == address  # an address may be linked by another call
+                if own or (verdict == "exists" and found is None):
+                    return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {path} is {found}"
             if label in keeps and name == "create_branch" and verdict == "404" and there(start, store, args[1]):
                 return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is there"
             if label in keeps and verdict == "ok":
@@ -155,6 +166,24 @@ def truthful(results: Results, start: Store, store: Store, keeps: Iterable[str],
     return None
 
 
+def won_once(results: Results, takers: int) -> str | None:
+    """`takers`: how many calls of the scenario may have taken a path away, whether they ended or not."""
+    won: dict[tuple[str, str], list[str]] = {}
+    for label, calls in results.items():
+        for (name, *args), verdict in calls:
+            if name in IF_ABSENT and verdict == "ok":
+                won.setdefault((args[0], placed_at(args)[0]), []).append(label)
+    for place, labels in won.items():
+        if len(labels) > 1 + takers:
+            return f"LIE: {' and '.join(labels)} were all told ok of {place}, where nothing was to be"
+    return None
+
+
+def placed_at(args: list) -> tuple[str, str]:
+    """Path and address of a placement that may only go where nothing is."""
+    return args[1] if isinstance(args[1], tuple) else (args[1], args[2])
+
+
 def there(start: Store, store: Store, ref: str) -> bool:
     """Whether a commit had landed from the start, or a branch was there at the start and is at the end."""
     return ("~landed", ref) in start.kv or (("b", ref) in start.kv and ("b", ref) in store.kv)
@@ -163,7 +192,9 @@ def there(start: Store, store: Store, ref: str) -> bool:
 def kept(store: Store, name: str, args: list) -> str | None:
     if name == "create_branch":
         return None if isinstance(store.kv.get(("b", args[0])), Branch) else "the branch is not there"
-    if name == "upload":
+    if name in IF_ABSENT:
+        branch, wanted = args[0], dict([placed_at(args)])
+    elif name == "upload":
         wanted = dict(args[1:])
         branch = args[0]
     elif name in ("link", "restore"):

@@ -10,6 +10,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .explorer import HOLDS, STATES_MAX, Found, explore
+from .mutants_creating import (
+    KnowsItsReferenceOnly,
+    LooksAtSealedFirst,
+    LooksAtTheCurrent,
+    LooksOnce,
+    PlacesAgain,
+    PlacesBlindly,
+    PlacesUnderAnyToken,
+    PlacesUnderTheSame,
+)
 from .offline import Proto
 from .scenarios import Scenario
 from .staging import ATTEMPTS, Item, Source
@@ -542,4 +552,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(GcNeverNoticesTakeOver, "mark and sweep | mark and sweep | move of a reference-less staged entry", "UNSAFE"),
     Mutant(TagsLookOnce, "gc | tag at an expired commit (crash)", HOLDS),
     Mutant(GivesUpLandedFirst, "gc of what never landed | commit; upload; commit", "UNSAFE"),
+    Mutant(PlacesAgain, "lost reply: if absent: upload | delete | hard delete, over a tombstone", "UNSAFE"),
+    Mutant(PlacesUnderTheSame, "lost reply: if absent: upload | delete | hard delete, over a tombstone", "UNSAFE"),
+    Mutant(PlacesBlindly, "if absent: upload | upload, over a tombstone", "LIE"),
+    Mutant(LooksAtTheCurrent, "if absent: upload | upload | commit", "LIE"),
+    Mutant(LooksOnce, "if absent: upload | upload; commit; reap", "LIE"),
+    Mutant(LooksAtSealedFirst, "if absent: upload | upload | commit", HOLDS),
+    Mutant(PlacesUnderAnyToken, "if absent: upload | commit | reap", "LIE"),
+    Mutant(KnowsItsReferenceOnly, "lost reply: if absent: upload", "LIE"),
 )

@@ -1,7 +1,7 @@
 """Single-key primitives over one immutable store, the records in it, and the retry layer.
 
 get k · open k (a branch record; closed ones read as absent) · scan prefix -> keys
-set k v · cas k old new (None: absent) · swap k v -> old · del k
+set k v · cas k old new (None: absent) · cas k old new ONCE · swap k v -> old · del k
 put P · rm P · blobs -> addresses · barrier (waits for the operations that have begun)
 
 ("repo",)          OPEN | CLOSED            ("t", token)        "new" | "processed"
@@ -32,6 +32,8 @@ DELETED = "deleted"
 """A retired token's fate, where it is not a commit's id."""
 LOST = "LOST"
 """The reply did not come; the write landed, or did not."""
+ONCE = "once"
+"""Behind a cas: it is not made again where its reply was lost, nor looked for; the flow hears LOST."""
 MUTATING = frozenset(("set", "cas", "swap", "del", "put", "rm"))
 
 
@@ -188,6 +190,9 @@ class Retry:
     since: a token would live again, or an address whose blob is on its way out would be reused. So it is looked for, and where
     nothing stands the flow is told no, and takes a new name. Other expected values never come back once they are replaced."""
 
+    makes_all_again = False
+    """Whether a cas is made again although it asks to be made once."""
+
     def retrying(self, steps: Steps) -> Steps:
         try:
             op = steps.send(None)
@@ -195,14 +200,14 @@ class Retry:
                 reply = yield op
                 while reply is LOST and op[0] in ("set", "del", "put", "rm"):
                     reply = yield op
-                if reply is LOST and op[0] == "cas":
+                if reply is LOST and op[0] == "cas" and (op[-1] != ONCE or self.makes_all_again):
                     reply = yield from self._cas_again(op)
-                op = steps.send(reply)  # a swap whose reply was lost goes back to the flow
+                op = steps.send(reply)  # a swap whose reply was lost goes back to the flow, and so does what is made once
         except StopIteration as end:
             return end.value
 
     def _cas_again(self, op: Op) -> Steps:
-        _, key, old, new = op
+        _, key, old, new = op[:4]
         if old is None and not self.create_again:
             return (yield ("get", key)) == new
         while True:
