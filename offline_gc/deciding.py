@@ -37,8 +37,6 @@ class Decision:
     """They never landed, and what they left can go."""
     partly: Sequence[tuple[CommitId, tuple[str, ...]]]
     grace_ms: int
-    not_applied: Sequence[str]
-    """What the rules say and this job leaves undone, in words."""
 
 
 def decide(ctx: Context, *, rules: Rules | None = None, grace_days: float | None = None) -> Decision:
@@ -52,22 +50,18 @@ def decide(ctx: Context, *, rules: Rules | None = None, grace_days: float | None
     made = plan(history, refs, rules, ctx.clock.now_ms())
     grace_ms = int((rules.grace_days if grace_days is None else grace_days) * DAY_MS)
     given_up = list(Marks(ctx).given_up())
-    return Decision(rules, made, made.lives.commits(State.EXPIRED), given_up, list(made.partly()), grace_ms, list(_not_applied(rules)))
-
-
-def _not_applied(rules: Rules) -> Sequence[str]:
-    found: list[str] = []
-    if any(rule.expiration.uncommitted is not None for rule in rules.path_rules):
-        found.append("uncommitted: what is staged stays until it is reset, deleted or committed")
-    if rules.allow_deletion_from_latest_view:
-        found.append("allow_deletion_from_latest_view: what a branch's head names stays")
-    return found
+    return Decision(rules, made, made.lives.commits(State.EXPIRED), given_up, list(made.partly()), grace_ms)
 
 
 def filters(decision: Decision) -> Callable[[Kept], Filter | None]:
     """What a commit keeps of its tree, from what its marks leave it, its paths' rules and legal holds. None: everything."""
-    classes = decision.plan.classes
-    numbers = decision.plan.lives.history.numbers
+    return filters_of(decision.plan)
+
+
+def filters_of(made: Plan) -> Callable[[Kept], Filter | None]:
+    """The same of rules that nothing was decided by yet."""
+    classes = made.classes
+    numbers = made.lives.history.numbers
 
     def of(kept: Kept) -> Filter | None:
         if not kept.but_for:

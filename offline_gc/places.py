@@ -32,7 +32,20 @@ TAG: Final = "refstore-expire-now"
 """The object tag that a bucket's lifecycle rule deletes by, where the sweep's mode is `tag`."""
 DATA: Final = "data/"
 
-__all__ = ["DATA", "OWN_ADDRESS_PATTERN", "PRIVATE", "ROOT", "TAG", "Kind", "Work", "kind_of", "read_json", "store_at", "write_json"]
+__all__ = [
+    "DATA",
+    "OWN_ADDRESS_PATTERN",
+    "PRIVATE",
+    "ROOT",
+    "TAG",
+    "Kind",
+    "Work",
+    "folder_of",
+    "kind_of",
+    "read_json",
+    "store_at",
+    "write_json",
+]
 
 
 class Kind(IntEnum):
@@ -49,6 +62,11 @@ class Kind(IntEnum):
 
 
 _FOLDERS: Final = ((names.RANGES, Kind.RANGE), (names.METARANGES, Kind.METARANGE), (names.ADDED, Kind.ADDED))
+
+
+def folder_of(kind: Kind) -> str:
+    """Where what goes of a kind lies: what is foreign goes only from below `data/`."""
+    return next((folder for folder, each in _FOLDERS if each is kind), DATA)
 
 
 def kind_of(key: str) -> Kind:

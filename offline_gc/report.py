@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from offline_gc.places import ROOT
-from offline_gc.summary import Count, Counts, Summary, read_summary
+from offline_gc.summary import Count, Counts, Online, Summary, read_summary
 from refstore.errors import NotFound
 from refstore.marks import Marks, State
 from refstore.objects.base import ObjectStore
@@ -67,7 +67,7 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
     ]
     if summary.question:
         parts.append(f"<p class=ask>An operator has to confirm this mark before it is swept: {escape(summary.question)}.</p>")
-    parts += [f"<p class=ask>Not applied: {escape(each)}.</p>" for each in summary.not_applied]
+    parts += [f"<p class=ask>Not applied: {escape(each)}.</p>" for each in (*summary.not_applied, *summary.online.left)]
     rows: dict[str, Count] = {
         "listed": summary.listed,
         "kept: something names it": summary.kept,
@@ -77,12 +77,27 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
         "left alone: not refstore's": summary.foreign,
     }
     parts.append("<h2>What was there</h2>" + _table(rows))
+    if summary.online != Online():
+        taken = {
+            "staged too long ago": summary.online.staged,
+            f"from the latest view, by {summary.online.commits} commits": summary.online.latest_view,
+        }
+        parts.append("<h2>Taken from branches before</h2>" + _table(taken))
     parts.append("<h2>Why it goes</h2>" + _table(summary.by_reason or {"nothing goes": Count()}))
+    if summary.by_prefix:
+        parts.append("<h2>Where it lies</h2>" + _table(summary.by_prefix))
     if summary.swept is not None:
         parts.append(f"<h2>What became of it ({_time(summary.swept.at_ms)})</h2>" + _table(summary.swept.outcomes))
+        below = {f"{name}: {outcome}": of[outcome] for name, of in sorted(summary.swept.by_prefix.items()) for outcome in sorted(of)}
+        parts += ["<h2>The same by where it lay</h2>" + _table(below)] if below else []
         parts += [f"<p class=ask>Failed: {escape(each)}</p>" for each in summary.swept.failures]
         if summary.swept.commits_dropped_out:
-            parts.append(f"<p>{summary.swept.commits_dropped_out} commits are named again; what they name was left out.</p>")
+            parts.append(
+                f"<p>{summary.swept.commits_dropped_out} commits dropped out, and what they name was left out;"
+                f" {summary.swept.dropped_out_by_rules} of them because the rules keep them by now.</p>"
+            )
+        if summary.swept.rules_changed:
+            parts.append("<p>The rules were others by then than when it was marked. What they kept of it dropped out.</p>")
     parts.append("<h2>What goes, by the day it was made</h2>" + _by_day(summary.by_day))
     parts.append("<h2>What each branch's head holds</h2>" + _bars({name: held.bytes for name, held in summary.held_by_branch.items()}))
     reclaimed = {_time(each.began_ms)[:10]: _reclaimed(each) for each in [*others, summary][-RUNS_SHOWN:]}

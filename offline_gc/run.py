@@ -1,7 +1,7 @@
 """The flows of the offline job, each in one function, in the order of rule 13: mark, wait, list, look, conclude; and the sweep.
 
-    mark    clocks -> rules -> begin (marks, flag) -> wait -> listing -> look -> what nobody names -> breaker -> finish
-    sweep   begin -> what dropped out since -> delete or tag -> finish
+    mark    clocks -> rules on branches -> rules -> begin (marks, flag) -> wait -> listing -> look -> what nobody names -> breaker -> finish
+    sweep   the rules of today -> begin -> what dropped out since -> delete or tag -> finish
 
 A run of marking that dies leaves nothing that counts: the next one begins anew, under a new mark id. A sweep that dies goes on where it
 stopped. Whatever cannot be read ends the run with the cause, and nothing is marked.
@@ -21,19 +21,20 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from offline_gc import breaker, committed, kept, listing, marking, report, sweeping
+from offline_gc import breaker, committed, kept, listing, marking, online, rechecking, report, sweeping
 from offline_gc.addresses import Cuts
 from offline_gc.committed import Filter, Wanted
 from offline_gc.deciding import Decision, age_seconds, check_clock, decide, filters, store_now_ms
 from offline_gc.listing import ListedStretch
 from offline_gc.marking import Counted, Stretch
 from offline_gc.packets import Packet, Side
-from offline_gc.places import ROOT, Work
+from offline_gc.places import ROOT, Kind, Work, folder_of
 from offline_gc.session import translated
 from offline_gc.steps import Steps, Tell, silent
 from offline_gc.summary import (
     Count,
     Manifest,
+    Online,
     Summary,
     Swept,
     UnitRow,
@@ -94,6 +95,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
     age = age_seconds(ctx, options.min_age_seconds)
     try:
         check_clock(ctx, work.file("clock"))
+        applied, seconds = _on_branches(ctx, options, tell)
         decision = decide(ctx, rules=options.rules, grace_days=options.grace_days)
         run = marks.begin(
             decision.rules.digest(),
@@ -108,6 +110,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
         _remove(store, work, ("",))
         raise
     steps = Steps(spark, tell, lambda: Marks(ctx).beat(run))
+    steps.seconds.update(seconds)
     try:
         with steps.step("waiting for operations that began before the mark"):
             marks.wait(run)
@@ -121,6 +124,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
             named.expired += [*marks.marked(run.mark_id), *_earlier(marks, run)]
         rows = _left_over(ctx, spark, work, run, stretches, named, steps)
         summary = _summarised(ctx, run, decision, age, stretches, rows, named, steps, options)
+        summary = msgspec.structs.replace(summary, online=applied)
         units = sorted((UnitRow(row.detail, row.first, row.objects, row.bytes) for row in rows if row.what == "unit"), key=_first_of)
         write_manifest(store, Manifest(run.mark_id, work.seed, options.mode, units))
         write_summary(store, summary)
@@ -143,12 +147,14 @@ def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = s
     An estimate where others write meanwhile; whoever deletes does not go by this.
     """
     marks, now = Marks(ctx), ctx.clock.now_ms()
+    applied, seconds = _on_branches(ctx, options, tell, dry_run=True)
     decision = decide(ctx, rules=options.rules, grace_days=options.grace_days)
     standing = tuple(each.mark_id for each in marks.runs() if each.state in STANDING)
     digest = decision.rules.digest()
     run = Run(new_mark_id(ctx), GcRun("", State.MARKING, now, decision.grace_ms, now + decision.grace_ms, digest, standing, now))
     would = {**dict.fromkeys((*decision.commits, *decision.given_up), ("",)), **dict(decision.partly)}
     steps = Steps(spark, tell, lambda: None)
+    steps.seconds.update(seconds)
     age = age_seconds(ctx, options.min_age_seconds)
     with _scratch(ctx, spark, run.mark_id) as (files, work):
         with steps.step("listing the object store"), translated("listing the object store"):
@@ -162,7 +168,14 @@ def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = s
             named.expired += [*would, *_earlier(marks, run)]
         rows = _left_over(ctx, spark, work, run, stretches, named, steps)
         summary = _summarised(ctx, run, decision, age, stretches, rows, named, steps, options)
-        return msgspec.structs.replace(summary, state=SIMULATED)
+        return msgspec.structs.replace(summary, state=SIMULATED, online=applied)
+
+
+def _on_branches(ctx: Context, options: Options, tell: Tell, *, dry_run: bool = False) -> tuple[Online, dict[str, float]]:
+    steps = Steps(None, tell, lambda: None)
+    with steps.step("applying rules to branches"):
+        applied = online.apply(ctx, options.rules, dry_run=dry_run)
+    return applied, steps.seconds
 
 
 def _as_if_marked(looked: Iterable[Named], would: Mapping[CommitId, tuple[str, ...]]) -> Iterator[Named]:
@@ -331,11 +344,11 @@ def _summarised(
         marked=total(of("marked")),
         by_reason=totals((row.reason, row.objects, row.bytes) for row in of("marked")),
         by_kind=totals((kind_name(row.kind), row.objects, row.bytes) for row in of("marked")),
+        by_prefix=totals((folder_of(Kind(row.kind)), row.objects, row.bytes) for row in of("marked")),
         by_day=by_day,
         held_by_branch=_held_by_branch(ctx),
         named_in_kv=named.addresses.rows,
         sources=named.sources,
-        not_applied=list(decision.not_applied),
         seconds=dict(steps.seconds),
     )
     return msgspec.structs.replace(summary, question=breaker.question(options.limits, summary))
@@ -347,11 +360,13 @@ def _summarised(
 def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) -> Summary:
     """Delete, or tag, what a mark holds and nothing names again. Made again it goes on; once swept it does nothing.
 
-    Raises Conflict (not due, not confirmed), Gone (unmarked), NotFound, Corrupt, Unavailable. What the store did not delete after
-    retries stands in the summary as failed, and the mark stays open: the next sweep tries it again.
+    What the rules of today keep stays (`rechecking.py`). Raises Conflict (not due, not confirmed), Gone (unmarked), NotFound, Corrupt,
+    Unavailable. What the store did not delete after retries stands in the summary as failed, and the mark stays open: the next sweep
+    tries it again.
     """
     marks = Marks(ctx)
-    run = marks.begin_sweep(mark_id)
+    begun = rechecking.begin(ctx, marks, mark_id)
+    run = begun.run
     if run.state is State.SWEPT:
         return read_summary(ctx.objects, mark_id)
     summary, manifest = read_summary(ctx.objects, mark_id), read_manifest(ctx.objects, mark_id)
@@ -360,6 +375,8 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     wanted = Wanted()
     for commit_id, commit in marks.dropped_out(run):
         wanted.add(commit_id, commit, None)
+    dropped = len([*wanted.commits()])
+    by_rules = rechecking.keep(marks, begun, wanted)
     sources = wanted.sources()
     with steps.step("sweeping"), translated("sweeping"):
         told = [
@@ -377,8 +394,8 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
             cached.unpersist()
         elif told:
             rows = [Outcome(*row) for row in sweeping.sweep(units, None, tasks, work, mode).collect()]
-    dropped = len([*wanted.commits()])
     swept = swept_of(rows, mode, dropped, ctx.clock.now_ms(), steps.seconds.get("sweeping", 0.0))
+    swept = msgspec.structs.replace(swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed)
     state = run.state
     if not swept.failed:
         counts = {name: count.objects for name, count in swept.outcomes.items()}
@@ -390,13 +407,21 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
 
 def swept_of(rows: Sequence[Outcome], mode: Mode, dropped: int, at_ms: int, seconds: float) -> Swept:
     by_reason: dict[str, dict[str, Count]] = {}
+    by_prefix: dict[str, dict[str, Count]] = {}
     for row in rows:
-        of = by_reason.setdefault(row.reason, {})
-        of[row.outcome] = of.get(row.outcome, Count()) + Count(row.objects, row.bytes)
+        for of in (by_reason.setdefault(row.reason, {}), by_prefix.setdefault(folder_of(Kind(row.kind)), {})):
+            of[row.outcome] = of.get(row.outcome, Count()) + Count(row.objects, row.bytes)
     failures = sorted({row.why for row in rows if row.outcome == FAILED})[:FAILURES_SHOWN]
     outcomes = totals((row.outcome, row.objects, row.bytes) for row in rows)
     return Swept(
-        mode=mode, at_ms=at_ms, outcomes=outcomes, by_reason=by_reason, commits_dropped_out=dropped, failures=failures, seconds=seconds
+        mode=mode,
+        at_ms=at_ms,
+        outcomes=outcomes,
+        by_reason=by_reason,
+        by_prefix=by_prefix,
+        commits_dropped_out=dropped,
+        failures=failures,
+        seconds=seconds,
     )
 
 

@@ -55,8 +55,14 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """deleted, tagged, already gone, failed, dropped out."""
     by_reason: dict[str, Counts]
     """By why it was marked."""
+    by_prefix: dict[str, Counts] = {}
+    """By the first folder of the key, and below `_refstore/` by the second."""
     commits_dropped_out: int = 0
     """Commits that were unmarked since, or are marked by another run: what they name was left out."""
+    dropped_out_by_rules: int = 0
+    """Of these, the ones that are active by the rules as they were when the sweep began."""
+    rules_changed: bool = False
+    """Whether these were other rules than those of the mark. What they keep of expired commits, by a legal hold, dropped out, too."""
     failures: list[str] = []
     """Examples, with the store's reasons."""
     seconds: float = 0.0
@@ -64,6 +70,18 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> int:
         return self.outcomes.get("failed", Count()).objects
+
+
+class Online(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules took from branches before anything was marked, or would take: the online path deletes it, or its history expires."""
+
+    staged: Count = Count()
+    """Staged objects that were reset by `uncommitted`, or `all`."""
+    latest_view: Count = Count()
+    """Entries that were removed from branches by commits (`allow_deletion_from_latest_view`)."""
+    commits: int = 0
+    left: list[str] = []
+    """Branches that were not looked through to their ends, each with the reason."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +117,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     question: str = ""
     """What an operator has to confirm before the sweep."""
     not_applied: list[str] = []
+    """Nothing, by now; of older runs what their rules said and they left undone."""
+    online: Online = Online()
+    by_prefix: Counts = {}
+    """Of what was marked: by the first folder of the key, and below `_refstore/` by the second."""
     seconds: dict[str, float] = {}
     """By step."""
     swept: Swept | None = None

@@ -27,12 +27,13 @@ Mode = Literal["delete", "tag"]
 
 TASKS_PER_CORE: Final = 4
 """A task costs some hundredths of a second to begin; more of them would only balance better."""
-OUTCOMES: Final = "unit string, outcome string, reason string, why string, objects long, bytes long"
+OUTCOMES: Final = "unit string, outcome string, reason string, kind int, why string, objects long, bytes long"
 _ARROW: Final = pa.schema(
     [
         ("unit", pa.string()),
         ("outcome", pa.string()),
         ("reason", pa.string()),
+        ("kind", pa.int32()),
         ("why", pa.string()),
         ("objects", pa.int64()),
         ("bytes", pa.int64()),
@@ -61,6 +62,7 @@ class Outcome(NamedTuple):
     outcome: str
     reason: str
     """Why it was marked."""
+    kind: int
     why: str
     """The store's, of what failed: of one of them, as an example."""
     objects: int
@@ -101,14 +103,17 @@ def _one(work: Work, unit: Unit, back: Sequence[Keys], mode: Mode) -> list[Outco
     if before is None:
         outcomes = np.full(marked.num_rows, FAILED, object)
         whys = np.full(marked.num_rows, "", object)
-        outcomes[among(keys_of(marked.column("address"), work.seed), back)] = DROPPED
     else:
         outcomes = before.column("outcome").to_numpy(zero_copy_only=False).copy()
         whys = before.column("why").to_numpy(zero_copy_only=False).copy()
-    waiting = np.flatnonzero(outcomes == FAILED)
-    if len(waiting):
+    asked = outcomes == FAILED
+    if asked.any():
+        # also of what an earlier sweep failed to delete: a legal hold may have come in between
+        named = asked & among(keys_of(marked.column("address"), work.seed), back)
+        outcomes[named], whys[named] = DROPPED, ""
+        waiting = np.flatnonzero(asked & ~named)
         keys: list[str] = marked.column("address").take(pa.array(waiting)).to_pylist()
-        done, others = _gone(store, keys, mode)
+        done, others = _gone(store, keys, mode) if keys else (DELETED, [])
         outcomes[waiting], whys[waiting] = done, ""
         if others:
             place = dict(zip(keys, waiting.tolist(), strict=True))
@@ -155,10 +160,12 @@ def _before(store: ObjectStore, unit: Unit) -> Any:
 def _counted(unit: str, marked: Any, outcomes: Any, whys: Any) -> list[Outcome]:
     sizes = marked.column("size_bytes").to_numpy()
     reasons = pc.cast(marked.column("reason"), pa.string()).to_numpy(zero_copy_only=False)
+    kinds = marked.column("kind").to_numpy()
     rows: list[Outcome] = []
     for outcome in sorted({*outcomes.tolist()}):
         for reason in sorted({*reasons[outcomes == outcome].tolist()}):
-            of = (outcomes == outcome) & (reasons == reason)
-            why = str(whys[of][0]) if outcome == FAILED else ""
-            rows.append(Outcome(unit, outcome, reason, why, int(of.sum()), int(sizes[of].sum())))
+            for kind in np.unique(kinds[(outcomes == outcome) & (reasons == reason)]).tolist():
+                of = (outcomes == outcome) & (reasons == reason) & (kinds == kind)
+                why = str(whys[of][0]) if outcome == FAILED else ""
+                rows.append(Outcome(unit, outcome, reason, kind, why, int(of.sum()), int(sizes[of].sum())))
     return rows

@@ -446,20 +446,10 @@ class Repository:
         if rules is None:
             own = self.retention()
             rules = own.rules if own is not None else Rules()
-        total = Expired(0, "")
+        total = Expired()
         for name in [name for name, _ in self.branches()] if expiring.any_rule(rules) else []:
-            after = ""
-            while True:
-                done = self._expire_page(rules, name, after)
-                total = Expired(total.objects + done.objects, "", left=total.left or done.left)
-                if not done.next_after:
-                    break
-                after = done.next_after
+            total += expiring.expire_branch(self.context, rules, name)
         return total
-
-    @_operation
-    def _expire_page(self, rules: Rules, branch: BranchName, after: str) -> Expired:
-        return expiring.expire_page(self.context, rules, branch, after)
 
 
 def _options(message: str, committer: str, metadata: dict[str, str] | None, date_ms: int | None, allow_empty: bool) -> CommitOptions:

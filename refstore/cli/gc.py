@@ -77,6 +77,9 @@ def mark(
 ) -> None:
     """Mark what nobody needs; nothing is deleted yet. The exit code is 4 if a mark waits for `refstore gc confirm`.
 
+    First the rules for branches: what was staged longer ago than `uncommitted` allows is reset; with allow_deletion_from_latest_view
+    what `all` lets expire is removed from branches by commits.
+
     \b
     Example: refstore gc mark sales --dry-run
              refstore gc mark --all --master spark://host:7077
@@ -96,6 +99,8 @@ def sweep(
     conf: Conf = None,
 ) -> None:
     """Delete what is marked, and due, and still named by nobody. Made again it goes on where it stopped. 5: something failed.
+
+    What the rules of today keep stays, also if they were set after the mark.
 
     \b
     Example: refstore gc sweep sales
@@ -141,7 +146,7 @@ def _run(
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
-    """The nightly job: sweep what is due, then mark. With --grace-days 0 what is marked goes at once.
+    """The nightly job: sweep what is due, apply the rules to branches, then mark. With --grace-days 0 what is marked goes at once.
 
     The exit code is 4 if a mark waits for `refstore gc confirm`, 5 if the store did not delete everything.
 
@@ -412,7 +417,7 @@ def _emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequen
         typer.echo()
         if summary.question:
             typer.echo(f"{summary.question}; let it be swept with: refstore gc confirm {summary.repository} {summary.mark_id}\n", err=True)
-        for each in summary.not_applied:
+        for each in (*summary.not_applied, *summary.online.left):
             typer.echo(f"not applied: {each}", err=True)
         if summary.swept is not None:
             for each in summary.swept.failures:
@@ -432,6 +437,11 @@ def _summary_row(summary: Summary) -> dict[str, object]:
         "marked": _shown(summary.marked),
     }
     row |= {reason: _shown(count) for reason, count in summary.by_reason.items()}
+    row |= {f"below {prefix}": _shown(count) for prefix, count in summary.by_prefix.items()}
+    if summary.online.staged.objects:
+        row["staged_too_long_ago"] = _shown(summary.online.staged)
+    if summary.online.latest_view.objects:
+        row["from_the_latest_view"] = f"{_shown(summary.online.latest_view)}, {summary.online.commits} commits"
     if summary.pending.objects:
         row["marked_before"] = _shown(summary.pending)
     if summary.young.objects:
@@ -440,7 +450,13 @@ def _summary_row(summary: Summary) -> dict[str, object]:
         row["not_refstores"] = _shown(summary.foreign)
     if summary.swept is not None:
         row |= {outcome: _shown(count) for outcome, count in summary.swept.outcomes.items()}
+        for prefix, of in sorted(summary.swept.by_prefix.items()):
+            row |= {f"{outcome} below {prefix}": _shown(count) for outcome, count in of.items()}
         row["commits_dropped_out"] = summary.swept.commits_dropped_out
+        if summary.swept.dropped_out_by_rules:
+            row["of_these_by_rules"] = summary.swept.dropped_out_by_rules
+        if summary.swept.rules_changed:
+            row["rules"] = "others by then; what they keep dropped out"
     return row
 
 

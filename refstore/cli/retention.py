@@ -18,6 +18,8 @@ from refstore.cli.shapes import when
 from refstore.errors import Invalid
 from refstore.flows import refs as refs_
 from refstore.flows import retaining
+from refstore.marks import Marks
+from refstore.marks import State as RunState
 from refstore.repository import Repository
 from refstore.retention import explaining
 from refstore.retention.active import FOREVER_MS, Lives, Refs, State, Why, lives
@@ -75,7 +77,19 @@ def set_(
             return
         done = repo.set_retention(document, by=_who() if by is None else by)
         _warn(done.rules)
+        _warn_of_sweeps(repo)
         emit(ctx, _row(repo, done))
+
+
+def _warn_of_sweeps(repo: Repository) -> None:
+    """A sweep that has begun goes on by the rules that it began with."""
+    for each in Marks(repo.context).runs():
+        if each.state is RunState.SWEEPING:
+            print(
+                f"refstore: warning: mark {each.mark_id} is being swept by the rules as they were; what a new legal hold covers may go"
+                " with it unless you stop that job, which goes on by the new rules when it is run again",
+                file=sys.stderr,
+            )
 
 
 @app.command("validate")

@@ -8,6 +8,7 @@ does not answer ObjectsUnavailable. '' is the empty tree. Thread-safe, but each 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Final
 
 from refstore.clock import Clock
@@ -98,6 +99,15 @@ class Trees:
     def size_bytes(self, metarange: str) -> int:
         """Of all objects that the entries name; from the metarange alone."""
         return self._store.metarange(metarange).size_bytes
+
+    def stretches(self, metarange: str, *, prefix: str = "", after: str = "") -> list[RangeRow]:
+        """The ranges that can hold what starts with `prefix` and comes strictly after `after`, in order; many trees share them."""
+        tree = self._store.metarange(metarange)
+        rows = tree.rows[tree.at_or_behind(max(prefix, after)) :]
+        return list(takewhile(lambda row: ranges.may_hold(row.first_path, prefix), rows))
+
+    def entries_of_range(self, range_id: str, *, prefix: str = "", after: str = "") -> list[tuple[str, Entry]]:
+        return ranges.items_of(ranges.part(self._store.range(range_id), prefix, after))
 
     def same(self, left: str, right: str) -> bool:
         """Whether two trees surely have equal content; False: only a diff can tell."""

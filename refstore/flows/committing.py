@@ -6,12 +6,12 @@
     advance  one `set_if` on the branch record moves the head and retires the sealed tokens with the commit's id (rule 3)
     publish  the committed marker, from which the reaper works (rule 7)
 
-Merge, revert and cherry-pick do the same with nothing staged: what they add is committed already.
+Merge, revert, cherry-pick and the removal of what has expired do the same with nothing staged: what they add is committed already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,11 +25,14 @@ from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommi
 from refstore.flows import refs
 from refstore.ids import BranchName, CommitId, Token
 from refstore.markers import NOTHING_COMMITTED, Markers
-from refstore.records import Branch, Commit, encode
+from refstore.records import Branch, Commit, Entry, encode
 from refstore.staging import Staging
 
 ATTEMPTS: Final = 8
 """How often a commit starts over because another one took its tokens first."""
+
+Changes = Iterable[tuple[str, Entry | None]]
+"""Sorted by path; None removes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +82,31 @@ def merge(ctx: Context, source: str, branch: BranchName, options: CommitOptions,
             raise NothingToCommit(f"branch {branch!r} already has everything of {source!r}")
         return base
 
-    return _combine(ctx, branch, options, theirs, base_of, strategy=strategy, second_parent=None if squash else theirs)
+    return _three_way(ctx, branch, options, theirs, base_of, strategy=strategy, second_parent=None if squash else theirs)
 
 
 def revert(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitId:
     """Undo what a commit did to its parent, on top of the branch. `parent`, from 1, says which one of a merge commit's."""
     undone = refs.resolve(ctx, ref).commit
-    return _combine(ctx, branch, options, _parent(ctx, undone, parent), lambda _ours: undone)
+    return _three_way(ctx, branch, options, _parent(ctx, undone, parent), lambda _ours: undone)
 
 
 def cherry_pick(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitId:
     """Do again, on top of the branch, what a commit did to its parent. `parent`, from 1, says which one of a merge commit's."""
     picked = refs.resolve(ctx, ref).commit
     before = _parent(ctx, picked, parent)
-    return _combine(ctx, branch, options, picked, lambda _ours: before)
+    return _three_way(ctx, branch, options, picked, lambda _ours: before)
 
 
-def _combine(
+def remove(ctx: Context, branch: BranchName, options: CommitOptions, paths_of: Callable[[CommitId], Iterable[str]]) -> CommitId:
+    """Commit the removal of committed paths: of those, in order, that `paths_of` names for the head that is found, and that are there.
+
+    Raises DirtyBranch: it has staged changes, which stay as they are. Raises NothingToCommit, BranchNotFound, Contention.
+    """
+    return _combine(ctx, branch, options, lambda ours: ((path, None) for path in paths_of(ours)))
+
+
+def _three_way(
     ctx: Context,
     branch: BranchName,
     options: CommitOptions,
@@ -106,10 +117,27 @@ def _combine(
     second_parent: CommitId | None = None,
 ) -> CommitId:
     """Three-way merge of `theirs` into the branch, against the base that is found for its head. None is the empty tree."""
+    decides = _strategy(strategy)
+
+    def changes_of(ours: CommitId) -> Changes:
+        return ctx.trees.merge_changes(_tree(ctx, base_of(ours)), _tree(ctx, ours), _tree(ctx, theirs), decides)
+
+    return _combine(ctx, branch, options, changes_of, theirs=theirs, second_parent=second_parent)
+
+
+def _combine(
+    ctx: Context,
+    branch: BranchName,
+    options: CommitOptions,
+    changes_of: Callable[[CommitId], Changes],
+    *,
+    theirs: CommitId | None = None,
+    second_parent: CommitId | None = None,
+) -> CommitId:
+    """Commit changes of what is committed, where nothing is staged. `theirs`: the commit that they bring in."""
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     staging = Staging(ctx.kv, ctx.repo)
     markers = Markers(ctx.kv, ctx.repo, ctx.clock)
-    decides = _strategy(strategy)
     for _ in range(ATTEMPTS):
         if theirs is not None:
             refs.check_mark(ctx, theirs)  # what it alone names is on its way out; the barrier waits for us if it is marked later
@@ -117,7 +145,7 @@ def _combine(
         if not _nothing_staged(staging, seen):
             raise _dirty(branch)
         ours = seen.head
-        changes = ctx.trees.merge_changes(_tree(ctx, base_of(ours)), _tree(ctx, ours), _tree(ctx, theirs), decides)
+        changes = changes_of(ours)
         written = ctx.trees.apply(_tree(ctx, ours), changes)
         if not written.changed and second_parent is None and not options.allow_empty:
             raise NothingToCommit(f"branch {branch!r} has these changes already")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from refstore import keys
+from refstore import deadline, keys
 from refstore.branches import Branches
 from refstore.context import Context
 from refstore.errors import BranchNotFound, Contention
@@ -27,33 +27,49 @@ EXPIRED: Final = "expired"
 
 
 class Expired(NamedTuple):
-    """One page of a branch's staged changes, done."""
+    """One page of a branch's staged changes, or all of them, done."""
 
-    objects: int
+    objects: int = 0
     """How many were reset."""
-    next_after: str
+    next_after: str = ""
     """Where to go on; '' at the end."""
     left: bool = False
     """Not all of it could be looked at: the branch has an unfinished commit, or was committed, reset or deleted meanwhile."""
+    size_bytes: int = 0
+
+    def __add__(self, other: Expired) -> Expired:  # type: ignore[override]  # of counts, not of tuples
+        return Expired(self.objects + other.objects, other.next_after, self.left or other.left, self.size_bytes + other.size_bytes)
 
 
 def any_rule(rules: Rules) -> bool:
     return any(rule.expiration.uncommitted or rule.expiration.all for rule in rules.path_rules)
 
 
-def expire_page(ctx: Context, rules: Rules, branch: BranchName, after: str) -> Expired:
+def expire_branch(ctx: Context, rules: Rules, branch: BranchName, *, dry_run: bool = False) -> Expired:
+    """Reset what has expired of a branch's staged changes, page by page, each an operation of its own. `dry_run`: only count it."""
+    total = Expired()
+    while any_rule(rules):
+        with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+            total += expire_page(ctx, rules, branch, total.next_after, dry_run=dry_run)
+        if not total.next_after:
+            break
+    return total
+
+
+def expire_page(ctx: Context, rules: Rules, branch: BranchName, after: str, *, dry_run: bool = False) -> Expired:
     """Reset what has expired of the next staged changes behind the path `after`."""
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     try:
         record = branches.open(branch).record
         if record.sealed:
-            return Expired(0, "", left=True)
+            return Expired(left=True)
         page = list(islice(Staging(ctx.kv, ctx.repo).scan(record.token, after=after), PAGE))
         due = _due(ctx, rules, record.token, page)
-        count = reset_batch(ctx, branches, branch, record.token, due, cause=EXPIRED) if due else 0
+        gone = due if dry_run or not due else reset_batch(ctx, branches, branch, record.token, due, cause=EXPIRED)
     except (BranchNotFound, Contention):
-        return Expired(0, "", left=True)
-    return Expired(count, page[-1][0] if len(page) == PAGE else "")
+        return Expired(left=True)
+    size_bytes = sum(entry.size_bytes for _, value in gone if isinstance(entry := decode_staged(value), Entry))
+    return Expired(len(gone), page[-1][0] if len(page) == PAGE else "", size_bytes=size_bytes)
 
 
 def _due(ctx: Context, rules: Rules, token: Token, page: Sequence[tuple[str, bytes]]) -> list[tuple[Path, bytes]]:

@@ -102,21 +102,21 @@ def reset_paths(ctx: Context, branch: BranchName, *, path: str | None = None, pr
     if path is not None:
         name = ids.object_path(path)
         value = ctx.kv.get(keys.entry(ctx.repo, token, name))
-        return 0 if value is ABSENT else reset_batch(ctx, branches, branch, token, [(name, value)])
+        return 0 if value is ABSENT else len(reset_batch(ctx, branches, branch, token, [(name, value)]))
     count = 0
     batch: list[tuple[Path, bytes]] = []
     for name, value in staging.scan(token, prefix=ids.path_prefix(prefix or "")):
         batch.append((Path(name), value))
         if len(batch) == BATCH:
-            count += reset_batch(ctx, branches, branch, token, batch)
+            count += len(reset_batch(ctx, branches, branch, token, batch))
             batch = []
-    return count + (reset_batch(ctx, branches, branch, token, batch) if batch else 0)
+    return count + (len(reset_batch(ctx, branches, branch, token, batch)) if batch else 0)
 
 
 def reset_batch(
     ctx: Context, branches: Branches, branch: BranchName, token: Token, batch: Sequence[tuple[Path, bytes]], *, cause: str = RESET
-) -> int:
-    """Take staged changes away as they were read, then release what they named if the token stood still (rule 6); how many. Raises
+) -> list[tuple[Path, bytes]]:
+    """Take staged changes away as they were read, then release what they named if the token stood still (rule 6); which were. Raises
     Contention."""
     *won, raw = ctx.kv.execute(
         [*(SetIf(keys.entry(ctx.repo, token, path), value, ABSENT) for path, value in batch), branches.get_op(branch)]
@@ -126,7 +126,7 @@ def reset_batch(
         # a commit may have read these entries before they went: their references stay until the token is processed
         raise Contention(f"branch {branch!r} was committed or reset meanwhile; look at it, and reset again if need be")
     References(ctx.kv, ctx.repo, ctx.clock).release(replaced(token, gone, cause), grace_seconds=ctx.grace_seconds)
-    return len(gone)
+    return gone
 
 
 def _page_of_paths(ctx: Context, record: Branch, prefix: str, after: str) -> list[str]:

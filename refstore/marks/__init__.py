@@ -19,7 +19,7 @@ The listing, the trees of commits and the deletions are the caller's: all of the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from refstore import ids, keys
@@ -258,6 +258,10 @@ class Marks:
         self._runs.end(which)
         return count
 
+    def unmark_where(self, mark_id: str, which: Callable[[CommitId, Mark], bool]) -> int:
+        """Make active again what a mark marked and `which` says so of; how many were. What its sweep has begun with stays as it is."""
+        return self._commits.clear(mark_id, which)
+
     # ---- the sweep
 
     def begin_sweep(self, mark_id: str) -> Run:
@@ -280,6 +284,10 @@ class Marks:
         for mark_id in disregarded:
             for page in self._commits.by(mark_id):
                 yield from self._commits.records(item.commit for item in page if not item.going(*disregarded))
+
+    def records(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
+        """Raises Corrupt where one is missing."""
+        return self._commits.records(commits)
 
     def finish_sweep(self, mark_id: str, counts: Mapping[str, int]) -> Run:
         """Everything that was to go is gone: the commits are swept. May be called again after a crash."""

@@ -5,7 +5,7 @@ What a run marks stands in the run's own list before it is marked, so that the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
@@ -85,9 +85,13 @@ class CommitMarks:
                 self._kv.set_if_many([op for _, op in asked])
         raise Contention("others kept marking and unmarking the same commits; make the same call again")
 
-    def clear(self, mark_id: str) -> int:
-        """Take off every mark of a run that can still be taken off; how many there were."""
-        return sum(sum(self._kv.set_if_many([self._without(item) for item in page if item.pending(mark_id)])) for page in self.by(mark_id))
+    def clear(self, mark_id: str, which: Callable[[CommitId, Mark], bool] = lambda _commit, _mark: True) -> int:
+        """Take off every mark of a run that can still be taken off, and that `which` says so of; how many there were."""
+        count = 0
+        for page in self.by(mark_id):
+            asked = [self._without(item) for item in page if item.mark and item.pending(mark_id) and which(item.commit, item.mark)]
+            count += sum(self._kv.set_if_many(asked)) if asked else 0
+        return count
 
     def clear_one(self, commit: CommitId) -> None:
         """Raises Conflict (not marked), Gone (its sweep began)."""

@@ -96,6 +96,34 @@ def uncommitted_before(rules: Rules, path: str, now_ms: int) -> int | None:
     return _uncommitted_before(_rule_of(rules, path), now_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """What one rule lets expire of what branches show now."""
+
+    prefix: str
+    days: int
+    made_before_ms: int
+    but_for: tuple[str, ...]
+    """Longer prefixes, of which others decide: rules and legal holds."""
+
+    def has(self, path: str, made_ms: int | None) -> bool:
+        """Whether an entry at a path goes. One whose object does not say when it was made stays."""
+        return made_ms is not None and made_ms < self.made_before_ms and path.startswith(self.prefix) and not path.startswith(self.but_for)
+
+
+def latest_view(rules: Rules, now_ms: int) -> Iterator[Outdated]:
+    """What may go of any branch's head that no tag and no pin holds. Agrees with `Plan.keeps` on such heads."""
+    if not rules.allow_deletion_from_latest_view or rules.keep_last:
+        return
+    holds = [hold.prefix for hold in rules.legal_holds]
+    prefixes = {*holds, *(rule.filter.prefix for rule in rules.path_rules)}
+    for rule in rules.path_rules:
+        prefix, period = rule.filter.prefix, rule.expiration.all
+        if period is not None and not prefix.startswith(tuple(holds)):
+            others = tuple(sorted(other for other in prefixes if other != prefix and other.startswith(prefix)))
+            yield Outdated(prefix, period.total_days, now_ms - period.total_days * DAY_MS, others)
+
+
 def _rule_of(rules: Rules, path: str) -> PathRule | None:
     return next((rule for rule in rules.path_rules if path.startswith(rule.filter.prefix)), None)
 

@@ -225,12 +225,14 @@ def warnings(rules: Rules) -> Iterator[str]:
     if rules.default_retention_days is None:
         yield "there is no default_retention_days: branches that no rule names, and commits on no branch, never expire"
     alls = any(rule.expiration.all for rule in rules.path_rules)
-    if rules.allow_deletion_from_latest_view and alls:
+    if rules.allow_deletion_from_latest_view and alls and not rules.keep_last:
         yield "allow_deletion_from_latest_view is on: data that branches show now is deleted when its rule says so, and cannot be read then"
     if rules.allow_deletion_from_latest_view and not alls:
         yield "allow_deletion_from_latest_view is on, but no enabled rule has 'all': it changes nothing"
     if alls and not rules.allow_deletion_from_latest_view:
         yield "a rule has 'all', but allow_deletion_from_latest_view is off: what a branch's head names stays"
+    if rules.allow_deletion_from_latest_view and alls and rules.keep_last:
+        yield "keep_last holds what each branch shows now: with it, allow_deletion_from_latest_view changes nothing"
     if rules.grace_days == 0:
         yield "grace_days is 0: what is marked is swept at once, and there is no time to take it back"
 

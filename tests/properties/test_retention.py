@@ -17,7 +17,7 @@ from refstore.ids import CommitId
 from refstore.retention import explaining
 from refstore.retention.active import FOREVER_MS, Lives, Refs, State, Why, lives
 from refstore.retention.history import NONE, CommitRow, History
-from refstore.retention.paths import Keeps, plan
+from refstore.retention.paths import Keeps, latest_view, plan
 from refstore.retention.rules import DAY_MS, BranchRule, Expiration, LegalHold, PathRule, Period, Periods, Pins, Rules
 
 FOREVER_DAYS = 10**9
@@ -255,6 +255,10 @@ def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject
             if own.expiration.all is not None and commit not in forever and (commit not in heads or rules.allow_deletion_from_latest_view):
                 expected = expected and made_day >= case.day - own.expiration.all.total_days
         assert made.keeps(made.lives.history.numbers[commit], path, made_day * DAY_MS) == (expected or held)
+    made_ms, pinned = made_day * DAY_MS, {CommitId(commit) for commit in rules.pins.commits}
+    for head in heads - pinned - {commit for tag, commit in case.refs.tags.items() if rules.holds_tag(tag)}:
+        goes = any(each.has(path, made_ms) for each in latest_view(rules, case.day * DAY_MS))
+        assert goes is not made.keeps(made.lives.history.numbers[head], path, made_ms)
     partly = dict(made.partly())
     for commit, number in made.lives.history.numbers.items():
         less = any(each.keeps[number] != Keeps.ALL for each in made.classes if not each.held)

@@ -16,6 +16,7 @@ from offline_gc.places import TAG
 from offline_gc.run import Options
 from refstore import ids
 from refstore.errors import ObjectsUnavailable
+from refstore.flows import retaining
 from refstore.lake import Lake
 from refstore.marks import Marks, State
 from refstore.repository import Repository
@@ -112,6 +113,29 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
         assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"deleted": 1001}
         assert not data_of(repo) & set(orphans)
         assert Marks(repo.context).run(summary.mark_id).state is State.SWEPT
+
+
+@pytest.mark.server
+def test_a_hold_that_is_set_after_a_sweep_failed_counts_for_what_failed(
+    rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession
+) -> None:
+    def plan(request: ProxiedRequest) -> Fault | None:
+        return FailKeys(frozenset(request.delete_keys)) if request.is_bulk_delete else None
+
+    with S3FaultProxy(rclone_s3_server.endpoint) as proxy, lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
+        let_a_second_pass(repo, gone)
+        summary = run.mark(repo.context, spark, NOW)
+        proxy.plan = plan
+        first = run.sweep(repo.context, spark, summary.mark_id)
+        assert first.swept is not None
+        assert {name: count.objects for name, count in first.swept.outcomes.items()} == {"failed": 1}
+        proxy.plan = None
+        retaining.set_rules(repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by="")
+        second = run.sweep(repo.context, spark, summary.mark_id)
+        assert second.swept is not None
+        assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"dropped out": 1}
+        assert gone in data_of(repo)
+        assert second.state == State.SWEPT
 
 
 @pytest.mark.server

@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 
 from refstore.cli import retention as module
+from refstore.lake import Lake
+from refstore.marks import Marks
+from refstore.settings import embedded
+from refstore.testing import collecting
+from refstore.testing.clock import FakeClock
 from tests.commands import Command
 from tests.integration.test_documentation import lines, parse, words
 
@@ -45,6 +50,14 @@ class TestSetAndGet:
         shown = sales.json("retention", "get", "sales")
         assert shown["document"] == json.loads(PLAIN)
         assert (shown["by"], shown["set"]) == ("ann", done["set"])
+
+    def test_a_sweep_that_has_begun_is_warned_of(self, sales: Command, rules: Path) -> None:
+        with Lake.open(*embedded(sales.folder / "lake"), clock=FakeClock(1_900_000_000_000)) as lake:
+            ctx = lake.repository("sales").context
+            run, _ = collecting.mark(ctx, [], grace_ms=0)
+            assert sales.ok("retention", "set", "sales", rules).err == ""
+            Marks(ctx).begin_sweep(run.mark_id)
+        assert f"mark {run.mark_id} is being swept" in sales.ok("retention", "set", "sales", rules).err
 
     def test_from_standard_input(self, sales: Command) -> None:
         sales.ok("retention", "set", "sales", "-", stdin=b"\xef\xbb\xbf" + PLAIN.encode())

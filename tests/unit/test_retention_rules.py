@@ -320,7 +320,8 @@ def test_the_documentation_explains_every_field() -> None:
     [
         ("{}", ["no default_retention_days"]),
         (LAKEFS, []),
-        (FULL, ["data that branches show now is deleted"]),
+        (FULL, ["keep_last holds what each branch shows now"]),
+        (FULL.replace('"keep_last": 3,', ""), ["data that branches show now is deleted"]),
         ('{"default_retention_days": 1, "grace_days": 0}', ["no time to take it back"]),
         ('{"default_retention_days": 1, "allow_deletion_from_latest_view": true}', ["it changes nothing"]),
         ('{"default_retention_days": 1, "rules": [{"expiration": {"all": {"days": 1}}}]}', ["what a branch's head names stays"]),

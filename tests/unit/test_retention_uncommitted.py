@@ -8,6 +8,7 @@ import pytest
 
 from refstore.branches import Branches
 from refstore.clock import Clock
+from refstore.flows.expiring import Expired, expire_branch
 from refstore.ids import BranchName, Ids, Token, new_token
 from refstore.kv.base import Op, Result, SetIf
 from refstore.kv.memory import MemoryKV
@@ -66,9 +67,9 @@ def test_what_was_staged_long_enough_ago_is_reset(repo: Repository, clock: FakeC
         repo.upload("main", path, b"1")
     clock.advance(DAY_SECONDS)
     repo.upload("main", "tmp/young", b"1")
-    assert repo.expire_uncommitted() == (0, "", False)
+    assert repo.expire_uncommitted() == Expired()
     clock.advance(DAY_SECONDS + 1)
-    assert repo.expire_uncommitted() == (1, "", False)
+    assert repo.expire_uncommitted() == Expired(1, size_bytes=1)
     assert staged(repo) == ["a", "clicks/a", "old/a", "tmp/held/a", "tmp/young"]
     clock.advance(2 * DAY_SECONDS)
     assert repo.expire_uncommitted().objects == 2
@@ -150,7 +151,7 @@ def test_what_is_committed_meanwhile_stays(repo: Repository, kv: Interrupted, cl
     repo.upload("main", "tmp/a", b"1")
     clock.advance(3 * DAY_SECONDS)
     kv.then = lambda: repo.commit("main", "just now")
-    assert repo.expire_uncommitted() == (0, "", True)
+    assert repo.expire_uncommitted() == Expired(left=True)
     assert repo.read("main", "tmp/a") == b"1"
     assert list(repo.in_grace()) == []
 
@@ -159,8 +160,19 @@ def test_a_branch_with_an_unfinished_commit_is_left(repo: Repository, clock: Fak
     repo.upload("main", "tmp/a", b"1")
     seal(repo, clock)
     clock.advance(3 * DAY_SECONDS)
-    assert repo.expire_uncommitted() == (0, "", True)
+    assert repo.expire_uncommitted() == Expired(left=True)
     assert staged(repo) == ["tmp/a"]
+
+
+def test_a_rehearsal_counts_it_and_touches_nothing(repo: Repository, clock: FakeClock) -> None:
+    repo.upload("main", "tmp/a", b"four")
+    clock.advance(3 * DAY_SECONDS)
+    rules = repo.retention()
+    assert rules is not None
+    would = expire_branch(repo.context, rules.rules, BranchName("main"), dry_run=True)
+    assert staged(repo) == ["tmp/a"]
+    assert list(repo.in_grace()) == []
+    assert would == Expired(1, size_bytes=4) == repo.expire_uncommitted()
 
 
 def seal(repo: Repository, clock: Clock) -> None:
@@ -178,4 +190,4 @@ def test_without_rules_nothing_is_looked_at(repo: Repository, clock: FakeClock) 
     repo.upload("main", "tmp/a", b"1")
     repo.delete_retention()
     clock.advance(9 * DAY_SECONDS)
-    assert repo.expire_uncommitted() == (0, "", False)
+    assert repo.expire_uncommitted() == Expired()

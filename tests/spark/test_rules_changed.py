@@ -1,0 +1,249 @@
+"""Rules that change between mark and sweep: what the rules of today keep is not deleted, a legal hold's data least of all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from offline_gc import deciding, rechecking, run
+from offline_gc.run import Options
+from offline_gc.summary import Summary
+from refstore import ids, keys
+from refstore.errors import CorruptRecord, NotFound
+from refstore.flows import retaining
+from refstore.ids import CommitId
+from refstore.marks import Marks, State
+from refstore.records import RetentionRecord, encode
+from refstore.retention.paths import Plan, plan
+from tests.reaping import release_all
+from tests.spark.world import World, marked_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOLD = [{"prefix": "held/", "reason": "case 4711"}]
+
+
+def rules(world: World, **fields: Any) -> None:
+    world.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": 0} | fields))
+
+
+def settled(world: World) -> None:
+    """Whatever the online path has to do is done, and all objects are old enough."""
+    release_all(world.repo)
+    world.age()
+
+
+@pytest.fixture
+def old(world: World) -> CommitId:
+    """A commit whose `held/a` and `other` nothing else names."""
+    made = world.commit(days_ago=9, held__a=b"held", other=b"other")
+    world.commit(days_ago=8, held__a=None, other=None)
+    world.commit(days_ago=7, new=b"new")
+    settled(world)
+    return made
+
+
+def outcomes(summary: Summary) -> dict[str, int]:
+    assert summary.swept is not None
+    return {name: count.objects for name, count in summary.swept.outcomes.items()}
+
+
+def hold_set_after_the_mark(world: World, spark: SparkSession, old: CommitId) -> None:
+    """The check: raises AssertionError where the held object is gone."""
+    held, other = world.address(old, "held/a"), world.address(old, "other")
+    summary = run.mark(world.ctx, spark, Options())
+    assert {held, other} <= set(marked_in(world, summary.mark_id))
+    rules(world, legal_holds=HOLD)
+    swept = run.sweep(world.ctx, spark, summary.mark_id)
+    assert held in world.data()
+    assert other not in world.data()
+    assert outcomes(swept) == {"deleted": 1, "dropped out": 1}
+    assert swept.swept is not None
+    assert swept.swept.rules_changed
+
+
+def test_a_legal_hold_that_is_set_after_the_mark_saves_the_data(world: World, spark: SparkSession, old: CommitId) -> None:
+    hold_set_after_the_mark(world, spark, old)
+    assert world.repo.read(old, "held/a") == b"held"
+
+
+def without_holds(*given: Any) -> Plan:
+    history, refs, found, now_ms = given
+    return plan(history, refs, msgspec.structs.replace(found, legal_holds=()), now_ms)
+
+
+def test_were_the_hold_ignored_at_the_sweep_that_check_would_fail(
+    world: World, spark: SparkSession, old: CommitId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rechecking, "plan", without_holds)
+    with pytest.raises(AssertionError):
+        hold_set_after_the_mark(world, spark, old)
+
+
+def test_and_no_later_run_takes_it_either(world: World, spark: SparkSession, old: CommitId) -> None:
+    hold_set_after_the_mark(world, spark, old)
+    left = world.data()
+    world.commit(days_ago=6, newer=b"newer")
+    settled(world)
+    run.run(world.ctx, spark, Options())
+    assert left <= world.data()
+
+
+def test_were_the_hold_ignored_when_marking_that_check_would_fail(
+    world: World, spark: SparkSession, old: CommitId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_set_after_the_mark(world, spark, old)
+    held = world.address(old, "held/a")
+    monkeypatch.setattr(deciding, "plan", without_holds)
+    monkeypatch.setattr(rechecking, "plan", without_holds)
+    run.run(world.ctx, spark, Options())
+    assert held not in world.data()
+
+
+def test_a_hold_that_is_set_while_the_sweep_reads_the_history_counts(
+    world: World, spark: SparkSession, old: CommitId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = world.address(old, "held/a")
+    summary = run.mark(world.ctx, spark, Options())
+    read = retaining.read_history
+
+    def read_history(ctx: Any) -> Any:
+        found = read(ctx)
+        rules(world, legal_holds=HOLD)
+        return found
+
+    monkeypatch.setattr(retaining, "read_history", read_history)
+    run.sweep(world.ctx, spark, summary.mark_id)
+    assert held in world.data()
+
+
+def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(world: World, spark: SparkSession) -> None:
+    first = world.commit(days_ago=9, held__a=b"data")
+    world.repo.copy("main", "held/a", "main", "elsewhere")
+    world.commit(days_ago=8, held__a=None)
+    settled(world)
+    address = world.address("main", "elsewhere")
+    run.run(world.ctx, spark, Options())
+    assert Marks(world.ctx).of([first])[0].swept_ms  # type: ignore[union-attr]  # it was swept
+    world.commit(days_ago=7, elsewhere=None)
+    settled(world)
+    summary = run.mark(world.ctx, spark, Options())
+    assert address in marked_in(world, summary.mark_id)
+    rules(world, legal_holds=HOLD)
+    run.sweep(world.ctx, spark, summary.mark_id)
+    assert address in world.data()
+
+
+def longer(world: World) -> None:
+    rules(world, default_retention_days=30)
+
+
+def pinned(world: World) -> None:
+    rules(world, pins={"commits": [world.repo.get_commit("main~2")[0]]})
+
+
+def none(world: World) -> None:
+    world.repo.delete_retention()
+
+
+def all_held(world: World) -> None:
+    rules(world, legal_holds=[{"prefix": ""}])
+
+
+@pytest.mark.parametrize("change", [longer, pinned, none, all_held])
+def test_a_commit_that_the_rules_keep_by_now_is_active_again(
+    world: World, spark: SparkSession, old: CommitId, change: Callable[[World], object]
+) -> None:
+    orphan = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
+    world.age()
+    before = world.data()
+    summary = run.mark(world.ctx, spark, Options())
+    change(world)
+    swept = run.sweep(world.ctx, spark, summary.mark_id)
+    assert world.data() == before - {orphan}
+    assert outcomes(swept) == {"deleted": 1, "dropped out": 2}
+    assert Marks(world.ctx).of([old]) == [None]
+    assert world.repo.copy(old, "other", "main", "back").size_bytes == 5
+
+
+def test_the_summary_says_how_many_the_rules_took_out(world: World, spark: SparkSession, old: CommitId) -> None:
+    summary = run.mark(world.ctx, spark, Options())
+    rules(world, default_retention_days=30)
+    swept = run.sweep(world.ctx, spark, summary.mark_id).swept
+    assert swept is not None
+    assert swept.commits_dropped_out == swept.dropped_out_by_rules == summary.commits["commits_marked"]
+
+
+def test_a_branch_that_keeps_longer_brings_back_what_came_before_it(world: World, spark: SparkSession, old: CommitId) -> None:
+    """The rules are what they were; the history is not."""
+    rules(world, branches=[{"branch_id": "audit-*", "retention_days": 365}])
+    held = world.address(old, "held/a")
+    summary = run.mark(world.ctx, spark, Options())
+    world.repo.create_branch("audit-2026", "main")
+    swept = run.sweep(world.ctx, spark, summary.mark_id).swept
+    assert held in world.data()
+    assert swept is not None
+    assert swept.dropped_out_by_rules == summary.commits["commits_marked"]
+
+
+NONCURRENT = [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"days": 3}}}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rules": []},
+        {"rules": [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"days": 60}}}]},
+        {"rules": NONCURRENT, "legal_holds": [{"prefix": "lo"}]},
+        {"rules": NONCURRENT, "legal_holds": [{"prefix": "logs/a"}]},
+    ],
+    ids=["no path rule", "a longer one", "a hold above it", "a hold below it"],
+)
+def test_what_a_path_rule_had_marked_stays_if_the_rules_keep_it_by_now(world: World, spark: SparkSession, fields: dict[str, Any]) -> None:
+    rules(world, default_retention_days=365, rules=NONCURRENT)
+    world.commit(days_ago=30, logs__a=b"log")
+    world.commit(days_ago=20, logs__a=None)
+    world.commit(days_ago=0, new=b"new")
+    settled(world)
+    log = world.address("main~2", "logs/a")
+    summary = run.mark(world.ctx, spark, Options())
+    assert log in marked_in(world, summary.mark_id)
+    rules(world, **({"default_retention_days": 365} | fields))
+    run.sweep(world.ctx, spark, summary.mark_id)
+    assert log in world.data()
+
+
+def test_what_became_too_young_for_a_path_rule_stays(world: World, spark: SparkSession) -> None:
+    """`all` counts from when the object was made, which its address says: so this one is made when it says."""
+    days = {"filter": {"prefix": "logs/"}, "expiration": {"all": {"days": 2}}}
+    rules(world, default_retention_days=365, rules=[days])
+    world.commit(logs__a=b"log")
+    world.commit(logs__a=None)
+    world.clock.skipped_seconds += 5 * 86_400
+    settled(world)
+    log = world.address("main~1", "logs/a")
+    summary = run.mark(world.ctx, spark, Options())
+    assert log in marked_in(world, summary.mark_id)
+    rules(world, default_retention_days=365, rules=[days | {"expiration": {"all": {"days": 20}}}])
+    run.sweep(world.ctx, spark, summary.mark_id)
+    assert log in world.data()
+
+
+def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(world: World, spark: SparkSession, old: CommitId) -> None:
+    summary = run.mark(world.ctx, spark, Options())
+    before = world.data()
+    world.ctx.kv.set(keys.retention_rules(world.ctx.repo), encode(RetentionRecord('{"from_a_later_version": 1}', 0, "", "w")))
+    with pytest.raises(CorruptRecord, match="set them again"):
+        run.sweep(world.ctx, spark, summary.mark_id)
+    assert world.data() == before
+    assert Marks(world.ctx).run(summary.mark_id).state is State.MARKED
+
+
+def test_a_mark_that_is_not_there_is_said_so(world: World, spark: SparkSession) -> None:
+    with pytest.raises(NotFound):
+        run.sweep(world.ctx, spark, "m-none")
