@@ -39,6 +39,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "retention": retention.run,
     "reaping": reaping.run,
     "offline-mark": _offline("offline_mark"),
+    "offline-again": _offline("offline_again"),
     "offline-sweep": _offline("offline_sweep"),
     "growth": growth.run,  # last: it uses up the lakes of `reaping`
 }

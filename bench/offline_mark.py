@@ -24,7 +24,7 @@ from offline_gc import committed, kept, marking
 from offline_gc.addresses import Cuts
 from offline_gc.arrow import pa, pq
 from offline_gc.committed import Wanted
-from offline_gc.marking import Counted, Stretch
+from offline_gc.marking import Asked, Counted, Stretch
 from offline_gc.packets import Packet, Side
 from offline_gc.places import Work
 from offline_gc.session import SparkOptions, session
@@ -64,7 +64,8 @@ def _against_duckdb(shop: Workshop, spark: Any, count: int, note: str, *, judged
 
     def ours(number: int) -> float:
         shop.say(f"marking {count:,}: turn {number + 1}")
-        shutil.rmtree(folder / "_refstore" / "gc" / MARK_ID / "mark", ignore_errors=True)
+        for each in ("mark", "carried"):
+            shutil.rmtree(folder / "_refstore" / "gc" / MARK_ID / each, ignore_errors=True)
         found = 0
 
         def work() -> None:
@@ -78,7 +79,8 @@ def _against_duckdb(shop: Workshop, spark: Any, count: int, note: str, *, judged
     def duckdb(_number: int) -> float:
         return duckdb_seconds(folder, expected)
 
-    mine, theirs = in_turns(shop.scale.long_turns, ours, duckdb)
+    turns = shop.scale.long_turns if count <= shop.scale.marked_judged else 1
+    mine, theirs = in_turns(turns, ours, duckdb)
     shop.drop(folder)
     return Row(
         what=f"mark: {count:,} listed against {int(count * LIVE_SHARE):,} live, Parquet to Parquet, {MASTER}",
@@ -98,9 +100,12 @@ def compare(spark: Any, folder: Path) -> int:
     firsts = [next(pq.ParquetFile(file).iter_batches(1, columns=["address"])).column(0)[0].as_py() for file in files]
     cuts = Cuts.of(firsts[1:])
     told = [Packet.telling(number, Side.LISTED, Stretch(number, str(file.relative_to(folder)))) for number, file in enumerate(files)]
-    live = [(str(file.relative_to(folder)), Side.KEPT) for file in sorted((folder / "live").iterdir())]
+    live = [(str(file.relative_to(folder)), Side.COMMITTED) for file in sorted((folder / "live").iterdir())]
     named = kept.addresses_in(spark, work, cuts, live, THREADS * 4)
-    rows = [Counted(*row) for row in marking.garbage(kept.packets_of(spark, told, THREADS), named, cuts.buckets, work).collect()]
+    rows = [
+        Counted(*row)
+        for row in marking.garbage(kept.packets_of(spark, told, THREADS), named, cuts.buckets, work, Asked(carry=True)).collect()
+    ]
     return sum(row.objects for row in rows if row.what == "marked")
 
 

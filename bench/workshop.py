@@ -42,10 +42,12 @@ class Scale:
     history: int = 1_000_000
     """Commits that retention rules are applied to."""
     growth: tuple[int, ...] = (10_000, 100_000, 1_000_000)
-    marked: tuple[int, ...] = (1_000_000, 10_000_000)
+    marked: tuple[int, ...] = (1_000_000, 10_000_000, 30_000_000)
     """Listed addresses that a mark compares."""
     marked_judged: int = 10_000_000
     marked_commits: int = 1000
+    marked_again: int = 1_000_000
+    """Objects with their files, of a run that goes on from the last one."""
     swept: int = 100_000
     served: int = 50_000
     """Objects that the HTTP API is asked for."""
@@ -76,6 +78,7 @@ QUICK: Final = Scale(
     marked=(2_000, 20_000),
     marked_judged=20_000,
     marked_commits=5,
+    marked_again=3_000,
     swept=2_000,
     served=2_000,
     asked=500,

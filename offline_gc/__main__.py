@@ -36,12 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}")
     parser.add_argument("--grace-days", type=float)
     parser.add_argument("--min-age-seconds", type=float)
+    parser.add_argument("--full", action="store_true", help="list and read everything, also what the last run did")
     asked = parser.parse_args(arguments)
     flags = {name: getattr(asked, name) for name in ("data", "kv", "objects", "config")}
     try:
         settings = load(flags, os.environ, default_data=Path("lake")).settings
         keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
-        options = Options(grace_days=asked.grace_days, min_age_seconds=asked.min_age_seconds)
+        options = Options(grace_days=asked.grace_days, min_age_seconds=asked.min_age_seconds, full=asked.full)
         code = 0
         with Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake:
             names = asked.repository or [name for name, _ in lake.repositories()]

@@ -24,6 +24,8 @@ Bytes = NDArray[np.uint8]
 
 CUT_BYTES: Final = 48
 """So much of an address decides its bucket: all of an own address, and a range's folder with half of its hash."""
+OWN_BYTES: Final = 42
+"""The length of an own address."""
 _WORD: Final = 8
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 _LAST: Final = np.uint64(0xD6E8FEB86659FD93)
@@ -39,6 +41,18 @@ def keys_of(addresses: Any, seed: int) -> Keys:
             return found
         keys[places] = found
     return keys
+
+
+def own_addresses(characters: bytes) -> Any:
+    """An Arrow array of own addresses, from all their characters one behind the other."""
+    offsets = np.arange(0, len(characters) + 1, OWN_BYTES, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(characters))
+
+
+def own_of(addresses: Any) -> Any:
+    """Those of blobs that are ours: without what was staged from outside, and without the objects of commits. An Arrow array."""
+    same = pc.equal(pc.binary_length(addresses), OWN_BYTES)
+    return addresses if pc.all(same).as_py() else addresses.filter(same)
 
 
 @dataclass(frozen=True, slots=True)

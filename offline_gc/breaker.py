@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from offline_gc.summary import Summary
+from offline_gc.summary import Count, Summary
 from refstore.errors import InvalidSettings
 
 
@@ -22,7 +22,8 @@ class Limits:
 
 def question(limits: Limits, summary: Summary) -> str:
     """What an operator has to confirm; '' where nothing is unusual. Judged by what was listed, the young included."""
-    there = summary.listed + summary.young
+    seen, before = summary.listed + summary.young, summary.there_before
+    there = Count(max(seen.objects, before.objects), max(seen.bytes, before.bytes))
     marked = summary.marked
     if marked.objects < limits.floor_objects or limits.share >= 1:
         return ""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from offline_gc.addresses import Cuts
-from offline_gc.arrow import pa, pc
+from offline_gc.addresses import Cuts, own_of
+from offline_gc.arrow import pa
 from offline_gc.kept import packets_of
 from offline_gc.packets import SCHEMA, Gathering, Packet, Side, received, sent
 from offline_gc.places import Work, store_at
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 BATCH: Final = 32
 """Trees, or listings, in one packet."""
+RANGES_BATCH: Final = 1024
+"""Ids of ranges."""
 _THREADS: Final = 8
 """Requests under way in a task, at a store across a network."""
-_OWN_LENGTH: Final = 42
 
 
 ALL: Final = 2
@@ -83,12 +84,44 @@ class Sources(NamedTuple):
     trees: list[Tree]
     added: list[Listing]
     filters: list[Filter]
+    ranges: Sequence[tuple[str, int, int]] = ()
+    """(id, side, -1), beyond those of the trees."""
 
 
 class _Brief(NamedTuple):
     parent: CommitId | None
     metarange: str
     added: str
+
+
+class Units(msgspec.Struct, frozen=True):
+    """What is read of the commits that are kept, by name: a set of what never changes, so two runs differ by what is in one only."""
+
+    roots: set[str]
+    """Metaranges of trees that are read whole, each of their ranges once."""
+    added: set[str]
+    """Listings of added addresses."""
+    metaranges: set[str]
+    """Of all commits that are looked at: their ranges are kept."""
+    past: set[CommitId]
+    """Commits of which nothing else is kept."""
+    kept: int = 0
+
+    def since(self, before: Units, work: Work) -> Sources:
+        """What came to be read since, and what is not read any more. Only trees that one of the two has are opened, and of these
+        two kinds only the ranges that they do not share are read. Raises CorruptRange."""
+        store = _trees(work)
+        then, now = _ranges_of(store, before.roots), _ranges_of(store, self.roots)
+        ranges = [(each, int(Side.COMMITTED), -1) for each in sorted(now - then)] + [
+            (each, int(Side.LOST), -1) for each in sorted(then - now)
+        ]
+        added = [Listing(each, Side.COMMITTED) for each in sorted(self.added - before.added)]
+        added += [Listing(each, Side.LOST) for each in sorted(before.added - self.added)]
+        return Sources([Tree(each) for each in sorted(self.metaranges - before.metaranges)], added, [], ranges)
+
+
+def _ranges_of(store: TreeStore, metaranges: Iterable[str]) -> set[str]:
+    return {range_id for metarange in metaranges for range_id in store.range_ids(metarange)}
 
 
 class Wanted:
@@ -125,6 +158,7 @@ class Wanted:
 
     def sources(self, expired: Iterable[CommitId] = ()) -> Sources:
         """What there is to read. `expired`: commits whose addresses tell why something goes."""
+        # what is read of those that are kept is what `units` says, each once: the next run reckons with it
         trees: dict[str, dict[tuple[int, int], None]] = {}
         added: dict[str, Listing] = {}
         filters: dict[Filter, int] = {}
@@ -138,9 +172,9 @@ class Wanted:
                 else:
                     uses[side, -1] = None
 
-        read(self._full, Side.KEPT)
+        read(self._full, Side.COMMITTED)
         for brief, kept in self._part.values():
-            trees.setdefault(brief.metarange, {})[Side.KEPT, filters.setdefault(kept, len(filters))] = None
+            trees.setdefault(brief.metarange, {})[Side.COMMITTED, filters.setdefault(kept, len(filters))] = None
         for brief in self._past.values():
             trees.setdefault(brief.metarange, {})
         gone = {commit: brief for commit in expired if (brief := self._brief(commit)) is not None}
@@ -148,15 +182,34 @@ class Wanted:
         trees.pop("", None)
         return Sources([Tree(metarange, tuple(uses)) for metarange, uses in trees.items()], list(added.values()), list(filters))
 
+    def units(self) -> Units | None:
+        """What `sources` reads of the commits that are kept. None where some keep a part only: that can change by the hour."""
+        if self._part:
+            return None
+        roots: set[str] = set()
+        added: set[str] = set()
+        for brief in self._full.values():
+            if brief.parent is not None and brief.parent in self._full:
+                added.add(brief.added)
+            else:
+                roots.add(brief.metarange)
+        metaranges = {brief.metarange for brief in (*self._full.values(), *self._past.values())}
+        return Units(roots - {""}, added - {""}, metaranges - {""}, set(self._past), len(self._full))
+
+    def keeps(self, commit: CommitId) -> bool:
+        """Whether all that it names is kept."""
+        return commit in self._full
+
     def _brief(self, commit: CommitId) -> _Brief | None:
         return self._past.get(commit) or (self._part[commit][0] if commit in self._part else None)
 
 
 def addresses(spark: SparkSession, work: Work, cuts: Cuts, sources: Sources, parts: int) -> tuple[DataFrame, DataFrame]:
     """(packets of keys, what is to be unpersisted when they were used)."""
-    trees, added, filters = sources
+    trees, added, filters, lone = sources
     told = [Packet.telling(0, Side.READ, ("trees", trees[at : at + BATCH])) for at in range(0, len(trees), BATCH)]
     told += [Packet.telling(0, Side.READ, ("added", added[at : at + BATCH])) for at in range(0, len(added), BATCH)]
+    told += [Packet.telling(0, Side.READ, ("ranges", lone[at : at + RANGES_BATCH])) for at in range(0, len(lone), RANGES_BATCH)]
     opened = packets_of(spark, told, parts * 2).mapInArrow(_open(work, cuts, filters, parts * 2), SCHEMA).persist()
     of_ranges = opened.where(f"side = {int(Side.READ)}")
     read = of_ranges.repartitionById(parts * 2, "bucket").mapInArrow(_read_ranges(work, cuts, filters), SCHEMA)
@@ -172,6 +225,9 @@ def _open(work: Work, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Call
         with Workers(_threads(work)) as workers:
             for packet in received(batches):
                 what, items = msgspec.msgpack.decode(packet.body, type=tuple[str, list[Any]])
+                if what == "ranges":
+                    to_read.update((each, None) for each in msgspec.convert(items, list[tuple[str, int, int]]))
+                    continue
                 if what == "added":
                     wanted = msgspec.convert(items, list[Listing])
                     for listing, found in zip(wanted, workers.ahead(lambda each: _added(store, each.added), wanted), strict=True):
@@ -180,7 +236,7 @@ def _open(work: Work, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Call
                 for tree, rows, range_ids in workers.ahead(lambda each: _opened(store, each), msgspec.convert(items, list[Tree])):
                     new = [each for each in range_ids if each not in known]
                     known.update(new)
-                    yield from gathering.add(Side.KEPT, pa.array([names.key(names.RANGES, each) for each in new], pa.string()))
+                    yield from gathering.add(Side.RANGES, pa.array([names.key(names.RANGES, each) for each in new], pa.string()))
                     for side, number in tree.uses:
                         kept = filters[number] if number >= 0 else None
                         to_read.update(
@@ -206,13 +262,13 @@ def _read_ranges(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Callable[
         gathering = Gathering(cuts, work.seed)
         with Workers(_threads(work)) as workers:
             for uses, rows in zip(wanted.values(), workers.ahead(store.range, list(wanted)), strict=True):
-                whole = min((side for side, number in uses if number < 0), default=-1)
-                if whole >= 0:
-                    yield from gathering.add(Side(whole), _own(rows.column(ranges.ADDRESS)))
-                if whole != Side.KEPT:
+                whole = {Side(side) for side, number in uses if number < 0}
+                for side in whole & {Side.COMMITTED} or whole:  # what is kept does not also go
+                    yield from gathering.add(side, own_of(rows.column(ranges.ADDRESS)))
+                if Side.COMMITTED not in whole:
                     for _, number in uses:
                         if number >= 0:
-                            yield from gathering.add(Side.KEPT, _own(_kept_of(rows, filters[number])))
+                            yield from gathering.add(Side.COMMITTED, own_of(_kept_of(rows, filters[number])))
         yield from gathering.flush()
 
     return lambda batches: sent(packets(batches))
@@ -237,13 +293,6 @@ def _kept_of(rows: Any, kept: Filter) -> Any:
 
 def made_of(address: Address) -> int | None:
     return made_ms(address) if is_own(address) else None
-
-
-def _own(addresses: Any) -> Any:
-    """Without what was staged from outside: it is in no listing."""
-    lengths = pc.binary_length(addresses)
-    same = pc.equal(lengths, _OWN_LENGTH)
-    return addresses if pc.all(same).as_py() else addresses.filter(same)
 
 
 def _opened(store: TreeStore, tree: Tree) -> tuple[Tree, Sequence[RangeRow], Sequence[str]]:

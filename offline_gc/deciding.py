@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offline_gc.committed import ALL, NOTHING, Filter, Part
+from offline_gc.listing import HOUR_MS, cut_at
 from refstore.context import Context
 from refstore.errors import InvalidSettings, StoreMisconfigured
 from refstore.flows import retaining
@@ -19,6 +20,7 @@ from refstore.objects.base import ObjectStore
 from refstore.retention.active import State
 from refstore.retention.paths import Keeps, PathClass, Plan, plan
 from refstore.retention.rules import DAY_MS, Rules
+from refstore.safety import Safety
 
 CLOCK_GRAIN_SECONDS: Final = 2.0
 """A store's clock is told in whole seconds, and asking takes a moment."""
@@ -103,6 +105,16 @@ def check_clock(ctx: Context, key: str) -> None:
             f"the clocks of this machine and of {ctx.objects.url} are {abs(there - before) / 1000:.0f} s apart, and"
             f" clock_skew_seconds allows for {ctx.safety.clock_skew_seconds:g}; set the clocks right, nothing was marked"
         )
+
+
+def horizon(safety: Safety, cutoff_ms: int) -> str:
+    """Where to list again from: a blob whose address was made earlier was there by the cutoff, or will never be named.
+
+    It is written by the upload that made the address, or while an issued one may be linked; clocks may be apart.
+    """
+    landing_seconds = max(safety.operation_deadline_seconds, safety.issue_seconds) + safety.io_timeout_seconds
+    made_ms = cutoff_ms - int((landing_seconds + safety.clock_skew_seconds) * 1000)
+    return cut_at(made_ms // HOUR_MS * HOUR_MS)
 
 
 def age_seconds(ctx: Context, asked: float | None) -> float:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from offline_gc.addresses import Cuts
+from offline_gc.addresses import Cuts, own_of
 from offline_gc.arrow import pa
-from offline_gc.packets import SCHEMA, Gathering, Packet, Side, received, sent
+from offline_gc.packets import SCHEMA, WHOLE, Gathering, Packet, Side, received, sent
 from offline_gc.places import Work, read_table, store_at, write_table
 from refstore.objects.base import ObjectStore
 
@@ -71,7 +71,8 @@ def _read(work: Work, cuts: Cuts) -> Callable[[Iterable[Any]], Iterator[Any]]:
         gathering = Gathering(cuts, work.seed)
         for packet in received(batches):
             table = read_table(store, msgspec.msgpack.decode(packet.body, type=str), ["address"])
-            yield from gathering.add(packet.side, table.column("address").combine_chunks())
+            addresses = table.column("address").combine_chunks()
+            yield from gathering.add(packet.side, own_of(addresses) if packet.side in WHOLE else addresses)
         yield from gathering.flush()
 
     return lambda batches: sent(packets(batches))

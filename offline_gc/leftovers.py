@@ -13,8 +13,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from offline_gc import kept, listing, marking, sweeping
+from offline_gc.addresses import Cuts
 from offline_gc.deciding import age_seconds, store_now_ms
-from offline_gc.marking import DELETED_REPOSITORY, Counted
+from offline_gc.marking import DELETED_REPOSITORY, Asked, Counted
 from offline_gc.packets import Packet, Side
 from offline_gc.places import PRIVATE, ROOT, Work
 from offline_gc.run import Options, buckets_of, parts_of, swept_of
@@ -69,10 +70,11 @@ def clear(lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: Spark
         now_ms = lake.clock.now_ms()
         stretches = listing.write(spark, store, work, cutoff_ms=cutoff_ms, now_ms=now_ms, parts=parts_of(spark), foreign=options.foreign)
     with steps.step("sweeping"), translated("sweeping"):
-        cuts, told = buckets_of(stretches)
+        bounds, told = buckets_of(stretches)
+        cuts = Cuts.of(bounds)
         nothing = kept.addresses_in(spark, work, cuts, [], 1)
         listed = kept.packets_of(spark, told, parts_of(spark))
-        found = marking.garbage(listed, nothing, cuts.buckets, work, every_reason=DELETED_REPOSITORY).collect()
+        found = marking.garbage(listed, nothing, cuts.buckets, work, Asked(every_reason=DELETED_REPOSITORY)).collect()
         units = [row.detail for row in (Counted(*row) for row in found) if row.what == "unit"]
         asked = [Packet.telling(number, Side.LISTED, Unit(key, key.replace("/mark/", "/sweep/"))) for number, key in enumerate(units)]
         rows: list[Outcome] = []

@@ -37,8 +37,8 @@ _FEW: Final = 1000
 """A page of the store: less is listed sooner than it is cut."""
 _ROUNDS: Final = 3
 """Of looking closer: after that an interval is a few thousandths of the time."""
-_HOUR_MS: Final = 3_600_000
-_DAY_MS: Final = 24 * _HOUR_MS
+HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * HOUR_MS
 _BEHIND: Final = "0"
 """Follows the slash: `data0` is behind everything in `data/`."""
 _HEX: Final = "0123456789abcdef"
@@ -79,10 +79,21 @@ class ListedStretch(NamedTuple):
 
 
 def write(
-    spark: SparkSession, store: ObjectStore, work: Work, *, cutoff_ms: int, now_ms: int, parts: int, foreign: bool = False
+    spark: SparkSession,
+    store: ObjectStore,
+    work: Work,
+    *,
+    cutoff_ms: int,
+    now_ms: int,
+    parts: int,
+    foreign: bool = False,
+    data_from: str = "",
 ) -> list[ListedStretch]:
-    """List everything that was not written behind `cutoff_ms`, by the store's clock; the stretches in order. `foreign`: that, too."""
-    planned = intervals(store, now_ms=now_ms, wanted=parts * INTERVALS_PER_CORE)
+    """List everything that was not written behind `cutoff_ms`, by the store's clock; the stretches in order. `foreign`: that, too.
+
+    `data_from`: of the blobs only those from there on.
+    """
+    planned = intervals(store, now_ms=now_ms, wanted=parts * INTERVALS_PER_CORE, data_from=data_from)
     told = [Packet.telling(0, Side.LISTED, (number, interval)) for number, interval in enumerate(planned)]
     tasks = len(told) if len(told) > parts * INTERVALS_PER_CORE else parts
     listed = packets_of(spark, told, tasks).mapInArrow(_list(work, cutoff_ms, foreign), LISTED)
@@ -90,9 +101,9 @@ def write(
     return sorted(found, key=lambda stretch: stretch.number)
 
 
-def intervals(store: ObjectStore, *, now_ms: int, wanted: int) -> list[Interval]:
-    """The whole namespace, in order, in about as many pieces as wanted."""
-    ranges, data = names.RANGES, _data_cuts(store, now_ms=now_ms, wanted=wanted)
+def intervals(store: ObjectStore, *, now_ms: int, wanted: int, data_from: str = "") -> list[Interval]:
+    """The whole namespace, in order, in about as many pieces as wanted; of the blobs what comes after `data_from`."""
+    ranges, data = names.RANGES, _data_cuts(store, now_ms=now_ms, wanted=wanted, data_from=data_from)
     quarters = [ranges + _HEX[at] for at in (4, 8, 12)] if wanted > len(_HEX) else []
     return [
         *_between("", "", [], "_refstore/"),
@@ -100,7 +111,7 @@ def intervals(store: ObjectStore, *, now_ms: int, wanted: int) -> list[Interval]
         *_between(names.METARANGES, "", [], ""),
         *_between(ranges, "", quarters, ""),
         *_between("", f"_refstore{_BEHIND}", [], DATA),
-        *_between(DATA, "", data, ""),
+        *_between(DATA, data_from, data, ""),
         *_between("", f"data{_BEHIND}", [], ""),
     ]
 
@@ -110,9 +121,9 @@ def _between(prefix: str, after: str, cuts: Sequence[str], before: str) -> list[
     return [Interval(prefix, first, last) for first, last in pairwise(bounds)]
 
 
-def _data_cuts(store: ObjectStore, *, now_ms: int, wanted: int) -> list[str]:
+def _data_cuts(store: ObjectStore, *, now_ms: int, wanted: int, data_from: str) -> list[str]:
     """Keys that cut the data where it is. They need not exist; that they are in order is all that counts."""
-    seen = [info.key for info in islice(store.list(DATA), _FEW)]
+    seen = [info.key for info in islice(store.list(DATA, after=data_from), _FEW)]
     start_ms = _time_of(seen[0]) if seen else None
     if len(seen) < _FEW or start_ms is None or wanted < 2:
         return []
@@ -123,9 +134,9 @@ def _data_cuts(store: ObjectStore, *, now_ms: int, wanted: int) -> list[str]:
             if pieces < 2:
                 break
             narrow = [part for low, high in spans for part in _parts(low, high, pieces)]
-            nexts = pool.map(_next_key, [store] * len(narrow), [_cut(low) for low, _ in narrow])
-            spans = [span for span, key in zip(narrow, nexts, strict=True) if key is not None and key < _cut(span[1])] or spans[:1]
-    return sorted({_cut(low) for low, _ in spans[1:]})
+            nexts = pool.map(_next_key, [store] * len(narrow), [cut_at(low) for low, _ in narrow])
+            spans = [span for span, key in zip(narrow, nexts, strict=True) if key is not None and key < cut_at(span[1])] or spans[:1]
+    return sorted({cut_at(low) for low, _ in spans[1:]})
 
 
 def _parts(low: int, high: int, pieces: int) -> list[tuple[int, int]]:
@@ -133,15 +144,15 @@ def _parts(low: int, high: int, pieces: int) -> list[tuple[int, int]]:
     return [(at, min(at + step, high)) for at in range(low, high, step)]
 
 
-def _cut(at_ms: int) -> str:
+def cut_at(at_ms: int) -> str:
     """Before every address that was made then, behind every one that was made earlier."""
     slice_ = ids.slice_of(at_ms)
-    return f"{DATA}{slice_}/" if at_ms % _HOUR_MS == 0 else f"{DATA}{slice_}/{ids.RandomIds().unique(at_ms)[:10]}"
+    return f"{DATA}{slice_}/" if at_ms % HOUR_MS == 0 else f"{DATA}{slice_}/{ids.RandomIds().unique(at_ms)[:10]}"
 
 
 def _time_of(key: str) -> int | None:
     made = ids.made_ms(ids.Address(key)) if ids.is_own(ids.Address(key)) else None
-    return None if made is None else made // _HOUR_MS * _HOUR_MS
+    return None if made is None else made // HOUR_MS * HOUR_MS
 
 
 def _next_key(store: ObjectStore, after: str) -> str | None:

@@ -3,7 +3,7 @@
     bucket   where it goes; the partition of the next step
     side     what it says of its addresses (`Side`)
     rows     how many
-    body     their keys as they lie in memory; or, for what is read at the other end, JSON that says what to read
+    body     their keys as they lie in memory, or their characters (`WHOLE`); or, where the other end is to read something, what
 
 So a shuffle of a billion addresses moves some million rows of eight bytes an address, and the JVM never looks into them.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from offline_gc.addresses import Cuts, Keys, keys_of, split
+from offline_gc.addresses import Cuts, Keys, keys_of, own_addresses, split
 from offline_gc.arrow import pa
 
 SCHEMA: Final = "bucket int, side int, rows long, body binary"
@@ -30,7 +30,7 @@ ROWS_MAX: Final = 1 << 20
 
 class Side(IntEnum):
     KEPT = 0
-    """Keys of what is named."""
+    """Keys of what the KV names."""
     EXPIRED = 1
     """Keys of what marked commits name: why something may go. It says nothing for or against its going."""
     PENDING = 2
@@ -39,6 +39,20 @@ class Side(IntEnum):
     """A stretch of the listing."""
     READ = 4
     """Ranges and listings of added addresses to be read."""
+    COMMITTED = 5
+    """Keys of what commits keep, each as often as it stands in the ranges and listings that are read of them."""
+    RANGES = 6
+    """Keys of ranges that some commit's tree has."""
+    LOST = 7
+    """Addresses that stand in what is not read of commits any more, each as often."""
+    FORMER = 8
+    """Addresses that the KV named at the run before."""
+    CARRIED = 9
+    """A file in which an earlier run wrote down what it knew (`carried.py`)."""
+
+
+WHOLE: Final = frozenset((Side.LOST, Side.FORMER))
+"""Of these the addresses themselves are sent: they may be what goes."""
 
 
 class Packet(NamedTuple):
@@ -54,6 +68,11 @@ class Packet(NamedTuple):
     @property
     def keys(self) -> Keys:
         return np.frombuffer(self.body, np.uint64)
+
+    @property
+    def addresses(self) -> Any:
+        """An Arrow array of own addresses, of a side in `WHOLE`."""
+        return own_addresses(self.body)
 
 
 def received(batches: Iterable[Any]) -> Iterator[Packet]:
@@ -99,7 +118,13 @@ class Gathering:
     def flush(self) -> Iterator[Packet]:
         for side, parts in self._waiting.items():
             together = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
-            for bucket, keys in split(self._cuts.buckets_of(together), keys_of(together, self._seed)):
-                yield Packet(bucket, side, len(keys), keys.tobytes())
+            buckets = self._cuts.buckets_of(together)
+            if side in WHOLE:
+                for bucket in np.unique(buckets).tolist():
+                    some = together.filter(pa.array(buckets == bucket))
+                    yield Packet(bucket, side, len(some), "".join(some.to_pylist()).encode())
+            else:
+                for bucket, keys in split(buckets, keys_of(together, self._seed)):
+                    yield Packet(bucket, side, len(keys), keys.tobytes())
         self._waiting.clear()
         self._rows = 0

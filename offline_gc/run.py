@@ -12,21 +12,23 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from offline_gc import breaker, committed, kept, listing, marking, online, rechecking, report, sweeping
+from offline_gc import breaker, carried, committed, kept, listing, marking, online, rechecking, report, sweeping
 from offline_gc.addresses import Cuts
-from offline_gc.committed import Filter, Wanted
-from offline_gc.deciding import Decision, age_seconds, check_clock, decide, filters, store_now_ms
+from offline_gc.carried import Carried, Layer
+from offline_gc.committed import Filter, Units, Wanted
+from offline_gc.deciding import Decision, age_seconds, check_clock, decide, filters, horizon, store_now_ms
 from offline_gc.listing import ListedStretch
-from offline_gc.marking import Counted, Stretch
+from offline_gc.marking import Asked, Counted, Stretch
 from offline_gc.packets import Packet, Side
 from offline_gc.places import ROOT, Kind, Work, folder_of
 from offline_gc.session import translated
@@ -79,6 +81,10 @@ class Options:
     limits: breaker.Limits = field(default_factory=breaker.Limits)
     foreign: bool = False
     """Whether what lies in `data/` and was not written by refstore goes, too."""
+    full: bool = False
+    """Whether everything is listed and read anew, though an earlier run could be gone on from."""
+    full_days: float = 7.0
+    """How old a complete run may be that others go on from."""
     take_over: bool = False
     """Whether a run that is on, or died a moment ago, is taken over without waiting for it to be stale."""
     rules: Rules | None = None
@@ -111,33 +117,139 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
         raise
     steps = Steps(spark, tell, lambda: Marks(ctx).beat(run))
     steps.seconds.update(seconds)
+    before: Carried | None = None
     try:
+        before, why_complete = _before(ctx, marks, options)
+        work = msgspec.structs.replace(work, seed=before.seed) if before else work
         with steps.step("waiting for operations that began before the mark"):
             marks.wait(run)
-        with steps.step("listing the object store"), translated("listing the object store"):
-            cutoff_ms = store_now_ms(store, work.file("clock")) - int(age * 1000)
-            stretches = listing.write(
-                spark, store, work, cutoff_ms=cutoff_ms, now_ms=ctx.clock.now_ms(), parts=parts_of(spark), foreign=options.foreign
-            )
-        with steps.step("reading what the KV names") as said:
-            named = _gathered(ctx, work, marks.look(run), filters(decision), said)
-            named.expired += [*marks.marked(run.mark_id), *_earlier(marks, run)]
-        rows = _left_over(ctx, spark, work, run, stretches, named, steps)
-        summary = _summarised(ctx, run, decision, age, stretches, rows, named, steps, options)
+        cutoff_ms = store_now_ms(store, work.file("clock")) - int(age * 1000)
+        looked = _looked(ctx, spark, work, run, options, decision, cutoff_ms, before, steps)
+        if looked.before is None and before is not None:
+            before, why_complete, work = None, looked.unfit, looked.work
+        named, carry = looked.named, _carries(options, looked.named.commits.units())
+        named.expired += [*marks.marked(run.mark_id), *_earlier(marks, run)]
+        bounds, rows = _left_over(ctx, spark, work, run, looked.stretches, named, steps, before, carry=carry)
+        summary = _summarised(ctx, run, decision, age, looked.stretches, rows, named, steps, options, before, why_complete)
         summary = msgspec.structs.replace(summary, online=applied)
         units = sorted((UnitRow(row.detail, row.first, row.objects, row.bytes) for row in rows if row.what == "unit"), key=_first_of)
         write_manifest(store, Manifest(run.mark_id, work.seed, options.mode, units))
         write_summary(store, summary)
+        if carry:
+            _carry_over(ctx, run, work, cutoff_ms, bounds, rows, named, before, summary)
         done = marks.finish_marking(run, {"objects": summary.marked.objects, "bytes": summary.marked.bytes}, question=summary.question)
     except BaseException as error:
         with suppress(RefstoreError):  # it is told what went wrong first; the next run clears up what this one could not
             marks.abandon(run, f"failed: {error}"[:500])
         _remove(store, work, ("",))
+        if before is not None and isinstance(error, Corrupt):
+            _remove(store, msgspec.structs.replace(work, mark_id=before.mark_id), (carried.FILE,))  # the next run begins anew
         raise
     summary = msgspec.structs.replace(summary, state=done.state.value)
     write_summary(store, summary)
-    _remove(store, work, ("listing/", "kept/", "clock"))
+    _remove(store, work, ("listing/", "clock"))
+    _drop_carried(ctx, run, before, carry=carry)
     return summary
+
+
+def _before(ctx: Context, marks: Marks, options: Options) -> tuple[Carried | None, str]:
+    """What the last run carried over, or why everything is listed and read."""
+    if options.full:
+        return None, "asked for"
+    if options.foreign:
+        return None, "what is foreign is looked for everywhere"
+    return carried.usable(ctx.objects, marks, now_ms=ctx.clock.now_ms(), full_days=options.full_days)
+
+
+class _Looked(NamedTuple):
+    work: Work
+    stretches: Sequence[ListedStretch]
+    named: _NamedThings
+    before: Carried | None
+    """What is gone on from after all."""
+    unfit: str
+    """Why not from what was meant."""
+
+
+def _looked(
+    ctx: Context,
+    spark: SparkSession,
+    work: Work,
+    run: Run,
+    options: Options,
+    decision: Decision,
+    cutoff_ms: int,
+    before: Carried | None,
+    steps: Steps,
+) -> _Looked:
+    """The listing, complete before the look; both again where the look shows that the listing should have been of everything."""
+    with steps.step("listing the object store"), translated("listing the object store"):
+        stretches = listing.write(
+            spark,
+            ctx.objects,
+            work,
+            cutoff_ms=cutoff_ms,
+            now_ms=ctx.clock.now_ms(),
+            parts=parts_of(spark),
+            foreign=options.foreign,
+            data_from=before.horizon if before else "",
+        )
+    with steps.step("reading what the KV names") as said:
+        named = _gathered(ctx, work, Marks(ctx).look(run), filters(decision), said)
+    unfit = before.unfit(named.commits, cutoff_ms) if before else ""
+    if not unfit:
+        return _Looked(work, stretches, named, before, "")
+    anew = msgspec.structs.replace(work, seed=secrets.randbits(64))
+    return _looked(ctx, spark, anew, run, options, decision, cutoff_ms, None, steps)._replace(unfit=unfit)
+
+
+def _carry_over(
+    ctx: Context,
+    run: Run,
+    work: Work,
+    cutoff_ms: int,
+    bounds: Sequence[str],
+    rows: Iterable[Counted],
+    named: _NamedThings,
+    before: Carried | None,
+    summary: Summary,
+) -> None:
+    """Write down what the next run can go on from."""
+    units = named.commits.units()
+    assert units is not None  # noqa: S101  # `_carries` has said so
+    own = Layer(list(bounds), {row.kind: row.detail for row in rows if row.what == "carried"})
+    carried.write(
+        ctx.objects,
+        Carried(
+            mark_id=run.mark_id,
+            complete=before.complete if before else run.mark_id,
+            complete_ms=before.complete_ms if before else run.record.began_ms,
+            seed=work.seed,
+            cutoff_ms=cutoff_ms,
+            horizon=horizon(ctx.safety, cutoff_ms),
+            layers=[*(before.layers if before else ()), own],
+            former=named.addresses.files,
+            units=units,
+            there=before.there if before else summary.listed + summary.young,
+        ),
+    )
+
+
+def _drop_carried(ctx: Context, run: Run, before: Carried | None, *, carry: bool) -> None:
+    """Remove what earlier runs carried over and no run goes on from any more."""
+    store, work = ctx.objects, Work(url=ctx.objects.url, files=ctx.objects.url, mark_id=run.mark_id, seed=0)
+    if not carry:
+        _remove(store, work, ("kept/",))
+    if before is not None and carry:
+        _remove(store, msgspec.structs.replace(work, mark_id=before.mark_id), ("kept/",))
+        return
+    earlier = [each.mark_id for each in Marks(ctx).runs() if each.record.finished_ms and each.mark_id != run.mark_id]
+    for mark_id in earlier[-carried.LAYERS_MAX - 1 :]:
+        _remove(store, msgspec.structs.replace(work, mark_id=mark_id), (carried.FILE, carried.FOLDER, "kept/"))
+
+
+def _carries(options: Options, units: Units | None) -> bool:
+    return units is not None and not options.foreign
 
 
 def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silent) -> Summary:
@@ -166,7 +278,7 @@ def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = s
             looked = _as_if_marked(everything(ctx, run, PAGE), would)
             named = _gathered(ctx, work, looked, filters(decision), said, files)
             named.expired += [*would, *_earlier(marks, run)]
-        rows = _left_over(ctx, spark, work, run, stretches, named, steps)
+        _, rows = _left_over(ctx, spark, work, run, stretches, named, steps)
         summary = _summarised(ctx, run, decision, age, stretches, rows, named, steps, options)
         return msgspec.structs.replace(summary, state=SIMULATED, online=applied)
 
@@ -237,22 +349,40 @@ def _gathered(
 
 
 def _left_over(
-    ctx: Context, spark: SparkSession, work: Work, run: Run, stretches: Sequence[ListedStretch], named: _NamedThings, steps: Steps
-) -> list[Counted]:
-    """Compare what is there with what is named; what nobody names is in the mark's files, and counted."""
-    sources = named.commits.sources(named.expired)
-    named.sources = {"trees": len(sources.trees), "listings": len(sources.added)}
+    ctx: Context,
+    spark: SparkSession,
+    work: Work,
+    run: Run,
+    stretches: Sequence[ListedStretch],
+    named: _NamedThings,
+    steps: Steps,
+    before: Carried | None = None,
+    *,
+    carry: bool = False,
+) -> tuple[Sequence[str], list[Counted]]:
+    """Compare what is there with what is named; what nobody names is in the mark's files, and counted. With the cuts of its buckets.
+
+    `before`: where to go on from, fit for what was named.
+    """
+    units = named.commits.units()
     pending = [(unit.key, Side.PENDING) for mark_id in run.record.disregards for unit in _units(ctx, mark_id)]
     with steps.step("comparing what is there with what is named"), translated("comparing"):
-        cuts, told = buckets_of(stretches)
-        in_kv = kept.addresses_in(spark, work, cuts, [(key, Side.KEPT) for key in named.addresses.files], parts_of(spark) * 2)
-        in_marks = kept.addresses_in(spark, work.in_namespace(), cuts, pending, parts_of(spark) * 2)
+        sources = units.since(before.units, work) if before and units else named.commits.sources(named.expired)
+        named.sources = {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)}
+        bounds, told = buckets_of(stretches, before.cuts(listing.DATA) if before else ())
+        told += before.packets(bounds) if before else []
+        cuts = Cuts.of(bounds)
+        in_kv = [(key, Side.KEPT) for key in named.addresses.files]
+        in_former = [(key, Side.FORMER) for key in (before.former if before else ())]
+        of_this = kept.addresses_in(spark, work, cuts, in_kv, parts_of(spark) * 2)
+        of_others = kept.addresses_in(spark, work.in_namespace(), cuts, pending + in_former, parts_of(spark) * 2)
         in_commits, cached = committed.addresses(spark, work, cuts, sources, parts_of(spark))
-        everywhere = in_kv.unionByName(in_marks).unionByName(in_commits)
-        listed = kept.packets_of(spark, told, parts_of(spark))
-        rows = [Counted(*row) for row in marking.garbage(listed, everywhere, cuts.buckets, work).collect()]
+        everywhere = of_this.unionByName(of_others).unionByName(in_commits)
+        asked = Asked(carry=carry, horizon=before.horizon if before else "")
+        found = marking.garbage(kept.packets_of(spark, told, parts_of(spark)), everywhere, cuts.buckets, work, asked)
+        rows = [Counted(*row) for row in found.collect()]
         cached.unpersist()
-    return rows
+    return bounds, rows
 
 
 def parts_of(spark: SparkSession) -> int:
@@ -276,20 +406,19 @@ def _units(ctx: Context, mark_id: str) -> Sequence[UnitRow]:
         return ()
 
 
-def buckets_of(stretches: Sequence[ListedStretch]) -> tuple[Cuts, list[Packet]]:
-    """The listing's stretches, dealt in order to buckets of some size."""
-    told: list[Packet] = []
-    cuts: list[str] = []
+def buckets_of(stretches: Sequence[ListedStretch], also: Sequence[str] = ()) -> tuple[list[str], list[Packet]]:
+    """Where buckets begin, but the first, and the listing's stretches dealt to them in order. `also`: cuts that go through no stretch."""
+    there = [stretch for stretch in stretches if stretch.objects]
+    cuts = set(also)
     rows = 0
-    for stretch in stretches:
-        if not stretch.objects:
-            continue
+    for stretch in there:
         if rows and rows + stretch.objects > BUCKET_ROWS:
-            cuts.append(stretch.first)
+            cuts.add(stretch.first)
             rows = 0
         rows += stretch.objects
-        told.append(Packet.telling(len(cuts), Side.LISTED, Stretch(stretch.number, stretch.key), stretch.objects))
-    return Cuts.of(cuts), told
+    bounds = sorted(cuts)
+    told = [Packet.telling(bisect_right(bounds, each.first), Side.LISTED, Stretch(each.number, each.key), each.objects) for each in there]
+    return bounds, told
 
 
 def _held_by_branch(ctx: Context) -> dict[str, Count]:
@@ -314,6 +443,8 @@ def _summarised(
     named: _NamedThings,
     steps: Steps,
     options: Options,
+    before: Carried | None = None,
+    why_complete: str = "",
 ) -> Summary:
     def of(what: str) -> list[Counted]:
         return [row for row in rows if row.what == what]
@@ -333,6 +464,9 @@ def _summarised(
         began_ms=run.record.began_ms,
         deletes_at_ms=run.record.deletes_at_ms,
         min_age_seconds=age,
+        goes_on_from=before.mark_id if before else "",
+        why_complete=why_complete,
+        there_before=before.there if before else Count(),
         rules_digest=run.record.rules_digest,
         commits={**run.record.counts, "expired": len(decision.commits), "given_up": len(decision.given_up), "partly": len(decision.partly)},
         listed=total(of("listed")),

@@ -94,6 +94,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     rules_digest: str
     commits: dict[str, int]
     """marked, marked in part, given up, kept, ..."""
+    goes_on_from: str = ""
+    """The run before, where only what is newer was listed and read; '': everything was."""
+    why_complete: str = ""
+    """Why everything was."""
+    there_before: Count = Count()
+    """What the last complete listing had, where this run goes on from one."""
     listed: Count
     listed_by_kind: Counts
     young: Count

@@ -87,7 +87,7 @@ def _sweep(work: Work, mode: Mode) -> Callable[[Iterable[Any]], Iterator[Any]]:
         for packet in received(batches):
             if packet.side is Side.LISTED:
                 units.append((packet.bucket, msgspec.msgpack.decode(packet.body, type=Unit)))
-            elif packet.side is Side.KEPT:
+            else:
                 back.setdefault(packet.bucket, []).append(packet.keys)
         for bucket, unit in units:
             rows = _one(work, unit, back.get(bucket, []), mode)

@@ -50,6 +50,8 @@ ModeOption = Annotated[str, typer.Option("--mode", metavar="MODE", help="delete;
 Share = Annotated[float, typer.Option(min=0, max=1, metavar="N", help="A mark of more than this share needs `gc confirm`.")]
 Floor = Annotated[int, typer.Option(min=0, metavar="N", help="A mark of fewer objects than this never does.")]
 Foreign = Annotated[bool, typer.Option("--foreign", help="Also what lies in data/ and refstore never wrote.")]
+Full = Annotated[bool, typer.Option("--full", help="List and read everything, also what the last run did.")]
+FullDays = Annotated[float, typer.Option(min=0, metavar="N", help="Do so when the last time is longer ago than this.")]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Do not wait for a run that died a moment ago.")]
 
 
@@ -71,6 +73,8 @@ def mark(
     breaker_share: Share = 0.5,
     breaker_floor: Floor = 10_000,
     foreign: Foreign = False,
+    full: Full = False,
+    full_days: FullDays = 7.0,
     take_over: TakeOver = False,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -84,7 +88,17 @@ def mark(
     Example: refstore gc mark sales --dry-run
              refstore gc mark --all --master spark://host:7077
     """
-    options = _options(grace_days, min_age_seconds, mode, breaker_share, breaker_floor, foreign, take_over)
+    options = _options(
+        grace_days,
+        min_age_seconds,
+        mode,
+        breaker_share,
+        breaker_floor,
+        foreign=foreign,
+        full=full,
+        full_days=full_days,
+        take_over=take_over,
+    )
     _in_spark(ctx, repo_name, all_, _Job("simulate" if dry_run else "mark", options), master, conf)
 
 
@@ -142,6 +156,8 @@ def _run(
     breaker_share: Share = 0.5,
     breaker_floor: Floor = 10_000,
     foreign: Foreign = False,
+    full: Full = False,
+    full_days: FullDays = 7.0,
     take_over: TakeOver = False,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -154,7 +170,17 @@ def _run(
     Example: refstore gc run --all
              refstore gc run sales --grace-days 0 --min-age-seconds 7200
     """
-    options = _options(grace_days, min_age_seconds, mode, breaker_share, breaker_floor, foreign, take_over)
+    options = _options(
+        grace_days,
+        min_age_seconds,
+        mode,
+        breaker_share,
+        breaker_floor,
+        foreign=foreign,
+        full=full,
+        full_days=full_days,
+        take_over=take_over,
+    )
     _in_spark(ctx, repo_name, all_, _Job("simulate" if dry_run else "run", options), master, conf)
 
 
@@ -189,7 +215,7 @@ def simulate(
     document: str | None = None
     if rules is not None:
         document = sys.stdin.read() if str(rules) == "-" else rules.read_text("utf-8")
-    options = _options(None, min_age_seconds, "delete", 0.5, 10_000, foreign, False)
+    options = _options(None, min_age_seconds, "delete", 0.5, 10_000, foreign=foreign)
     _in_spark(ctx, repo_name, False, _Job("simulate", options, document), master, conf)
 
 
@@ -299,7 +325,16 @@ class _Job:
 
 
 def _options(
-    grace_days: float | None, min_age_seconds: float | None, mode: str, share: float, floor: int, foreign: bool, take_over: bool
+    grace_days: float | None,
+    min_age_seconds: float | None,
+    mode: str,
+    share: float,
+    floor: int,
+    *,
+    foreign: bool,
+    full: bool = False,
+    full_days: float = 7.0,
+    take_over: bool = False,
 ) -> Callable[[], Options]:
     """Made once pyspark is known to be there: these need what comes with it."""
     if mode not in ("delete", "tag"):
@@ -315,6 +350,8 @@ def _options(
             mode="tag" if mode == "tag" else "delete",
             limits=Limits(share=share, floor_objects=floor),
             foreign=foreign,
+            full=full,
+            full_days=full_days,
             take_over=take_over,
         )
 
@@ -432,6 +469,7 @@ def _summary_row(summary: Summary) -> dict[str, object]:
         "mark": summary.mark_id,
         "state": summary.state,
         "sweep_from": when(summary.deletes_at_ms),
+        "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete}",
         "listed": _shown(summary.listed),
         "kept": _shown(summary.kept),
         "marked": _shown(summary.marked),

@@ -1,0 +1,215 @@
+"""A run that goes on from the one before marks what a complete one would, and reads only what changed."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from offline_gc import carried, run
+from offline_gc.committed import ALL, NOTHING, Filter, Part, Units, Wanted
+from offline_gc.run import Options
+from offline_gc.summary import Summary
+from refstore import ids, keys
+from refstore.errors import Corrupt, NothingToCommit, RefstoreError
+from refstore.kv.base import Key
+from refstore.marks import Marks, State
+from tests.reaping import release_all
+from tests.spark.test_against_the_obvious import obviously
+from tests.spark.world import World, marked_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY = 86_400.0
+RULES = {"default_retention_days": 6, "branches": [{"branch_id": "main", "retention_days": 12}], "grace_days": 4}
+
+
+def live_for_a_day(world: World, rng: random.Random, day: int) -> None:
+    """Uploads, deletions, copies out of history, branches, merges, reverts; some is committed, some thrown away, some stays."""
+    repo = world.repo
+    branches = [name for name, _ in repo.branches()]
+    for branch in rng.sample(branches, min(2, len(branches))):
+        for _ in range(rng.randrange(1, 12)):
+            path = f"{rng.choice('abc')}/{rng.randrange(9)}"
+            if rng.random() < 0.25:
+                repo.delete(branch, path)
+            else:
+                repo.upload(branch, path, rng.randbytes(rng.randrange(1, 40)))
+        commits = [commit for commit, _ in repo.log(branch)]
+        source = rng.choice(commits[:8])
+        with suppress(RefstoreError):  # what is marked is not copied from
+            listed = [each.path for each in repo.list(source)]
+            if listed:
+                repo.copy(source, rng.choice(listed), branch, f"copied/{rng.randrange(5)}")
+        if rng.random() < 0.8:
+            with suppress(NothingToCommit):
+                repo.commit(branch, f"day {day}")
+        elif rng.random() < 0.3:
+            repo.reset(branch)
+    if rng.random() < 0.3:
+        repo.create_branch(f"branch-{day}", rng.choice(branches))
+    if rng.random() < 0.3 and len(branches) > 1:
+        with suppress(RefstoreError):
+            repo.merge(rng.choice([each for each in branches if each != "main"]), "main", strategy="source-wins")
+    if rng.random() < 0.15 and len(branches) > 2:
+        repo.delete_branch(rng.choice([each for each in branches if each != "main"]))
+    if rng.random() < 0.1:
+        repo.create_tag(f"tag-{day}", "main")
+    if rng.random() < 0.4:
+        world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
+    if rng.random() < 0.7:
+        release_all(repo)
+
+
+def sweep_due(world: World, spark: SparkSession) -> None:
+    for each in list(Marks(world.ctx).runs()):
+        if each.state is State.MARKED and each.record.deletes_at_ms <= world.clock.now_ms():
+            run.sweep(world.ctx, spark, each.mark_id)
+
+
+def a_world_of_a_few_days(folder: Path, spark: SparkSession) -> tuple[World, Summary]:
+    """Marked completely, and two days on."""
+    world = World(folder, rules=json.dumps(RULES))
+    for day in range(16):
+        world.commit(kept=b"kept", **{f"file__{day}": b"%d" % day, "over__it": b"%d" % day})
+        world.stamp()
+        world.clock.sleep(DAY)
+    first = run.mark(world.ctx, spark, Options())
+    assert first.goes_on_from == ""
+    for day in range(16, 18):
+        world.commit(over__it=b"%d" % day)
+        world.stamp()
+        world.clock.sleep(DAY)
+    return world, first
+
+
+def forget_references(world: World) -> None:
+    """As a reaper would that loses what it was to delete."""
+    ctx = world.ctx
+    for shard in range(keys.SHARDS):
+        for name, _ in list(ctx.kv.scan_all(keys.references(ctx.repo, shard))):
+            ctx.kv.delete(Key(keys.references(ctx.repo, shard), name))
+
+
+def in_earlier_marks(world: World, but: str) -> set[str]:
+    standing = [each.mark_id for each in Marks(world.ctx).runs() if each.state is State.MARKED and each.mark_id != but]
+    return {address for mark_id in standing for address in marked_in(world, mark_id)}
+
+
+def old_enough(world: World) -> set[str]:
+    cutoff = world.clock.now_ms() / 1000 - DAY
+    return {key for key in world.data() if (world.blobs / key).stat().st_mtime <= cutoff}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(tmp_path: Path, spark: SparkSession, seed: int) -> None:
+    world, rng = World(tmp_path, rules=json.dumps(RULES)), random.Random(seed)
+    went_on = marked = 0
+    for day in range(21):
+        live_for_a_day(world, rng, day)
+        world.stamp()
+        world.clock.sleep(DAY)
+        if day % 3 != 2:
+            continue
+        sweep_due(world, spark)
+        whole = run.simulate(world.ctx, spark, Options())
+        summary = run.mark(world.ctx, spark, Options(full_days=11))
+        found = {each for each in marked_in(world, summary.mark_id) if each.startswith("data/")}
+        assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, summary.mark_id), f"day {day}"
+        assert summary.by_kind == whole.by_kind, f"day {day}"
+        went_on += summary.goes_on_from != ""
+        marked += len(found)
+    assert went_on >= 3, "most runs go on from the one before"
+    assert marked >= 20
+    Marks(world.ctx).unmark(summary.mark_id)
+    again = run.mark(world.ctx, spark, Options(full=True))
+    assert marked_in(world, again.mark_id) == marked_in(world, summary.mark_id)
+    world.close()
+
+
+def test_it_lists_and_reads_only_what_changed(tmp_path: Path, spark: SparkSession) -> None:
+    world, first = a_world_of_a_few_days(tmp_path, spark)
+    release_all(world.repo)
+    second = run.mark(world.ctx, spark, Options())
+    assert second.goes_on_from == first.mark_id
+    assert second.marked.objects >= 2, "what was overwritten days ago, and what commits wrote of their own"
+    assert second.listed_by_kind["data"].objects + second.young.objects < first.listed_by_kind["data"].objects / 2
+    third = run.mark(world.ctx, spark, Options())
+    assert third.goes_on_from == second.mark_id
+    assert (third.marked.objects, third.sources) == (0, {"trees": 0, "listings": 0, "ranges": 0})
+    world.close()
+
+
+def test_it_begins_anew_where_a_commit_keeps_again_what_it_did_not(tmp_path: Path, spark: SparkSession) -> None:
+    world, first = a_world_of_a_few_days(tmp_path, spark)
+    marks = Marks(world.ctx)
+    marks.unmark(next(iter(marks.marked(first.mark_id))))
+    world.repo.set_retention(json.dumps({**RULES, "default_retention_days": 600, "branches": []}))
+    second = run.mark(world.ctx, spark, Options())
+    assert (second.goes_on_from, second.why_complete) == ("", "a commit keeps what it names again")
+    found = {each for each in marked_in(world, second.mark_id) if each.startswith("data/")}
+    assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, second.mark_id)
+    world.close()
+
+
+def test_what_it_does_not_go_on_from(tmp_path: Path, spark: SparkSession) -> None:
+    world, first = a_world_of_a_few_days(tmp_path, spark)
+    marks, store, now = Marks(world.ctx), world.ctx.objects, world.clock.now_ms()
+    usable, why = carried.usable(store, marks, now_ms=now, full_days=7)
+    assert usable is not None, why
+    assert "came to nothing" in usable.unfit(Wanted(), usable.cutoff_ms)
+    nothing = msgspec.structs.replace(usable, units=Units(set(), set(), set(), set()))
+    assert nothing.unfit(Wanted(), usable.cutoff_ms) == ""
+    assert "of an age are to be left alone" in nothing.unfit(Wanted(), usable.cutoff_ms - 1)
+    wanted = Wanted()
+    head = world.repo.get_commit("main")
+    wanted.add(*head, Filter((Part("", ALL), Part("a/", NOTHING))))
+    assert "keep only a part" in nothing.unfit(wanted, usable.cutoff_ms)
+    assert "days ago" in carried.usable(store, marks, now_ms=now + 7 * 86_400_000, full_days=7)[1]
+    file = world.blobs / "_refstore" / "gc" / first.mark_id / carried.FILE
+    body = file.read_bytes()
+    file.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+    assert "its hash is another one" in carried.usable(store, marks, now_ms=now, full_days=7)[1]
+    file.unlink()
+    assert carried.usable(store, marks, now_ms=now, full_days=7) == (None, "the last run carried nothing over")
+    file.write_bytes(body)
+    marks.unmark(first.mark_id)
+    assert "was taken back" in carried.usable(store, marks, now_ms=now, full_days=7)[1]
+    world.close()
+
+
+def test_damage_that_only_the_tasks_see_ends_the_run_and_the_next_one_begins_anew(tmp_path: Path, spark: SparkSession) -> None:
+    world, first = a_world_of_a_few_days(tmp_path, spark)
+    damaged = next((world.blobs / "_refstore" / "gc" / first.mark_id / "carried").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-8])
+    before = world.data()
+    with pytest.raises(Corrupt, match="mark again"):
+        run.mark(world.ctx, spark, Options())
+    again = run.mark(world.ctx, spark, Options())
+    assert again.goes_on_from == ""
+    assert world.data() == before
+    world.close()
+
+
+def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_there(tmp_path: Path, spark: SparkSession) -> None:
+    world = World(tmp_path, rules=json.dumps(RULES))
+    world.commit(kept=b"kept")
+    gone = world.repo.upload("main", "gone", b"1").address
+    left = world.repo.upload("main", "left", b"2").address
+    world.stamp()
+    world.clock.sleep(3 * DAY)
+    first = run.mark(world.ctx, spark, Options())
+    world.repo.reset("main")
+    release_all(world.repo)
+    forget_references(world)
+    (world.blobs / gone).unlink()
+    second = run.mark(world.ctx, spark, Options())
+    assert second.goes_on_from == first.mark_id
+    assert marked_in(world, second.mark_id) == {left: "orphan blob"}
+    world.close()
