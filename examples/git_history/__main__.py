@@ -1,0 +1,211 @@
+"""The command: replay, let expire, compare. It ends with 1 if anything is lost, left over, or not what git has."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from examples.git_history import comparing, expected, replaying
+from examples.git_history.collecting import collect, reap
+from examples.git_history.comparing import Compared
+from examples.git_history.expected import Rules
+from examples.git_history.plumbing import Git
+from examples.git_history.replaying import History, Replayed, Told
+from offline_gc.session import SparkOptions, session
+from offline_gc.summary import Summary
+from refstore.errors import Conflict, Invalid, RefstoreError
+from refstore.ids import CommitId
+from refstore.lake import Lake
+from refstore.logs import configure
+from refstore.settings import LogSettings, embedded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EPILOG = """\
+examples:
+  python -m examples.git_history ..                     this project's neighbour, half of its history expired
+  python -m examples.git_history ~/project --days 30 --branch-days main=90
+  python -m examples.git_history ~/project --data ./lake --json    and look at it afterwards: refstore --data ./lake repo list
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    repository: str
+    history: History
+    done: Replayed
+    rules: Rules
+    active: set[CommitId]
+    summary: Summary
+    compared: Compared
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    configure(LogSettings(level="warning"), sys.stderr)
+    began = time.monotonic()
+    try:
+        with ExitStack() as stack:
+            kv, objects = _stores(asked.data, stack)
+            git = Git(asked.repository)
+            history = _history(git, asked.max_commits, dangling=asked.dangling)
+            rules = _rules(asked, history)
+            spark = stack.enter_context(session(SparkOptions()))
+            outcome = prove(git, history, rules, kv, objects, spark, _Told())
+            shown = _shown(outcome, time.monotonic() - began)
+    except RefstoreError as error:
+        print(f"examples.git_history: {error}", file=sys.stderr)
+        return 2 if isinstance(error, Invalid) else 1
+    print(json.dumps(shown, indent=1) if asked.json else _text(shown))
+    return 0 if shown["ok"] else 1
+
+
+def _stores(data: Path | None, stack: ExitStack) -> tuple[str, str]:
+    if data is not None:
+        data.mkdir(parents=True, exist_ok=True)
+        return embedded(data)
+    kv, objects = embedded(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-git-"))))
+    return kv, f"{objects}?fsync=0"
+
+
+def _history(git: Git, most: int, *, dangling: bool) -> History:
+    """Raises Invalid: there is nothing to replay."""
+    history = replaying.chosen(git, most=most, dangling=dangling)
+    if not history.heads:
+        raise Invalid("there is no branch with a commit among those that would be replayed; commit something, or raise --max-commits")
+    return history
+
+
+def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, spark: SparkSession, told: Told) -> Outcome:
+    """Raises Conflict: a commit's period ended while the job ran, so that nobody can say whether it should have gone."""
+    name = f"git-{secrets.token_hex(6)}"
+    with Lake.open(kv, objects) as lake:
+        done = replaying.replay(lake, name, git, history, told)
+        done.repo.set_retention(json.dumps(rules.document()))
+        reap(lake, name)
+        before = expected.active(git, history, done, rules, lake.clock.now_ms())
+        summary = collect(kv, objects, name, spark, lambda now: told(now.step, now.done, now.total or 0))
+        active = expected.active(git, history, done, rules, lake.clock.now_ms())
+        if active != before:
+            raise Conflict("a commit's period ended while the offline job ran; run this again")
+        compared = comparing.compare(git, history, done, active, told)
+        return Outcome(name, history, done, rules, active, summary, compared)
+
+
+def _rules(asked: argparse.Namespace, history: History) -> Rules:
+    branches: dict[str, int] = {}
+    for given in asked.branch_days:
+        branch, equals, days = given.rpartition("=")
+        if not equals or not days.isdigit():
+            raise Invalid(f"--branch-days {given!r} is not NAME=DAYS; write it as main=90")
+        branches[branch] = int(days)
+    days = asked.days
+    if days is None:
+        dates = sorted(commit.date_ms for commit in history.commits.values())
+        days = max(0, (time.time_ns() // 1_000_000 - dates[len(dates) // 2]) // expected.DAY_MS)
+    return Rules(days=days, branches=branches, keep_last=asked.keep_last)
+
+
+def _shown(outcome: Outcome, seconds: float) -> dict[str, Any]:
+    history, done, compared = outcome.history, outcome.done, outcome.compared
+    swept = outcome.summary.swept
+    findings = list(compared.findings)
+    if swept is None or swept.failed:
+        findings.append("sweep: the store did not delete everything that was marked")
+    return {
+        "ok": not findings,
+        "repository": outcome.repository,
+        "rules": outcome.rules.document(),
+        "git": {
+            "commits": len(history.commits),
+            "merges": sum(len(commit.parents) > 1 for commit in history.commits.values()),
+            "merges_resolved_by_hand": len(done.between),
+            "branches": len(history.heads),
+            "tags": len(history.tags),
+            "names_left_out": history.left_out,
+        },
+        "uploaded": len(done.blobs),
+        "active_commits": len(outcome.active),
+        "expired_commits": compared.expired,
+        "swept": {name: count.objects for name, count in swept.outcomes.items()} if swept is not None else {},
+        "objects_left": compared.objects,
+        "files_compared": compared.files,
+        "bytes_compared": compared.bytes_read,
+        "gone_and_said_so": compared.refused,
+        "findings": findings,
+        "seconds": round(seconds, 1),
+    }
+
+
+def _text(shown: dict[str, Any]) -> str:
+    git = shown["git"]
+    lines = [
+        f"git: {git['commits']} commits, {git['merges']} of them merges, {git['branches']} branches, {git['tags']} tags",
+        f"rules: {json.dumps(shown['rules'])}",
+        f"{shown['uploaded']} objects uploaded; {shown['active_commits']} commits active, {shown['expired_commits']} expired",
+        f"swept: {shown['swept']}; {shown['objects_left']} objects are left",
+        f"{shown['files_compared']} files of active commits compared with git's, {shown['bytes_compared']:,} bytes read",
+        *shown["findings"],
+    ]
+    verdict = "What is left is what git's active commits name, to the byte, and nothing else."
+    return "\n".join([*lines, f"{verdict if shown['ok'] else 'NOT what git says.'} {shown['seconds']:.0f} s."])
+
+
+class _Told:
+    """Progress, on standard error: a line that is written over on a terminal, else one a second or so."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._what = ""
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        now = time.monotonic()
+        if what == self._what and done != of and now - self._last < 1:
+            return
+        self._what, self._last = what, now
+        print(f"  {what}{f' {done}/{of}' if of else ''}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.git_history",
+        description=(
+            "Replay a git repository into refstore, dates, branches and merges kept; let its history expire by rules; run the reaper and"
+            " the offline job; and compare what is left with what git's own plumbing says the active commits reach. The git repository is"
+            " only read. It ends with 1 if anything is lost, left over, or not what git has."
+        ),
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("repository", type=Path, metavar="REPOSITORY", help="a git repository; bare ones and shallow clones will do")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where the lake is made, and left; left out: a temporary folder")
+    parser.add_argument("--days", type=_count, metavar="N", help="default_retention_days; left out: about half of the commits expire")
+    parser.add_argument("--branch-days", action="append", default=[], metavar="NAME=N", help="a branch's own days; may be repeated")
+    parser.add_argument("--keep-last", type=_count, default=0, metavar="N", help="commits of each branch that never expire")
+    parser.add_argument("--max-commits", type=_count, default=500, metavar="N", help="the newest so many; 500 if left out")
+    parser.add_argument(
+        "--no-dangling", dest="dangling", action="store_false", help="without the commits that no branch or tag leads to any more"
+    )
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

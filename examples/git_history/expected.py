@@ -1,0 +1,83 @@
+"""Which commits are active, by the words of docs/retention.md and from git's answers; refstore's own retention code is not asked.
+
+- A commit is active while it was a branch's head at any time within that branch's period. It was head until the date of the next
+  commit on the branch's line of first parents; of two dates the later one. A head always is.
+- On several branches the longest life counts. Second parents are not followed.
+- A commit on no branch's line is kept as if a child of its own date were a head under the default period.
+- Tags hold the commit that they name; `keep_last` so many of each branch's line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from examples.git_history.plumbing import Git
+from examples.git_history.replaying import History, Replayed
+from refstore.ids import CommitId
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    days: int
+    branches: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Branch -> its own days."""
+    keep_last: int = 0
+
+    def document(self) -> dict[str, object]:
+        """As refstore is told them."""
+        own = [{"branch_id": branch, "retention_days": days} for branch, days in self.branches.items()]
+        return {"default_retention_days": self.days, "branches": own, "keep_last": self.keep_last, "grace_days": 0}
+
+    def period_ms(self, branch: str) -> int:
+        return self.branches.get(branch, self.days) * DAY_MS
+
+
+def active(git: Git, history: History, done: Replayed, rules: Rules, now_ms: int) -> set[CommitId]:
+    """Of refstore's commits those that must be whole."""
+    until: dict[CommitId, float] = {}
+    dates = {done.commits[commit]: known.date_ms for commit, known in history.commits.items()}
+    dates |= {between: history.commits[commit].date_ms for commit, between in done.between.items()}
+
+    def hold(commit: CommitId, until_ms: float) -> None:
+        until[commit] = max(until.get(commit, -math.inf), until_ms)
+
+    def walk(line: list[CommitId], period_ms: int) -> None:
+        for after, before in pairwise(line):
+            hold(before, max(dates[after], dates[before]) + period_ms)
+
+    on_lines: set[str] = set()
+    for branch, head in done.heads.items():
+        ids = _replayed(git.first_parents(head), history)
+        on_lines.update(ids)
+        line = _as_made(ids, done)
+        for kept in (line[0], *line[: rules.keep_last]):
+            hold(kept, math.inf)
+        walk(line, rules.period_ms(branch))
+    for commit in done.tags.values():
+        hold(done.commits[commit], math.inf)
+    stood_on = {parent for commit in history.commits if (parent := history.parent(commit)) is not None}
+    for commit, known in history.commits.items():
+        if commit not in on_lines and commit not in stood_on:
+            hold(done.commits[commit], known.date_ms + rules.days * DAY_MS)
+            walk(_as_made(_replayed(git.first_parents(commit), history), done), rules.days * DAY_MS)
+    return {commit for commit, until_ms in until.items() if until_ms > now_ms}
+
+
+def _replayed(line: Iterable[str], history: History) -> list[str]:
+    """As far as the line was replayed: of an older commit nothing is known to refstore, nor of what it stands on."""
+    found: list[str] = []
+    for commit in line:
+        if commit not in history.commits:
+            break
+        found.append(commit)
+    return found
+
+
+def _as_made(line: Iterable[str], done: Replayed) -> list[CommitId]:
+    """With refstore's own merges where they stand in between."""
+    return [made for commit in line for made in (done.commits[commit], done.between.get(commit)) if made is not None]

@@ -1,0 +1,157 @@
+"""What git says of a repository, by its plumbing commands. Bare repositories and shallow clones are read like any other.
+
+A shallow clone's oldest commits have no parents here, as `git rev-list` has it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from refstore.errors import Invalid
+
+NO_FILE: Final = frozenset({"000000", "160000"})
+"""Modes of what has no bytes in this repository: nothing, and a submodule."""
+MESSAGE_CHARACTERS: Final = 200
+
+
+class GitCommit(NamedTuple):
+    id: str
+    date_ms: int
+    """The committer's, which is when it came to be where it is; the author's may be years before."""
+    parents: tuple[str, ...]
+    subject: str
+
+
+class Git:
+    def __init__(self, folder: Path) -> None:
+        """Raises Invalid: git is not installed, or does not know the folder."""
+        self._folder = folder
+        self.run("rev-parse", "--git-dir")
+
+    def run(self, *arguments: str, stdin: str = "") -> bytes:
+        try:
+            done = subprocess.run(["git", "-C", str(self._folder), *arguments], input=stdin.encode(), capture_output=True, check=False)
+        except FileNotFoundError as error:
+            raise Invalid("git is not installed; install it, then run this again") from error
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip()[-500:]
+            raise Invalid(f"git {arguments[0]} in {self._folder} said: {said}; give the folder of a git repository that git can read")
+        return done.stdout
+
+    def lines(self, *arguments: str, stdin: str = "") -> list[str]:
+        return self.run(*arguments, stdin=stdin).decode(errors="replace").splitlines()
+
+    # ---- names
+
+    def default_branch(self) -> str:
+        """The branch that HEAD is on; '' if it is on none."""
+        try:
+            return self.lines("symbolic-ref", "--quiet", "--short", "HEAD")[0]
+        except (Invalid, IndexError):
+            return ""
+
+    def heads(self) -> dict[str, str]:
+        return self._names("refs/heads/")
+
+    def tags(self) -> dict[str, str]:
+        """Those that name commits."""
+        return self._names("refs/tags/")
+
+    def _names(self, folder: str) -> dict[str, str]:
+        refs = self.lines("for-each-ref", "--format=%(refname)", folder)
+        asked = "".join(f"{ref}^{{commit}}\n" for ref in refs)
+        answers = self.lines("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=asked) if refs else []
+        return {
+            ref.removeprefix(folder): answer.split()[0] for ref, answer in zip(refs, answers, strict=True) if answer.endswith(" commit")
+        }
+
+    # ---- history
+
+    def commits(self, *, dangling: bool) -> list[GitCommit]:
+        """Every child before its parents. `dangling`: also commits that no branch and no tag leads to, as long as git has them."""
+        if dangling:
+            every = self.lines("cat-file", "--batch-all-objects", "--unordered", "--batch-check=%(objectname) %(objecttype)")
+            wanted = [line.split()[0] for line in every if line.endswith(" commit")]
+        else:
+            wanted = [*self.heads().values(), *self.tags().values()]
+        if not wanted:
+            return []
+        told = self.lines("rev-list", "--date-order", "--format=%H %ct %P%x00%s", "--stdin", stdin="\n".join(wanted) + "\n")
+        found: list[GitCommit] = []
+        for line in told:
+            said, separator, subject = line.partition("\0")
+            if separator:  # the others only say which commit comes
+                commit, seconds, *parents = said.split()
+                found.append(GitCommit(commit, int(seconds) * 1000, tuple(parents), subject[:MESSAGE_CHARACTERS]))
+        return found
+
+    def first_parents(self, commit: str) -> list[str]:
+        """A commit, what it stands on, and so on."""
+        return self.lines("rev-list", "--first-parent", commit)
+
+    # ---- files
+
+    def tree(self, commit: str) -> dict[str, str]:
+        """path -> blob, of every file."""
+        found: dict[str, str] = {}
+        for entry in self.run("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0")[:-1]:
+            said, _, path = entry.partition(b"\t")
+            mode, _, blob = said.decode().split()
+            if mode not in NO_FILE:
+                found[_text(path)] = blob
+        return found
+
+    def changes(self, parent: str | None, commit: str) -> dict[str, str | None]:
+        """path -> blob, None where it is deleted. `parent` None: everything is new."""
+        if parent is None:
+            return dict(self.tree(commit))
+        parts = self.run("diff-tree", "-r", "-z", "--no-renames", "--no-commit-id", parent, commit).split(b"\0")[:-1]
+        found: dict[str, str | None] = {}
+        for said, path in zip(parts[::2], parts[1::2], strict=True):
+            before, after, blob_before, blob, _ = said.decode().removeprefix(":").split()
+            if after not in NO_FILE:
+                if before in NO_FILE or blob != blob_before:  # else only its mode has changed
+                    found[_text(path)] = blob
+            elif before not in NO_FILE:
+                found[_text(path)] = None
+        return found
+
+    @contextmanager
+    def blobs(self) -> Generator[Blobs, None, None]:
+        process = subprocess.Popen(
+            ["git", "-C", str(self._folder), "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=-1
+        )
+        try:
+            yield Blobs(process)
+        finally:
+            process.communicate()
+
+
+class Blobs:
+    """Bytes by blob, from one `git cat-file --batch` that stays open."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def read(self, blob: str) -> bytes:
+        """Raises Invalid: git does not have it (a partial clone)."""
+        asking, telling = self._process.stdin, self._process.stdout
+        assert asking is not None  # noqa: S101  # pipes were asked for
+        assert telling is not None  # noqa: S101
+        asking.write(f"{blob}\n".encode())
+        asking.flush()
+        head = telling.readline().split()
+        if len(head) != 3:
+            raise Invalid(f"git does not have blob {blob}; fetch it, or use a clone that is not partial")
+        body = telling.read(int(head[2]))
+        telling.read(1)
+        return body
+
+
+def _text(path: bytes) -> str:
+    """Git's paths are bytes; refstore's are text."""
+    return path.decode("utf-8", errors="backslashreplace")

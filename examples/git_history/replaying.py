@@ -1,0 +1,206 @@
+"""Git's commits as refstore's: each one's changes are uploads and deletions, and it is made on the commit that git made it on.
+
+Content is uploaded anew each time it changes, so that equal blobs of two commits are two objects. A merge is refstore's own merge of the
+same two commits; where git's result is another one (a conflict that somebody resolved), a second commit of the same date makes it that,
+and the merge itself stands in between: on the branch's line for no time at all.
+
+A branch of git's first-parent line can be anywhere in the graph, and refstore makes commits on branches only. So commits are made on
+branches of their own, which are deleted in the end; the default branch, which cannot be, gets its line directly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from examples.git_history.plumbing import Blobs, Git, GitCommit
+from refstore import ids
+from refstore.errors import InvalidName
+from refstore.flows.uploading import Upload
+from refstore.ids import Address, CommitId
+from refstore.lake import Lake
+from refstore.repository import Repository
+
+WORKING: Final = "replay-of-git/"
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_./-]")
+
+Told = Callable[[str, int, int], None]
+"""(what, done, of)"""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What of git's history is replayed: the newest commits, and the names that lead to them."""
+
+    commits: Mapping[str, GitCommit]
+    """Every child before its parents."""
+    heads: Mapping[str, str]
+    tags: Mapping[str, str]
+    default: str
+    left_out: int
+    """Names whose commits are older than what is replayed."""
+
+    def parent(self, commit: str) -> str | None:
+        """The first parent, if it is replayed."""
+        first = next(iter(self.commits[commit].parents), None)
+        return first if first in self.commits else None
+
+
+def chosen(git: Git, *, most: int, dangling: bool) -> History:
+    """The newest commits; none of them without its children."""
+    commits = {commit.id: commit for commit in git.commits(dangling=dangling)[:most]}
+    heads, tags = git.heads(), git.tags()
+    kept = {name: commit for name, commit in heads.items() if commit in commits}
+    kept_tags = {name: commit for name, commit in tags.items() if commit in commits}
+    default = git.default_branch()
+    if default not in kept:
+        default = next(iter(kept), "")
+    return History(commits, kept, kept_tags, default, len(heads) + len(tags) - len(kept) - len(kept_tags))
+
+
+class Made(NamedTuple):
+    """A commit of refstore's."""
+
+    id: CommitId
+    stands_on: CommitId | None
+    """Whose tree `changes` changes; None: it is all there is."""
+    changes: Mapping[str, Address | None]
+
+
+@dataclass(slots=True)
+class Replayed:
+    repo: Repository
+    heads: dict[str, str]
+    """Branch of refstore -> git commit."""
+    tags: dict[str, str]
+    commits: dict[str, CommitId] = field(default_factory=dict[str, CommitId])
+    """Git's -> refstore's."""
+    between: dict[str, CommitId] = field(default_factory=dict[str, CommitId])
+    """Of merges that git resolved otherwise: refstore's own merge, before it was made what git has."""
+    blobs: dict[Address, str] = field(default_factory=dict[Address, str])
+    """What was uploaded there."""
+    made: list[Made] = field(default_factory=list[Made])
+    """In the order in which they were made."""
+
+    def trees(self) -> Iterator[tuple[CommitId, dict[str, Address]]]:
+        """What each commit names, by what was uploaded and deleted. Each is to be read before the next one."""
+        waiting: dict[CommitId | None, int] = {}
+        for each in self.made:
+            waiting[each.stands_on] = waiting.get(each.stands_on, 0) + 1
+        trees: dict[CommitId, dict[str, Address]] = {}
+        for each in self.made:
+            tree: dict[str, Address] = {}
+            if each.stands_on is not None:
+                waiting[each.stands_on] -= 1
+                tree = trees[each.stands_on].copy() if waiting[each.stands_on] else trees.pop(each.stands_on)
+            for path, address in each.changes.items():
+                if address is None:
+                    tree.pop(path, None)
+                else:
+                    tree[path] = address
+            yield each.id, tree
+            if waiting.get(each.id):
+                trees[each.id] = tree
+
+
+def replay(lake: Lake, name: str, git: Git, history: History, told: Told) -> Replayed:
+    default = _named(history.default, history.heads[history.default])
+    repo = lake.create_repository(name, default_branch=default)
+    heads = {_named(branch, commit): commit for branch, commit in history.heads.items()}
+    done = Replayed(repo, heads, {_named(tag, commit): commit for tag, commit in history.tags.items()})
+    with git.blobs() as blobs:
+        _Replaying(git, history, done, blobs, default).run(told)
+    for tag, commit in done.tags.items():
+        repo.create_tag(tag, done.commits[commit])
+    return done
+
+
+def _named(name: str, commit: str) -> str:
+    """A name that refstore takes, too."""
+    try:
+        return ids.branch_name(name)
+    except InvalidName:
+        return f"_{_NOT_IN_A_NAME.sub('_', name).replace('..', '_')[:200]}-{commit[:8]}"
+
+
+class _Replaying:
+    def __init__(self, git: Git, history: History, done: Replayed, blobs: Blobs, default: str) -> None:
+        self._git = git
+        self._history = history
+        self._done = done
+        self._repo = done.repo
+        self._blobs = blobs
+        self._default = default
+        self._root, _ = done.repo.get_commit(default)
+        self._at: dict[CommitId, str] = {}
+        """Head -> the working branch that is there."""
+        self._working = 0
+
+    def run(self, told: Told) -> None:
+        line = set(self._git.first_parents(self._history.heads[self._history.default]))
+        every = [*self._history.commits.values()][::-1]
+        for number, commit in enumerate(every, start=1):
+            self._one(commit, self._default if commit.id in line else None)
+            told("commits replayed", number, len(every))
+        for branch, commit in self._done.heads.items():
+            if branch != self._default:
+                self._repo.create_branch(branch, self._done.commits[commit])
+        for number in range(self._working):
+            self._repo.delete_branch(f"{WORKING}{number}")
+
+    def _one(self, commit: GitCommit, branch: str | None) -> None:
+        parent = self._history.parent(commit.id)
+        below = self._done.commits[parent] if parent is not None else self._root
+        if branch is None:
+            branch = self._at.pop(below, None) or self._new_branch(below)
+        second = next((self._done.commits[other] for other in commit.parents[1:] if other in self._done.commits), None)
+        if parent is None or second is None:
+            changes = self._apply(branch, self._git.changes(parent, commit.id))
+            done = self._commit(branch, commit)
+            self._done.made.append(Made(done, below if parent is not None else None, changes))
+        else:
+            done = self._merge(branch, commit, second)
+        self._done.commits[commit.id] = done
+        if branch != self._default:
+            self._at[done] = branch
+
+    def _new_branch(self, at: CommitId) -> str:
+        name = f"{WORKING}{self._working}"
+        self._working += 1
+        self._repo.create_branch(name, at)
+        return name
+
+    def _merge(self, branch: str, commit: GitCommit, second: CommitId) -> CommitId:
+        merged = self._repo.merge(
+            second, branch, commit.subject, strategy="dest-wins", metadata={"git": commit.id}, date_ms=commit.date_ms, allow_empty=True
+        )
+        there = {item.path: item.entry.address for item in self._repo.list(merged) if item.entry is not None}
+        self._done.made.append(Made(merged, None, there))
+        wanted = self._git.tree(commit.id)
+        other: dict[str, str | None] = {
+            path: blob for path, blob in wanted.items() if path not in there or self._done.blobs[there[path]] != blob
+        }
+        other |= dict.fromkeys(there.keys() - wanted.keys())
+        if not other:
+            return merged
+        self._done.between[commit.id] = merged
+        changes = self._apply(branch, other)
+        done = self._commit(branch, commit)
+        self._done.made.append(Made(done, merged, changes))
+        return done
+
+    def _apply(self, branch: str, changes: Mapping[str, str | None]) -> dict[str, Address | None]:
+        gone: list[str] = [path for path, blob in changes.items() if blob is None]
+        new: Sequence[tuple[str, str]] = [(path, blob) for path, blob in changes.items() if blob is not None]
+        uploads = (Upload(path=path, body=self._blobs.read(blob)) for path, blob in new)
+        made: dict[str, Address | None] = dict.fromkeys(gone)
+        for (path, blob), entry in zip(new, self._repo.upload_many(branch, uploads), strict=True):
+            made[path] = entry.address
+            self._done.blobs[entry.address] = blob
+        self._repo.delete_many(branch, gone)
+        return made
+
+    def _commit(self, branch: str, commit: GitCommit) -> CommitId:
+        return self._repo.commit(branch, commit.subject, metadata={"git": commit.id}, date_ms=commit.date_ms, allow_empty=True)
