@@ -11,7 +11,20 @@ from api import errors, openapi
 from api.auth import Authenticator
 from api.metrics import Metrics
 from api.middleware import Around
-from api.routes import absent, branches, collection, installation, objects, operations, probes, refs, repositories, staging, tags
+from api.routes import (
+    absent,
+    branches,
+    collection,
+    documentation,
+    installation,
+    objects,
+    operations,
+    probes,
+    refs,
+    repositories,
+    staging,
+    tags,
+)
 from api.service import Operations, Service
 from refstore import __version__
 from refstore.issuance import SigningKey
@@ -45,7 +58,7 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
             if own:
                 service.lake.close()
 
-    app = FastAPI(title="refstore", version=__version__, description=DESCRIPTION, lifespan=lifespan, redoc_url=None)
+    app = FastAPI(title="refstore", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
     app.state.metrics = metrics
     authenticator = app.state.authenticator = Authenticator(service)
@@ -63,6 +76,7 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
     ):
         app.include_router(router, prefix=API)
     app.include_router(probes.router)
+    app.include_router(documentation.router)
     errors.install(app)
     openapi.install(app)
     app.add_middleware(
