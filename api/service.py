@@ -18,7 +18,7 @@ from fastapi import Depends, Request
 from api.errors import NotSupported
 from refstore import ids
 from refstore.context import Context
-from refstore.errors import AlreadyLinked, Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
+from refstore.errors import Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
 from refstore.flows.uploading import Link, Upload
 from refstore.flows.viewing import AddressView
 from refstore.lake import Lake
@@ -125,7 +125,7 @@ class Service:
     async def link(self, repository: str, branch: str, item: Linking) -> Found:
         if item.if_absent:  # alone: made again it would find what it made itself
             (found,) = await self.run(lambda: self._link_many(Place(repository, branch), [item]))
-            if isinstance(found, AlreadyLinked):
+            if isinstance(found, RefstoreError):
                 raise found
             return found
         return await self._links.ask(Place(repository, branch), item)
@@ -150,10 +150,10 @@ class Service:
         found = repo.stat_many(place.ref, list(dict.fromkeys(paths)))
         return [Found(repo.context, entry) if (entry := found.get(path)) is not None else None for path in paths]
 
-    def _link_many(self, place: Place, items: Sequence[Linking]) -> Sequence[Found | AlreadyLinked]:
+    def _link_many(self, place: Place, items: Sequence[Linking]) -> Sequence[Found | RefstoreError]:
         repo = self.lake.repository(place.repository)
         linked = repo.link_each(place.ref, [item.item(repo.context) for item in items])
-        return [entry if isinstance(entry, AlreadyLinked) else Found(repo.context, entry) for entry in linked]
+        return [entry if isinstance(entry, RefstoreError) else Found(repo.context, entry) for entry in linked]
 
     def _upload_many(self, place: Place, items: Sequence[Upload]) -> Sequence[Entry]:
         return list(self.lake.repository(place.repository).upload_many(place.ref, items))

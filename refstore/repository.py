@@ -24,7 +24,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from refstore import deadline, ids
 from refstore.commits.diffing import Change
 from refstore.context import Context
-from refstore.errors import AlreadyLinked
+from refstore.errors import AlreadyExists, AlreadyLinked, Contention
 from refstore.flows import (
     branching,
     committing,
@@ -105,13 +105,22 @@ class Repository:
         return self._upload_batch(branch, [item])[0]
 
     def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[Entry]:
-        """Upload any number of objects, batch by batch with shared round trips, as `uploads` yields them."""
+        """Upload any number of objects, batch by batch with shared round trips, as `uploads` yields them.
+
+        One that is refused by its `if_absent` ends it, before its batch is written where that can be told, else behind its batch, which
+        is uploaded; `upload_each` says of each what became of it.
+        """
         for batch in _batched(uploads, uploading.BATCH):
             yield from self._upload_batch(branch, batch)
 
     @_operation
     def _upload_batch(self, branch: str, batch: Sequence[Upload]) -> Sequence[Entry]:
         return uploading.upload_many(self.context, ids.branch_name(branch), batch)
+
+    @_operation
+    def upload_each(self, branch: str, uploads: Sequence[Upload]) -> Sequence[Entry | AlreadyExists | Contention]:
+        """As `upload_many`, for a bounded number, with a word on each: those that are refused by their `if_absent` fail nobody else's."""
+        return uploading.upload_each(self.context, ids.branch_name(branch), uploads)
 
     def stage(
         self, branch: str, path: str, url: str, *, size_bytes: int, checksum: str = "", metadata: dict[str, str] | None = None
@@ -160,8 +169,9 @@ class Repository:
         return uploading.link_many(self.context, ids.branch_name(branch), batch)
 
     @_operation
-    def link_each(self, branch: str, items: Sequence[Link]) -> Sequence[Entry | AlreadyLinked]:
-        """As `link_many`, for a bounded number, with a word on each: those that were linked before fail nobody else's."""
+    def link_each(self, branch: str, items: Sequence[Link]) -> Sequence[Entry | AlreadyLinked | AlreadyExists | Contention]:
+        """As `link_many`, for a bounded number, with a word on each: those that were linked before, or are refused by their `if_absent`,
+        fail nobody else's."""
         return uploading.link_each(self.context, ids.branch_name(branch), items)
 
     def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> Entry:

@@ -74,6 +74,7 @@ def place(
 ) -> None:
     """Write the entries under `token`, under which their references are listed already, and follow the branch.
 
+    Over whatever is there: those with `if_absent` are for `place_where_nothing_is`.
     `on_empty`: whether a list that was emptied meanwhile takes the reference again (the writer's own retry, restore).
     `sources`: commits that entries without a reference were copied from, and the paths there; if these were marked meanwhile, the
     entries are taken back (rule 13). Raises Moved, BranchNotFound, Gone, Contention. After any of them nothing is lost: an entry under a
@@ -83,12 +84,6 @@ def place(
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     references = References(ctx.kv, ctx.repo, ctx.clock)
     moved: list[Placement] = []
-    for item in placements:
-        if item.if_absent:
-            _place_where_nothing_is(ctx, branch, token, item, on_empty=on_empty)
-    placements = [item for item in placements if not item.if_absent]
-    if not placements:
-        return
     for _ in range(ATTEMPTS):
         writes = [Exchange(keys.entry(ctx.repo, token, item.path), item.encoded) for item in placements]
         marks = [Get(keys.mark(ctx.repo, commit)) for commit in sources or ()]
@@ -121,11 +116,29 @@ def place(
         raise Moved(moved)
 
 
-def check_absent(ctx: Context, branch: BranchName, placements: Sequence[Placement]) -> None:
-    """Refuse early what `place` would refuse. Raises AlreadyExists."""
+def there_already(ctx: Context, branch: BranchName, placements: Sequence[Placement]) -> dict[Path, AlreadyExists]:
+    """What `place_where_nothing_is` would refuse, said before anything is written."""
     paths = [item.path for item in placements if item.if_absent]
-    if paths and (there := _staged_or_committed(ctx, branch, paths)):
-        raise _there_already(branch, next(iter(there)))
+    return {path: _there_already(branch, path) for path in _staged_or_committed(ctx, branch, paths)} if paths else {}
+
+
+def place_where_nothing_is(
+    ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement], *, on_empty: bool
+) -> dict[Path, AlreadyExists | Contention]:
+    """Those of the placements with `if_absent` that were refused, and why. Each stands for itself: the others are placed."""
+    refused: dict[Path, AlreadyExists | Contention] = {}
+    for item in placements:
+        try:
+            if item.if_absent:
+                _place_where_nothing_is(ctx, branch, token, item, on_empty=on_empty)
+        except (AlreadyExists, Contention) as error:
+            refused[item.path] = error
+        except Moved as moved:
+            try:
+                explain_moved(ctx, branch, moved)
+            except Contention as error:
+                refused[item.path] = error
+    return refused
 
 
 def _place_where_nothing_is(ctx: Context, branch: BranchName, token: Token, item: Placement, *, on_empty: bool) -> None:

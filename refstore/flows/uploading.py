@@ -22,6 +22,7 @@ from refstore import deadline, ids
 from refstore.branches import Branches
 from refstore.context import Context
 from refstore.errors import (
+    AlreadyExists,
     AlreadyLinked,
     Contention,
     InvalidName,
@@ -32,7 +33,15 @@ from refstore.errors import (
     OutcomeUnknown,
     RefstoreError,
 )
-from refstore.flows.placing import Moved, Placement, check_absent, check_distinct, explain_moved, place
+from refstore.flows.placing import (
+    Moved,
+    Placement,
+    check_distinct,
+    explain_moved,
+    place,
+    place_where_nothing_is,
+    there_already,
+)
 from refstore.flows.reading import resolve_many
 from refstore.flows.refs import Ref
 from refstore.ids import Address, BranchName, CommitId, Path, Token
@@ -108,13 +117,47 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[Entry]:
-    """Upload up to BATCH objects with shared round trips. Raises what `place` does, and what the stores do."""
-    paths = [ids.object_path(item.path) for item in uploads]
-    planned = [Placement(path, None, referenced=True, if_absent=item.if_absent) for path, item in zip(paths, uploads, strict=True)]
+    """`upload_each`, where one that is refused fails the call: behind the others, which are uploaded.
+
+    Raises AlreadyExists, before anything is written where it can tell.
+    """
+    planned = _planned(uploads)
+    for error in there_already(ctx, branch, planned).values():
+        raise error
+    return _all_or_raise(_upload(ctx, branch, uploads, [item.path for item in planned]))
+
+
+def upload_each(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[Entry | AlreadyExists | Contention]:
+    """Upload up to BATCH objects with shared round trips; what became of each. Bodies of those that are refused at once are not read."""
+    planned = _planned(uploads)
+    paths = [item.path for item in planned]
+    there = there_already(ctx, branch, planned)
+    wanted = [(item, path) for item, path in zip(uploads, paths, strict=True) if path not in there]
+    done = iter(_upload(ctx, branch, [item for item, _ in wanted], [path for _, path in wanted]) if wanted else ())
+    return [there.get(path) or next(done) for path in paths]
+
+
+def _planned(items: Sequence[Upload] | Sequence[Link]) -> list[Placement]:
+    """What is to be placed, before there are addresses: checked for what can be checked now. Raises InvalidPath."""
+    planned = [Placement(ids.object_path(item.path), None, referenced=True, if_absent=item.if_absent) for item in items]
     check_distinct(planned)
-    check_absent(ctx, branch, planned)
-    for item in uploads:
+    for item in items:
         _check_metadata(item.metadata)
+    return planned
+
+
+def _all_or_raise(results: Sequence[Entry | RefstoreError]) -> list[Entry]:
+    """What is behind one that was refused is there all the same: it can be asked for, or written again."""
+    entries: list[Entry] = []
+    for result in results:
+        if isinstance(result, RefstoreError):
+            raise result
+        entries.append(result)
+    return entries
+
+
+def _upload(ctx: Context, branch: BranchName, uploads: Sequence[Upload], paths: Sequence[Path]) -> list[Entry | AlreadyExists | Contention]:
+    """Raises what `place` does, and what the stores do."""
     references = References(ctx.kv, ctx.repo, ctx.clock)
     token = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).open(branch).record.token
     now = ctx.clock.now_ms()
@@ -136,11 +179,20 @@ def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> 
         Placement(path, _entry(address, done, item, now), referenced=True, if_absent=item.if_absent)
         for path, address, done, item in zip(paths, addresses, stored, uploads, strict=True)
     ]
-    try:
-        place(ctx, branch, token, placements, on_empty=True)
-    except Moved as moved:
-        explain_moved(ctx, branch, moved)
-    return [item.entry for item in placements if item.entry is not None]
+    refused = _place(ctx, branch, token, placements)
+    return [refused.get(item.path) or item.entry for item in placements if item.entry is not None]
+
+
+def _place(ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement]) -> dict[Path, AlreadyExists | Contention]:
+    """Place what is new; those that were refused because something was there. Raises what `place` does, but Moved."""
+    refused = place_where_nothing_is(ctx, branch, token, placements, on_empty=True)
+    others = [item for item in placements if not item.if_absent]
+    if others:
+        try:
+            place(ctx, branch, token, others, on_empty=True)
+        except Moved as moved:
+            explain_moved(ctx, branch, moved)
+    return refused
 
 
 def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[Entry]:
@@ -184,26 +236,34 @@ def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[Is
 
 
 def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry]:
-    """`link_each`, where one that was linked before fails the call: behind the others, which are linked. Raises AlreadyLinked."""
-    entries: list[Entry] = []
-    for linked in link_each(ctx, branch, items):
-        if isinstance(linked, AlreadyLinked):
-            raise linked
-        entries.append(linked)
-    return entries
+    """`link_each`, where one that is refused fails the call: behind the others, which are linked.
+
+    Raises AlreadyLinked; AlreadyExists, before anything is linked where it can tell.
+    """
+    planned = _planned(items)
+    for error in there_already(ctx, branch, planned).values():
+        raise error
+    return _all_or_raise(_link(ctx, branch, items, [item.path for item in planned]))
 
 
-def link_each(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry | AlreadyLinked]:
+def link_each(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry | AlreadyLinked | AlreadyExists | Contention]:
     """Put issued addresses, now written to, on the branch; what became of each. Raises InvalidToken, ObjectNotFound.
 
     Everything is checked before anything is linked; a token that is refused leaves its address to expire.
     """
+    planned = _planned(items)
+    paths = [item.path for item in planned]
+    there = there_already(ctx, branch, planned)
+    wanted = [(item, path) for item, path in zip(items, paths, strict=True) if path not in there]
+    done = iter(_link(ctx, branch, [item for item, _ in wanted], [path for _, path in wanted]) if wanted else ())
+    return [there.get(path) or next(done) for path in paths]
+
+
+def _link(
+    ctx: Context, branch: BranchName, items: Sequence[Link], paths: Sequence[Path]
+) -> list[Entry | AlreadyLinked | AlreadyExists | Contention]:
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     references = References(ctx.kv, ctx.repo, ctx.clock)
-    paths = [ids.object_path(item.path) for item in items]
-    planned = [Placement(path, None, referenced=True, if_absent=item.if_absent) for path, item in zip(paths, items, strict=True)]
-    check_distinct(planned)
-    check_absent(ctx, branch, planned)
     claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
     record = branches.open(branch).record
     token = record.token
@@ -211,7 +271,6 @@ def link_each(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
     for item, path, claim in zip(items, paths, claims, strict=True):
         if item.address and item.address != claim.address:
             raise InvalidToken("the token was issued for another physical address; link the one that it came with")
-        _check_metadata(item.metadata)
         info = _head_issued(ctx, claim.address)
         if item.size_bytes is not None and item.size_bytes != info.size_bytes:
             raise InvalidPath(f"{path!r}: the store holds {info.size_bytes} bytes, not {item.size_bytes}; upload again, then link")
@@ -220,16 +279,12 @@ def link_each(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[E
     won = references.link([(claim.address, claim.token_id, Reference(token, claim.path)) for claim in claims])
     linked = [item for item, ok in zip(placements, won, strict=True) if ok]
     linked += _left_unfinished(ctx, branch, record, [item for item, ok in zip(placements, won, strict=True) if not ok])
-    if linked:
-        try:
-            place(ctx, branch, token, linked, on_empty=True)
-        except Moved as moved:
-            explain_moved(ctx, branch, moved)
+    refused = _place(ctx, branch, token, linked)
     done = {item.path: item.entry for item in linked}
     return [
-        entry
-        if (entry := done.get(path)) is not None
-        else AlreadyLinked(f"{path!r}: this physical address was linked before, or is expired; get a new one and upload again")
+        refused.get(path)
+        or done.get(path)
+        or AlreadyLinked(f"{path!r}: this physical address was linked before, or is expired; get a new one and upload again")
         for path in paths
     ]
 
