@@ -1,7 +1,8 @@
 """Who is calling: Basic auth with an access key, as lakeFS's clients send it, or the bearer token that a login answered.
 
 What a request presented is looked up once and then known for `key_seconds`, under a keyed hash of it with a key of this process, so no
-secret is kept; after that the key's record is read again. A token names its key, and which making of it: it is good only as long as
+secret is kept; after that the key's record is read again. Wrong secrets are counted, and who sends too many waits (`guessing.py`); not who
+was let in with the same before. A token names its key, and which making of it: it is good only as long as
 that very key is, not for one that was made again under the same id.
 """
 
@@ -19,7 +20,9 @@ from typing import Annotated, Any, Final, NamedTuple
 import jwt
 from fastapi import Depends, Request
 
-from api.errors import Forbidden, Unauthenticated
+from api.errors import Forbidden, TooManyGuesses, Unauthenticated
+from api.guessing import Caller, Guesses
+from api.middleware import address_of
 from api.service import Service
 from refstore import access
 from refstore.access import Role
@@ -57,32 +60,54 @@ class Authenticator:
         self._seconds = service.settings.key_seconds
         self._own = secrets.token_bytes(32)
         self._known: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+        self._guesses = Guesses(service.lake.clock, service.settings.wrong_secrets_max)
 
-    async def principal(self, header: str | None) -> Principal:
-        """Raises Unauthenticated."""
+    async def principal(self, header: str | None, address: str) -> Principal:
+        """Raises Unauthenticated, TooManyGuesses."""
         if not header:
             raise Unauthenticated("this needs an access key; send it by Basic auth, or log in and send the token")
-        digest = blake2b(header.encode(errors="surrogatepass"), key=self._own).digest()
+        digest = self._digest(header)
         known = self._known.get(digest)
         if known is not None and time.monotonic() < known[1]:
             return known[0]
-        principal = await self._service.run(lambda: self._look_up(header))
+        try:
+            principal = await self._service.run(lambda: self._look_up(header, address, was_right=known is not None))
+        except (Unauthenticated, TooManyGuesses):
+            self._known.pop(digest, None)
+            raise
+        self._know(digest, principal)
+        return principal
+
+    async def login(self, key_id: str, secret: str, address: str) -> tuple[str, int]:
+        """(bearer token, when it expires in seconds since the epoch). Raises Unauthenticated, TooManyGuesses."""
+        digest = self._digest(_basic(key_id, secret))
+        was_right = digest in self._known
+        try:
+            principal, token, expires = await self._service.run(lambda: self._log_in(key_id, secret, address, was_right=was_right))
+        except (Unauthenticated, TooManyGuesses):
+            self._known.pop(digest, None)
+            raise
+        self._know(digest, principal)
+        return token, expires
+
+    def _know(self, digest: bytes, principal: Principal) -> None:
         self._known[digest] = principal, time.monotonic() + self._seconds
         self._known.move_to_end(digest)
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
-        return principal
 
-    def login(self, key_id: str, secret: str) -> tuple[str, int]:
-        """(bearer token, when it expires in seconds since the epoch). Raises Unauthenticated."""
-        principal, record = self._by_secret(key_id, secret)
+    def _digest(self, header: str) -> bytes:
+        return blake2b(header.encode(errors="surrogatepass"), key=self._own).digest()
+
+    def _log_in(self, key_id: str, secret: str, address: str, *, was_right: bool) -> tuple[Principal, str, int]:
+        principal, record = self._by_secret(Caller(key_id, address), secret, was_right=was_right)
         now = self._service.lake.clock.now_ms() // 1000
         expires = now + self._service.settings.login_seconds
         signing = self._keys()[0]
         claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": principal.key_id, "iat": now, "exp": expires, "key": _making(record)}
-        return jwt.encode(claims, signing.secret, algorithm=ALGORITHM, headers={"kid": signing.kid}), expires
+        return principal, jwt.encode(claims, signing.secret, algorithm=ALGORITHM, headers={"kid": signing.kid}), expires
 
-    def _look_up(self, header: str) -> Principal:
+    def _look_up(self, header: str, address: str, *, was_right: bool) -> Principal:
         scheme, _, value = header.partition(" ")
         match scheme.lower():
             case "basic":
@@ -92,15 +117,19 @@ class Authenticator:
                     key_id = colon = secret = ""
                 if not colon:
                     raise Unauthenticated("the Basic credentials are not id:secret in base64; check the client")
-                return self._by_secret(key_id, secret)[0]
+                return self._by_secret(Caller(key_id, address), secret, was_right=was_right)[0]
             case "bearer":
                 return self._by_token(value.strip())
             case _:
                 raise Unauthenticated("the Authorization header is neither Basic nor Bearer; see /docs")
 
-    def _by_secret(self, key_id: str, secret: str) -> tuple[Principal, AccessKeyRecord]:
+    def _by_secret(self, caller: Caller, secret: str, *, was_right: bool) -> tuple[Principal, AccessKeyRecord]:
+        key_id = caller.key_id
+        if not was_right:
+            self._guesses.check(caller)
         found = access.find(self._service.lake.kv, key_id)
         if not access.matches(found or _NOBODY, secret) or found is None:  # compared also where there is no key: both take as long
+            self._guesses.wrong(caller)
             raise Unauthenticated("no such access key, or not its secret; list the keys with: refstore keys list")
         return Principal(key_id, Role(found.role), found.repositories, found.created_ms), found
 
@@ -139,7 +168,7 @@ def needs(role: Role) -> Any:
     """The dependency of a route that needs the role, in the repository that its path names. (`openapi.py` writes both schemes.)"""
 
     async def check(request: Request) -> Principal:
-        principal = await authenticator_of(request).principal(request.headers.get("authorization"))
+        principal = await authenticator_of(request).principal(request.headers.get("authorization"), address_of(request.scope))
         principal.check(role, request.path_params.get("repository"))
         request.state.key_id = principal.key_id
         return principal
@@ -155,6 +184,11 @@ Operator = Annotated[Principal, needs(Role.OPERATOR)]
 def authenticator_of(request: Request) -> Authenticator:
     found: Authenticator = request.app.state.authenticator
     return found
+
+
+def _basic(key_id: str, secret: str) -> str:
+    """The header that says the same: who logs in and who sends the secret each time are let in alike."""
+    return "Basic " + base64.b64encode(f"{key_id}:{secret}".encode(errors="surrogatepass")).decode()
 
 
 def _making(record: AccessKeyRecord) -> str:

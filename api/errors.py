@@ -49,6 +49,17 @@ class Unauthenticated(RefstoreError):
     code = "unauthenticated"
 
 
+class TooManyGuesses(RefstoreError):
+    """Wrong secrets kept coming; carries when the next may."""
+
+    code = "too_many_guesses"
+    retryable = True
+
+    def __init__(self, message: str, retry_after_seconds: int) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
 class Forbidden(RefstoreError):
     code = "forbidden"
 
@@ -79,6 +90,7 @@ _OWN: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
     (PreconditionFailed, 412),
     (Unauthenticated, 401),
     (Forbidden, 403),
+    (TooManyGuesses, 429),
     (NotSupported, 501),
     (TooLarge, 413),
     (TooSlow, 408),
@@ -123,6 +135,8 @@ def _headers(error: RefstoreError, status: int) -> Mapping[str, str] | None:
         return {"WWW-Authenticate": 'Basic realm="refstore"'}
     if status == 503:
         return {"Retry-After": RETRY_AFTER_SECONDS}
+    if isinstance(error, TooManyGuesses):
+        return {"Retry-After": str(error.retry_after_seconds)}
     if isinstance(error, OutOfRange):
         return {"Content-Range": f"bytes */{error.size_bytes}"}
     return None

@@ -50,9 +50,9 @@ class Around:
         metrics: Metrics,
         body_bytes_max: int,
         body_idle_seconds: float,
-        admit: Callable[[str | None], Awaitable[object]],
+        admit: Callable[[str | None, str], Awaitable[object]],
     ) -> None:
-        """`admit`: looks at an Authorization header. Raises RefstoreError."""
+        """`admit`: looks at an Authorization header, and the address that it comes from. Raises RefstoreError."""
         self._app = app
         self._metrics = metrics
         self._body_bytes_max = body_bytes_max
@@ -82,7 +82,7 @@ class Around:
 
         try:
             if scope["method"] not in _BODILESS and scope["path"] != _LOGIN and not _is_signed(scope):
-                await self._admit(_authorization(scope))
+                await self._admit(_authorization(scope), address_of(scope))
             await self._app(scope, _bounded(scope, receive, self._body_bytes_max, self._body_idle_seconds), sending)
         except RefstoreError as error:
             await respond(error)(scope, receive, sending)
@@ -161,6 +161,12 @@ def _bounded(scope: Scope, receive: Receive, bytes_max: int, idle_seconds: float
 
 def _is_signed(scope: Scope) -> bool:
     return scope["method"] == "PUT" and scope["path"].startswith(_SIGNED)
+
+
+def address_of(scope: Scope) -> str:
+    """The connection's other end, which may be a proxy. What a header says of it is anybody's word."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _authorization(scope: Scope) -> str | None:

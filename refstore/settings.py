@@ -109,6 +109,8 @@ class ApiSettings:
     """How long a bearer token is good."""
     key_seconds: float = 5.0
     """How long a process goes on taking an access key that it has seen, before it looks again: a revoked key lives so long."""
+    wrong_secrets_max: int = 10
+    """How many wrong secrets for one access key may come from one address in a minute before the next have to wait; 0: any number."""
 
     def __post_init__(self) -> None:
         _within("api.port", self.port, 0, 65_535)
@@ -122,6 +124,7 @@ class ApiSettings:
         _within("api.presign_seconds", self.presign_seconds, 1, 7 * 86_400)
         _within("api.login_seconds", self.login_seconds, 60, 30 * 86_400)
         _within("api.key_seconds", self.key_seconds, 0, 3600)
+        _within("api.wrong_secrets_max", self.wrong_secrets_max, 0, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

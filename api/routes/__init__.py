@@ -17,6 +17,7 @@ SAID: Final = {
     412: "The condition does not hold.",
     413: "The body is too large.",
     416: "The object does not have this range.",
+    429: "Too many wrong secrets came for this access key; after Retry-After the next may.",
     501: "This is not supported here.",
     503: "A store did not answer; try again later.",
     500: "The service failed; its log says why.",
@@ -25,4 +26,4 @@ SAID: Final = {
 
 def failures(*more: int) -> dict[int | str, dict[str, Any]]:
     """The error answers of a route: those that every route has, and more."""
-    return {status: {"model": Error, "description": SAID[status]} for status in sorted({400, 401, 403, 404, 500, 503, *more})}
+    return {status: {"model": Error, "description": SAID[status]} for status in sorted({400, 401, 403, 404, 429, 500, 503, *more})}

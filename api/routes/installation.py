@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from api.answers import answer, nothing
 from api.auth import Reader, authenticator_of
+from api.middleware import address_of
 from api.models import (
     AuthenticationToken,
     Config,
@@ -43,9 +44,9 @@ async def setup_state() -> Response:
 
 
 @router.post("/auth/login", operation_id="login", tags=["auth"], responses={200: {"model": AuthenticationToken}, **failures()})
-async def login(request: Request, service: ServiceOf, body: LoginInformation) -> Response:
+async def login(request: Request, body: LoginInformation) -> Response:
     """A bearer token for an access key."""
-    token, expires = await service.run(lambda: authenticator_of(request).login(body.access_key_id, body.secret_access_key))
+    token, expires = await authenticator_of(request).login(body.access_key_id, body.secret_access_key, address_of(request.scope))
     return answer(AuthenticationToken(token=token, token_expiration=expires))
 
 

@@ -5,6 +5,7 @@ Half of the requests name what is there, so that more than "not found" is looked
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from refstore import access
 from refstore.cli.serve import _Operations
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.settings import Settings
+from refstore.settings import ApiSettings, Settings
 from refstore.testing.clock import FakeClock
 
 KEY_ID, SECRET = "AKIACONTRACT", "a-secret-of-the-contract-tests"
@@ -64,7 +65,7 @@ class Served(NamedTuple):
         if scheme == "basic":
             return "Basic " + base64.b64encode(f"{KEY_ID}:{SECRET}".encode()).decode()
         found: Authenticator = self.app.state.authenticator
-        return "Bearer " + found.login(KEY_ID, SECRET)[0]
+        return "Bearer " + asyncio.run(found.login(KEY_ID, SECRET, "127.0.0.1"))[0]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,9 @@ def served() -> Iterator[Served]:
         repo.create_tag("v1", "main")
         repo.upload("side", "q", b"another")
         repo.commit("side", "second")
-        app = create_app(Settings(data=None, kv="memory://", objects=OBJECTS), lake=lake, operations_=_Operations())
+        # the check that every route asks for credentials sends many wrong ones, and knows 401 only
+        api = ApiSettings(wrong_secrets_max=0)
+        app = create_app(Settings(data=None, kv="memory://", objects=OBJECTS, api=api), lake=lake, operations_=_Operations())
         yield Served(app, lake)
         app.state.service.close()
 

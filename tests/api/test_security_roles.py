@@ -11,6 +11,7 @@ import pytest
 from api.openapi import OPEN
 from api.routes.absent import ABSENT
 from refstore import access
+from refstore.settings import ApiSettings
 from tests.api.service import Application, application
 
 OPERATORS_ONLY: Final = {
@@ -65,7 +66,9 @@ class Keys(NamedTuple):
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Application]:
-    with application() as found:
+    with application(
+        ApiSettings(wrong_secrets_max=0)
+    ) as found:  # many wrong ones are to come; test_security_guessing.py has what is said then
         found.lake.create_repository("alpha")
         found.lake.create_repository("beta")
         yield found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
@@ -434,8 +435,8 @@ def test_a_token_signed_with_the_key_before_a_rotation_goes_on() -> None:
         lake = Lake(kv, "memory://rotating", clock=clock, safety=Safety(), signing_keys=keys)
         return create_app(settings, lake=lake).state.authenticator
 
-    token, _ = using(first).login(KEY_ID, SECRET)
-    look_up = lambda found: found._look_up(f"Bearer {token}").key_id  # noqa: E731
+    token, _ = asyncio.run(using(first).login(KEY_ID, SECRET, "127.0.0.1"))
+    look_up = lambda found: found._look_up(f"Bearer {token}", "127.0.0.1", was_right=False).key_id  # noqa: E731
     assert look_up(using(second, first)) == KEY_ID
     with pytest.raises(Exception, match="not signed with a key in use"):
         look_up(using(second))

@@ -1,0 +1,257 @@
+"""Attacks by many wrong secrets: on one key, on many, from one address and from several; and whom they must not hold up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from api.errors import TooManyGuesses
+from api.guessing import ADDRESS_TIMES, KNOWN_MAX, WINDOW_SECONDS, Caller, Guesses
+from refstore import access
+from refstore.kv.base import Get, Op, Result
+from refstore.kv.memory import MemoryKV
+from refstore.settings import ApiSettings
+from refstore.testing.clock import FakeClock
+from tests.api.conftest import KEY_ID, SECRET
+from tests.api.service import Application, application
+
+WRONG_MAX = ApiSettings().wrong_secrets_max
+WRONG = "a-secret-that-nobody-ever-had"
+HERE, ELSEWHERE = "192.0.2.1", "198.51.100.7"
+
+
+class CountingKV(MemoryKV):
+    """How often access keys are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        self.reads += sum(isinstance(op, Get) and "access" in str(op.key) for op in ops)
+        return super().execute(ops)
+
+
+@pytest.fixture
+def kv() -> CountingKV:
+    return CountingKV()
+
+
+@pytest.fixture
+def asgi(kv: CountingKV) -> Iterator[Application]:
+    """Every request reads its key anew: nothing passes because it is remembered as good."""
+    with application(ApiSettings(key_seconds=0), kv=kv) as found:
+        yield found
+
+
+def ask(asgi: Application, key_id: str, secret: str, *, address: str = HERE, **headers: str) -> httpx.Response:
+    async def go() -> httpx.Response:
+        transport = httpx.ASGITransport(asgi.app, client=(address, 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1") as http:
+            return await http.get("/user", auth=(key_id, secret), headers=headers)
+
+    return asgi.runner.run(go())
+
+
+def log_in(asgi: Application, key_id: str, secret: str) -> httpx.Response:
+    return asgi("POST", "/auth/login", json={"access_key_id": key_id, "secret_access_key": secret}, auth=None)
+
+
+def hammer(asgi: Application, key_id: str = KEY_ID, **options: Any) -> None:
+    said = [ask(asgi, key_id, f"{WRONG}{number}", **options).status_code for number in range(WRONG_MAX)]
+    assert said == [401] * WRONG_MAX
+
+
+def another(asgi: Application) -> tuple[str, str]:
+    made = access.create(asgi.lake.kv, asgi.clock, access.Role.READER)
+    return made.key.id, made.secret
+
+
+def test_after_so_many_wrong_secrets_the_next_has_to_wait(asgi: Application, kv: CountingKV) -> None:
+    hammer(asgi)
+    looked = kv.reads
+    assert looked >= WRONG_MAX
+    refused = ask(asgi, KEY_ID, WRONG)
+    assert refused.status_code == 429
+    assert refused.json()["code"] == "too_many_guesses"
+    assert refused.headers["retry-after"] == str(int(WINDOW_SECONDS))
+    assert ask(asgi, KEY_ID, SECRET).status_code == 429, "else the answer would tell which guess is right"
+    assert kv.reads == looked, "it is not looked at"
+
+
+def test_when_the_minute_is_over_secrets_are_looked_at_again(asgi: Application) -> None:
+    hammer(asgi)
+    asgi.clock.advance(WINDOW_SECONDS - 20)
+    assert ask(asgi, KEY_ID, SECRET).headers["retry-after"] == "20"
+    asgi.clock.advance(20)
+    assert ask(asgi, KEY_ID, SECRET).status_code == 200
+    hammer(asgi)
+
+
+def test_waiting_does_not_begin_again_with_every_guess_that_is_not_looked_at(asgi: Application) -> None:
+    hammer(asgi)
+    for _ in range(int(WINDOW_SECONDS)):
+        assert ask(asgi, KEY_ID, WRONG).status_code == 429
+        asgi.clock.advance(1)
+    assert ask(asgi, KEY_ID, SECRET).status_code == 200
+
+
+def test_the_right_secret_of_another_key_is_never_held_up(asgi: Application) -> None:
+    """Not one that the process has seen before either."""
+    for number in range(ADDRESS_TIMES + 2):
+        hammer_or_wait = [ask(asgi, f"AKIA{number}", f"{WRONG}{guess}").status_code for guess in range(WRONG_MAX + 1)]
+        assert hammer_or_wait[-1] == 429
+        assert ask(asgi, *another(asgi)).status_code == 200
+
+
+def test_the_key_itself_is_held_up_only_where_the_wrong_ones_come_from(asgi: Application) -> None:
+    hammer(asgi, address=ELSEWHERE)
+    assert ask(asgi, KEY_ID, SECRET, address=ELSEWHERE).status_code == 429
+    assert ask(asgi, KEY_ID, SECRET).status_code == 200
+
+
+def test_who_was_let_in_before_is_not_held_up(asgi: Application) -> None:
+    """Behind one proxy with a job that has an old secret, or with the attacker."""
+    assert ask(asgi, KEY_ID, SECRET).status_code == 200
+    hammer(asgi)
+    assert ask(asgi, KEY_ID, WRONG).status_code == 429
+    assert ask(asgi, KEY_ID, SECRET).status_code == 200
+
+
+def test_who_logged_in_before_is_not_held_up(asgi: Application) -> None:
+    assert log_in(asgi, KEY_ID, SECRET).status_code == 200
+    for number in range(WRONG_MAX):
+        assert log_in(asgi, KEY_ID, f"{WRONG}{number}").status_code == 401
+    assert log_in(asgi, KEY_ID, WRONG).status_code == 429
+    assert log_in(asgi, KEY_ID, SECRET).status_code == 200
+
+
+def test_a_secret_that_was_right_once_is_a_guess_like_any_other(asgi: Application, kv: CountingKV) -> None:
+    key_id, secret = another(asgi)
+    assert ask(asgi, key_id, secret).status_code == 200
+    access.revoke(asgi.lake.kv, key_id)
+    said = [ask(asgi, key_id, secret).status_code for _ in range(WRONG_MAX + 1)]
+    assert said == [401] * WRONG_MAX + [429]
+
+
+def test_logins_and_requests_are_counted_together(asgi: Application) -> None:
+    for number in range(WRONG_MAX):
+        guess = f"{WRONG}{number}"
+        asked = log_in(asgi, KEY_ID, guess) if number % 2 else asgi("GET", "/user", auth=(KEY_ID, guess))
+        assert asked.status_code == 401
+    assert log_in(asgi, KEY_ID, SECRET).status_code == 429
+    assert asgi("GET", "/user").status_code == 429
+
+
+def test_an_upload_with_a_wrong_secret_is_counted_and_refused_before_its_body_is_read(asgi: Application) -> None:
+    asgi.lake.create_repository("alpha")
+    hammer(asgi, address="127.0.0.1")
+
+    async def body() -> Any:
+        raise AssertionError("it was read")
+        yield b""
+
+    place = "/repositories/alpha/branches/main/objects?path=p"
+    assert asgi("POST", place, content=body(), auth=(KEY_ID, WRONG)).status_code == 429
+
+
+def test_guesses_that_come_all_at_once_are_no_more(asgi: Application, kv: CountingKV) -> None:
+    threads = 4
+    with application(ApiSettings(key_seconds=0, threads=threads), kv=kv) as found:
+        before = kv.reads
+
+        async def all_at_once() -> list[httpx.Response]:
+            return await asyncio.gather(*(found.http.get("/user", auth=(KEY_ID, f"{WRONG}{number}")) for number in range(200)))
+
+        said = [answered.status_code for answered in found.runner.run(all_at_once())]
+        assert set(said) == {401, 429}
+        assert said.count(401) == kv.reads - before <= WRONG_MAX + threads
+
+
+def test_a_header_that_names_another_address_is_not_believed(asgi: Application) -> None:
+    for number in range(WRONG_MAX):
+        fields = {"X-Forwarded-For": f"203.0.113.{number}", "Forwarded": f"for=203.0.113.{number}", "X-Real-IP": f"203.0.113.{number}"}
+        assert ask(asgi, KEY_ID, WRONG, **fields).status_code == 401
+    assert ask(asgi, KEY_ID, WRONG, **{"X-Forwarded-For": "203.0.113.99"}).status_code == 429
+
+
+def test_wrong_secrets_for_ever_new_keys_are_told_to_wait_too(asgi: Application) -> None:
+    said = [ask(asgi, f"AKIA{number:05}", WRONG) for number in range(WRONG_MAX * ADDRESS_TIMES + 3)]
+    assert [answered.status_code for answered in said] == [401] * (WRONG_MAX * ADDRESS_TIMES) + [429] * 3
+    assert int(said[-1].headers["retry-after"]) == WINDOW_SECONDS
+
+
+def test_what_is_said_does_not_tell_whether_there_is_such_a_key(asgi: Application) -> None:
+    said = []
+    for key_id in (KEY_ID, "AKIANOBODY"):
+        hammer(asgi, key_id)
+        said.append(ask(asgi, key_id, WRONG).text.replace(key_id, "ID"))
+    assert said[0] == said[1]
+
+
+def test_tokens_are_not_counted(asgi: Application) -> None:
+    """Whoever holds one that has expired must hear so, to log in again."""
+    for _ in range(WRONG_MAX * ADDRESS_TIMES + 1):
+        assert asgi("GET", "/user", headers={"Authorization": "Bearer a.b.c"}, auth=None).status_code == 401
+    assert asgi("GET", "/user").status_code == 200
+
+
+def test_none_wait_where_that_is_switched_off() -> None:
+    with application(ApiSettings(key_seconds=0, wrong_secrets_max=0)) as found:
+        assert {ask(found, KEY_ID, WRONG).status_code for _ in range(3 * WRONG_MAX)} == {401}
+
+
+# ---- the table
+
+
+def flooded(guesses: Guesses, callers: Sequence[Caller]) -> None:
+    for caller in callers:
+        try:
+            guesses.check(caller)
+            guesses.wrong(caller)
+        except TooManyGuesses:
+            pass
+
+
+def test_the_table_does_not_grow_with_the_attack() -> None:
+    guesses = Guesses(FakeClock(), 3)
+    flooded(guesses, [Caller(f"AKIA{number}" * 50, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}") for number in range(KNOWN_MAX)])
+    assert len(guesses) == KNOWN_MAX
+    assert {len(name) for name in guesses._wrong} == {16}
+
+
+def test_one_that_is_held_up_stays_so_while_others_come() -> None:
+    """What is evicted is what was quiet for longest."""
+    guesses = Guesses(FakeClock(), 1)
+    flooded(guesses, [Caller("ONE", HERE)])
+    flooded(guesses, [Caller(f"AKIA{number}", ELSEWHERE) for number in range(KNOWN_MAX - 100)])
+    with pytest.raises(TooManyGuesses):
+        guesses.check(Caller("ONE", HERE))
+
+
+def test_a_site_of_ipv6_is_one_address() -> None:
+    guesses = Guesses(FakeClock(), 2)
+    flooded(guesses, [Caller(KEY_ID, f"2001:db8:1:2:{number:x}::1") for number in range(2)])
+    with pytest.raises(TooManyGuesses):
+        guesses.check(Caller(KEY_ID, "2001:db8:1:2:ffff::9"))
+    guesses.check(Caller(KEY_ID, "2001:db8:1:3::1"))
+
+
+def test_an_address_of_ipv4_is_the_same_by_its_ipv6_name() -> None:
+    guesses = Guesses(FakeClock(), 1)
+    flooded(guesses, [Caller(KEY_ID, HERE)])
+    with pytest.raises(TooManyGuesses):
+        guesses.check(Caller(KEY_ID, f"::ffff:{HERE}"))
+    guesses.check(Caller(KEY_ID, f"::ffff:{ELSEWHERE}"))
+
+
+@pytest.mark.parametrize("address", ["", "a socket", "fe80::1%eth0", "\ud800"])
+def test_any_name_of_an_address_counts(address: str) -> None:
+    guesses = Guesses(FakeClock(), 1)
+    flooded(guesses, [Caller("\ud800", address)])
+    with pytest.raises(TooManyGuesses):
+        guesses.check(Caller("\ud800", address))
