@@ -300,11 +300,12 @@ def _writer(layout: Layout, sink: object) -> Any:
     return pq.ParquetWriter(sink, _schema(layout), **_options(layout))
 
 
-def decode(layout: Layout, body: bytes) -> tuple[Rows, dict[str, str]]:
-    """The rows and the file's metadata. Raises Unreadable. To be called with bytes that are known to be whole."""
+def decode(layout: Layout, body: bytes, only: Sequence[str] | None = None) -> tuple[Rows, dict[str, str]]:
+    """The rows, or `only` some columns of them, and the file's metadata. Raises Unreadable. To be called with bytes that are known to be
+    whole."""
     try:
         file, metadata = _open(layout, pa.BufferReader(body))
-        batches = file.read(use_threads=False).combine_chunks().to_batches()
+        batches = file.read(columns=only, use_threads=False).combine_chunks().to_batches()
     except (pa.ArrowException, OSError) as error:
         raise Unreadable(f"it is not Parquet that can be read: {error}") from error
     return (batches[0] if batches else empty(layout)), metadata

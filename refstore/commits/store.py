@@ -78,8 +78,9 @@ class TreeStore:
         """Its id; '' if it is empty."""
         if not metarange.rows:
             return ""
-        metarange_id = names.new_id(metarange.content_hash, self.suffix())
-        self._objects.put(names.key(names.METARANGES, metarange_id), metaranges.encode(metarange))
+        content_hash = metarange.content_hash
+        metarange_id = names.new_id(content_hash, self.suffix())
+        self._objects.put(names.key(names.METARANGES, metarange_id), metaranges.encode(metarange, content_hash))
         self._keep(metarange_id, metarange)  # the next commit's base
         return metarange_id
 

@@ -192,6 +192,20 @@ def test_a_metarange_that_was_sealed_for_another_id_is_refused() -> None:
         metaranges.decode(metarange_id, body)
 
 
+def test_the_ids_alone_are_read_as_carefully() -> None:
+    metarange_id, body = sealed(Metarange.of(ROWS, "1/2/3"))
+    assert metaranges.range_ids(metarange_id, body) == [row.id for row in ROWS]
+    other_id, other = sealed(Metarange.of(ROWS[:1], "1/2/3"))
+    for named, damaged in (
+        (metarange_id, other),
+        (other_id, body),
+        (metarange_id, body[:-1]),
+        (metarange_id, body[:60] + bytes([body[60] ^ 1]) + body[61:]),
+    ):
+        with pytest.raises(CorruptRange):
+            metaranges.range_ids(named, damaged)
+
+
 def test_a_path_that_looks_like_a_seal_does_not_mislead() -> None:
     rows = [RangeRow("a", "refstore.seal\x18@" + "0" * 64, ROWS[0].id, 2, 0)]
     metarange = Metarange.of(rows, "refstore.seal\x18@" + "f" * 64)
