@@ -22,8 +22,8 @@ PACKAGE: Final = "fastapi_offline"
 SCRIPT: Final = "swagger-ui-bundle.js"
 STYLE: Final = "swagger-ui.css"
 POLICY: Final = (
-    "default-src 'none'; script-src 'self'; connect-src 'self'; "
-    "style-src 'self' 'unsafe-inline'; img-src 'self' data:; "  # Swagger UI sets styles in place and has its icons in its style sheet
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; "  # Swagger UI has its icons in its style sheet
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS: Final = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}

@@ -68,7 +68,7 @@ def test_the_policy_lets_the_browser_ask_nobody_else(asgi: Application) -> None:
     policy = dict(part.strip().split(" ", 1) for part in get(asgi, PAGE).headers["content-security-policy"].split(";"))
     assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
     assert policy["script-src"] == "'self'"
-    assert {source for sources in policy.values() for source in sources.split()} == {"'none'", "'self'", "'unsafe-inline'", "data:"}
+    assert {source for sources in policy.values() for source in sources.split()} == {"'none'", "'self'", "data:"}
 
 
 def test_the_page_has_no_script_in_it(asgi: Application) -> None:
