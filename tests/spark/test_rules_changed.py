@@ -10,13 +10,15 @@ import msgspec
 import pytest
 
 from offline_gc import deciding, rechecking, run
+from offline_gc.committed import ALL, NOTHING, Filter, Part
+from offline_gc.deciding import decide, filters
 from offline_gc.run import Options
 from offline_gc.summary import Summary
 from refstore import ids, keys
 from refstore.errors import CorruptRecord, NotFound
 from refstore.flows import retaining
 from refstore.ids import CommitId
-from refstore.marks import Marks, State
+from refstore.marks import Kept, Marks, State
 from refstore.records import RetentionRecord, encode
 from refstore.retention.paths import Plan, plan
 from tests.reaping import release_all
@@ -242,6 +244,15 @@ def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(world: W
         run.sweep(world.ctx, spark, summary.mark_id)
     assert world.data() == before
     assert Marks(world.ctx).run(summary.mark_id).state is State.MARKED
+
+
+def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old: CommitId) -> None:
+    """One that came behind the reading of the history."""
+    rules(world, legal_holds=HOLD)
+    kept_of = filters(decide(world.ctx))
+    record = world.repo.get_commit(old)[1]
+    found = kept_of(Kept(CommitId("0" * 64), record, ("",)))
+    assert found == Filter((Part("", NOTHING), Part("held/", ALL)))
 
 
 def test_a_mark_that_is_not_there_is_said_so(world: World, spark: SparkSession) -> None:
