@@ -136,6 +136,7 @@ def _drop_dead(ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRe
     before = now - int(ctx.safety.scrub_after_seconds * 1000)
     old = [(address, value, record) for address, value, record in records if isinstance(record, Listed) and record.changed_ms < before]
     dead = dead_tokens(ctx, {ref.token for _, _, record in old for ref in record.references})
+    _register(ctx, dead)
     writes: list[SetIf] = []
     dropped: list[int] = []
     emptied: list[Address | None] = []
@@ -153,6 +154,20 @@ def _drop_dead(ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRe
     if hints:
         ctx.kv.set_many(hints)
     return sum(count for count, ok in zip(dropped, won, strict=True) if ok)
+
+
+def _register(ctx: Context, dead: Iterable[Token]) -> None:
+    """Have the registry know them, as `scrub_tokens` does its work by it.
+
+    A KV that was restored from a backup never heard of the tokens that were made since, and clients that were not stopped have written
+    under them. Only these references still name such a token, so it is registered before they go.
+    """
+    tokens = sorted(dead)
+    found = ctx.kv.get_many([keys.token(ctx.repo, token) for token in tokens]) if tokens else []
+    record = encode(TokenRecord(created_ms=ctx.clock.now_ms()))
+    unknown = [(keys.token(ctx.repo, token), record) for token, value in zip(tokens, found, strict=True) if value is ABSENT]
+    if unknown:
+        ctx.kv.set_many(unknown)
 
 
 def _hint(ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRecord]]) -> int:

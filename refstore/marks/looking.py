@@ -11,13 +11,14 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from refstore import ids, keys
+from refstore.branches import Branches
 from refstore.context import Context
 from refstore.errors import CorruptRecord, InvalidName
-from refstore.ids import Address, CommitId, is_own
+from refstore.ids import Address, CommitId, Token, is_own
 from refstore.kv.base import ABSENT
 from refstore.marks.commits import CommitMarks, pages
 from refstore.marks.runs import Run
-from refstore.records import Commit, Entry, Mark, decode, decode_staged_many
+from refstore.records import Branch, Commit, Entry, Mark, decode, decode_staged_many
 
 
 class Source(StrEnum):
@@ -67,9 +68,20 @@ def _references(ctx: Context, page: int) -> Iterator[Named]:
 
 def _staged(ctx: Context, page: int) -> Iterator[Named]:
     for token, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), page=page):
-        for found in pages(ctx.kv.scan_all(keys.staging(ctx.repo, ids.staging_token(token)), page=page), page):
-            entries = decode_staged_many([value for _, value in found])
-            yield Named(Source.STAGED, [entry.address for entry in entries if isinstance(entry, Entry) and is_own(entry.address)])
+        yield from _under(ctx, ids.staging_token(token), page)
+    # a token is registered before it can be live; but a KV that lost writes (a cluster after a failover) may know the branch alone
+    for _, _, record in Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan():
+        named = [*(record.live if isinstance(record, Branch) else ()), *(retired.token for retired in record.retired)]
+        known = ctx.kv.get_many([keys.token(ctx.repo, token) for token in named]) if named else []
+        for token, value in zip(named, known, strict=True):
+            if value is ABSENT:
+                yield from _under(ctx, token, page)
+
+
+def _under(ctx: Context, token: Token, page: int) -> Iterator[Named]:
+    for found in pages(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=page), page):
+        entries = decode_staged_many([value for _, value in found])
+        yield Named(Source.STAGED, [entry.address for entry in entries if isinstance(entry, Entry) and is_own(entry.address)])
 
 
 def _heads(ctx: Context, page: int) -> Iterator[Named]:

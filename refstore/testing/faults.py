@@ -147,12 +147,15 @@ class FaultyObjects(ObjectStore):
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         """Breaks off in the middle rather than at the start: whoever reads it must not take that for its end."""
         fault = self._dice.roll()
-        for number, info in enumerate(self._objects.list(prefix, after=after)):
+        for number, info in enumerate(self._list_now(prefix, after)):
             if fault and number >= 1:
                 raise ObjectsUnavailable("injected: the listing broke off")
             yield info
         if fault:
             raise ObjectsUnavailable("injected: the listing broke off")
+
+    def _list_now(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        return self._objects.list(prefix, after=after)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         """A batch that is cut off says so key by key, as a store does."""
@@ -180,3 +183,36 @@ class FaultyObjects(ObjectStore):
     def _read(self) -> None:
         if self._dice.roll():
             raise ObjectsUnavailable(_REFUSED)
+
+
+class StaleObjects(FaultyObjects):
+    """Its listings have pages as of an earlier time among those of now: what was deleted since is still in them, what is new is missing.
+
+    No store whose listings are as of now does this; replicas and caches before one do.
+    """
+
+    def __init__(self, objects: ObjectStore, faults: Faults, random: Random, clock: Clock, *, page: int = 3) -> None:
+        super().__init__(objects, faults, random, clock)
+        self._pages = random
+        self._page = page
+        self._then: dict[str, ObjectInfo] | None = None
+        self.stale = 0
+        """Pages that were not as of now, and differed."""
+
+    def remember(self) -> None:
+        """From here on some pages show what there is at this moment."""
+        self._then = {info.key: info for info in self._objects.list()}
+
+    def forget(self) -> None:
+        """From here on all pages are as of now again."""
+        self._then = None
+
+    def _list_now(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        now = {info.key: info for info in super()._list_now(prefix, after)}
+        then = now if self._then is None else {key: info for key, info in self._then.items() if key.startswith(prefix) and key > after}
+        keys = sorted(now.keys() | then.keys())
+        for at in range(0, len(keys), self._page):
+            page = keys[at : at + self._page]
+            shown = then if self._pages.random() < 0.5 else now
+            self.stale += shown is then and any((key in then) != (key in now) for key in page)
+            yield from (shown[key] for key in page if key in shown)
