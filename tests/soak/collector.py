@@ -1,0 +1,93 @@
+"""The processes of the soak with an offline job: a client, and a collector that runs the job when it is told to.
+
+    python -m tests.soak.collector client KV OBJECTS REPO NAME SEED LEDGER
+    python -m tests.soak.collector collect KV OBJECTS REPO [BLIND]
+
+A collector starts its Spark once and says "ready"; then each line of its standard input is a run: "run" among others, "alone" when
+nobody else is at work any more, and so nobody is waited for. It tells each step as it begins, and what a run came to, a line of JSON each.
+`BLIND` plants a fault: the look does not see commits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from refstore.errors import RefstoreError
+from refstore.lake import Lake
+from refstore.safety import Safety
+from tests.soak.client import Client
+
+SAFETY = Safety(
+    operation_deadline_seconds=3,
+    io_timeout_seconds=1.5,
+    clock_skew_seconds=0,
+    recheck_after_seconds=2,
+    scrub_after_seconds=5,
+    grace_seconds=1,
+    issue_seconds=4,
+)
+"""So short that a run's wait, and the least age of what it takes, are six seconds."""
+ALONE = Safety(
+    operation_deadline_seconds=0,
+    io_timeout_seconds=0,
+    clock_skew_seconds=0,
+    recheck_after_seconds=0,
+    scrub_after_seconds=0,
+    grace_seconds=0,
+)
+
+
+def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) -> None:
+    file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with Lake.open(kv, objects, safety=SAFETY) as lake:
+        Client(lake.repository(repo), name, int(seed), file).run()
+
+
+def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
+    from offline_gc.breaker import Limits
+    from offline_gc.run import Options, run
+    from offline_gc.session import SparkOptions, session
+    from tests.spark.conftest import QUICK
+
+    if blind:
+        _blind()
+    options = Options(grace_days=0, min_age_seconds=0, limits=Limits(share=1), take_over=True)
+    with session(SparkOptions(master="local[2]", conf=QUICK)) as spark:
+        tell(state="ready")
+        for line in sys.stdin:
+            safety = ALONE if line.strip() == "alone" else SAFETY
+            try:
+                with Lake.open(kv, objects, safety=safety) as lake:
+                    done = run(lake.repository(repo).context, spark, options, lambda now: tell(step=now.step)).latest
+            except RefstoreError as error:
+                tell(state="failed", code=error.code, error=str(error)[:500])
+                continue
+            outcomes = {} if done.swept is None else {name: count.objects for name, count in done.swept.outcomes.items()}
+            tell(
+                state=done.state,
+                marked=done.marked.objects,
+                by_reason={name: count.objects for name, count in done.by_reason.items()},
+                commits=done.commits,
+                **outcomes,
+            )
+
+
+def _blind() -> None:
+    from refstore.marks import looking
+
+    def nothing(*_: object) -> Iterator[looking.Named]:
+        return iter(())
+
+    looking._heads = looking._commits = nothing  # type: ignore[assignment]
+
+
+def tell(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    {"client": client, "collect": collect}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,292 @@
+"""The offline job, two reapers and clients at once, as processes over real servers; a collector is killed in the middle; then the audit.
+
+    python -m tests.soak.gc_chaos --seconds 600 --seed 7
+
+All commits but heads expire at once, so whatever a client reads from history may be marked or swept under its hands. The collector runs
+again and again, and is killed in a step that the seed chooses; another one, whose Spark is warm, takes over. In the end nobody is left
+but a last reaper and the second collector: then nothing named is gone, and nothing unnamed is left, in the store or in the KV.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from reaper.daemon import Reaper
+from refstore.clock import SystemClock
+from refstore.demo.pace import REAPER, environment, settings
+from refstore.lake import Lake
+from refstore.marks import Marks, State
+from refstore.settings import Settings
+from refstore.testing.invariants import audit
+from tests.servers.redis_servers import RedisServer
+from tests.servers.s3_base import S3Server
+from tests.servers.s3_base import environment as s3_environment
+from tests.servers.s3_servers import CephRgw, RcloneS3
+from tests.soak import ledgers
+from tests.soak.chaos import Processes
+from tests.soak.collector import SAFETY
+
+CLIENTS = 3
+REAPERS = 2
+STEPS = ("waiting", "listing", "reading", "comparing", "sweeping")
+START_SECONDS = 120
+LATER_SECONDS = 3600
+ROUNDS = 4
+"""What a pass releases waits for its grace window, what it deletes leaves a token that must grow old, and so on."""
+COMMITTED_AT_ONCE = json.dumps({"default_retention_days": 0, "grace_days": 0})
+
+
+@dataclass
+class Result:
+    seed: int
+    findings: list[str]
+    counts: Counter[str]
+    outcomes: Counter[tuple[str, str]]
+    runs: list[dict[str, Any]]
+    seconds: float
+
+    def table(self) -> str:
+        by_op: dict[str, Counter[str]] = {}
+        for (op, outcome), count in sorted(self.outcomes.items()):
+            by_op.setdefault(op, Counter())[outcome] += count
+        lines = [f"{name:44s} {count:8d}" for name, count in self.counts.items()]
+        lines += [f"run: {run}" for run in self.runs]
+        lines += [f"{op:24s} {', '.join(f'{outcome} {count}' for outcome, count in told.items())}" for op, told in by_op.items()]
+        return "\n".join([f"REFSTORE_CHAOS_SEED={self.seed}, {self.seconds:.0f} s", *lines])
+
+
+class Later:
+    """The system's clock, put forward."""
+
+    def __init__(self) -> None:
+        self.ahead_seconds = 0
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms() + self.ahead_seconds * 1000
+
+    def monotonic_seconds(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@dataclass
+class Collector:
+    """One that is told when to run."""
+
+    process: subprocess.Popen[bytes]
+    told: Queue[dict[str, Any]] = field(default_factory=Queue)
+    step: str = ""
+    """The one it is in."""
+
+    def listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(b"{") and line.endswith(b"\n"):
+                said = json.loads(line)
+                self.step = said.get("step", "")
+                if "state" in said:
+                    self.told.put(said)
+        self.told.put({"state": "ended"})
+
+    def start(self, how: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{how}\n".encode())
+        self.process.stdin.flush()
+
+
+@contextlib.contextmanager
+def collecting(folder: Path, name: str, env: dict[str, str], *arguments: str) -> Iterator[Collector]:
+    """A process group of its own: with a collector its Java and its workers go, too."""
+    with (folder / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.soak.collector", "collect", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, cwd=Path.cwd(), start_new_session=True,
+        )  # fmt: skip
+    found = Collector(process)
+    listener = threading.Thread(target=found.listen, name=f"listen-{name}", daemon=True)
+    listener.start()
+    try:
+        yield found
+    finally:
+        killed_whole(process)
+        listener.join(30)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def killed_whole(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to everything that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(60)
+
+
+def run(server: S3Server, seconds: float, seed: int, *, say: Callable[[str], None] = print, blind: bool = False) -> Result:
+    """`blind`: with a fault in the collectors, for the test that the audit can fail."""
+    began = time.monotonic()
+    rng = random.Random(seed)
+    counts: Counter[str] = Counter()
+    runs: list[dict[str, Any]] = []
+    findings: list[str] = []
+    clock = Later()
+    with tempfile.TemporaryDirectory(prefix="refstore-soak-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        redis = stack.enter_context(RedisServer(folder / "redis", fsync="no"))
+        kv, objects = redis.url, server.url()
+        env = environment(settings(Settings(data=None, kv=kv, objects=objects), SAFETY), folder) | s3_environment()
+        processes = Processes(folder, env)
+        stack.callback(processes.end)
+        with Lake.open(kv, objects, safety=SAFETY) as lake:
+            repo = lake.create_repository("soak")
+            repo.set_retention(COMMITTED_AT_ONCE)
+            clients = [f"c{number}" for number in range(CLIENTS)]
+            for client in (*clients, "shared"):
+                repo.create_branch(client, "main")
+        fault = ("blind",) if blind else ()
+        first, second = (stack.enter_context(collecting(folder, f"gc{number}", env, kv, objects, "soak", *fault)) for number in (1, 2))
+        for number, collector in enumerate((first, second), start=1):
+            said = collector.told.get(timeout=START_SECONDS)
+            if said["state"] != "ready":
+                return Result(seed, [_ended(folder, f"gc{number}")], counts, Counter(), runs, time.monotonic() - began)
+        say(f"REFSTORE_CHAOS_SEED={seed}: {CLIENTS} clients, {REAPERS} reapers, the offline job, {seconds:.0f} s")
+
+        def start_client(client: str) -> None:
+            ledger = str(folder / f"{client}.ledger")
+            arguments = (kv, objects, "soak", client, str(rng.randrange(10**6)), ledger)
+            processes.start(client, "-m", "tests.soak.collector", "client", *arguments)
+
+        for client in clients:
+            start_client(client)
+        for number in range(REAPERS):
+            processes.start(f"reaper{number}", "-m", "refstore", "reaper")
+
+        kill_in = rng.choice(STEPS)
+        kill_after = rng.randrange(1, 3)
+        """Runs of the first collector that end; the next one does not."""
+        end = time.monotonic() + seconds
+        killed_client = False
+        collector = first
+        collector.start("run")
+        while time.monotonic() < end or collector is first:
+            if collector is first and len(runs) >= kill_after and first.step.startswith(kill_in):
+                killed_whole(first.process)
+                counts[f"collectors killed while {kill_in}"] += 1
+                collector = second
+                collector.start("run")
+            if not killed_client and time.monotonic() > end - seconds / 2:
+                killed_client = True
+                processes.kill(clients[0])
+                counts["clients killed (SIGKILL)"] += 1
+                start_client(clients[0])
+            if not collector.told.empty():
+                said = collector.told.get()
+                if said["state"] == "ended":
+                    findings.append(_ended(folder, "gc1" if collector is first else "gc2"))
+                    break
+                runs.append(said)
+                collector.start("run")
+            if time.monotonic() > end + START_SECONDS:
+                findings.append(f"the collector never came to {kill_in!r} again")
+                break
+            time.sleep(0.02)
+        for each in (*clients, *(f"reaper{number}" for number in range(REAPERS))):
+            if processes.ended_by_itself(each) is not None:
+                findings.append(_ended(folder, each))
+            processes.kill(each)
+        if not findings:
+            runs.append(collector.told.get(timeout=START_SECONDS))
+            findings += _at_the_end(kv, objects, clock, collector, runs)
+        told = ledgers.read([folder / f"{client}.ledger" for client in clients])
+        with Lake.open(kv, objects, safety=SAFETY, clock=clock) as lake:
+            repo = lake.repository("soak")
+            seen = audit(lake.kv, repo.context.objects, repo.context.repo, now_ms=lake.clock.now_ms(), grace_seconds=SAFETY.grace_seconds)
+            findings += seen.findings()
+            findings += told.corrupt
+            if seen.offline:
+                findings.append(f"{seen.offline} objects are left that only expired commits name")
+            if not seen.lost:
+                findings += ledgers.differences(repo, told)
+            counts["operations told"] = sum(told.outcomes.values())
+            counts["of them acknowledged"] = sum(count for (_, outcome), count in told.outcomes.items() if outcome == "ok")
+            counts["refused: what they read was marked (410)"] = sum(
+                count for (_, outcome), count in told.outcomes.items() if outcome == "gone"
+            )
+            counts["commits"] = seen.commits
+            counts["objects named, and left"] = seen.objects
+            if not counts["of them acknowledged"]:
+                findings.append("no operation was acknowledged: this run proved nothing")
+        counts["objects swept"] = sum(each.get("deleted", 0) for each in runs)
+        if not blind and not sum(each.get("deleted", 0) for each in runs[:-1]):
+            findings.append("nothing was swept while clients were at work: this run proved nothing")
+    return Result(seed, findings, counts, told.outcomes, runs, time.monotonic() - began)
+
+
+def _at_the_end(kv: str, objects: str, clock: Later, collector: Collector, runs: list[dict[str, Any]]) -> list[str]:
+    """A last reaper, then the offline job, until the store's clock, which may count whole seconds, lets it see everything."""
+    findings: list[str] = []
+    with Lake.open(kv, objects, safety=SAFETY, clock=clock) as lake:
+        store = lake.repository("soak").context.objects
+        for _ in range(ROUNDS):
+            clock.ahead_seconds += LATER_SECONDS
+            with Reaper(lake, REAPER, scrub_now=True) as reaper:
+                done = reaper.run_once(lambda: False)
+            findings += [f"the last reaper: {error}" for error in done.errors]
+        store.put("_refstore/gc/now", b"")
+        written = store.head("_refstore/gc/now").mtime_ms
+        while store.head("_refstore/gc/now").mtime_ms <= written:
+            store.put("_refstore/gc/now", b"")
+    collector.start("alone")
+    last = collector.told.get(timeout=START_SECONDS)
+    runs.append(last)
+    if last["state"] != State.SWEPT.value:
+        findings.append(f"the last run of the offline job came to {last}")
+    with Lake.open(kv, objects, safety=SAFETY) as lake:
+        states = Counter(each.state for each in Marks(lake.repository("soak").context).runs())
+        if states.keys() - {State.SWEPT, State.ABANDONED}:
+            findings.append(f"marks are left open: {states}")
+    return findings
+
+
+def _ended(folder: Path, name: str) -> str:
+    return f"{name} ended by itself:\n{(folder / f'{name}.log').read_text(errors='replace')[-1500:]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
+    parser.add_argument("--blind", action="store_true", help="plant a fault, to see that it is found")
+    asked = parser.parse_args()
+    os.environ.update(s3_environment())
+    with tempfile.TemporaryDirectory(prefix="refstore-s3-") as folder:
+        missing = CephRgw.missing()
+        server: S3Server = RcloneS3(Path(folder) / "s3") if missing else CephRgw(Path(folder) / "s3")
+        with server:
+            result = run(server, asked.seconds, asked.seed, blind=asked.blind)
+    print(result.table())
+    print("\n".join(result.findings) or "nothing named is gone, and nothing unnamed is left")
+    return int(bool(result.findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""A bounded run of the offline job among clients and reapers; `make soak` runs it for long. The seed is printed, and may be given again."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.servers.s3_base import S3Server
+from tests.servers.s3_servers import CephRgw
+from tests.soak import gc_chaos
+
+SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "20"))
+SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().randrange(10**9)
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(int(SECONDS) + 400), pytest.mark.xdist_group("gc-chaos")]
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> S3Server:
+    """Ceph RGW where it is installed; where only root could install it, rclone."""
+    found: S3Server = request.getfixturevalue("rclone_s3_server" if CephRgw.missing() else "rgw_server")
+    return found
+
+
+def test_on_redis_and_s3_with_clients_and_reapers_at_work_and_a_collector_killed(server: S3Server) -> None:
+    result = gc_chaos.run(server, SECONDS, SEED)
+    print(result.table())
+    assert result.findings == []
+
+
+@pytest.mark.soak
+def test_long(server: S3Server) -> None:
+    result = gc_chaos.run(server, SECONDS, SEED)
+    print(result.table())
+    assert result.findings == []
+
+
+@pytest.mark.soak
+def test_a_collector_that_does_not_see_commits_is_found_out(server: S3Server) -> None:
+    """The audit of this run can fail."""
+    findings = gc_chaos.run(server, 15, SEED, blind=True).findings
+    assert any(finding.startswith("lost: data/") for finding in findings)
