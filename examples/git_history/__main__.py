@@ -31,6 +31,11 @@ from refstore.settings import LogSettings, embedded
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DESCRIPTION = """\
+Replay a git repository into refstore, dates, branches and merges kept; let its history expire by rules; run the
+reaper and the offline job; and compare what is left with what git's own plumbing says that the active commits reach.
+The git repository is only read. It ends with 1 if anything is lost, left over, or not what git has.
+"""
 EPILOG = """\
 examples:
   python -m examples.git_history ..                     this project's neighbour, half of its history expired
@@ -162,28 +167,25 @@ def _text(shown: dict[str, Any]) -> str:
 
 
 class _Told:
-    """Progress, on standard error: a line that is written over on a terminal, else one a second or so."""
+    """Progress, on standard error: a line a second or so, where something has changed."""
 
     def __init__(self) -> None:
         self._last = 0.0
-        self._what = ""
+        self._said = ""
 
     def __call__(self, what: str, done: int, of: int) -> None:
         now = time.monotonic()
-        if what == self._what and done != of and now - self._last < 1:
+        said = f"  {what}{f' {done}/{of}' if of else ''}"
+        if said == self._said or (self._said.startswith(f"  {what}") and done != of and now - self._last < 1):
             return
-        self._what, self._last = what, now
-        print(f"  {what}{f' {done}/{of}' if of else ''}", file=sys.stderr, flush=True)
+        self._said, self._last = said, now
+        print(said, file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m examples.git_history",
-        description=(
-            "Replay a git repository into refstore, dates, branches and merges kept; let its history expire by rules; run the reaper and"
-            " the offline job; and compare what is left with what git's own plumbing says the active commits reach. The git repository is"
-            " only read. It ends with 1 if anything is lost, left over, or not what git has."
-        ),
+        description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
