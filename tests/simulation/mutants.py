@@ -20,11 +20,11 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit("refstore.flows.uploading:_reserve", "            references.create(held)\n", ""),
             Edit(
-                "refstore.flows.uploading:upload_many",
+                "refstore.flows.uploading:_upload",
                 "    placements = [\n",
                 "    references.create(held)\n    placements = [\n",
             ),
-            Edit("refstore.flows.uploading:upload_many", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.flows.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),
         ),
         caught_by="upload | reset | reap",
     )
@@ -33,11 +33,11 @@ def mutants() -> Iterator[Mutant]:
         rule="1",
         edits=(
             Edit("refstore.flows.uploading:_reserve", "            references.create(held)\n", ""),
-            Edit("refstore.flows.uploading:upload_many", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.flows.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),
             Edit(
-                "refstore.flows.uploading:upload_many",
-                "        place(ctx, branch, token, placements, on_empty=True)\n",
-                "        place(ctx, branch, token, placements, on_empty=True)\n        references.create(held)\n",
+                "refstore.flows.uploading:_upload",
+                "    refused = _place(ctx, branch, token, placements)\n",
+                "    refused = _place(ctx, branch, token, placements)\n    references.create(held)\n",
             ),
         ),
         caught_by="overwrite | copy p->feat | hard delete",
@@ -200,7 +200,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a long upload does not re-check its reference",
         rule="11",
-        edits=(Edit("refstore.flows.uploading:upload_many", ">= ctx.safety.recheck_after_seconds", "< 0"),),
+        edits=(Edit("refstore.flows.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),),
         caught_by="long upload | reset; reap | scrub",
     )
     yield Mutant(
