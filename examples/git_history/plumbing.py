@@ -15,6 +15,7 @@ from refstore.errors import Invalid
 
 NO_FILE: Final = frozenset({"000000", "160000"})
 """Modes of what has no bytes in this repository: nothing, and a submodule."""
+DETACHED: Final = "HEAD"
 MESSAGE_CHARACTERS: Final = 200
 
 
@@ -55,7 +56,11 @@ class Git:
             return ""
 
     def heads(self) -> dict[str, str]:
-        return self._names("refs/heads/")
+        """Branches; where HEAD is on none, HEAD itself besides."""
+        found = self._names("refs/heads/")
+        if not self.default_branch():
+            found[DETACHED] = self.lines("rev-parse", "--verify", "HEAD")[0]
+        return found
 
     def tags(self) -> dict[str, str]:
         """Those that name commits."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from examples.git_history.plumbing import Blobs, Git, GitCommit
+from examples.git_history.plumbing import DETACHED, Blobs, Git, GitCommit
 from refstore import ids
 from refstore.errors import InvalidName
 from refstore.flows.uploading import Upload
@@ -54,7 +54,7 @@ def chosen(git: Git, *, most: int, dangling: bool) -> History:
     heads, tags = git.heads(), git.tags()
     kept = {name: commit for name, commit in heads.items() if commit in commits}
     kept_tags = {name: commit for name, commit in tags.items() if commit in commits}
-    default = git.default_branch()
+    default = git.default_branch() or DETACHED
     if default not in kept:
         default = next(iter(kept), "")
     return History(commits, kept, kept_tags, default, len(heads) + len(tags) - len(kept) - len(kept_tags))

@@ -95,11 +95,15 @@ def test_this_projects_own_history(tmp_path: Path, spark: SparkSession) -> None:
     assert outcome.summary.swept.outcomes["deleted"].objects > 0
 
 
-@pytest.mark.parametrize("options", [("--bare",), ("--depth=4", "--no-single-branch")], ids=["bare", "shallow"])
-def test_bare_repositories_and_shallow_clones_are_replayed_as_they_are(tmp_path: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("kind", ["bare", "shallow", "detached"])
+def test_bare_repositories_and_shallow_clones_are_replayed_as_they_are(tmp_path: Path, kind: str) -> None:
     """Before anything expires: every commit's every file is git's."""
     source = grown(tmp_path / "source")
+    options = {"bare": ["--bare"], "shallow": ["--depth=4", "--no-single-branch"], "detached": []}[kind]
     source.git("clone", "--quiet", *options, f"file://{source.folder}", str(tmp_path / "clone"))
+    if kind == "detached":
+        source.git("-C", str(tmp_path / "clone"), "checkout", "--quiet", "--detach")
+        source.git("-C", str(tmp_path / "clone"), "branch", "--quiet", "-D", "main")
     git = Git(tmp_path / "clone")
     history = replaying.chosen(git, most=500, dangling=True)
     (tmp_path / "lake").mkdir()
