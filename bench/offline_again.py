@@ -1,5 +1,8 @@
 """A run of marking that goes on from the last one, after one object in a hundred was overwritten: against a complete run.
 
+Whole directories are overwritten, as a pipeline does that writes partitions anew; and as many objects at random, which changes every
+range of the tree, so that all of it is read.
+
 Both are whole runs, from the rules to the summary, on the embedded default with real files. Nobody else is at work in this lake, so
 there is nobody to wait for; Spark has started. The first upload is of ten days ago, as its addresses say: a run lists again what was
 made in the last hours.
@@ -52,23 +55,34 @@ def run(shop: Workshop) -> Iterator[Row]:
         ctx = lake.repository(lakes.REPOSITORY).context
         first = job.mark(ctx, spark, EVERYTHING)
         shop.say(f"Spark's start and a first complete run, not counted: {time.perf_counter() - began:.1f} s; {first.seconds}")
-        again: list[float] = []
-        complete: list[float] = []
         rng = random.Random(1)
-        for _ in range(shop.scale.long_turns):
-            changed = rng.sample(range(count), count // CHANGED)
-            _change(folder, blobs, changed, SystemClock())
-            again.append(_marked(ctx, spark, full=False, expected=len(changed)))
-            complete.append(_marked(ctx, spark, full=True, expected=0))
-            shop.say(f"marking {count:,} again after {len(changed):,} changes: {again[-1]:.1f} s, completely {complete[-1]:.1f} s")
+        for where, choose in (("directories", _directories), ("at random", _at_random)):
+            again: list[float] = []
+            complete: list[float] = []
+            for _ in range(shop.scale.long_turns):
+                changed = choose(rng, count)
+                _change(folder, blobs, changed, SystemClock())
+                again.append(_marked(ctx, spark, full=False, expected=len(changed)))
+                complete.append(_marked(ctx, spark, full=True, expected=0))
+                shop.say(f"marking {count:,} again, {where}: {again[-1]:.1f} s, completely {complete[-1]:.1f} s")
+            yield Row(
+                what=f"mark {count:,} objects again, one in {CHANGED} changed, {where}",
+                ours=Series(tuple(again), "s"),
+                other=Series(tuple(complete), "s"),
+                other_name="the same with --full",
+                bar=at_most(FACTOR),
+            )
     shop.drop(folder)
-    yield Row(
-        what=f"mark {count:,} objects again, one in {CHANGED} changed",
-        ours=Series(tuple(again), "s"),
-        other=Series(tuple(complete), "s"),
-        other_name="the same with --full",
-        bar=at_most(FACTOR),
-    )
+
+
+def _directories(rng: random.Random, count: int) -> list[int]:
+    size = lakes.DIRECTORY_ENTRIES
+    chosen = rng.sample(range(max(1, count // size)), max(1, count // CHANGED // size))
+    return [number for directory in chosen for number in range(directory * size, min((directory + 1) * size, count))]
+
+
+def _at_random(rng: random.Random, count: int) -> list[int]:
+    return rng.sample(range(count), count // CHANGED)
 
 
 def _marked(ctx: Any, spark: Any, *, full: bool, expected: int) -> float:

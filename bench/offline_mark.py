@@ -104,7 +104,7 @@ def compare(spark: Any, folder: Path) -> int:
     named = kept.addresses_in(spark, work, cuts, live, THREADS * 4)
     rows = [
         Counted(*row)
-        for row in marking.garbage(kept.packets_of(spark, told, THREADS), named, cuts.buckets, work, Asked(carry=True)).collect()
+        for row in marking.garbage(kept.packets_of(spark, told, THREADS), [named], cuts.buckets, work, Asked(carry=True)).collect()
     ]
     return sum(row.objects for row in rows if row.what == "marked")
 
@@ -213,8 +213,11 @@ def _read(spark: Any, repo: Repository, wanted: Wanted) -> float:
     work = Work(url=url, files=url, mark_id=MARK_ID, seed=1)
 
     def work_it() -> None:
-        packets, cached = committed.addresses(spark, work, Cuts.of([]), wanted.sources(), THREADS)
+        found, done = committed.addresses(spark, work, Cuts.of([]), wanted.sources(), THREADS)
+        packets = found[0]
+        for each in found[1:]:
+            packets = packets.unionByName(each)
         assert packets.selectExpr("sum(rows)").collect()
-        cached.unpersist()
+        done()
 
     return seconds_of(work_it)

@@ -11,7 +11,7 @@ that is read is verified (`refstore/commits/`); what is missing or damaged raise
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,10 +33,10 @@ from refstore.records import Commit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
+
 BATCH: Final = 32
 """Trees, or listings, in one packet."""
-RANGES_BATCH: Final = 1024
-"""Ids of ranges."""
 _THREADS: Final = 8
 """Requests under way in a task, at a store across a network."""
 
@@ -112,16 +112,18 @@ class Units(msgspec.Struct, frozen=True):
         two kinds only the ranges that they do not share are read. Raises CorruptRange."""
         store = _trees(work)
         then, now = _ranges_of(store, before.roots), _ranges_of(store, self.roots)
-        ranges = [(each, int(Side.COMMITTED), -1) for each in sorted(now - then)] + [
-            (each, int(Side.LOST), -1) for each in sorted(then - now)
-        ]
+        # in the order of their paths: what a range has in common with the one that it replaced is seen by one task (`packets.py`)
+        changed = [(now[each], each, int(Side.COMMITTED)) for each in now.keys() - then.keys()]
+        changed += [(then[each], each, int(Side.LOST)) for each in then.keys() - now.keys()]
         added = [Listing(each, Side.COMMITTED) for each in sorted(self.added - before.added)]
         added += [Listing(each, Side.LOST) for each in sorted(before.added - self.added)]
-        return Sources([Tree(each) for each in sorted(self.metaranges - before.metaranges)], added, [], ranges)
+        trees = [Tree(each) for each in sorted(self.metaranges - before.metaranges)]
+        return Sources(trees, added, [], [(each, side, -1) for _, each, side in sorted(changed)])
 
 
-def _ranges_of(store: TreeStore, metaranges: Iterable[str]) -> set[str]:
-    return {range_id for metarange in metaranges for range_id in store.range_ids(metarange)}
+def _ranges_of(store: TreeStore, metaranges: Iterable[str]) -> dict[str, str]:
+    """id -> first path."""
+    return {row.id: row.first_path for metarange in metaranges for row in store.metarange(metarange).rows}
 
 
 class Wanted:
@@ -204,16 +206,30 @@ class Wanted:
         return self._past.get(commit) or (self._part[commit][0] if commit in self._part else None)
 
 
-def addresses(spark: SparkSession, work: Work, cuts: Cuts, sources: Sources, parts: int) -> tuple[DataFrame, DataFrame]:
-    """(packets of keys, what is to be unpersisted when they were used)."""
+def addresses(spark: SparkSession, work: Work, cuts: Cuts, sources: Sources, parts: int) -> tuple[list[DataFrame], Callable[[], object]]:
+    """(packets of keys, what to call when they were used)."""
     trees, added, filters, lone = sources
     told = [Packet.telling(0, Side.READ, ("trees", trees[at : at + BATCH])) for at in range(0, len(trees), BATCH)]
     told += [Packet.telling(0, Side.READ, ("added", added[at : at + BATCH])) for at in range(0, len(added), BATCH)]
-    told += [Packet.telling(0, Side.READ, ("ranges", lone[at : at + RANGES_BATCH])) for at in range(0, len(lone), RANGES_BATCH)]
-    opened = packets_of(spark, told, parts * 2).mapInArrow(_open(work, cuts, filters, parts * 2), SCHEMA).persist()
+    found: list[DataFrame] = []
+    if lone:
+        some = [Packet.telling(number, Side.READ, each, len(each)) for number, each in enumerate(_dealt(lone, parts * 2))]
+        found.append(packets_of(spark, some, parts * 2).mapInArrow(_read_ranges(work, cuts, filters), SCHEMA))
+    if not told:
+        return found, lambda: None
+    opened = packets_of(spark, told, parts * 2).mapInArrow(_open(work, cuts, filters, parts * 2), SCHEMA)
+    if not any(tree.uses for tree in trees):
+        return [*found, opened], lambda: None
+    opened.persist()
     of_ranges = opened.where(f"side = {int(Side.READ)}")
     read = of_ranges.repartitionById(parts * 2, "bucket").mapInArrow(_read_ranges(work, cuts, filters), SCHEMA)
-    return opened.where(f"side != {int(Side.READ)}").unionByName(read), opened
+    return [*found, opened.where(f"side != {int(Side.READ)}"), read], opened.unpersist
+
+
+def _dealt(ranges_: Sequence[T], tasks: int) -> list[Sequence[T]]:
+    """Neighbours together."""
+    each = -(-len(ranges_) // tasks)
+    return [ranges_[at : at + each] for at in range(0, len(ranges_), each)] if each else []
 
 
 def _open(work: Work, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
@@ -225,9 +241,6 @@ def _open(work: Work, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Call
         with Workers(_threads(work)) as workers:
             for packet in received(batches):
                 what, items = msgspec.msgpack.decode(packet.body, type=tuple[str, list[Any]])
-                if what == "ranges":
-                    to_read.update((each, None) for each in msgspec.convert(items, list[tuple[str, int, int]]))
-                    continue
                 if what == "added":
                     wanted = msgspec.convert(items, list[Listing])
                     for listing, found in zip(wanted, workers.ahead(lambda each: _added(store, each.added), wanted), strict=True):

@@ -72,15 +72,14 @@ def clear(lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: Spark
     with steps.step("sweeping"), translated("sweeping"):
         bounds, told = buckets_of(stretches)
         cuts = Cuts.of(bounds)
-        nothing = kept.addresses_in(spark, work, cuts, [], 1)
         listed = kept.packets_of(spark, told, parts_of(spark))
-        found = marking.garbage(listed, nothing, cuts.buckets, work, Asked(every_reason=DELETED_REPOSITORY)).collect()
+        found = marking.garbage(listed, [], cuts.buckets, work, Asked(every_reason=DELETED_REPOSITORY)).collect()
         units = [row.detail for row in (Counted(*row) for row in found) if row.what == "unit"]
         asked = [Packet.telling(number, Side.LISTED, Unit(key, key.replace("/mark/", "/sweep/"))) for number, key in enumerate(units)]
         rows: list[Outcome] = []
         tasks = parts_of(spark) * sweeping.TASKS_PER_CORE
         if asked:
-            frame = sweeping.sweep(kept.packets_of(spark, asked, tasks), None, tasks, work, options.mode)
+            frame = sweeping.sweep(kept.packets_of(spark, asked, tasks), [], tasks, work, options.mode)
             rows = [Outcome(*row) for row in frame.collect()]
     swept = swept_of(rows, options.mode, 0, lake.clock.now_ms(), steps.seconds.get("sweeping", 0.0))
     foreign = Count(sum(each.foreign for each in stretches), sum(each.foreign_bytes for each in stretches))

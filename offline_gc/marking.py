@@ -12,7 +12,7 @@ reaches the bucket as an address: commits named it that are not kept any more, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -96,12 +96,14 @@ class Asked(NamedTuple):
 PLAINLY: Final = Asked()
 
 
-def garbage(listed: DataFrame, named: DataFrame, buckets: int, work: Work, asked: Asked = PLAINLY) -> DataFrame:
+def garbage(listed: DataFrame, named: Sequence[DataFrame], buckets: int, work: Work, asked: Asked = PLAINLY) -> DataFrame:
     """Write the mark's files; what they hold, counted for each bucket, kind and reason.
 
     `listed`: a packet for each stretch, and for each file that was carried over. `named`: packets of keys.
     """
-    both = listed.select("bucket", "side", "rows", "body").unionByName(named.select("bucket", "side", "rows", "body"))
+    both = listed
+    for each in named:
+        both = both.unionByName(each)
     counted = both.repartitionById(buckets, "bucket").mapInArrow(_decide(work, asked), COUNTED)
     return counted.select(*Counted._fields)
 

@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from offline_gc.addresses import Cuts, Keys, keys_of, own_addresses, split
+from offline_gc.addresses import Cuts, Keys, among, keys_of, own_addresses, split
 from offline_gc.arrow import pa
 
 SCHEMA: Final = "bucket int, side int, rows long, body binary"
-_ARROW: Final = pa.schema([("bucket", pa.int32()), ("side", pa.int32()), ("rows", pa.int64()), ("body", pa.binary())])
+ARROW: Final = pa.schema([("bucket", pa.int32()), ("side", pa.int32()), ("rows", pa.int64()), ("body", pa.binary())])
 _COLUMNS: Final = ("bucket", "side", "rows", "body")
 
 ROWS_MAX: Final = 1 << 20
@@ -94,7 +94,7 @@ def sent(packets: Iterable[Packet]) -> Iterator[Any]:
                 pa.array([packet.rows], pa.int64()),
                 pa.array([packet.body], pa.binary()),
             ],
-            schema=_ARROW,
+            schema=ARROW,
         )
 
 
@@ -116,8 +116,10 @@ class Gathering:
                 yield from self.flush()
 
     def flush(self) -> Iterator[Packet]:
-        for side, parts in self._waiting.items():
-            together = pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
+        waiting = {side: pa.concat_arrays(parts) for side, parts in self._waiting.items()}
+        if Side.LOST in waiting and Side.COMMITTED in waiting:
+            self._strike_out(waiting)
+        for side, together in waiting.items():
             buckets = self._cuts.buckets_of(together)
             if side in WHOLE:
                 for bucket in np.unique(buckets).tolist():
@@ -128,3 +130,12 @@ class Gathering:
                     yield Packet(bucket, side, len(keys), keys.tobytes())
         self._waiting.clear()
         self._rows = 0
+
+    def _strike_out(self, waiting: dict[Side, Any]) -> None:
+        """What is taken off and added, once each, is as it was: most of a range that a commit changed a little."""
+        sides = (Side.LOST, Side.COMMITTED)
+        keys = [keys_of(waiting[side], self._seed) for side in sides]
+        once = [values[counts == 1] for values, counts in (np.unique(each, return_counts=True) for each in keys)]
+        both = np.intersect1d(*once, assume_unique=True)
+        for side, each in zip(sides, keys, strict=True):
+            waiting[side] = waiting[side].filter(pa.array(~among(each, [both])))

@@ -374,14 +374,15 @@ def _left_over(
         cuts = Cuts.of(bounds)
         in_kv = [(key, Side.KEPT) for key in named.addresses.files]
         in_former = [(key, Side.FORMER) for key in (before.former if before else ())]
-        of_this = kept.addresses_in(spark, work, cuts, in_kv, parts_of(spark) * 2)
-        of_others = kept.addresses_in(spark, work.in_namespace(), cuts, pending + in_former, parts_of(spark) * 2)
-        in_commits, cached = committed.addresses(spark, work, cuts, sources, parts_of(spark))
-        everywhere = of_this.unionByName(of_others).unionByName(in_commits)
+        named_here = [kept.addresses_in(spark, work, cuts, in_kv, parts_of(spark) * 2)] if in_kv else []
+        others = pending + in_former
+        named_there = [kept.addresses_in(spark, work.in_namespace(), cuts, others, parts_of(spark) * 2)] if others else []
+        in_commits, done = committed.addresses(spark, work, cuts, sources, parts_of(spark))
         asked = Asked(carry=carry, horizon=before.horizon if before else "")
-        found = marking.garbage(kept.packets_of(spark, told, parts_of(spark)), everywhere, cuts.buckets, work, asked)
+        listed = kept.packets_of(spark, told, parts_of(spark))
+        found = marking.garbage(listed, [*named_here, *named_there, *in_commits], cuts.buckets, work, asked)
         rows = [Counted(*row) for row in found.collect()]
-        cached.unpersist()
+        done()
     return bounds, rows
 
 
@@ -523,11 +524,11 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
         rows: list[Outcome] = []
         if sources.trees or sources.added:
             cuts = Cuts.of([unit.first for unit in manifest.units[1:]])
-            back, cached = committed.addresses(spark, work, cuts, sources, parts_of(spark))
+            back, done = committed.addresses(spark, work, cuts, sources, parts_of(spark))
             rows = [Outcome(*row) for row in sweeping.sweep(units, back, min(cuts.buckets, tasks), work, mode).collect()] if told else []
-            cached.unpersist()
+            done()
         elif told:
-            rows = [Outcome(*row) for row in sweeping.sweep(units, None, tasks, work, mode).collect()]
+            rows = [Outcome(*row) for row in sweeping.sweep(units, [], tasks, work, mode).collect()]
     swept = swept_of(rows, mode, dropped, ctx.clock.now_ms(), steps.seconds.get("sweeping", 0.0))
     swept = msgspec.structs.replace(swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed)
     state = run.state

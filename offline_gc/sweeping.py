@@ -69,14 +69,16 @@ class Outcome(NamedTuple):
     bytes: int
 
 
-def sweep(units: DataFrame, back: DataFrame | None, tasks: int, work: Work, mode: Mode) -> DataFrame:
+def sweep(units: DataFrame, back: Sequence[DataFrame], tasks: int, work: Work, mode: Mode) -> DataFrame:
     """Delete, or tag, each unit's addresses; what became of them, counted.
 
-    `units`: a packet for each. `back`: keys of what is named again, in the units' buckets; None: nothing is.
+    `units`: a packet for each. `back`: keys of what is named again, in the units' buckets.
     """
-    together = units.select("bucket", "side", "rows", "body")
-    if back is not None:
-        together = together.unionByName(back.select("bucket", "side", "rows", "body")).repartitionById(tasks, "bucket")
+    together = units
+    for each in back:
+        together = together.unionByName(each)
+    if back:
+        together = together.repartitionById(tasks, "bucket")
     return together.mapInArrow(_sweep(work, mode), OUTCOMES).select(*Outcome._fields)
 
 

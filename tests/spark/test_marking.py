@@ -62,7 +62,7 @@ def test_what_is_left_is_what_is_listed_and_named_by_nobody(tmp_path: Path, spar
         files.append((key, side))
     cuts = Cuts.of(firsts[1:])
     assert cuts.buckets == len(told) > 5
-    frame = marking.garbage(kept.packets_of(spark, told, 2), kept.addresses_in(spark, work, cuts, files, 2), cuts.buckets, work)
+    frame = marking.garbage(kept.packets_of(spark, told, 2), [kept.addresses_in(spark, work, cuts, files, 2)], cuts.buckets, work)
     rows = [Counted(*row) for row in frame.collect()]
     found: dict[str, str] = {}
     for unit in (row for row in rows if row.what == "unit"):
