@@ -41,7 +41,9 @@ def test_run_marks_and_sweeps_and_report_says_what_was_done(refstore: Command, l
     refstore.ok("gc", "report", "sales", run["mark_id"], "--html", page)
     assert "<svg" in page.read_text()
     assert "src=" not in page.read_text()
-    assert "expired" in refstore.ok("gc", "report", "sales").out
+    told = refstore.ok("gc", "report", "sales").out
+    assert "expired" in told
+    assert "deleted below data/" in told
     assert [row["state"] for row in refstore.json("gc", "status", "sales")] == ["swept"]
     assert lake.repo.read("main", "a") == b"new"
     with pytest.raises(Gone, match=run["mark_id"]):
