@@ -41,4 +41,5 @@ def test_long(server: S3Server) -> None:
 def test_a_collector_that_does_not_see_commits_is_found_out(server: S3Server) -> None:
     """The audit of this run can fail."""
     findings = gc_chaos.run(server, 15, SEED, blind=True).findings
-    assert any(finding.startswith("lost: data/") for finding in findings)
+    print("\n".join(findings))
+    assert any(finding.startswith("lost: ") for finding in findings), "by then its trees are gone, too, and tell no addresses"
