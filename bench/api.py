@@ -187,10 +187,8 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
     def reap() -> None:
         began = time.perf_counter()
         if alone:
-            done = in_fresh_process("reap", data=str(folder))
-            assert done["deleted"] == count, f"{done['deleted']} of {count} were deleted"
-        else:
-            wait_until_reaped(folder, scale.served)
+            api_servers.reap(folder, **REAPING)
+        wait_until_reaped(folder, scale.served)
         spans.append(time.perf_counter() - began)
 
     settings = {} if alone else REAPING
@@ -207,7 +205,7 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
         load(shop, server, calls[:WARM])
         each, quiet = in_turns(scale.long_turns, beside, without)
     shop.drop(folder)
-    where = "a process of its own" if alone else "a thread of `refstore serve`, as by default"
+    where = "`refstore reaper`, a process of its own" if alone else "a thread of `refstore serve`, as by default"
     return Row(
         what=f"p99 of stat while a reaper deletes {count:,} objects beside it",
         ours=Series(each, "ms"),

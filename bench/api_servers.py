@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,16 +34,22 @@ class Server(NamedTuple):
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def environ_of(settings: Mapping[str, object]) -> dict[str, str]:
+    """As the environment names settings."""
+    return {**os.environ, **{f"REFSTORE_{name.upper()}": str(value) for name, value in settings.items()}}
+
+
+def reap(data: Path, **settings: object) -> None:
+    """`refstore reaper --once` on the embedded default. Raises CalledProcessError."""
+    command = [sys.executable, "-m", "refstore", "reaper", "--once", "--data", str(data)]
+    subprocess.run(command, cwd=Path(__file__).parents[1], env=environ_of(settings), capture_output=True, timeout=600, check=True)
+
+
 @contextmanager
 def refstore(data: Path, logs: Path, *, reaper: bool = False, **settings: object) -> Generator[Server, None, None]:
     """`refstore serve` with one worker on the embedded default, its log in a file. `settings`: as the environment names them."""
     secret = secrets.token_urlsafe(30)
-    environ = {
-        **os.environ,
-        "REFSTORE_ACCESS_KEY_ID": KEY_ID,
-        "REFSTORE_SECRET_ACCESS_KEY": secret,
-        **{f"REFSTORE_{name.upper()}": str(value) for name, value in settings.items()},
-    }
+    environ = environ_of({**settings, "access_key_id": KEY_ID, "secret_access_key": secret})
     options = ["--data", str(data), "--port", "0", "--workers", "1", "--reaper" if reaper else "--no-reaper"]
     authorization = "Basic " + base64.b64encode(f"{KEY_ID}:{secret}".encode()).decode()
     with _running([sys.executable, "-m", "refstore", "serve", *options], environ, logs) as (port, pid):

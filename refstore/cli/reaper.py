@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ app = typer.Typer()
 group = typer.Typer(invoke_without_command=True)
 app.add_typer(group, name="reaper")
 
+NICE = 10
+"""Of a reaper that is a process of its own: what it deletes has waited for its grace, and can wait for a service on the same machine."""
 STOPPED = 4
 """The exit code of a run that left something because the breaker holds it back."""
 
@@ -40,6 +43,9 @@ def reaper(
     grace_seconds: Annotated[float | None, typer.Option(min=0, metavar="N", help="For this run, whatever the repositories say.")] = None,
     rate: Annotated[float | None, typer.Option(min=0, metavar="N", help="At most so many objects a second.")] = None,
     scrub: Annotated[bool, typer.Option("--scrub", help="Look for what crashes left behind now, not when its time comes.")] = False,
+    niceness: Annotated[
+        int, typer.Option("--nice", min=0, max=19, metavar="N", help="Let those go first who wait for an answer; 0: nobody.")
+    ] = NICE,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Serve Prometheus metrics on loopback.")
     ] = None,
@@ -57,6 +63,7 @@ def reaper(
     if ctx.invoked_subcommand is not None:
         return
     settings = _settings(settings_of(ctx).reaper, grace_seconds, rate, metrics_port)
+    os.setpriority(os.PRIO_PROCESS, 0, max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))
     with _stopping() as should_stop:
         if dry_run:
             _rehearse(ctx, settings, repository or [], scrub, should_stop)
