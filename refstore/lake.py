@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -38,6 +39,8 @@ NAMESPACE_OBJECT: Final = "_refstore/namespace"
 
 NAMESPACES: Final = "namespaces"
 """The partition that says which repository has a namespace, by its URL as a folder."""
+IO_SECONDS_MIN: Final = 15.0
+"""A store across a network is given so long for a request, whatever `Safety` says: less is for tests and demonstrations."""
 _ATTEMPTS: Final = 16
 
 
@@ -69,9 +72,10 @@ class Lake:
         clock: Clock | None = None,
     ) -> Lake:
         """Raises InvalidSettings, MissingExtra, StoreMisconfigured."""
-        clock = clock or SystemClock()
+        clock, safety = clock or SystemClock(), safety or Safety()
         kv = open_kv(kv_url, clock=clock, check=deadline.check)
-        return cls(kv, objects_url, clock=clock, safety=safety or Safety(), signing_keys=signing_keys)
+        open_store = partial(open_objects, io_timeout_seconds=max(safety.io_timeout_seconds, IO_SECONDS_MIN))
+        return cls(kv, objects_url, clock=clock, safety=safety, signing_keys=signing_keys, open_store=open_store)
 
     def close(self) -> None:
         for store in self._stores.values():

@@ -17,7 +17,8 @@ class Safety:
     operation_deadline_seconds: float = 3600.0
     """Every SDK operation ends, or fails, within this; the upload of a body included."""
     io_timeout_seconds: float = 60.0
-    """How long one request to a store may be under way; a write sent before the deadline lands no later than this after it."""
+    """How long one request to a store may be under way; a write sent before the deadline lands no later than this after it.
+    An object store across a network is never given less than 15 seconds: with less than that this bound does not hold."""
     clock_skew_seconds: float = 60.0
     """How far the clocks of two machines may be apart."""
     recheck_after_seconds: float = 60.0
