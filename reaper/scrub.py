@@ -160,14 +160,16 @@ def _register(ctx: Context, dead: Iterable[Token]) -> None:
     """Have the registry know them, as `scrub_tokens` does its work by it.
 
     A KV that was restored from a backup never heard of the tokens that were made since, and clients that were not stopped have written
-    under them. Only these references still name such a token, so it is registered before they go.
+    under them. Only these references still name such a token, so it is registered before they go; not if its area is empty, as that of
+    every token is that the registry knew and has done with.
     """
     tokens = sorted(dead)
     found = ctx.kv.get_many([keys.token(ctx.repo, token) for token in tokens]) if tokens else []
-    record = encode(TokenRecord(created_ms=ctx.clock.now_ms()))
-    unknown = [(keys.token(ctx.repo, token), record) for token, value in zip(tokens, found, strict=True) if value is ABSENT]
-    if unknown:
-        ctx.kv.set_many(unknown)
+    unknown = [token for token, value in zip(tokens, found, strict=True) if value is ABSENT]
+    left = [token for token in unknown if ctx.kv.scan(keys.staging(ctx.repo, token), limit=1)]
+    if left:
+        record = encode(TokenRecord(created_ms=ctx.clock.now_ms()))
+        ctx.kv.set_many([(keys.token(ctx.repo, token), record) for token in left])
 
 
 def _hint(ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRecord]]) -> int:
