@@ -26,7 +26,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_body = False
         self._head_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._wait_for_head()
 

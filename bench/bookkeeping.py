@@ -71,10 +71,10 @@ def plain_pairs(repo: Repository, branch: str, count: int) -> list[tuple[str, by
     (entry,) = repo.upload_many(branch, lakes.uploads([count]))
     token = repo.get_branch(branch).token
     path = lakes.path_of(0)
-    reference = encode(Listed((Reference(token, path),), entry.mtime_ms))  # type: ignore[arg-type]  # a valid path
+    reference = encode(Listed((Reference(token, path),), entry.mtime_ms))
     sized: list[tuple[Key, bytes]] = [
         (keys.reference(repo.context.repo, entry.address), reference),
-        (keys.entry(repo.context.repo, token, path), encode(entry)),  # type: ignore[arg-type]  # a valid path
+        (keys.entry(repo.context.repo, token, path), encode(entry)),
     ]
     return [
         (f"{kind}{number:07d}{(key.partition + key.name)[8:]}", value) for number in range(count) for kind, (key, value) in enumerate(sized)

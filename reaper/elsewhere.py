@@ -104,7 +104,7 @@ class Elsewhere:
         if self._process is None:
             # in a session of its own: an interrupt typed at the terminal must not stop the batch in hand
             command = [sys.executable, "-m", __name__]
-            self._process = subprocess.Popen(  # noqa: S603
+            self._process = subprocess.Popen(  # noqa: S603  # this very Python
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pipesize=PIPE_BYTES
             )
         return self._process

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def open(data: str | None = None, *, kv: str | None = None, objects: str | None = None, safety: Safety | None = None) -> Lake:  # noqa: A001
+def open(data: str | None = None, *, kv: str | None = None, objects: str | None = None, safety: Safety | None = None) -> Lake:  # noqa: A001  # refstore.open
     """Open a lake: the embedded default under the folder `data`, or any KV and object store by URL. Raises InvalidSettings."""
     from refstore.errors import InvalidSettings
     from refstore.lake import Lake
@@ -35,5 +35,5 @@ def open(data: str | None = None, *, kv: str | None = None, objects: str | None 
         folder.mkdir(parents=True, exist_ok=True)
         kv, objects = embedded(folder)
     assert kv is not None  # noqa: S101  # checked above
-    assert objects is not None  # noqa: S101
+    assert objects is not None  # noqa: S101  # likewise
     return Lake.open(kv, objects, safety=safety)

@@ -154,7 +154,7 @@ class World:
         self.safety = Safety(grace_seconds=GRACE_SECONDS, scrub_after_seconds=SCRUB_AFTER_SECONDS)
         self.lake = Lake(self.kv, "memory://reaper", clock=self.clock, safety=self.safety, open_store=self._open)
         self.repo: Repository = self.lake.create_repository("lake", grace_seconds=grace_seconds)
-        self.settings = ReaperSettings(**settings)  # type: ignore[arg-type]  # by name
+        self.settings = ReaperSettings(**settings)
         self.numbers = count(1)
 
     def _open(self, url: str) -> WatchedObjects:
@@ -177,7 +177,7 @@ class World:
         return [self.repo.upload(branch, path, body) for path in paths]
 
     def tools(self, *, reaper: str = "r1", should_stop: Callable[[], bool] = never, scrub: bool = False, **settings: object) -> cycle.Tools:
-        chosen = ReaperSettings(**{**_fields(self.settings), **settings})  # type: ignore[arg-type]  # by name
+        chosen = ReaperSettings(**{**_fields(self.settings), **settings})
         return cycle.Tools(
             settings=chosen,
             reaper=reaper,
@@ -190,13 +190,13 @@ class World:
 
     def run_pass(self, **options: object) -> Summary:
         """One pass, blobs in turn with the KV; options of `tools`."""
-        tools = self.tools(**options)  # type: ignore[arg-type]  # by name
+        tools = self.tools(**options)
         return cycle.run(self.lake.context(self.repo.name, self.record), self.record, tools)
 
     def reaper(self, **options: object) -> Reaper:
         options.setdefault("beside", False)
         options.setdefault("random", Random(1))
-        return Reaper(self.lake, self.settings, **options)  # type: ignore[arg-type]  # by name
+        return Reaper(self.lake, self.settings, **options)
 
     def run_once(self, **options: object) -> Summary:
         with self.reaper(**options) as reaper:

@@ -146,7 +146,7 @@ class Blobs:
         """Raises Invalid: git does not have it (a partial clone)."""
         asking, telling = self._process.stdin, self._process.stdout
         assert asking is not None  # noqa: S101  # pipes were asked for
-        assert telling is not None  # noqa: S101
+        assert telling is not None  # noqa: S101  # both were
         asking.write(f"{blob}\n".encode())
         asking.flush()
         head = telling.readline().split()

@@ -250,7 +250,7 @@ def _check_known(found: Iterable[tuple[str, object]], name: str) -> None:
 
 def _settings(settings: ReaperSettings, grace_seconds: float | None, rate: float | None, metrics_port: int | None) -> ReaperSettings:
     changes = {"grace_override_seconds": grace_seconds, "rate_per_second": rate, "metrics_port": metrics_port}
-    return replace(settings, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]  # by name
+    return replace(settings, **{name: value for name, value in changes.items() if value is not None})
 
 
 def _metrics(settings: ReaperSettings) -> Metrics | None:

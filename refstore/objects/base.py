@@ -143,4 +143,4 @@ def chunks_of(body: Body) -> Iterator[bytes]:
         while chunk := cast("BinaryIO", body).read(CHUNK_BYTES):
             yield bytes(chunk)
     else:
-        yield from (bytes(chunk) for chunk in body if chunk)  # type: ignore[union-attr]  # not a file: chunks
+        yield from (bytes(chunk) for chunk in body if chunk)  # not a file: chunks

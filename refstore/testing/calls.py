@@ -88,7 +88,7 @@ def _step_of(op: Op, names: Interned) -> Step:
 
 
 def _result_of(op: Op, reply: Reply | None, names: Interned) -> object:
-    assert isinstance(reply, int)  # noqa: S101
+    assert isinstance(reply, int)
     match op:
         case Get() | Exchange():
             return names.bytes_of(reply)
@@ -122,7 +122,7 @@ class Scan:
         return _Scanned((), None, self.after, full=True)
 
     def steps(self, progress: Progress, names: Interned) -> tuple[Step, ...]:
-        assert isinstance(progress, _Scanned)  # noqa: S101
+        assert isinstance(progress, _Scanned)
         if progress.waiting is None:
             bounds = (self.prefix, progress.after, "", self.limit - len(progress.found))
             return (Step(LIST, names.partition(self.partition), bounds=bounds),)
@@ -130,15 +130,15 @@ class Scan:
 
     def advance(self, progress: Progress, index: int, reply: Reply, names: Interned) -> Progress | Done:
         del index
-        assert isinstance(progress, _Scanned)  # noqa: S101
+        assert isinstance(progress, _Scanned)
         found, waiting = progress.found, progress.waiting
         if waiting is None:
-            assert isinstance(reply, tuple)  # noqa: S101
+            assert isinstance(reply, tuple)
             full = len(reply) == self.limit - len(found)
             after = names.keys[reply[-1]].name if reply else progress.after
             progress = _Scanned(found, reply, after, full)
         else:
-            assert isinstance(reply, int)  # noqa: S101
+            assert isinstance(reply, int)
             if reply != NOTHING:  # one that went between listing and reading is left out
                 found = (*found, (waiting[0], reply))
             progress = _Scanned(found, waiting[1:], progress.after, progress.full)
@@ -169,7 +169,7 @@ class DeleteRange:
     def advance(self, progress: Progress, index: int, reply: Reply, names: Interned) -> Progress | Done:
         del index
         if progress is None:
-            assert isinstance(reply, tuple)  # noqa: S101
+            assert isinstance(reply, tuple)
             left = tuple(key for key in reply if names.keys[key].name >= self.first)
         else:
             left = cast(_Keys, progress)[1:]
@@ -213,7 +213,7 @@ class Count(_OneStep):
 
     def result(self, reply: Reply, names: Interned) -> object:
         del names
-        assert isinstance(reply, tuple)  # noqa: S101
+        assert isinstance(reply, tuple)
         return len(reply)
 
 
@@ -247,7 +247,7 @@ class Look(_OneStep):
         return Step(GET, names.key(Key(OBJECTS, self.name)))
 
     def result(self, reply: Reply, names: Interned) -> object:
-        assert isinstance(reply, int)  # noqa: S101
+        assert isinstance(reply, int)
         value = names.bytes_of(reply)
         if value is ABSENT:
             return Raised(ObjectNotFound, f"there is no object at {self.name!r}")
@@ -288,7 +288,7 @@ class ListObjects(_OneStep):
         return Step(LIST, names.partition(OBJECTS), bounds=(self.prefix, self.after, "", 0))
 
     def result(self, reply: Reply, names: Interned) -> object:
-        assert isinstance(reply, tuple)  # noqa: S101
+        assert isinstance(reply, tuple)
         return tuple(names.keys[key].name for key in reply)
 
 
@@ -301,7 +301,7 @@ class ReadClock(_OneStep):
         return Step(GET, names.key(CLOCK))
 
     def result(self, reply: Reply, names: Interned) -> object:
-        assert isinstance(reply, int)  # noqa: S101
+        assert isinstance(reply, int)
         return int(names.values[reply])
 
 

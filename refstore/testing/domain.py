@@ -66,12 +66,12 @@ def simulated() -> Generator[None]:
     before = keys.SHARDS, uploading.WRITERS
     processors = structlog.get_config()["processors"]
     spoken = list(processors)
-    keys.SHARDS = uploading.WRITERS = 1  # type: ignore[misc]  # Finals, for the product
+    keys.SHARDS = uploading.WRITERS = 1  # Finals, for the product
     processors[:] = [_silence]  # in place: loggers that were used before hold on to the list
     try:
         yield
     finally:
-        keys.SHARDS, uploading.WRITERS = before  # type: ignore[misc]
+        keys.SHARDS, uploading.WRITERS = before
         processors[:] = spoken
 
 
@@ -345,7 +345,7 @@ class _Watch:
 
     def _commit(self, store: Mapping[int, int], names: Interned, commit: str) -> tuple[tuple[str, ...], frozenset[int]]:
         record = decoded(names.values[store[names.key(Key(f"{self._repo}/commits", commit))]])
-        assert record is not None  # noqa: S101
+        assert record is not None
         addresses: set[int] = set()
         if record[2]:
             for range_id in self._column(f"_refstore/metaranges/{record[2]}.parquet", "range"):

@@ -214,7 +214,7 @@ class Explorer:
             for label, index, mark in schedule:
                 wanted = {"!": CRASH, "~": LOST}.get(mark)
                 for each in self._following(state, reduced=False):
-                    assert each.trace is not None  # noqa: S101
+                    assert each.trace is not None
                     event = each.trace.event
                     said = event.reply if event.reply in (CRASH, LOST) else None
                     if (event.label, event.choice, said) == (label, index, wanted):

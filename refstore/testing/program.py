@@ -94,7 +94,7 @@ class Frame:
         frame = self
         while frame.back is not None:
             before, result = frame.back
-            assert before.call is not None  # noqa: S101
+            assert before.call is not None
             recorded.append((before.call, result))
             frame = before
         recorded.reverse()
@@ -245,7 +245,7 @@ class Program:
 
     def _after(self, local: Local, index: int, reply: Reply) -> Local:
         frame = local.frame
-        assert frame.call is not None  # noqa: S101
+        assert frame.call is not None
         if reply == LOST:
             return self._entered(self._frame_after(frame, _lost(local.steps[index], self.names)))
         progress = frame.call.advance(local.progress, index, reply, self.names)

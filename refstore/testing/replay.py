@@ -233,7 +233,7 @@ class Runner:
         try:
             result = stage.run(self._environment, *stage.args)
         except Pause:
-            assert self.replay.pending is not None  # noqa: S101
+            assert self.replay.pending is not None
             return self.replay.pending
         except Exception as error:  # noqa: BLE001  # how an operation ends is for the scenario to judge
             return Ended((), error)

@@ -75,7 +75,7 @@ def _step(event: Event, names: Interned) -> str:
         return f"{what} {where}{written}"
     if step.kind == SET_IF:
         return f"{what} {where}{written} -> {'done' if event.reply else 'NOT DONE'}"
-    assert isinstance(event.reply, int)  # noqa: S101
+    assert isinstance(event.reply, int)
     return f"{what} {where}{written} -> {_value(names, step.key, event.reply)}"
 
 

@@ -65,7 +65,7 @@ class Remote:
             return answered
         told = answered.json()
         raised: RefstoreError = (Corrupt if told["code"].startswith("corrupt") else RefstoreError)(told["message"])
-        raised.code = told["code"]  # type: ignore[misc]  # of this one error only
+        raised.code = told["code"]
         raise raised
 
     # ---- the calls of `tests.soak.client`

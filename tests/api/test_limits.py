@@ -437,7 +437,7 @@ def test_bytes_are_those_of_the_entry_in_the_headers_while_others_overwrite() ->
             await found.run(lambda: repo.upload("main", "p", b"b" * 1000))
             return looked_up
 
-        found.stat = overtaken  # type: ignore[method-assign]  # somebody is faster than the read
+        found.stat = overtaken
         answered = service("GET", READ, params={"path": "p"})
         assert answered.headers["etag"].strip('"') == hashlib.sha256(answered.content).hexdigest()
 

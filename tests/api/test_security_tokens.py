@@ -15,6 +15,7 @@ import pytest
 
 from api import create_app
 from api.auth import AUDIENCE as LOGIN
+from api.auth import Authenticator
 from api.signed import AUDIENCE as SIGNED
 from refstore import access
 from refstore.ids import own_address
@@ -355,7 +356,7 @@ class TestRevoked:
         from refstore.records import AccessKeyRecord, decode, encode
 
         place = keys.access_key(key.key.id)
-        record = decode(kv.get(place), AccessKeyRecord)  # type: ignore[arg-type]  # it is there
+        record = decode(kv.get(place), AccessKeyRecord)
         kv.set(place, encode(replace(record, role=1)))
         headers = {"Authorization": f"Bearer {token}"}
         assert (
@@ -436,7 +437,10 @@ def test_a_token_signed_with_the_key_before_a_rotation_goes_on() -> None:
         return create_app(settings, lake=lake).state.authenticator
 
     token, _ = asyncio.run(using(first).login(KEY_ID, SECRET, "127.0.0.1"))
-    look_up = lambda found: found._look_up(f"Bearer {token}", "127.0.0.1", was_right=False).key_id  # noqa: E731
+
+    def look_up(found: Authenticator) -> str:
+        return found._look_up(f"Bearer {token}", "127.0.0.1", was_right=False).key_id
+
     assert look_up(using(second, first)) == KEY_ID
     with pytest.raises(Exception, match="not signed with a key in use"):
         look_up(using(second))

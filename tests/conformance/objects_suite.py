@@ -198,7 +198,7 @@ class ObjectStoreSuite:
             buffer = bytearray(4)
             for word in (b"one,", b"two,", b"end."):
                 buffer[:] = word
-                yield buffer  # type: ignore[misc]  # bytes-like
+                yield buffer
 
         store.put("a", refilled())
         assert store.read("a") == b"one,two,end."
@@ -284,7 +284,7 @@ class ObjectStoreSuite:
         for _ in range(30):  # more than any pool of connections holds
             chunks = store.get("a")
             assert next(chunks)
-            chunks.close()  # type: ignore[attr-defined]  # a generator's
+            chunks.close()
         assert len(store.read("a")) == 3 * MIB
 
     # -- names

@@ -16,7 +16,7 @@ from tests.conformance.kv_suite import KVSuite
 @pytest.fixture(scope="module")
 def kv() -> KV:
     pool = redis.ConnectionPool(connection_class=fakeredis.FakeRedisConnection, server=fakeredis.FakeServer(), protocol=2)
-    return Retrying(RedisKV(Single(pool), parse("redis://fake")), attempts=1)  # type: ignore[arg-type]  # redis-py's own types
+    return Retrying(RedisKV(Single(pool), parse("redis://fake")), attempts=1)
 
 
 class TestFakeRedis(KVSuite):

@@ -42,7 +42,7 @@ class TracedPool:
         self._trace = trace
 
     def get_connection(self) -> Connection:
-        return TracedConnection(self._pool.get_connection(), self._trace, id(self._pool))  # type: ignore[return-value]
+        return TracedConnection(self._pool.get_connection(), self._trace, id(self._pool))
 
     def release(self, connection: Any) -> None:
         self._pool.release(connection.inner)
@@ -83,7 +83,7 @@ class TracedServers:
 
     def pool_of(self, key: bytes) -> Pool:
         pool = self._servers.pool_of(key)
-        return self._pools.setdefault(id(pool), TracedPool(pool, self._trace))  # type: ignore[return-value]
+        return self._pools.setdefault(id(pool), TracedPool(pool, self._trace))
 
     def pool_at(self, address: Address) -> Pool:
         return self._servers.pool_at(address)
@@ -104,7 +104,7 @@ def trace() -> Trace:
 def traced(redis_url: str, trace: Trace) -> Iterator[RedisKV]:
     at = parse(redis_url)
     pool = redis.ConnectionPool(host=at.addresses[0].host, port=at.addresses[0].port, protocol=2)
-    kv = RedisKV(TracedServers(Single(pool), trace), at)  # type: ignore[arg-type]  # redis-py's own types
+    kv = RedisKV(TracedServers(Single(pool), trace), at)
     yield kv
     kv.close()
 

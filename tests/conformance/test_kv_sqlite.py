@@ -178,7 +178,7 @@ def test_a_child_that_was_forked_does_not_share_connections(path: Path, monkeypa
 
     def noting(*args: object, **kwargs: object) -> sqlite3.Connection:
         opened_in.append(os.getpid())
-        return connect(*args, **kwargs)  # type: ignore[arg-type]
+        return connect(*args, **kwargs)
 
     monkeypatch.setattr(sqlite3, "connect", noting)
     kv = opened(path)
@@ -365,7 +365,7 @@ def test_every_statement_uses_the_primary_key(path: Path, monkeypatch: pytest.Mo
     connect = sqlite3.connect
 
     def traced(*args: object, **kwargs: object) -> sqlite3.Connection:
-        connection = connect(*args, **kwargs)  # type: ignore[arg-type]
+        connection = connect(*args, **kwargs)
         connection.set_trace_callback(sent.append)
         return connection
 
@@ -433,7 +433,7 @@ def test_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     connect = sqlite3.connect
 
     def counting(*args: object, **kwargs: object) -> sqlite3.Connection:
-        connection = connect(*args, factory=Counted, **kwargs)  # type: ignore[call-overload]
+        connection = connect(*args, factory=Counted, **kwargs)
         opened_.append(connection)
         return connection
 

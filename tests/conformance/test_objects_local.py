@@ -66,10 +66,10 @@ class TestLocal(ObjectStoreSuite):
     def _no_descriptor_leaks(self) -> Iterator[None]:
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # counted, not used
         yield
-        assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+        assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208  # likewise
 
     def assert_nothing_staged(self, store: ObjectStore) -> None:
-        assert staged(Path(store._root)) == []  # type: ignore[attr-defined]  # where this driver stages
+        assert staged(Path(store._root)) == []
 
 
 class TestLocalWithoutSync(TestLocal):

@@ -281,8 +281,8 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     for name in list(sys.modules):
         if name.startswith("refstore.objects.s3"):
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "boto3", None)  # type: ignore[arg-type]  # what marks a module as not there
-    monkeypatch.setitem(sys.modules, "boto3.session", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setitem(sys.modules, "boto3.session", None)
     with pytest.raises(MissingExtra, match=r"refstore\[s3\]"):
         open_objects("s3://bucket/prefix")
 

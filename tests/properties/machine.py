@@ -360,7 +360,7 @@ class Machine(RuleBasedStateMachine):
             return
         uploads = [Upload(path=path, body=self._body()) for path in items]
         list(self.repo.upload_many(branch, uploads))
-        self.world[branch].staged |= {item.path: item.body for item in uploads}  # type: ignore[misc]  # bodies are bytes
+        self.world[branch].staged |= {item.path: item.body for item in uploads}
 
     @rule(branch=branches, prefix=st.sampled_from(("a", "a/", "", "nothing")))
     def delete_prefix(self, branch: str, prefix: str) -> None:

@@ -339,7 +339,7 @@ def plan(
     **more: object,
 ) -> Plan:
     made = tasks if callable(tasks) else lambda _: tasks
-    return Plan(name=name, world=world, tasks=made, crash=crash, **more)  # type: ignore[arg-type]  # Plan's own fields
+    return Plan(name=name, world=world, tasks=made, crash=crash, **more)
 
 
 COMMIT = do.commit("main", "c1")
@@ -686,7 +686,7 @@ def same_path_again() -> Iterator[Plan]:
 
 def lost_replies() -> Iterator[Plan]:
     def lost(name: str, world: Callable[[], Start], tasks: object, crash: str = "", **more: object) -> Plan:
-        return plan(f"lost reply: {name}", world, tasks, crash, group="lost replies", **more)  # type: ignore[arg-type]
+        return plan(f"lost reply: {name}", world, tasks, crash, group="lost replies", **more)
 
     yield lost("upload | reset | reap", m1, {"U": [UPLOAD_Q], "R": [RESET], "G": [REAP]}, "U", lossy="UUR")
     yield lost("overwrite | overwrite | hard delete", m1, {"U": [OVERWRITE], "V": [OVERWRITE_2], "H": [HARD_DELETE]}, "U", lossy="UUV")

@@ -90,7 +90,7 @@ def test_a_missing_range_and_a_missing_commit_are_lost(lake: Lake, repo: Reposit
 def test_what_cannot_be_read_is_told(lake: Lake, repo: Repository) -> None:
     ctx = repo.context
     token = repo.get_branch("main").token
-    lake.kv.set(keys.entry(ctx.repo, token, "bad"), b"\xc1")  # type: ignore[arg-type]  # a path
+    lake.kv.set(keys.entry(ctx.repo, token, "bad"), b"\xc1")
     found = look(lake, repo)
     assert len(found.unreadable) == 1
     assert not found.ok

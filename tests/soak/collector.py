@@ -82,7 +82,7 @@ def _blind() -> None:
     def nothing(*_: object) -> Iterator[looking.Named]:
         return iter(())
 
-    looking._heads = looking._commits = nothing  # type: ignore[assignment]
+    looking._heads = looking._commits = nothing
 
 
 def tell(**what: Any) -> None:

@@ -33,7 +33,7 @@ class DyingKV(KV):
         self.dead = False
         self.writes = 0
 
-    def execute(self, ops: list[Op]) -> list[Result]:  # type: ignore[override]  # a list is all that comes
+    def execute(self, ops: list[Op]) -> list[Result]:
         self._alive()
         if not any(isinstance(op, Set | SetIf) for op in ops):
             return self._kv.execute(ops)

@@ -131,7 +131,7 @@ def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(
     settled(world)
     address = world.address("main", "elsewhere")
     run.run(world.ctx, spark, Options())
-    assert Marks(world.ctx).of([first])[0].swept_ms  # type: ignore[union-attr]  # it was swept
+    assert Marks(world.ctx).of([first])[0].swept_ms
     world.commit(days_ago=7, elsewhere=None)
     settled(world)
     summary = run.mark(world.ctx, spark, Options())

@@ -22,7 +22,7 @@ def kv() -> MemoryKV:
 
 
 def create(kv: MemoryKV, role: Role = Role.WRITER, **options: object) -> access.NewKey:
-    return access.create(kv, FakeClock(), role, **options)  # type: ignore[arg-type]  # options by name
+    return access.create(kv, FakeClock(), role, **options)
 
 
 def record(kv: MemoryKV, key_id: str) -> AccessKeyRecord:

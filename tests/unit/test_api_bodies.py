@@ -155,7 +155,7 @@ def test_a_writer_that_fails_reads_no_further() -> None:
 
         def write() -> None:
             next(blocks)
-            blocks.close()  # type: ignore[attr-defined]  # a generator
+            blocks.close()
 
         await asyncio.to_thread(write)
         for _ in range(100):  # turns of the loop, until the news has come round

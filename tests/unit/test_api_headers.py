@@ -16,7 +16,7 @@ from refstore.records import Entry
 
 def entry(**changes: object) -> Entry:
     fields: dict[str, object] = {"address": Address("data/x"), "size_bytes": 10, "checksum": "abc", "mtime_ms": 1_763_708_400_000}
-    return Entry(**(fields | changes))  # type: ignore[arg-type]  # fields by name
+    return Entry(**(fields | changes))
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ class TestAnswers:
         def rows() -> Iterator[dict[str, object]]:
             for n in range(5000):
                 if n == 3000:
-                    printed.append(len(sys.stdout.getvalue()))  # type: ignore[attr-defined]  # capsys's stream
+                    printed.append(len(sys.stdout.getvalue()))
                 yield {"n": n, "text": "x" * 300}
 
         command(lambda ctx: common.emit(ctx, rows()))

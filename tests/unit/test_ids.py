@@ -88,7 +88,7 @@ def test_a_path_is_taken_as_it_is_or_refused(path: str) -> None:
     try:
         taken = ids.object_path(path)
     except InvalidPath as error:
-        assert len(str(error)) < 300  # however long the path  # noqa: PT017
+        assert len(str(error)) < 300  # noqa: PT017  # however long the path; many are taken
     else:
         assert taken == path
         assert 1 <= len(path.encode()) <= ids.PATH_BYTES_MAX

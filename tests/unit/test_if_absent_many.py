@@ -48,7 +48,7 @@ def held(repo: Repository) -> dict[str, bytes]:
 
 
 def said(results: object) -> list[str]:
-    return [type(result).__name__ for result in results]  # type: ignore[attr-defined]  # a sequence
+    return [type(result).__name__ for result in results]
 
 
 def test_each_is_told_whether_something_was_there(repo: Repository) -> None:

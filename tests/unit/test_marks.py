@@ -437,7 +437,9 @@ class TestTheSweep:
             repo.read(old, "p")
 
     def test_the_log_tells(self, repo: Repository, old: CommitId, clock: FakeClock) -> None:
-        states = lambda: [line.lifetime for line in repo.history("main")]  # noqa: E731
+        def states() -> list[Lifetime]:
+            return [line.lifetime for line in repo.history("main")]
+
         assert states() == [Lifetime.ACTIVE] * 3
         run = marked(repo, old, grace_ms=DAY_MS)
         assert states() == [Lifetime.ACTIVE, Lifetime.MARKED, Lifetime.ACTIVE]

@@ -14,8 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
 
 from protocol_model import mutants, scenarios  # noqa: E402  # the model stands in docs/, not in a package
-from protocol_model.explorer import HOLDS, explore  # noqa: E402
-from protocol_model.offline import Proto  # noqa: E402
+from protocol_model.explorer import HOLDS, explore  # noqa: E402  # likewise
+from protocol_model.offline import Proto  # noqa: E402  # likewise
 
 sys.path.remove(str(DOCS))
 

@@ -23,7 +23,7 @@ SUFFIX = "0" * 26
 
 
 def rows_of(paths: Sequence[str], **fields: object) -> Rows:
-    entry = Entry(Address("data/2026112107/" + "0" * 26), 1, "c", 2, **fields)  # type: ignore[arg-type]
+    entry = Entry(Address("data/2026112107/" + "0" * 26), 1, "c", 2, **fields)
     return ranges.rows_of(paths, [entry] * len(paths))
 
 
@@ -81,7 +81,7 @@ def test_bytes_do_not_depend_on_how_the_rows_came_together() -> None:
 def test_what_does_not_fit_is_the_callers_to_correct(bad: dict[str, object]) -> None:
     fields: dict[str, object] = {"address": "data/x", "size_bytes": 1, "checksum": "", "mtime_ms": 0, **bad}
     with pytest.raises(Invalid, match=r"'some/path'.*stage it again"):
-        ranges.rows_of(["some/path"], [Entry(**fields)])  # type: ignore[arg-type]
+        ranges.rows_of(["some/path"], [Entry(**fields)])
 
 
 def test_a_range_says_what_wrote_it_and_is_plain_parquet() -> None:

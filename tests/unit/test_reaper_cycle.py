@@ -417,7 +417,7 @@ def test_an_entry_that_cannot_be_read_stops_its_token_only(grace_seconds: int | 
     token = world.repo.get_branch("main").token
     world.repo.reset("main")
     world.repo.reset("feature")
-    corrupt(world, keys.entry(ctx.repo, token, "a"))  # type: ignore[arg-type]  # a path
+    corrupt(world, keys.entry(ctx.repo, token, "a"))
     done = world.run_pass()
     assert [error.unit for error in done.errors] == [f"deleted/{token}"]
     world.clock.advance(GRACE_SECONDS + 1)
@@ -547,13 +547,13 @@ def test_a_journal_that_cannot_be_written_deletes_nothing(at_once: World) -> Non
     def refuse(key: str, body: object, *, if_absent: bool = False) -> object:
         if key.startswith("_refstore/journal/"):
             raise ObjectsUnavailable("planted: no room")
-        return put(key, body, if_absent=if_absent)  # type: ignore[arg-type]  # passed on
+        return put(key, body, if_absent=if_absent)
 
-    at_once.objects.inner.put = refuse  # type: ignore[method-assign,assignment]  # the fault
+    at_once.objects.inner.put = refuse
     done = at_once.run_pass()
     assert (done.deleted, done.unavailable) == (0, True)
     assert at_once.stored() == {entry.address}
-    at_once.objects.inner.put = put  # type: ignore[method-assign]
+    at_once.objects.inner.put = put
     assert at_once.run_once().deleted == 1
 
 
@@ -708,7 +708,7 @@ def test_a_branch_that_was_made_too_late_is_closed_by_the_reaper(world: World) -
     world.lake.delete_repository("lake")
     ctx = world.repo.context
     token = "late:00000000000000000000000001"
-    world.kv.set(keys.branch(ctx.repo, "late"), encode(Branch("c" * 64, token, (), (), "w")))  # type: ignore[arg-type]  # valid names
+    world.kv.set(keys.branch(ctx.repo, "late"), encode(Branch("c" * 64, token, (), (), "w")))
     world.run_once()
     assert world.kv.count(keys.branches(ctx.repo), limit=10) == 0
 

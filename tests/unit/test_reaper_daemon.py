@@ -89,7 +89,7 @@ def test_a_repository_that_fails_stops_no_other_and_is_left_alone_for_longer_and
         tried.append(world.clock.monotonic_seconds())
         check()
 
-    world.objects._check = watched  # type: ignore[method-assign]
+    world.objects._check = watched
     with world.reaper() as reaper:
         done = reaper.run(for_seconds(world, 600))
         assert done.deleted == 1
@@ -113,10 +113,10 @@ def test_a_kv_that_is_down_is_waited_for(world: World) -> None:
             scans += 1
             if scans < 6:
                 raise KVUnavailable("planted: down")
-            return scan(*args, **options)  # type: ignore[arg-type]
+            return scan(*args, **options)
 
-        world.kv.scan = failing  # type: ignore[method-assign,assignment]
-        reaper._forget_the_dead = lambda: None  # type: ignore[method-assign]
+        world.kv.scan = failing
+        reaper._forget_the_dead = lambda: None
         assert reaper.run(stop).released == 1
 
 
@@ -133,9 +133,9 @@ def test_a_fault_of_ours_in_one_repository_stops_no_other(world: World, monkeypa
     run = daemon.cycle.run
 
     def faulty(ctx: object, record: object, tools: object) -> Summary:
-        if ctx.name == "lake":  # type: ignore[attr-defined]
+        if ctx.name == "lake":
             raise ZeroDivisionError("planted")
-        return run(ctx, record, tools)  # type: ignore[arg-type]
+        return run(ctx, record, tools)
 
     monkeypatch.setattr(daemon.cycle, "run", faulty)
     done = world.run_once()

@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> LocalObjects:
 @pytest.fixture
 def other() -> Elsewhere:
     found = Elsewhere()
-    yield found  # type: ignore[misc]
+    yield found
     found.close()
 
 
@@ -108,7 +108,7 @@ def test_it_is_there_soon() -> None:
 
 
 def doomed(*addresses: str) -> list[Doomed]:
-    return [Doomed(Address(address), Token("main:t"), "p", "reset", 1) for address in addresses]  # type: ignore[arg-type]  # a path
+    return [Doomed(Address(address), Token("main:t"), "p", "reset", 1) for address in addresses]
 
 
 def test_what_one_open_batch_has_in_hand_is_left_to_it() -> None:
@@ -133,7 +133,7 @@ def test_one_batch_that_fails_does_not_keep_the_others_from_being_settled() -> N
     ctx = world.repo.context
 
     def fail(keys_: object) -> None:
-        if entries[0].address in keys_:  # type: ignore[operator]
+        if entries[0].address in keys_:
             raise ObjectsUnavailable("planted")
 
     world.objects.before_delete = fail

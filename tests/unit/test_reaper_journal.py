@@ -143,7 +143,7 @@ def test_only_segments_that_can_hold_it_are_read(world: World) -> None:
     address = reaped(world, "b")[0]
     read: list[str] = []
     original = world.objects.read
-    world.objects.read = lambda key: read.append(key) or original(key)  # type: ignore[method-assign,func-returns-value]
+    world.objects.read = lambda key: read.append(key) or original(key)
     assert [event.outcome for event in why(world.repo.context, address).events] == ["deleted"]
     assert len([key for key in read if key.endswith(BEGAN)]) == 1
 
@@ -165,7 +165,7 @@ def test_no_segment_is_written_twice_however_fast_the_reaper_is(world: World) ->
     world.clock.advance(GRACE_SECONDS + 1)
     written: list[str] = []
     put = world.objects.put
-    world.objects.put = lambda key, body, **options: written.append(key) or put(key, body, **options)  # type: ignore[method-assign,func-returns-value]
+    world.objects.put = lambda key, body, **options: written.append(key) or put(key, body, **options)
     world.run_pass(batch_keys=4)
     world.run_pass(batch_keys=4)
     ours = [key for key in written if key.startswith(PREFIX)]

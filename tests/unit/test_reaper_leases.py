@@ -51,9 +51,9 @@ def test_any_number_of_units_costs_two_round_trips(kv: WatchedKV, clock: FakeClo
     def count(ops: list[Op]) -> list[object]:
         nonlocal calls
         calls += 1
-        return execute(ops)  # type: ignore[return-value]
+        return execute(ops)
 
-    kv.execute = count  # type: ignore[method-assign,assignment]
+    kv.execute = count
     assert len(leases(kv, clock).acquire([f"due/{number:02x}" for number in range(64)])) == 64
     assert calls == 2
 

@@ -101,7 +101,7 @@ def busy_world(grace_seconds: int | None, **settings: object) -> World:
 def dry_run(world: World, **options: object) -> tuple[Summary, set[str]]:
     would: list[WouldGo] = []
     before = world.kv.dump(), world.objects.dump()
-    done = rehearse(world.lake, world.settings, tell=would.append, should_stop=never, **options)  # type: ignore[arg-type]  # by name
+    done = rehearse(world.lake, world.settings, tell=would.append, should_stop=never, **options)
     assert (world.kv.dump(), world.objects.dump()) == before
     assert len({item.doomed.address for item in would}) == len(would)
     return done, {item.doomed.address for item in would}

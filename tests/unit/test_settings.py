@@ -62,8 +62,8 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "signing_keys": f"k1:{SECRET}",
         "log.level": "debug",
         "log.format": "json",
-        "reaper.metrics_host": "0.0.0.0",  # noqa: S104
-        "api.host": "0.0.0.0",  # noqa: S104
+        "reaper.metrics_host": "0.0.0.0",  # noqa: S104  # nothing listens
+        "api.host": "0.0.0.0",  # noqa: S104  # likewise
         "api.public_url": "https://lake.example.org",
         "api.body_bytes_max": "4096",
         "api.login_seconds": "120",

@@ -62,7 +62,7 @@ class Watched(MemoryObjects):
 
 
 def entry(number: int, version: int = 0, **fields: object) -> Entry:
-    return Entry(Address(f"data/2026112107/{version:013d}{number:013d}"), number, f"{number:064x}", version, **fields)  # type: ignore[arg-type]
+    return Entry(Address(f"data/2026112107/{version:013d}{number:013d}"), number, f"{number:064x}", version, **fields)
 
 
 def path(number: int) -> str:
@@ -310,10 +310,10 @@ def test_no_thread_is_left_behind() -> None:
     base = tree_of(trees, 2000)
     diff = trees_on(objects, threads=8).diff("", base)
     next(diff)
-    diff.close()  # type: ignore[attr-defined]  # a generator
+    diff.close()
     addresses = trees_on(objects, threads=8).addresses(base)
     next(addresses)
-    addresses.close()  # type: ignore[attr-defined]
+    addresses.close()
     objects.fail_at_put = len(objects.puts) + 3
     with pytest.raises(ObjectsUnavailable):
         trees.apply(base, [(path(number), None) for number in range(0, 2000, 10)])
