@@ -67,14 +67,14 @@ def _references(ctx: Context, page: int) -> Iterator[Named]:
 
 
 def _staged(ctx: Context, page: int) -> Iterator[Named]:
+    read: set[str] = set()
     for token, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), page=page):
+        read.add(token)
         yield from _under(ctx, ids.staging_token(token), page)
     # a token is registered before it can be live; but a KV that lost writes (a cluster after a failover) may know the branch alone
     for _, _, record in Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan():
-        named = [*(record.live if isinstance(record, Branch) else ()), *(retired.token for retired in record.retired)]
-        known = ctx.kv.get_many([keys.token(ctx.repo, token) for token in named]) if named else []
-        for token, value in zip(named, known, strict=True):
-            if value is ABSENT:
+        for token in (*(record.live if isinstance(record, Branch) else ()), *(retired.token for retired in record.retired)):
+            if token not in read:
                 yield from _under(ctx, token, page)
 
 

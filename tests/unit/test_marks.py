@@ -15,6 +15,7 @@ from refstore.flows.copying import Copy
 from refstore.ids import CommitId
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result
+from refstore.kv.memory import MemoryKV
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
 from refstore.marks import TAKE_OVER_MS, Marks, Named, Run, Source, State, barrier_seconds
@@ -83,6 +84,20 @@ def waited(marks: Marks, *commits: CommitId) -> Run:
 
 def sources(look: Iterator[Named]) -> list[Source]:
     return [*dict.fromkeys(batch.source for batch in look)]
+
+
+def staged_in(look: Iterator[Named]) -> list[str]:
+    return [address for batch in look if batch.source is Source.STAGED for address in batch.addresses]
+
+
+class Counting(MemoryKV):
+    """How often it was asked for keys, scans apart."""
+
+    calls = 0
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        self.calls += 1
+        return super().execute(ops)
 
 
 class TestWhatAMarkForbids:
@@ -262,6 +277,41 @@ class TestTheLook:
         address = repo.stat(old, "p").address
         _, found = collecting.mark(repo.context, (), partly=[(old, ("p",))])
         assert set(found.data) == {address}
+
+    def test_reads_an_area_whose_token_was_registered_behind_the_scan(self, repo: Repository, marks: Marks) -> None:
+        repo.upload("main", "staged", b"5")
+        look = marks.look(waited(marks))
+        while next(look).source is not Source.STAGED:
+            pass
+        repo.create_branch("behind", "main")
+        address = repo.upload("behind", "late", b"6").address
+        assert address in staged_in(look)
+
+    def test_reads_an_area_whose_token_is_registered_no_more(self, repo: Repository, marks: Marks) -> None:
+        """By a KV that lost a write, and kept the branch."""
+        address = repo.upload("main", "staged", b"5").address
+        ctx = repo.context
+        ctx.kv.delete(keys.token(ctx.repo, repo.get_branch("main").token))
+        assert address in staged_in(marks.look(waited(marks)))
+
+    def test_reads_each_area_once(self, repo: Repository, marks: Marks) -> None:
+        address = repo.upload("main", "staged", b"5").address
+        repo.create_branch("other", "main")
+        assert staged_in(marks.look(waited(marks))).count(address) == 1
+
+    def test_gets_no_more_keys_where_there_are_more_branches(self, tmp_path: Path, clock: FakeClock) -> None:
+        kv = Counting()
+        asked: list[int] = []
+        with Lake(kv, f"file://{tmp_path}/objects", clock=clock) as lake:
+            for count in (1, 9):
+                repo = lake.create_repository(f"of-{count}")
+                for number in range(count):
+                    repo.create_branch(f"branch-{number}", "main")
+                run = waited(Marks(repo.context))
+                before = kv.calls
+                list(Marks(repo.context).look(run))
+                asked.append(kv.calls - before)
+        assert asked[0] == asked[1]
 
     def test_what_cannot_be_read_ends_it(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         run = waited(marks)
