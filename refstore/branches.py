@@ -65,6 +65,12 @@ class Branches:
         for name, raw in self._kv.scan_all(keys.branches(self._repo), prefix=prefix, after=after):
             yield BranchName(name), raw, decode_branch(raw)
 
+    def scan_open(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, Branch]]:
+        """The open branches, in order of name."""
+        for name, _, record in self.scan(prefix=prefix, after=after):
+            if isinstance(record, Branch):
+                yield name, record
+
     def create(self, name: BranchName, head: CommitId, token: Token, *, hidden: bool = False) -> bytes | None:
         """The new record's bytes, or None if a record stands there (an open branch, or a closed one not drained yet).
 

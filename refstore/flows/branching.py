@@ -91,9 +91,7 @@ def get(ctx: Context, name: BranchName) -> Branch:
 
 def scan(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[BranchName, Branch]]:
     """The open branches, in order of name."""
-    for name, _, record in Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan(prefix=prefix, after=after):
-        if isinstance(record, Branch):
-            yield name, record
+    return Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan_open(prefix=prefix, after=after)
 
 
 def close_all(ctx: Context, cause: str) -> int:

@@ -170,5 +170,4 @@ def metadata_of(rule: Outdated) -> dict[str, str]:
 
 
 def open_branches(ctx: Context) -> list[BranchName]:
-    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
-    return [name for name, _, record in branches.scan() if isinstance(record, Branch)]
+    return [name for name, _ in Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan_open()]

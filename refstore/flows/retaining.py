@@ -17,7 +17,7 @@ from refstore.errors import Conflict, Contention, CorruptRecord, InvalidRules, N
 from refstore.flows import branching, tagging
 from refstore.ids import CommitId
 from refstore.kv.base import ABSENT, Absent
-from refstore.records import Branch, Commit, RetentionRecord, decode, encode, maybe
+from refstore.records import Commit, RetentionRecord, decode, encode, maybe
 from refstore.retention.active import Refs
 from refstore.retention.history import CommitRow, History, HistoryBuilder
 from refstore.retention.rules import GcRules, Parsed, Rules, read_rules, render, with_gc_rules
@@ -116,7 +116,9 @@ def read_history(ctx: Context) -> tuple[History, Refs]:
     builder = HistoryBuilder()
     for row in _scan(ctx):
         builder.add(row)
-    refs = Refs(_heads(ctx), {name: tag.commit for name, tag in tagging.scan(ctx, prefix="", after="")})
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    heads: dict[str, CommitId] = {name: record.head for name, record in branches.scan_open()}
+    refs = Refs(heads, {name: tag.commit for name, tag in tagging.scan(ctx, prefix="", after="")})
     named = [*refs.heads.values(), *refs.tags.values()]
     for _ in range(ROUNDS):
         missing = builder.missing(named)
@@ -154,11 +156,6 @@ def _rows_of(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
             if record is not None:
                 found.append(CommitRow(commit, record.parents, record.created_ms, mark is not ABSENT))
     return found
-
-
-def _heads(ctx: Context) -> dict[str, CommitId]:
-    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
-    return {name: record.head for name, _, record in branches.scan() if isinstance(record, Branch)}
 
 
 def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:

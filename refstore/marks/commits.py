@@ -19,7 +19,7 @@ from refstore.errors import Conflict, Contention, Corrupt, Gone, OutcomeUnknown
 from refstore.ids import CommitId
 from refstore.kv.base import ABSENT, Absent, SetIf
 from refstore.marks.runs import ATTEMPTS
-from refstore.records import Branch, Commit, Mark, Tag, decode, encode, maybe
+from refstore.records import Commit, Mark, Tag, decode, encode, maybe
 
 PAGE: Final = 1000
 """Keys that share a round trip."""
@@ -133,7 +133,7 @@ class CommitMarks:
     def heads(self) -> set[CommitId]:
         """What branches and tags name."""
         branches = Branches(self._kv, self._repo, self._ctx.ids, self._ctx.clock)
-        found = {record.head for _, _, record in branches.scan() if isinstance(record, Branch)}
+        found = {record.head for _, record in branches.scan_open()}
         return found | {decode(value, Tag).commit for _, value in self._kv.scan_all(keys.tags(self._repo))}
 
     def _without(self, item: Marked) -> SetIf:
