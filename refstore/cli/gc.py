@@ -60,26 +60,46 @@ def gc() -> None:
     """Delete what was committed and nobody needs any more, and what the online path never knew of."""
 
 
-@group.command("mark")
-def mark(
-    ctx: typer.Context,
-    repo_name: MaybeName = None,
-    *,
-    all_: All = False,
-    dry_run: DryRun = False,
-    grace_days: GraceDays = None,
-    min_age_seconds: MinAge = None,
-    mode: ModeOption = "delete",
-    breaker_share: Share = 0.5,
-    breaker_floor: Floor = 10_000,
-    foreign: Foreign = False,
-    full: Full = False,
-    full_days: FullDays = 7.0,
-    take_over: TakeOver = False,
-    master: Master = "local[*]",
-    conf: Conf = None,
-) -> None:
-    """Mark what nobody needs; nothing is deleted yet. The exit code is 4 if a mark waits for `refstore gc confirm`.
+def _marking(what: str) -> Callable[..., None]:
+    """A command that marks: `mark` and `run` differ by what else they do, and take the same."""
+
+    def command(
+        ctx: typer.Context,
+        repo_name: MaybeName = None,
+        *,
+        all_: All = False,
+        dry_run: DryRun = False,
+        grace_days: GraceDays = None,
+        min_age_seconds: MinAge = None,
+        mode: ModeOption = "delete",
+        breaker_share: Share = 0.5,
+        breaker_floor: Floor = 10_000,
+        foreign: Foreign = False,
+        full: Full = False,
+        full_days: FullDays = 7.0,
+        take_over: TakeOver = False,
+        master: Master = "local[*]",
+        conf: Conf = None,
+    ) -> None:
+        options = _options(
+            grace_days,
+            min_age_seconds,
+            mode,
+            breaker_share,
+            breaker_floor,
+            foreign=foreign,
+            full=full,
+            full_days=full_days,
+            take_over=take_over,
+        )
+        _in_spark(ctx, repo_name, all_, _Job("simulate" if dry_run else what, options), master, conf)
+
+    return command
+
+
+group.command(
+    "mark",
+    help="""Mark what nobody needs; nothing is deleted yet. The exit code is 4 if a mark waits for `refstore gc confirm`.
 
     First the rules for branches: what was staged longer ago than `uncommitted` allows is reset; with allow_deletion_from_latest_view
     what `all` lets expire is removed from branches by commits.
@@ -87,19 +107,8 @@ def mark(
     \b
     Example: refstore gc mark sales --dry-run
              refstore gc mark --all --master spark://host:7077
-    """
-    options = _options(
-        grace_days,
-        min_age_seconds,
-        mode,
-        breaker_share,
-        breaker_floor,
-        foreign=foreign,
-        full=full,
-        full_days=full_days,
-        take_over=take_over,
-    )
-    _in_spark(ctx, repo_name, all_, _Job("simulate" if dry_run else "mark", options), master, conf)
+    """,
+)(_marking("mark"))
 
 
 @group.command("sweep")
@@ -144,47 +153,17 @@ def sweep(
             raise typer.Exit(FAILED)
 
 
-def _run(
-    ctx: typer.Context,
-    repo_name: MaybeName = None,
-    *,
-    all_: All = False,
-    dry_run: DryRun = False,
-    grace_days: GraceDays = None,
-    min_age_seconds: MinAge = None,
-    mode: ModeOption = "delete",
-    breaker_share: Share = 0.5,
-    breaker_floor: Floor = 10_000,
-    foreign: Foreign = False,
-    full: Full = False,
-    full_days: FullDays = 7.0,
-    take_over: TakeOver = False,
-    master: Master = "local[*]",
-    conf: Conf = None,
-) -> None:
-    """The nightly job: sweep what is due, apply the rules to branches, then mark. With --grace-days 0 what is marked goes at once.
+group.command(
+    "run",
+    help="""The nightly job: sweep what is due, apply the rules to branches, then mark. With --grace-days 0 what is marked goes at once.
 
     The exit code is 4 if a mark waits for `refstore gc confirm`, 5 if the store did not delete everything.
 
     \b
     Example: refstore gc run --all
              refstore gc run sales --grace-days 0 --min-age-seconds 7200
-    """
-    options = _options(
-        grace_days,
-        min_age_seconds,
-        mode,
-        breaker_share,
-        breaker_floor,
-        foreign=foreign,
-        full=full,
-        full_days=full_days,
-        take_over=take_over,
-    )
-    _in_spark(ctx, repo_name, all_, _Job("simulate" if dry_run else "run", options), master, conf)
-
-
-group.command("run")(_run)
+    """,
+)(_marking("run"))
 app.command(
     "expire",
     help="""The nightly job: short for `refstore gc run`.
@@ -193,7 +172,7 @@ app.command(
     Example: refstore expire --all
              refstore expire sales --dry-run
     """,
-)(_run)
+)(_marking("run"))
 
 
 @group.command("simulate")
