@@ -92,7 +92,7 @@ class ApiSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
-    """Processes that answer; each holds its own connections."""
+    """Processes that answer; each holds its own connections, and counts wrong secrets for itself."""
     threads: int = 32
     """Requests of one process that may wait for a store at a time."""
     public_url: str = ""
@@ -110,7 +110,8 @@ class ApiSettings:
     key_seconds: float = 5.0
     """How long a process goes on taking an access key that it has seen, before it looks again: a revoked key lives so long."""
     wrong_secrets_max: int = 10
-    """How many wrong secrets for one access key may come from one address in a minute before the next have to wait; 0: any number."""
+    """How many wrong secrets for one access key may come from one address in a minute, to each process, before the next have to wait;
+    0: any number."""
 
     def __post_init__(self) -> None:
         _within("api.port", self.port, 0, 65_535)

@@ -37,7 +37,9 @@ def serve(
     *,
     host: Annotated[str | None, typer.Option(metavar="HOST", help="Where to listen; left out: loopback.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Left out: 8000. 0: any that is free.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, max=256, metavar="N", help="Processes that answer.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, metavar="N", help="Processes that answer; each counts wrong secrets for itself.")
+    ] = None,
     reaper: Annotated[bool, typer.Option("--reaper/--no-reaper", help="Whether to reap here as well.")] = True,
 ) -> None:
     """Serve the HTTP API, and reap, until SIGTERM. Clients of lakeFS work with it.
