@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,6 +13,7 @@ from refstore.context import Context
 from refstore.errors import AddressNotFound, Gone
 from refstore.flows.placing import Moved, Placement, explain_moved, place
 from refstore.ids import Address, BranchName, Path, branch_of
+from refstore.kv.base import ABSENT
 from refstore.records import Emptied, Entry, Issued, Listed, Reference
 from refstore.references import Hold, References
 
@@ -61,22 +62,35 @@ def restore(ctx: Context, branch: BranchName, address: str, path: str | None = N
 
 def in_grace(ctx: Context, *, branch: BranchName | None = None, prefix: str = "") -> Iterator[InGrace]:
     """What could be restored now: by shard, then by time. Reads only the due hints, never the whole of the references."""
-    references = References(ctx.kv, ctx.repo, ctx.clock)
     for shard in range(keys.SHARDS):
         page: list[tuple[int, Address]] = []
         for name, _ in ctx.kv.scan_all(keys.due_shard(ctx.repo, shard), page=_PAGE):
             page.append(keys.parse_due(name))
             if len(page) == _PAGE:
-                yield from _matching(references, page, branch, prefix)
+                yield from _matching(ctx, page, branch, prefix)
                 page = []
         if page:
-            yield from _matching(references, page, branch, prefix)
+            yield from _matching(ctx, page, branch, prefix)
 
 
-def _matching(references: References, page: list[tuple[int, Address]], branch: BranchName | None, prefix: str) -> Iterator[InGrace]:
-    for (due_ms, address), record in zip(page, references.get_many([address for _, address in page]), strict=True):
-        if not isinstance(record, Emptied) or not record.last.path.startswith(prefix):
+def _matching(ctx: Context, page: list[tuple[int, Address]], branch: BranchName | None, prefix: str) -> Iterator[InGrace]:
+    records = References(ctx.kv, ctx.repo, ctx.clock).get_many([address for _, address in page])
+    outdated = _outdated(ctx, page, records)
+    for (due_ms, address), record in zip(page, records, strict=True):
+        if not isinstance(record, Emptied) or not record.last.path.startswith(prefix) or (due_ms, address) in outdated:
             continue
         of = branch_of(record.last.token)
         if branch is None or of == branch:
             yield InGrace(address, of, record.last.path, record.cause, record.since_ms, due_ms, record.entry)
+
+
+def _outdated(ctx: Context, page: list[tuple[int, Address]], records: Sequence[object]) -> set[tuple[int, Address]]:
+    """Hints of an earlier window: what was restored and lost its name again has one of each time, and only the last one's date is true."""
+    grace_ms = int(ctx.grace_seconds * 1000)
+    now_due = {
+        (due_ms, address): keys.due(ctx.repo, record.since_ms + grace_ms, address)
+        for (due_ms, address), record in zip(page, records, strict=True)
+        if isinstance(record, Emptied) and due_ms != record.since_ms + grace_ms
+    }
+    there = ctx.kv.get_many(list(now_due.values())) if now_due else []
+    return {hint for hint, value in zip(now_due, there, strict=True) if value is not ABSENT}

@@ -145,6 +145,17 @@ def test_in_its_grace_window_an_address_can_be_taken_back(repo: Repository, stor
     assert stored() == {entry.address}
 
 
+def test_what_was_taken_back_and_is_unnamed_again_has_one_window_from_then_on(repo: Repository, clock: FakeClock) -> None:
+    entry = repo.upload("main", "a", b"1")
+    for _ in range(2):
+        clock.advance(60)
+        repo.reset("main")
+        release_all(repo)
+        found = [(item.address, item.deletes_at_ms) for item in repo.in_grace()]
+        assert found == [(entry.address, clock.now_ms() + 3_600_000)]
+        repo.restore("main", entry.address)
+
+
 def test_after_its_grace_window_it_cannot(repo: Repository, after_grace: Reap) -> None:
     entry = repo.upload("main", "a", b"1")
     repo.reset("main")
