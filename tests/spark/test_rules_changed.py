@@ -220,6 +220,23 @@ def test_what_a_path_rule_had_marked_stays_if_the_rules_keep_it_by_now(world: Wo
     assert log in world.data()
 
 
+def test_a_commit_that_was_marked_by_a_path_rule_is_active_again_if_the_rules_keep_all_of_it(world: World, spark: SparkSession) -> None:
+    """Data that stays under a mark that says it is gone could not be copied any more."""
+    rules(world, default_retention_days=365, rules=NONCURRENT)
+    commit = world.commit(days_ago=30, logs__a=b"log")
+    world.commit(days_ago=20, logs__a=None)
+    world.commit(days_ago=0, new=b"new")
+    settled(world)
+    summary = run.mark(world.ctx, spark, Options())
+    assert [mark.prefixes for mark in Marks(world.ctx).of([commit]) if mark] == [("logs/",)]
+    rules(world, default_retention_days=365)
+    swept = run.sweep(world.ctx, spark, summary.mark_id).swept
+    assert Marks(world.ctx).of([commit]) == [None]
+    assert world.repo.copy(commit, "logs/a", "main", "back").size_bytes == 3
+    assert swept is not None
+    assert swept.dropped_out_by_rules == swept.commits_dropped_out == summary.commits["commits_partly_marked"]
+
+
 def test_what_became_too_young_for_a_path_rule_stays(world: World, spark: SparkSession) -> None:
     """`all` counts from when the object was made, which its address says: so this one is made when it says."""
     days = {"filter": {"prefix": "logs/"}, "expiration": {"all": {"days": 2}}}
