@@ -1,4 +1,5 @@
-"""What destroys asks first: `--dry-run` shows what would go, `--yes` does not ask, and without a terminal there must be one of them."""
+"""What destroys asks first: `--dry-run`, where there is something to show, shows what would go; `--yes` does not ask; and without a
+terminal there must be one of them."""
 
 from __future__ import annotations
 
@@ -16,5 +17,6 @@ def confirm(ctx: typer.Context, what: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        ctx.fail(f"{what}: give --yes to do it, or --dry-run to see what would go")
+        shown = any(each.name == "dry_run" for each in ctx.command.params)
+        ctx.fail(f"{what}: give --yes to do it{', or --dry-run to see what would go' if shown else ''}")
     typer.confirm(f"{what}. Go on?", abort=True, err=True)

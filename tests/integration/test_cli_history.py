@@ -76,6 +76,13 @@ class TestBranches:
         sales.ok("branch", "delete", "sales", "dev", "--yes")
         assert [row["branch"] for row in sales.json("branch", "list", "sales")] == ["main", "old"]
 
+    def test_without_a_terminal_it_says_what_to_give_and_no_more(self, sales: Command) -> None:
+        sales.ok("branch", "create", "sales", "dev")
+        assert "give --yes to do it, or --dry-run to see what would go" in sales("branch", "delete", "sales", "dev").err
+        ran = sales("keys", "revoke", "RS0123456789ABCDEF01")
+        assert (ran.code, "--dry-run" in ran.err) == (2, False)
+        assert "give --yes to do it" in ran.err
+
     def test_the_default_branch_stays(self, sales: Command) -> None:
         ran = sales("branch", "delete", "sales", "main", "--yes", "--json")
         assert (ran.code, ran.error["code"]) == (4, "conflict")
