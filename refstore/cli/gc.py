@@ -259,9 +259,8 @@ def report(
         every = list(summaries(repo.context.objects, Marks(repo.context)))
         chosen = [each for each in every if mark_id in (None, each.mark_id)]
         if not chosen:
-            raise NotFound(
-                f"{repo_name!r} has no report{f' of {mark_id}' if mark_id else ''}; see which runs there were: refstore gc status"
-            )
+            of = f" of {mark_id}" if mark_id else ""
+            raise NotFound(f"{repo_name!r} has no report{of}; see which runs there were: refstore gc status {repo_name}")
         summary = chosen[-1]
         if html is not None:
             html.write_text(page(summary, every[: every.index(summary)]), "utf-8")
@@ -448,7 +447,7 @@ def _summary_row(summary: Summary) -> dict[str, object]:
         "mark": summary.mark_id,
         "state": summary.state,
         "sweep_from": when(summary.deletes_at_ms),
-        "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete}",
+        "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete or 'everything was looked at'}",
         "listed": _shown(summary.listed),
         "kept": _shown(summary.kept),
         "marked": _shown(summary.marked),
