@@ -46,7 +46,7 @@ from refstore.flows.reading import resolve_many
 from refstore.flows.refs import Ref
 from refstore.ids import Address, BranchName, CommitId, Path, Token
 from refstore.issuance import Claims
-from refstore.objects.base import Body, ObjectInfo, Stored, chunks_of
+from refstore.objects.base import Body, Stored, chunks_of
 from refstore.records import Branch, Entry, Issued, Listed, Reference
 from refstore.references import Hold, References, Release
 
@@ -267,11 +267,13 @@ def _link(
     claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
     record = branches.open(branch).record
     token = record.token
+    if any(item.address and item.address != claim.address for item, claim in zip(items, claims, strict=True)):
+        raise InvalidToken("the token was issued for another physical address; link the one that it came with")
     placements: list[Placement] = []
-    for item, path, claim in zip(items, paths, claims, strict=True):
-        if item.address and item.address != claim.address:
-            raise InvalidToken("the token was issued for another physical address; link the one that it came with")
-        info = _head_issued(ctx, claim.address)
+    there = ctx.objects.head_many([claim.address for claim in claims])
+    for item, path, claim, info in zip(items, paths, claims, there, strict=True):
+        if info is None:
+            raise ObjectNotFound(f"nothing was uploaded to {claim.address}; write the data there first, then link it")
         if item.size_bytes is not None and item.size_bytes != info.size_bytes:
             raise InvalidPath(f"{path!r}: the store holds {info.size_bytes} bytes, not {item.size_bytes}; upload again, then link")
         entry = Entry(claim.address, info.size_bytes, item.checksum, info.mtime_ms, item.metadata, item.content_type)
@@ -408,13 +410,6 @@ def in_batches(items: Iterator[Upload], size: int, write: Callable[[list[Upload]
 def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry:
     mtime = now_ms if item.mtime_ms is None else item.mtime_ms
     return Entry(address, stored.size_bytes, stored.checksum, mtime, dict(item.metadata), item.content_type)
-
-
-def _head_issued(ctx: Context, address: Address) -> ObjectInfo:
-    try:
-        return ctx.objects.head(address)
-    except ObjectNotFound:
-        raise ObjectNotFound(f"nothing was uploaded to {address}; write the data there first, then link it") from None
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:

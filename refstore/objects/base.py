@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from refstore.clock import Clock
-from refstore.errors import Invalid
+from refstore.errors import Invalid, ObjectNotFound
 
 Body = bytes | BinaryIO | Iterable[bytes]
 """What can be put: bytes, a readable binary file, or chunks."""
@@ -80,6 +80,10 @@ class ObjectStore(ABC):
     def head(self, key: str) -> ObjectInfo:
         """Raises ObjectNotFound."""
 
+    def head_many(self, keys: Sequence[str]) -> Sequence[ObjectInfo | None]:
+        """`head` of each, in their order; None: it is not there."""
+        return [_head_or_none(self, key) for key in keys]
+
     @abstractmethod
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         """Every object whose key starts with `prefix`, strictly after the key `after`, in key order."""
@@ -133,6 +137,13 @@ class ObjectStore(ABC):
     def close(self) -> None:
         """Release connections. Calling it twice is fine."""
         return
+
+
+def _head_or_none(store: ObjectStore, key: str) -> ObjectInfo | None:
+    try:
+        return store.head(key)
+    except ObjectNotFound:
+        return None
 
 
 def chunks_of(body: Body) -> Iterator[bytes]:

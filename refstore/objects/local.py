@@ -23,7 +23,7 @@ import secrets
 import stat
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -103,6 +103,17 @@ class LocalObjects(ObjectStore):
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         return ObjectInfo(key, _regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
 
+    def head_many(self, keys: Sequence[str]) -> Sequence[ObjectInfo | None]:
+        """A directory is opened once for all that are asked of it: the way there takes ten times as long as the look."""
+        object_keys(keys)
+        found: dict[str, ObjectInfo | None] = {}
+        with self._opened_root() as root:
+            for directory, group in _by_directory(keys).items():
+                # a directory that is not there, or a file in its place, holds none of them
+                with suppress(ObjectNotFound, Conflict), translated(f"opening {directory!r}"), opened(root, directory) as parent:
+                    found.update((key, _look(parent, key)) for key in group)
+        return [found.get(key) for key in keys]
+
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         object_prefix(prefix)
         with self._opened_root() as root:
@@ -110,18 +121,11 @@ class LocalObjects(ObjectStore):
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         object_keys(keys)
-        by_directory: dict[str, list[str]] = {}
-        for key in dict.fromkeys(keys):
-            directory = key.rpartition("/")[0]
-            if directory in by_directory:
-                by_directory[directory].append(key)
-            else:
-                by_directory[directory] = [key]
         deleted: list[str] = []
         missing: list[str] = []
         failed: list[tuple[str, str]] = []
         with self._opened_root() as root:
-            for directory, group in by_directory.items():
+            for directory, group in _by_directory(keys).items():
                 try:
                     with opened(root, directory) as parent:
                         outcome = self._unlink_all(parent, group, cut=len(directory) + 1 if directory else 0)
@@ -326,6 +330,27 @@ def _make_root(root: Path, fsync: bool) -> None:
                 os.fsync(above)
             finally:
                 os.close(above)
+
+
+def _look(parent: int, key: str) -> ObjectInfo | None:
+    """`key`, in its directory; None: it is not there. Raises OSError, InvalidSettings."""
+    try:
+        found = os.stat(key.rpartition("/")[2], dir_fd=parent, follow_symlinks=False)
+        return ObjectInfo(key, _regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
+    except (FileNotFoundError, ObjectNotFound):
+        return None
+
+
+def _by_directory(keys: Sequence[str]) -> dict[str, list[str]]:
+    """Each key once. A part of the reaper's inner loop."""
+    by_directory: dict[str, list[str]] = {}
+    for key in dict.fromkeys(keys):
+        directory = key.rpartition("/")[0]
+        if directory in by_directory:
+            by_directory[directory].append(key)
+        else:
+            by_directory[directory] = [key]
+    return by_directory
 
 
 def _write(file: int, chunk: bytes) -> None:

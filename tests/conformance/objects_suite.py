@@ -279,6 +279,15 @@ class ObjectStoreSuite:
             with pytest.raises(ObjectNotFound, match="nothing"):
                 look(key)
 
+    def test_a_look_at_many_is_a_look_at_each(self, store: ObjectStore):
+        keys = ["a", "b/c", "b/d", "b/e/f"]
+        for key in keys:
+            store.put(key, key.encode())
+        asked = ["b/d", "nothing", "a", "b", "b/e/f", "a/below-an-object", "nothing/either", "b/c", "b/d"]
+        there = {key: store.head(key) for key in keys}
+        assert list(store.head_many(asked)) == [there.get(key) for key in asked]
+        assert not list(store.head_many([]))
+
     def test_a_get_that_is_not_read_to_its_end_can_be_closed(self, store: ObjectStore):
         store.put("a", bytes(3 * MIB))
         for _ in range(30):  # more than any pool of connections holds
@@ -302,6 +311,7 @@ class ObjectStoreSuite:
             lambda: store.put(key, never(), if_absent=True),
             lambda: store.get(key),
             lambda: store.head(key),
+            lambda: store.head_many(["a", key]),
             lambda: store.delete_many(["a", key]),
         ]
         if self.presigns:

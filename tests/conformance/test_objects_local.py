@@ -174,6 +174,7 @@ def test_a_planted_link_leads_nowhere(store: LocalObjects, directory: Path, outs
     for attempt in (
         lambda: store.get(key),
         lambda: store.head(key),
+        lambda: store.head_many(["fine", key]),
         lambda: store.put(key, b"overwritten"),
         lambda: store.put(f"{planted}/new", b"x"),
         lambda: store.put(f"{planted}/new", b"x", if_absent=True),
@@ -193,7 +194,7 @@ def test_a_planted_link_leads_nowhere(store: LocalObjects, directory: Path, outs
 def test_a_planted_link_at_the_key_itself(store: LocalObjects, directory: Path, outside: Path):
     (directory / "data").mkdir()
     (directory / "data" / "x").symlink_to(outside / "secret")
-    for look in (store.get, store.head):
+    for look in (store.get, store.head, lambda key: store.head_many([key])):
         with pytest.raises(InvalidSettings):
             look("data/x")
     store.put("data/x", b"mine")
