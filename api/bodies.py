@@ -1,7 +1,8 @@
 """Request bodies on their way to a store, never whole in memory: raw, or the `content` part of a form, as lakeFS's clients send them.
 
-A body that ends within `SMALL_BYTES` is given as bytes; a longer one as blocks, read from the network while the one before is
-written. A client that sends nothing for `idle_seconds` is given up.
+A body that ends within `SMALL_BYTES` is given as the pieces that it came in, which are never put together where they are written one by
+one; a longer one as blocks, read from the network while the one before is written. A client that sends nothing for `idle_seconds` is given
+up.
 """
 
 from __future__ import annotations
@@ -19,20 +20,29 @@ from api.errors import TooLarge, TooSlow
 from refstore.errors import Invalid
 
 SMALL_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 64 << 10
+"""What comes in less is put together: a client that sends byte by byte must not fill the memory with objects, or the store with calls."""
 BLOCK_BYTES: Final = 1 << 20
+"""At least so much is handed over at a time: a thread is woken for each."""
 FIELD: Final = "content"
 _HEADER_BYTES_MAX: Final = 16 << 10
 
 
 class Received(NamedTuple):
-    body: bytes | Iterator[bytes]
-    """An iterator is for a thread; it raises what goes wrong on the network."""
+    body: list[bytes] | Iterator[bytes]
+    """A list is the whole body, in memory. An iterator is for a thread, once; it raises what goes wrong on the network."""
     content_type: str
 
 
 class Limits(NamedTuple):
     bytes_max: int
     idle_seconds: float
+
+
+def is_small(request: Request) -> bool:
+    """Whether the body is said to end within SMALL_BYTES."""
+    declared = request.headers.get("content-length", "")
+    return declared.isdigit() and int(declared) <= SMALL_BYTES
 
 
 async def receive(request: Request, limits: Limits) -> Received:
@@ -45,13 +55,18 @@ async def receive(request: Request, limits: Limits) -> Received:
         chunks = form.content_of(chunks)
     else:
         form = None
-    blocks = _blocks(chunks)
-    first = await anext(blocks, b"")
-    second = await anext(blocks, b"")
+    pieces = _gathered(chunks, PIECE_BYTES)
+    held: list[bytes] = []
+    size_bytes = 0
+    async for piece in pieces:
+        held.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > SMALL_BYTES:
+            break
     content_type = form.content_type if form is not None else sent
-    if not second:
-        return Received(first, content_type)
-    return Received(_in_thread(blocks, first, second), content_type)
+    if size_bytes <= SMALL_BYTES:
+        return Received(held, content_type)
+    return Received(_in_thread(_gathered(pieces, BLOCK_BYTES), held), content_type)
 
 
 async def _bounded(request: Request, limits: Limits) -> AsyncIterator[bytes]:
@@ -75,25 +90,22 @@ async def _bounded(request: Request, limits: Limits) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def _blocks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in blocks of BLOCK_BYTES, the last one shorter: a thread is woken for each."""
+async def _gathered(chunks: AsyncIterator[bytes], bytes_min: int) -> AsyncIterator[bytes]:
+    """The same bytes, none of it in less than `bytes_min` at a time but the last."""
     held: list[bytes] = []
-    size = 0
+    size_bytes = 0
     async for chunk in chunks:
         held.append(chunk)
-        size += len(chunk)
-        if size >= BLOCK_BYTES:
-            whole = b"".join(held)
-            cut = size - size % BLOCK_BYTES
-            for start in range(0, cut, BLOCK_BYTES):
-                yield whole[start : start + BLOCK_BYTES]
-            held, size = [whole[cut:]], size - cut
-    if size:
+        size_bytes += len(chunk)
+        if size_bytes >= bytes_min:
+            yield b"".join(held)  # of one chunk: that very one
+            held, size_bytes = [], 0
+    if held:
         yield b"".join(held)
 
 
-def _in_thread(blocks: AsyncIterator[bytes], *first: bytes) -> Iterator[bytes]:
-    """The blocks for a thread: one is fetched on the event loop while the one before is written."""
+def _in_thread(blocks: AsyncIterator[bytes], first: list[bytes]) -> Iterator[bytes]:
+    """`first`, then the blocks, for a thread: one is fetched on the event loop while the one before is written."""
     loop = asyncio.get_running_loop()
 
     async def fetch() -> bytes:
@@ -102,7 +114,8 @@ def _in_thread(blocks: AsyncIterator[bytes], *first: bytes) -> Iterator[bytes]:
     def read() -> Iterator[bytes]:
         coming = asyncio.run_coroutine_threadsafe(fetch(), loop)
         try:
-            yield from first
+            while first:
+                yield first.pop(0)  # nothing is held once it was handed on
             while block := coming.result():
                 coming = asyncio.run_coroutine_threadsafe(fetch(), loop)
                 yield block
@@ -194,4 +207,4 @@ def _too_large(bytes_max: int) -> TooLarge:
     return TooLarge(f"the request's body is larger than {bytes_max} bytes; send less, or raise api.upload_bytes_max or api.body_bytes_max")
 
 
-__all__ = ["ClientDisconnect", "Limits", "Received", "receive"]
+__all__ = ["ClientDisconnect", "Limits", "Received", "is_small", "receive"]

@@ -94,7 +94,7 @@ class Service:
         self._links: Together[Place, Linking, Found] = Together(
             self.run, self._link_many, key=lambda item: item.path, again=(Invalid, NotFound)
         )
-        self._uploads: Together[Place, Upload, Entry] = Together(self.run, self._upload_many, key=lambda item: item.path)
+        self._uploads: Together[Place, Upload, Found] = Together(self.run, self._upload_many, key=lambda item: item.path)
 
     @property
     def operations(self) -> Operations:
@@ -130,11 +130,16 @@ class Service:
             return found
         return await self._links.ask(Place(repository, branch), item)
 
-    async def upload(self, repository: str, branch: str, item: Upload) -> Entry:
+    async def upload(self, repository: str, branch: str, item: Upload) -> Found:
         """For bodies that are in memory."""
         if item.if_absent:  # likewise
             return (await self.run(lambda: self._upload_many(Place(repository, branch), [item])))[0]
         return await self._uploads.ask(Place(repository, branch), item)
+
+    async def upload_long(self, repository: str, branch: str, item: Upload) -> Found:
+        """For one that is still on its way."""
+        (found,) = await self.run_body(lambda: self._upload_many(Place(repository, branch), [item]))
+        return found
 
     def later(self, work: Callable[[], object]) -> None:
         """Do it in a thread, and do not wait for it."""
@@ -155,8 +160,9 @@ class Service:
         linked = repo.link_each(place.ref, [item.item(repo.context) for item in items])
         return [entry if isinstance(entry, RefstoreError) else Found(repo.context, entry) for entry in linked]
 
-    def _upload_many(self, place: Place, items: Sequence[Upload]) -> Sequence[Entry]:
-        return list(self.lake.repository(place.repository).upload_many(place.ref, items))
+    def _upload_many(self, place: Place, items: Sequence[Upload]) -> Sequence[Found]:
+        repo = self.lake.repository(place.repository)
+        return [Found(repo.context, entry) for entry in repo.upload_many(place.ref, items)]
 
 
 class _Place(Generic[A, R]):

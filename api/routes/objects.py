@@ -107,7 +107,8 @@ async def upload_object(
     del who, storage_class, force
     if_absent = _only_if_absent(if_none_match, if_match)
     ids.object_path(path)
-    repo = await service.repository(repository, lambda repo: _prepared(repo, branch, path, if_absent))
+    if not bodies.is_small(request):
+        await service.repository(repository, lambda repo: _check_upload(repo, branch, path, if_absent))
     limits = bodies.Limits(service.settings.upload_bytes_max, service.settings.upload_idle_seconds)
     received = await bodies.receive(request, limits)
     item = Upload(
@@ -118,13 +119,13 @@ async def upload_object(
         if_absent=if_absent,
     )
     try:
-        if isinstance(received.body, bytes):
-            entry = await service.upload(repository, branch, item)
+        if isinstance(received.body, list):
+            context, entry = await service.upload(repository, branch, item)
         else:
-            entry = await service.run_body(lambda: next(repo.upload_many(branch, [item])))
+            context, entry = await service.upload_long(repository, branch, item)
     except AlreadyExists as error:
         raise PreconditionFailed(str(error)) from error
-    return answer(stats(repo.context, path, entry), 201)
+    return answer(stats(context, path, entry), 201)
 
 
 @router.put(
@@ -376,12 +377,11 @@ def _only_if_absent(if_none_match: str | None, if_match: str | None) -> bool:
     return if_none_match == "*"
 
 
-def _prepared(repo: Repository, branch: str, path: str, if_absent: bool) -> Repository:
-    """What can be refused is refused before the body is read."""
+def _check_upload(repo: Repository, branch: str, path: str, if_absent: bool) -> None:
+    """What can be refused is refused before a long body is read; the upload itself looks at all of it again."""
     repo.get_branch(branch)
     if if_absent and repo.stat_many(branch, [path]):
         raise PreconditionFailed(f"{path!r} is on {branch!r} already; it was left as it is")
-    return repo
 
 
 def _signed_get(service: Service, request: Request, context: Context, entry: Entry) -> signed.Signed:

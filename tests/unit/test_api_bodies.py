@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from api.bodies import BLOCK_BYTES, Limits, Received, receive
+from api.bodies import BLOCK_BYTES, PIECE_BYTES, SMALL_BYTES, Limits, Received, receive
 from api.errors import TooLarge, TooSlow
 from refstore.errors import Invalid
 
@@ -41,8 +41,8 @@ def received(chunks: list[bytes], content_type: str = "", *, limits: Limits = LI
 
     async def run() -> tuple[bytes, Received]:
         found = await receive(request(chunks, content_type, **more), limits)
-        if isinstance(found.body, bytes):
-            return found.body, found
+        if isinstance(found.body, list):
+            return b"".join(found.body), found
         return await asyncio.to_thread(b"".join, found.body), found
 
     return asyncio.run(run())
@@ -58,7 +58,7 @@ def form(*parts: tuple[str, str, bytes]) -> bytes:
 
 
 def test_a_raw_body_is_taken_as_it_is() -> None:
-    assert received([b"ab", b"c"], "text/plain") == (b"abc", Received(b"abc", "text/plain"))
+    assert received([b"ab", b"c"], "text/plain") == (b"abc", Received([b"abc"], "text/plain"))
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES + 7])
@@ -68,7 +68,37 @@ def test_a_body_of_any_size_is_whole(size: int) -> None:
     chunks = [body[at : at + 70_001] for at in range(0, size, 70_001)]
     found, how = received(chunks)
     assert found == body
-    assert isinstance(how.body, bytes) == (size <= BLOCK_BYTES)
+    assert isinstance(how.body, list) == (size <= SMALL_BYTES)
+
+
+def test_what_comes_byte_by_byte_is_not_held_byte_by_byte() -> None:
+    body = bytes(3 * PIECE_BYTES + 1)
+    found, how = received([body[at : at + 1] for at in range(len(body))])
+    assert isinstance(how.body, list)
+    assert [len(piece) for piece in how.body] == [PIECE_BYTES] * 3 + [1]
+    assert found == body
+
+
+def test_a_piece_that_is_large_enough_is_handed_on_as_it_came() -> None:
+    pieces = [bytes([number]) * PIECE_BYTES for number in range(3)]
+    _, how = received(pieces)
+    assert isinstance(how.body, list)
+    assert all(found is piece for found, piece in zip(how.body, pieces, strict=True)), "nothing was copied"
+
+
+def test_behind_its_beginning_a_long_body_wakes_its_thread_once_for_each_block() -> None:
+    chunks = [bytes(70_001)] * 100
+
+    async def run() -> list[bytes]:
+        found = await receive(request(chunks), LIMITS)
+        assert not isinstance(found.body, list)
+        return await asyncio.to_thread(list[bytes], found.body)
+
+    sizes = [len(block) for block in asyncio.run(run())]
+    beginning = -(-SMALL_BYTES // 70_001)
+    assert sum(sizes) == 100 * 70_001
+    assert sizes[:beginning] == [70_001] * beginning
+    assert all(BLOCK_BYTES <= size < BLOCK_BYTES + 70_001 for size in sizes[beginning:-1])
 
 
 CONTENT = b"one\r\n--bn\r\n-bnd\r\n\r\n\x00\xff--bnd two"
