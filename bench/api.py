@@ -173,7 +173,7 @@ def beside_reaper(shop: Workshop) -> Iterator[Row]:
 
 
 def p99_beside(shop: Workshop, *, alone: bool) -> Row:
-    """The p99 of stat, at a steady pace, with a reaper that deletes beside the service, and without. `alone`: in a process of its own."""
+    """The p99 of stat, at a steady pace, beside a reaper that deletes, and without. `alone`: `refstore reaper`, else the service's own."""
     scale = shop.scale
     count = scale.reaped
     folder = shop.in_memory("beside")
@@ -205,7 +205,7 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
         load(shop, server, calls[:WARM])
         each, quiet = in_turns(scale.long_turns, beside, without)
     shop.drop(folder)
-    where = "`refstore reaper`, a process of its own" if alone else "a thread of `refstore serve`, as by default"
+    where = "`refstore reaper`, a process of its own" if alone else "that of `refstore serve`, as by default"
     return Row(
         what=f"p99 of stat while a reaper deletes {count:,} objects beside it",
         ours=Series(each, "ms"),

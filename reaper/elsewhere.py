@@ -102,10 +102,11 @@ class Elsewhere:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            # in a session of its own: an interrupt typed at the terminal must not stop the batch in hand
+            # In a process group of its own: an interrupt typed at the terminal must not stop the batch in hand. Not in a session of its
+            # own: Linux gives each session an equal share (sched(7), "The autogroup feature"), and our niceness would count for nothing.
             command = [sys.executable, "-m", __name__]
             self._process = subprocess.Popen(  # noqa: S603  # this very Python
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, pipesize=PIPE_BYTES
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0, pipesize=PIPE_BYTES
             )
         return self._process
 

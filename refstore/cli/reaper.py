@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +63,7 @@ def reaper(
     if ctx.invoked_subcommand is not None:
         return
     settings = _settings(settings_of(ctx).reaper, grace_seconds, rate, metrics_port)
-    os.setpriority(os.PRIO_PROCESS, 0, max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))
+    give_way(niceness)
     with _stopping() as should_stop:
         if dry_run:
             _rehearse(ctx, settings, repository or [], scrub, should_stop)
@@ -191,6 +191,19 @@ def why(ctx: typer.Context, given: Annotated[list[str], place("REPO ADDRESS")]) 
                 ],
             },
         )
+
+
+def give_way(niceness: int) -> None:
+    """Let those go first who wait for an answer; in this process, and in those that it starts. 0: nobody.
+
+    SCHED_BATCH (sched(7)): it never takes the processor from another by waking up, which a reaper does some times for each batch.
+    """
+    if not niceness:
+        return
+    os.setpriority(os.PRIO_PROCESS, 0, max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))
+    if hasattr(os, "sched_setscheduler"):  # Linux
+        with suppress(OSError):  # a sandbox may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _run(

@@ -13,6 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import structlog
 import typer
 
 from refstore.cli.common import open_lake, settings_of
@@ -29,6 +30,14 @@ app = typer.Typer()
 KEY_ID = "REFSTORE_ACCESS_KEY_ID"
 SECRET = "REFSTORE_SECRET_ACCESS_KEY"  # noqa: S105  # a variable's name
 RESUME_SECONDS = 3600.0
+LOOK_SECONDS = 0.5
+"""Between two looks whether a process that should run does."""
+RESTART_SECONDS = 5.0
+"""Before a reaper that ended is replaced: what ended it may need a moment, or end the service too."""
+BATCH_SECONDS = 60.0
+"""How long a reaper that is asked to end may take over the batch in hand. One that is killed then loses nothing: others finish it."""
+
+_log = structlog.stdlib.get_logger(__name__)
 
 
 @app.command("serve")
@@ -144,28 +153,74 @@ def _first_key(lake: Lake, environ: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _reaping(settings: Settings) -> Generator[None, None, None]:
-    """A reaper in a thread of this process, stopped after the batch in hand."""
-    from reaper.daemon import Reaper
-    from refstore.issuance import SigningKey
-    from refstore.lake import Lake
+    """A reaper beside the service, stopped after the batch in hand: a process, but for a KV that only this one sees.
 
+    As a thread it would hold Python's lock for milliseconds at a time, and each request would wait for it.
+    """
     over = threading.Event()
-
-    def work() -> None:
-        keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
-        with (
-            Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake,
-            Reaper(lake, settings.reaper) as daemon,
-        ):
-            daemon.run(over.is_set)
-
-    thread = threading.Thread(target=work, name="refstore-reaper")
+    work = _reap if settings.kv.startswith("memory:") else _keep_reaping
+    thread = threading.Thread(target=work, args=(settings, over), name="refstore-reaper")
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+
+
+def _reap(settings: Settings, over: threading.Event) -> None:
+    from reaper.daemon import Reaper
+    from refstore.issuance import SigningKey
+    from refstore.lake import Lake
+
+    keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
+    with (
+        Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake,
+        Reaper(lake, settings.reaper) as daemon,
+    ):
+        daemon.run(over.is_set)
+
+
+def _keep_reaping(settings: Settings, over: threading.Event) -> None:
+    """In a process, and in another one should that end, until it is over."""
+    context = multiprocessing.get_context("spawn")
+    while not over.is_set():
+        process = context.Process(target=_reaper, args=(settings,), name="refstore-reaper")
+        process.start()
+        while process.is_alive() and not over.wait(LOOK_SECONDS):
+            pass
+        if not over.is_set():
+            _log.error("reaper_process_ended", exit_code=process.exitcode, restart_seconds=RESTART_SECONDS)
+            over.wait(RESTART_SECONDS)
+        process.terminate()
+        process.join(BATCH_SECONDS)
+        process.kill()
+        process.join()
+
+
+def _reaper(settings: Settings) -> None:
+    """The reaper's process. It ends with the one that started it, and lets it go first."""
+    from refstore import logs
+    from refstore.cli.reaper import NICE, give_way
+
+    over = threading.Event()
+
+    def end(_number: int, _frame: object) -> None:
+        over.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # typed at a terminal it comes here too: the service says when to end
+    logs.configure(settings.log, sys.stderr)
+    give_way(NICE)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            over.set()
+
+    threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
+    _reap(settings, over)
 
 
 def _worker(settings: Settings, listening: socket.socket) -> None:
@@ -205,7 +260,7 @@ def _many(settings: Settings, listening: socket.socket, started: Any) -> None:
     processes = [start() for _ in range(settings.api.workers)]
     started()
     try:
-        while not over.wait(0.5):
+        while not over.wait(LOOK_SECONDS):
             processes = [process if process.is_alive() else start() for process in processes]
     finally:
         for process in processes:

@@ -124,7 +124,7 @@ def test_it_ends_in_order_when_it_is_asked_to(tmp_path: Path, number: int, reape
 
 
 def test_workers_answer_log_as_one_and_end_together(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2") as service:
+    with serving(tmp_path, "--workers", "2", "--no-reaper") as service:
         for _ in range(8):
             assert service.get("/api/v1/user").status_code == 401
         workers = children(service.process.pid)
@@ -151,6 +151,50 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         workers = children(service.process.pid)
         service.process.kill()
         wait_until(lambda: not [worker for worker in workers if lives(worker)])
+
+
+def test_the_reaper_is_a_process_that_lets_the_service_go_first(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        assert service.get("/healthcheck").status_code == 204
+        wait_until(lambda: "reaper_started" in service.said)
+        (reaper,) = children(service.process.pid)
+        assert os.getpriority(os.PRIO_PROCESS, reaper) > os.getpriority(os.PRIO_PROCESS, service.process.pid)
+        assert os.sched_getscheduler(reaper) == os.SCHED_BATCH
+        assert os.sched_getscheduler(service.process.pid) == os.SCHED_OTHER
+        assert service.end() == 0
+        assert "reaper_ended" in service.said, "it was asked, not killed"
+        assert not lives(reaper)
+
+
+def test_a_reaper_that_is_killed_is_replaced_and_the_service_does_not_notice(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        wait_until(lambda: "reaper_started" in service.said)
+        (killed,) = children(service.process.pid)
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: service.said.count("reaper_started") == 2)
+        assert '"exit_code": -9' in service.said
+        (other,) = children(service.process.pid)
+        assert other != killed
+        assert service.get("/healthcheck").status_code == 204
+        assert service.end() == 0
+        assert not lives(other)
+
+
+def test_the_reaper_ends_with_the_service_that_started_it(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        wait_until(lambda: "reaper_started" in service.said)
+        (reaper,) = children(service.process.pid)
+        service.process.kill()
+        wait_until(lambda: not lives(reaper))
+
+
+def test_what_only_the_service_sees_is_reaped_by_the_service(tmp_path: Path) -> None:
+    with serving(tmp_path, "--kv", "memory://x", "--objects", "memory://x") as service:
+        assert service.get("/healthcheck").status_code == 204
+        wait_until(lambda: "reaper_started" in service.said)
+        assert not children(service.process.pid)
+        assert service.end() == 0
+        assert "reaper_ended" in service.said
 
 
 def test_a_memory_kv_is_one_processes_own(refstore: Command) -> None:
