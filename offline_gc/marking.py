@@ -13,6 +13,7 @@ reaches the bucket as an address: commits named it that are not kept any more, o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -23,7 +24,8 @@ from offline_gc.addresses import Keys, among, keys_of
 from offline_gc.arrow import pa, pc
 from offline_gc.carried import Known
 from offline_gc.packets import WHOLE, Side, received
-from offline_gc.places import DATA, Kind, Work, read_table, store_at, write_table
+from offline_gc.places import DATA, Kind, Work, read_table, store_at, threads_at, write_table
+from refstore.commits.workers import Workers
 from refstore.errors import ObjectNotFound
 from refstore.objects.base import ObjectStore
 
@@ -196,9 +198,10 @@ def _listed_before(store: ObjectStore, work: Work, horizon: str, known: list[Kno
     ordered, places = np.unique(keys, return_inverse=True)
     sizes = carried.sizes_of(known, ordered)[places]
     goes = (sizes >= 0) & ~among(keys, named.kept) & ~among(keys, named.pending)
-    unsure = goes & ~among(keys, named.expired)
-    for place in np.flatnonzero(unsure).tolist():
-        goes[place] = _is_there(store, addresses[place].as_py())
+    unsure = np.flatnonzero(goes & ~among(keys, named.expired))
+    with Workers(threads_at(work)) as workers:
+        asked = (addresses[place].as_py() for place in unsure.tolist())
+        goes[unsure] = np.fromiter(workers.ahead(partial(_is_there, store), asked), bool, len(unsure))
     addresses, sizes = addresses.filter(pa.array(goes)), sizes[goes]
     table = pa.table(
         {

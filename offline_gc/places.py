@@ -25,6 +25,7 @@ from refstore.errors import Corrupt, ObjectNotFound
 from refstore.ids import OWN_ADDRESS_PATTERN, Address, is_own
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
+from refstore.objects.local import LocalObjects
 
 ROOT: Final = "_refstore/gc/"
 PRIVATE: Final = "_refstore/"
@@ -100,6 +101,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return f"{ROOT}{self.mark_id}/{name}"
 
 
+_THREADS: Final = 8
+"""Requests under way in a task, at a store across a network."""
 _stores: dict[str, ObjectStore] = {}
 
 
@@ -109,6 +112,11 @@ def store_at(url: str) -> ObjectStore:
     if found is None:
         found = _stores[url] = open_objects(url)
     return found
+
+
+def threads_at(work: Work) -> int:
+    """How many requests a task has under way."""
+    return 1 if isinstance(store_at(work.url), LocalObjects) else _THREADS
 
 
 # ---- files

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 import pytest
 
 from offline_gc import lifecycle, run
 from offline_gc.places import TAG
 from offline_gc.run import Options
-from refstore import ids
+from refstore import ids, keys
 from refstore.errors import ObjectsUnavailable
 from refstore.flows import retaining
 from refstore.lake import Lake
@@ -23,8 +26,9 @@ from refstore.repository import Repository
 from refstore.safety import Safety
 from tests.reaping import release_all
 from tests.servers.s3_base import BUCKET, S3Server
-from tests.servers.s3_proxy import CutBody, FailKeys, Fault, ProxiedRequest, RandomFaults, S3FaultProxy
+from tests.servers.s3_proxy import CutBody, FailKeys, Fault, ProxiedRequest, RandomFaults, Refuse, S3FaultProxy
 from tests.servers.s3_servers import RcloneS3
+from tests.spark.world import SkippingClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,12 +62,33 @@ def lake_with_history(folder: Path, server: S3Server, proxy: S3FaultProxy | None
         yield lake.repository("sales"), gone
 
 
+@contextmanager
+def client_of(folder: Path, server: S3Server) -> Iterator[Repository]:
+    """The same repository, with the time that an upload needs; its addresses say that they were made days ago, so that a second run
+    does not list them."""
+    with Lake.open(f"sqlite://{folder}/kv.sqlite", server.url(), clock=SkippingClock(off_seconds=-3 * 86_400)) as lake:
+        yield lake.repository("sales")
+
+
+def let_go_of(client: Repository) -> None:
+    """Reset what is staged, and forget it as a reaper would that loses what it was to delete."""
+    client.reset("main")
+    release_all(client)
+    ctx = client.context
+    for shard in range(keys.SHARDS):
+        ctx.kv.delete_range(keys.references(ctx.repo, shard), "", "\U0010ffff")
+
+
 def let_a_second_pass(repo: Repository, address: str) -> None:
     """Until the store's clock, which counts whole seconds, says that the object is older than now."""
     store = repo.context.objects
     store.put("_refstore/gc/now", b"")
     while store.head("_refstore/gc/now").mtime_ms <= store.head(address).mtime_ms:
         store.put("_refstore/gc/now", b"")
+
+
+def addresses_of(mark: bytes) -> list[str]:
+    return pq.read_table(BytesIO(mark)).column("address").to_pylist()
 
 
 def data_of(repo: Repository) -> set[str]:
@@ -149,6 +174,65 @@ def test_a_listing_that_breaks_off_ends_the_run(rclone_s3_server: RcloneS3, tmp_
             run.run(repo.context, spark, NOW)
         assert gone in data_of(repo)
         assert [each.state for each in Marks(repo.context).runs()] == [State.ABANDONED]
+
+
+class Together:
+    """A plan that lets a HEAD of data pass once another is under way. Alone they are refused, and told as alone."""
+
+    def __init__(self) -> None:
+        self._both = threading.Barrier(2)
+        self._lock = threading.Lock()
+        self.asked = self.alone = 0
+
+    def __call__(self, request: ProxiedRequest) -> Fault | None:
+        if request.method == "HEAD" and "/data/" in request.target:
+            with self._lock:
+                self.asked += 1
+            try:
+                self._both.wait(timeout=10)
+            except threading.BrokenBarrierError:
+                self.alone += 1
+                return Refuse(status=403, code="AccessDenied")
+        return None
+
+
+@pytest.mark.server
+def test_what_the_kv_let_go_of_is_asked_for_several_at_once(rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession) -> None:
+    with (
+        S3FaultProxy(rclone_s3_server.endpoint) as proxy,
+        lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, _),
+        client_of(tmp_path, rclone_s3_server) as client,
+    ):
+        store = repo.context.objects
+        staged = [client.upload("main", f"staged-{number:02}", b"%d" % number).address for number in range(24)]
+        let_a_second_pass(repo, staged[-1])
+        first = run.mark(repo.context, spark, NOW)
+        let_go_of(client)
+        gone = [*staged[::3], *staged[1:20:9]]
+        store.delete_many(gone)
+        proxy.plan = together = Together()
+        second = run.mark(repo.context, spark, NOW)
+        assert (together.asked, together.alone) == (len(staged), 0)
+        assert second.goes_on_from == first.mark_id
+        marked = [address for each in store.list(f"_refstore/gc/{second.mark_id}/mark/") for address in addresses_of(store.read(each.key))]
+        assert marked == sorted(set(staged) - {*gone})
+
+
+@pytest.mark.server
+def test_one_that_the_store_does_not_tell_of_ends_the_run(rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession) -> None:
+    with (
+        S3FaultProxy(rclone_s3_server.endpoint) as proxy,
+        lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, _),
+        client_of(tmp_path, rclone_s3_server) as client,
+    ):
+        staged = [client.upload("main", f"staged-{number:02}", b"%d" % number).address for number in range(24)]
+        let_a_second_pass(repo, staged[-1])
+        run.mark(repo.context, spark, NOW)
+        let_go_of(client)
+        proxy.plan = lambda request: Refuse() if request.method == "HEAD" and staged[13] in request.target else None
+        with pytest.raises(ObjectsUnavailable):
+            run.mark(repo.context, spark, NOW)
+        assert [each.state for each in Marks(repo.context).runs()] == [State.MARKED, State.ABANDONED]
 
 
 @pytest.mark.server
