@@ -186,6 +186,18 @@ HARD_DELETE = Call(reaping.hard_delete())
 SCRUB = Call((*reaping.scrub_references(), *reaping.hard_delete()))
 SCRUB_TOKENS = Call(reaping.scrub_tokens())
 
+COMMIT = commit("main", "c1")
+RESET = reset("main")
+COPY = copy("main", "p", "feat", "q")
+OVERWRITE = upload("main", ("p", "P1"))
+MOVE = move("main", "p", "q")
+UPLOAD_Q = upload("main", ("q", "P1"))
+OVERWRITE_2 = upload("main", ("p", "P2"))
+DELETE_P = delete("main", "p")
+RESET_FEAT = reset("feat")
+COMMIT_2 = commit("main", "c2")
+MERGE = merge("feat", "main")
+
 
 def stages_of(calls: Iterable[Call]) -> tuple[Stage, ...]:
     return tuple(stage for call in calls for stage in call.stages)

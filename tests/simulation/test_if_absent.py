@@ -19,8 +19,9 @@ from refstore.testing.replay import Stage
 from refstore.testing.steps import Interned
 from tests.simulation import calls as do
 from tests.simulation.calls import BODIES, HARD_DELETE, REAP, Call, Promise
+from tests.simulation.plans import Plan
 from tests.simulation.planting import Edit, Mutant
-from tests.simulation.scenarios import Plan, Start, m1
+from tests.simulation.worlds import Start, m1
 
 STATES = 25_000
 WALKS = 100

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from refstore.testing.explore import explore, row, told
-from tests.simulation.scenarios import Plan, every
+from tests.simulation.plans import Plan
+from tests.simulation.scenarios import every
 
 STATES = 40_000
 """Per scenario. `make explore` goes on from there; what is cut here is sampled by walks."""

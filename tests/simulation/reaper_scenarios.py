@@ -1,0 +1,202 @@
+"""The scenarios of the reaper: no grace, markers and hints, the ages of things, tokens of several pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from refstore.safety import Safety
+from tests.simulation import calls as do
+from tests.simulation.calls import (
+    COMMIT,
+    COPY,
+    DELETE_P,
+    HARD_DELETE,
+    OVERWRITE,
+    PROCESS,
+    REAP,
+    REAP_DIRECT,
+    REAP_PAGED,
+    REAP_PAGED_DIRECT,
+    RESET,
+    SCRUB,
+    SCRUB_TOKENS,
+    UPLOAD_Q,
+)
+from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
+from tests.simulation.worlds import Start, after_reset, committed_m1, m1, pq, two
+
+AGES = Safety(grace_seconds=600, issue_seconds=600)
+"""As in production, but for the window: an operation may take longer than grace."""
+
+EVERYTHING: Calls = [SCRUB, SCRUB_TOKENS]
+TOKENS: Calls = [SCRUB_TOKENS]
+
+
+def zero_grace() -> Iterator[Plan]:
+    def zero(name: str, world: Callable[[], Start], tasks: Mapping[str, Calls], crash: str = "", **more: object) -> Plan:
+        return plan(f"zero grace: {name}", world, tasks, crash, group="zero grace", **more)
+
+    reap: Calls = [REAP_DIRECT]
+    yield zero("overwrite | copy p->feat | hard delete", m1, {"U": [OVERWRITE], "K": [COPY], "H": [HARD_DELETE]}, "UK", keeps="UK")
+    yield zero("overwrite | commit | reap", m1, {"U": [OVERWRITE], "C": [COMMIT], "G": reap}, "UC", keeps="U")
+    yield zero("late write | commit; reset | reap", Start, {"U": [OVERWRITE], "C": [COMMIT, RESET], "G": reap}, "U")
+    yield zero("copy main->feat | reset main | reap", m1, {"K": [COPY], "R": [RESET], "G": reap}, "KG", keeps="K")
+    yield zero("delete p | delete p | reap", m1, {"D": [DELETE_P], "E": [DELETE_P], "G": reap}, "D")
+    yield zero("shared: reset main | delete q on feat | reap", two, {"R": [RESET], "D": [do.delete("feat", "q")], "G": reap}, "RD")
+    yield zero("reap | reap | scrub", lambda: after_reset(m1()), {"G": reap, "H": reap, "S": [SCRUB]}, "G")
+    yield zero("lost reply: reap | reap", lambda: after_reset(m1()), {"G": reap, "H": reap}, "G", lossy="GGH")
+
+
+def registry_markers_hints() -> Iterator[Plan]:
+    more = {"group": "registry, markers, hints"}
+
+    def bare() -> Start:
+        return m1(hinted=False)
+
+    yield plan("markers: commit | reset", m1, {"C": [COMMIT], "R": [RESET]}, "CR", **more)
+    yield plan("markers: commit | reap | reap", m1, {"C": [COMMIT], "G": [REAP], "H": [REAP]}, **more)
+    yield plan("long upload | reset; reap | scrub", Start, {"U": [OVERWRITE], "R": [RESET, REAP], "S": [SCRUB]}, **more)
+    yield plan("markers: reap after commit | scrub", committed_m1, {"G": [REAP], "S": [SCRUB], "H": [REAP]}, "G", **more)
+
+    def shared() -> Start:
+        start = two()
+        start.repo.commit("main", "c1")
+        start.repo.reset("main")
+        return start
+
+    copying: Calls = [do.copy("feat", "q", "main", "z")]
+    yield plan(
+        "markers: reap after commit; reset | scrub | copy p->feat",
+        shared,
+        {"G": [REAP], "S": [SCRUB], "K": copying},
+        "G",
+        keeps="K",
+        **more,
+    )
+    yield plan("hints: overwrite (crash) | reap | scrub", bare, {"U": [OVERWRITE], "G": [REAP], "S": [SCRUB]}, "UG", **more)
+    yield plan("hints: reset | reap (crash) | reap", bare, {"R": [RESET], "G": [REAP], "H": [REAP]}, "G", **more)
+    linking: Calls = [do.issue_and_link("main", "p")]
+    yield plan(
+        "hints: issue (crash); link | hard delete | scrub", Start, {"L": linking, "H": [HARD_DELETE], "S": [SCRUB]}, "L", keeps="L", **more
+    )
+    yield plan(
+        "hints: issue; link | scrub | expire (safety only)",
+        Start,
+        {"L": linking, "S": [SCRUB], "X": [HARD_DELETE]},
+        "LX",
+        safety_only=True,
+        ahead_ms={"X": EXPIRED_MS},
+        **more,
+    )
+    yield plan(
+        "hints: delete p | restore | hard delete | scrub",
+        bare,
+        lambda start: {"D": [DELETE_P], "E": [do.restore("main", "z", start.addresses["P0"])], "H": [HARD_DELETE], "S": [SCRUB]},
+        "D",
+        keeps="E",
+        **more,
+    )
+
+
+def clocks() -> Iterator[Plan]:
+    """Worlds with ages, in which the clock goes on: past grace at any moment, past the longest operation when none is under way."""
+
+    def aged(
+        name: str, world: Callable[[Safety], Start], tasks: Callable[[Start], Mapping[str, Calls]], crash: str = "", **more: object
+    ) -> Plan:
+        return plan(name, lambda: world(AGES), tasks, crash, clock_moves=True, group="clocks", **more)
+
+    def bare(safety: Safety) -> Start:
+        return Start(safety).staged("main", "p", "P0", hinted=False)
+
+    def minutes(start: Start) -> Calls:
+        return [do.set_clock(start.world.clock.now_ms() + 900_000, waits=False)]
+
+    def hours(start: Start) -> Calls:
+        return [do.set_clock(start.world.clock.now_ms() + 4 * 3_600_000, waits=True)]
+
+    hard: Calls = [HARD_DELETE]
+    yield aged(
+        "clock past grace: delete p | restore | hard delete",
+        bare,
+        lambda start: {"D": [DELETE_P], "E": [do.restore("main", "z", start.addresses["P0"])], "H": hard, "T": minutes(start)},
+        "D",
+        keeps="E",
+    )
+    yield aged(
+        "clock past grace: overwrite | copy p->feat | hard delete",
+        bare,
+        lambda start: {"U": [OVERWRITE], "K": [COPY], "H": hard, "T": minutes(start)},
+        "U",
+        keeps="UK",
+    )
+    yield aged(
+        "clock past expiry: issue; link | hard delete",
+        Start,
+        lambda start: {"L": [do.issue_and_link("main", "p")], "H": hard, "T": minutes(start)},
+        "L",
+        keeps="L",
+        safety_only=True,  # what is put after its address was reaped is the offline job's
+    )
+    yield aged(
+        "clock past grace: upload | reset; process; scrub; clock; hard delete",
+        Start,
+        lambda start: {"U": [OVERWRITE], "R": [RESET, PROCESS, SCRUB, *minutes(start), HARD_DELETE]},
+    )
+    yield aged(
+        "clock past all ages: upload | reset; reap | scrub",
+        bare,
+        lambda start: {"U": [UPLOAD_Q], "R": [RESET, REAP], "S": EVERYTHING, "T": hours(start)},
+        "U",
+    )
+    yield aged(
+        "registry: reset (crash) | scrub | upload",
+        bare,
+        lambda start: {"R": [RESET], "S": TOKENS, "U": [UPLOAD_Q], "T": hours(start)},
+        "RU",
+    )
+    yield aged(
+        "registry: commit (crash) | upload | scrub",
+        bare,
+        lambda start: {"C": [COMMIT], "U": [UPLOAD_Q], "S": TOKENS, "T": hours(start)},
+        "C",
+        keeps="U",
+    )
+    yield aged(
+        "registry: late write | reset; reap | scrub",
+        Start,
+        lambda start: {"U": [OVERWRITE], "R": [RESET, REAP], "S": TOKENS, "T": hours(start)},
+        "U",
+    )
+    yield aged(
+        "registry: create branch (crash) | scrub | delete branch",
+        bare,
+        lambda start: {"N": [do.create_branch("late", "main")], "S": TOKENS, "D": [do.delete_branch("feat"), REAP], "T": hours(start)},
+        "ND",
+    )
+
+
+def pages() -> Iterator[Plan]:
+    """Tokens that take the reaper several pages."""
+    more = {"group": "pages"}
+
+    def reset_pq() -> Start:
+        return after_reset(pq())
+
+    def committed_pq() -> Start:
+        start = pq()
+        start.repo.commit("main", "c1")
+        return start
+
+    paged: Calls = [REAP_PAGED]
+    yield plan("pages: reap | reap (crash) after reset", reset_pq, {"G": paged, "H": paged}, "G", **more)
+    yield plan(
+        "pages: reap (crash) | reap after commit | overwrite p",
+        committed_pq,
+        {"G": paged, "H": paged, "U": [OVERWRITE]},
+        "G",
+        keeps="U",
+        **more,
+    )
+    yield plan("pages: zero grace: reap (crash) | reap after reset", reset_pq, {"G": [REAP_PAGED_DIRECT], "H": paged}, "G", **more)
+    yield plan("pages: reap | late write | scrub", reset_pq, {"G": paged, "U": [OVERWRITE], "S": [SCRUB]}, keeps="U", **more)
