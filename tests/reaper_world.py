@@ -15,7 +15,7 @@ from reaper.summary import Summary
 from refstore import keys
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.ids import Address
-from refstore.kv.base import KV, SCAN_LIMIT, Key, Op, Result
+from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
@@ -201,6 +201,17 @@ class World:
     def run_once(self, **options: object) -> Summary:
         with self.reaper(**options) as reaper:
             return reaper.run_once(never)
+
+    def run_past_grace(self) -> None:
+        """What is released now goes."""
+        self.run_once()
+        self.clock.advance(GRACE_SECONDS + 1)
+        self.run_once()
+
+    def corrupt(self, key: Key) -> None:
+        """What stands there cannot be read any more."""
+        assert self.kv.get(key) is not ABSENT
+        self.kv.set(key, b"\xc1 not a record")
 
     def references(self) -> int:
         return sum(self.kv.count(keys.references(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS))

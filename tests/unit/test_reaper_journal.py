@@ -18,17 +18,10 @@ from refstore.objects.base import Deletion
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
 def reaped(world: World, *paths: str) -> list[Address]:
     addresses = [entry.address for entry in world.upload("main", *paths)]
     world.repo.reset("main")
-    world.run_once()
-    world.clock.advance(GRACE_SECONDS + 1)
-    world.run_once()
+    world.run_past_grace()
     return addresses
 
 

@@ -1,0 +1,186 @@
+"""What cannot be read stops as little as may be, and nothing of it goes; stores that fail lose nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from reaper import cycle
+from refstore import keys
+from refstore.errors import CommitNotFound, Gone, KVUnavailable, ObjectsUnavailable
+from refstore.kv.base import ABSENT
+from refstore.records import Stamp, decode
+from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
+
+
+def test_a_reference_that_cannot_be_read_stays_and_stops_no_other(world: World) -> None:
+    bad, good = world.upload("main", "a", "b")
+    world.repo.delete_many("main", ["a", "b"])
+    world.corrupt(keys.reference(world.repo.context.repo, bad.address))
+    world.clock.advance(GRACE_SECONDS + 1)
+    done = world.run_pass()
+    assert done.deleted == 1
+    assert world.stored() == {bad.address}
+    assert good.address not in world.stored()
+    assert done.corrupt
+    assert [error.unit for error in done.errors] == [f"reference/{bad.address}"]
+    assert world.hints() == 1
+
+
+@pytest.mark.parametrize("grace_seconds", [None, 0])
+def test_an_entry_that_cannot_be_read_stops_its_token_only(grace_seconds: int | None) -> None:
+    world = World(grace_seconds=grace_seconds)
+    world.repo.create_branch("feature", "main")
+    bad = world.upload("main", "a", "b")
+    good = world.upload("feature", "a")
+    ctx = world.repo.context
+    token = world.repo.get_branch("main").token
+    world.repo.reset("main")
+    world.repo.reset("feature")
+    world.corrupt(keys.entry(ctx.repo, token, "a"))
+    done = world.run_pass()
+    assert [error.unit for error in done.errors] == [f"deleted/{token}"]
+    world.clock.advance(GRACE_SECONDS + 1)
+    world.run_pass()
+    assert world.stored() == {entry.address for entry in bad}
+    assert good[0].address not in world.stored()
+    assert world.kv.get(keys.deleted_token(ctx.repo, token)) is not ABSENT
+
+
+def test_a_commit_that_is_missing_stops_its_marker_only(at_once: World) -> None:
+    entry = at_once.upload("main", "a")[0]
+    commit = at_once.repo.commit("main", "a")
+    ctx = at_once.repo.context
+    at_once.kv.delete(keys.commit(ctx.repo, commit))
+    done = at_once.run_pass()
+    assert [(error.unit, error.code) for error in done.errors] == [(f"committed/{commit}", CommitNotFound.code)]
+    assert at_once.stored() == {entry.address}
+    assert at_once.references() == 1
+    assert at_once.kv.get(keys.committed(ctx.repo, commit)) is not ABSENT
+
+
+@pytest.mark.parametrize("how", ["torn", "missing"])
+def test_a_list_of_added_addresses_that_cannot_be_read_stops_its_marker_only(at_once: World, how: str) -> None:
+    entries = at_once.upload("main", "a", "b")
+    at_once.repo.commit("main", "a")
+    key = next(info.key for info in at_once.objects.inner.list("_refstore/added/"))
+    if how == "torn":
+        at_once.objects.put(key, at_once.objects.read(key)[:-20])
+    else:
+        at_once.objects.inner.delete_many([key])
+    done = at_once.run_pass()
+    assert done.corrupt
+    assert done.committed == 0
+    assert at_once.stored() == {entry.address for entry in entries}
+    assert at_once.references() == 2
+
+
+def test_a_branch_that_cannot_be_read_keeps_every_token_from_the_scrubber(world: World) -> None:
+    """Any token might be in it."""
+    world.upload("main", "a")
+    ctx = world.repo.context
+    world.repo.create_branch("other", "main")
+    world.corrupt(keys.branch(ctx.repo, world.repo.default_branch))
+    world.clock.advance(SCRUB_AFTER_SECONDS + 1)
+    done = world.run_pass(scrub=True)
+    assert done.scrubbed == 0
+    assert done.dead_tokens == 0
+    assert done.corrupt
+    assert world.references() == 1
+
+
+def test_a_due_key_that_cannot_be_read_stops_its_shard_only(world: World) -> None:
+    entries = world.upload("main", *(f"p{number}" for number in range(20)))
+    world.repo.delete_many("main", [f"p{number}" for number in range(20)])
+    ctx = world.repo.context
+    shard = keys.shard_of(entries[0].address)
+    world.kv.set(keys.Key(keys.due_shard(ctx.repo, shard), "0000000000000/../../etc"), b"")
+    world.clock.advance(GRACE_SECONDS + 1)
+    done = world.run_pass()
+    blocked = {entry.address for entry in entries if keys.shard_of(entry.address) == shard}
+    assert world.stored() == blocked
+    assert done.corrupt
+
+
+def test_a_marker_that_cannot_be_read_stops_no_other(at_once: World) -> None:
+    entry = at_once.upload("main", "a")[0]
+    at_once.repo.reset("main")
+    ctx = at_once.repo.context
+    at_once.kv.set(keys.Key(keys.deleted_tokens(ctx.repo), "main:00000000000000000000000000"), b"\xc1")
+    done = at_once.run_pass()
+    assert done.corrupt
+    assert entry.address not in at_once.stored()
+
+
+def test_what_the_store_refuses_is_tried_again_and_counted(world: World) -> None:
+    entries = world.upload("main", "a", "b", "c")
+    world.repo.reset("main")
+    world.run_once()
+    world.clock.advance(GRACE_SECONDS + 1)
+    world.objects.refuses = {entries[0].address}
+    done = world.run_once()
+    assert (done.deleted, done.failed) == (2, 2)  # the second round tried it again, then there was nothing else to do
+    assert world.stored() == {entries[0].address}
+    with pytest.raises(Gone):
+        world.repo.restore("main", entries[0].address)
+    world.objects.refuses = set()
+    assert world.run_once().deleted == 1
+    assert (world.references(), world.hints()) == (0, 0)
+
+
+@pytest.mark.parametrize("grace_seconds", [None, 0])
+def test_a_store_that_is_down_loses_nothing_and_is_not_hammered(grace_seconds: int | None) -> None:
+    world = World(grace_seconds=grace_seconds, batch_keys=2)
+    world.upload("main", *(f"p{number}" for number in range(20)))
+    world.repo.reset("main")
+    if grace_seconds is None:
+        world.run_once()
+        world.clock.advance(GRACE_SECONDS + 1)
+    asked = 0
+
+    def count(_keys: object) -> None:
+        nonlocal asked
+        asked += 1
+
+    world.objects.before_delete = count
+    world.objects.down = True
+    done = world.run_pass()
+    assert done.unavailable
+    assert (done.deleted, asked) == (0, 0)
+    world.objects.down = False
+    assert world.run_once().deleted == 20
+    assert (world.references(), world.hints()) == (0, 0)
+
+
+def test_a_kv_that_is_down_ends_the_pass(world: World) -> None:
+    ctx, record, tools = world.lake.context(world.repo.name, world.record), world.record, world.tools()
+    world.kv.down = True
+    with pytest.raises(KVUnavailable):
+        cycle.run(ctx, record, tools)
+
+
+def test_a_journal_that_cannot_be_written_deletes_nothing(at_once: World) -> None:
+    entry = at_once.upload("main", "a")[0]
+    at_once.repo.reset("main")
+    put = at_once.objects.inner.put
+
+    def refuse(key: str, body: object, *, if_absent: bool = False) -> object:
+        if key.startswith("_refstore/journal/"):
+            raise ObjectsUnavailable("planted: no room")
+        return put(key, body, if_absent=if_absent)
+
+    at_once.objects.inner.put = refuse
+    done = at_once.run_pass()
+    assert (done.deleted, done.unavailable) == (0, True)
+    assert at_once.stored() == {entry.address}
+    at_once.objects.inner.put = put
+    assert at_once.run_once().deleted == 1
+
+
+def test_scrubbed_state_survives_what_it_cannot_read(world: World) -> None:
+    world.run_pass()
+    ctx = world.repo.context
+    world.corrupt(keys.reaper_state(ctx.repo, "scrubbed/00"))
+    assert world.run_pass().error_count == 0
+    raw = world.kv.get(keys.reaper_state(ctx.repo, "scrubbed/00"))
+    assert isinstance(raw, bytes)
+    assert decode(raw, Stamp).at_ms == world.clock.now_ms()
