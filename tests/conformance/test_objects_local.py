@@ -1,4 +1,7 @@
-"""The local store holds the suite, and what a file system adds: links, crashes, a full disk, permissions, staged files."""
+"""The local store holds the suite, and what a file system adds: links, durability, a full disk, staged files.
+
+What takes several processes stands in `test_objects_local_processes.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,7 @@ import errno
 import os
 import re
 import shutil
-import signal
-import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,23 +34,8 @@ from refstore.errors import (
 from refstore.objects import ObjectStore, open_objects
 from refstore.objects.local import LocalObjects
 from refstore.objects.local_walk import make
-from tests.conformance.objects_suite import MIB, ObjectStoreSuite, in_threads
-
-ROOT = Path(__file__).parents[2]
-
-
-class Later(SystemClock):
-    """A clock that is ahead."""
-
-    def __init__(self, seconds: float) -> None:
-        self._ahead_ms = int(seconds * 1000)
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self._ahead_ms
-
-
-def staged(directory: Path) -> list[Path]:
-    return list((directory / ".tmp").iterdir()) if (directory / ".tmp").exists() else []
+from tests.conformance.local_files import Later, staged
+from tests.conformance.objects_suite import ObjectStoreSuite, in_threads
 
 
 class TestLocal(ObjectStoreSuite):
@@ -76,16 +61,6 @@ class TestLocalWithoutSync(TestLocal):
     @pytest.fixture
     def url(self, directory: Path) -> str:
         return f"{directory.as_uri()}?fsync=0"
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(directory: Path) -> LocalObjects:
-    return LocalObjects(directory)
 
 
 # -- the order of a listing, against a model
@@ -298,74 +273,7 @@ def test_a_deletion_that_could_not_be_synced_is_not_confirmed(store: LocalObject
     assert deletion.failed == (("a/x", "EIO: Input/output error"),)
 
 
-# -- killed writers
-
-WRITER = """
-import os, sys, time
-from refstore.objects import open_objects
-def body():
-    for _ in range(5):
-        yield bytes(1 << 20)
-    print("midway", flush=True)
-    sys.stdin.read()
-    yield b"end"
-open_objects(sys.argv[1]).put("data/2026112107/x", body(), if_absent=sys.argv[2] == "1")
-print("done", flush=True)
-"""
-
-
-@pytest.fixture
-def writer(directory: Path) -> Iterator[Callable[[bool], subprocess.Popen[str]]]:
-    """A process that is in the middle of a put."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def start(if_absent: bool = False) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            (sys.executable, "-c", WRITER, directory.as_uri(), str(int(if_absent))),
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        processes.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "midway\n"
-        return process
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.parametrize("if_absent", [False, True])
-def test_a_killed_writer_leaves_no_object_and_its_staged_file_is_swept(store: LocalObjects, directory: Path, writer, if_absent: bool):
-    process = writer(if_absent)
-    assert len(staged(directory)) == 1
-    process.kill()
-    process.wait()
-    with pytest.raises(ObjectNotFound):
-        store.head("data/2026112107/x")
-    assert list(store.list()) == []
-    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(7100)) == 0, "too young"
-    assert len(staged(directory)) == 1
-    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(7300)) == 1
-    assert staged(directory) == []
-    store.put("data/2026112107/x", b"again", if_absent=True)
-
-
-def test_a_living_writer_is_never_swept(store: LocalObjects, directory: Path, writer):
-    process = writer()
-    os.utime(staged(directory)[0], (0, 0))
-    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(10 * 86_400)) == 0
-    output, _ = process.communicate("")
-    assert output == "done\n"
-    assert store.head("data/2026112107/x").size_bytes == 5 * MIB + 3
-
-
-def test_a_stopped_writer_goes_on_where_it_was(store: LocalObjects, directory: Path, writer):
-    process = writer()
-    process.send_signal(signal.SIGSTOP)
-    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(86_400)) == 0
-    process.send_signal(signal.SIGCONT)
-    assert process.communicate("")[0] == "done\n"
+# -- staged files and empty directories, swept
 
 
 def test_a_staged_file_that_was_taken_is_an_error_not_an_object(store: LocalObjects, directory: Path):
@@ -456,29 +364,6 @@ def test_puts_and_sweeps_at_once_lose_nothing(directory: Path):
     assert (first, second) == (0, 0)
     assert isinstance(removed, int)
     assert removed > 0, "the race was not run"
-
-
-def test_many_processes_put_if_absent_one_wins(directory: Path, tmp_path: Path):
-    script = (
-        "import sys\nfrom refstore.objects import open_objects\nfrom refstore.errors import AlreadyExists\n"
-        "store = open_objects(sys.argv[1]); sys.stdin.readline()\n"
-        "for n in range(50):\n"
-        "    try: store.put(f'k/{n}', sys.argv[2].encode(), if_absent=True); print(n)\n"
-        "    except AlreadyExists: pass\n"
-    )
-    processes = [
-        subprocess.Popen(
-            (sys.executable, "-c", script, f"{directory.as_uri()}?fsync=0", str(number)),
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for number in range(4)
-    ]  # fmt: skip
-    won = [[int(line) for line in process.communicate("go\n")[0].split()] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4
-    assert sorted(key for keys in won for key in keys) == list(range(50))
-    store = LocalObjects(directory)
-    for number, keys in enumerate(won):
-        assert all(store.read(f"k/{key}") == str(number).encode() for key in keys)
 
 
 # -- a disk that fails
@@ -595,58 +480,6 @@ def test_a_root_that_is_gone_is_not_an_empty_store(store: LocalObjects, director
     ):
         with pytest.raises(ObjectsUnavailable, match="mounted"):
             attempt()
-
-
-PERMISSIONS = """
-import os, sys
-from refstore.errors import InvalidSettings
-from refstore.objects.local import LocalObjects
-from refstore.objects.local_walk import make
-if os.geteuid() == 0:
-    os.setgroups([]); os.setgid(65534); os.setuid(65534)
-store = LocalObjects(sys.argv[1])
-for attempt in (
-    lambda: store.put("locked/x", b"x"),
-    lambda: store.get("locked/x"),
-    lambda: store.head("locked/x"),
-    lambda: list(store.list()),
-):
-    try:
-        attempt()
-    except InvalidSettings as error:
-        assert "permission" in str(error), error
-    else:
-        sys.exit(f"{attempt} was let through")
-deletion = store.delete_many(["locked/x", "open/x"])
-assert (deletion.deleted, [key for key, reason in deletion.failed if "EACCES" in reason]) == (("open/x",), ["locked/x"]), deletion
-try:
-    LocalObjects(sys.argv[1] + "/locked/new")
-except InvalidSettings as error:
-    assert "permission" in str(error)
-else:
-    sys.exit("a store was made")
-"""
-
-
-def test_missing_permissions_say_what_to_give(store: LocalObjects, directory: Path):
-    for key in ("locked/x", "open/x"):
-        store.put(key, b"x")
-    for path in (directory, directory / "open", directory / ".tmp"):
-        path.chmod(0o777)
-    (directory / "locked").chmod(0)
-    above = [path for path in directory.parents if not path.stat().st_mode & stat.S_IXOTH]
-    modes = {path: path.stat().st_mode for path in above}
-    try:
-        for path in above:
-            path.chmod(modes[path] | stat.S_IXOTH)
-        subprocess.run(
-            (sys.executable, "-c", PERMISSIONS, str(directory)), cwd=ROOT, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
-        )
-    finally:
-        for path, mode in modes.items():
-            path.chmod(mode)
-        (directory / "locked").chmod(0o755)
-    assert store.read("locked/x") == b"x"
 
 
 # -- the URL
