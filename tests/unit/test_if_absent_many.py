@@ -9,18 +9,10 @@ import pytest
 from reaper.daemon import Reaper
 from refstore.errors import AlreadyExists, AlreadyLinked, InvalidPath
 from refstore.flows.uploading import Link, Upload
-from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.records import Entry
 from refstore.repository import Repository
 from refstore.settings import ReaperSettings
-from refstore.testing.clock import FakeClock
-
-
-@pytest.fixture
-def lake(request: pytest.FixtureRequest) -> Iterator[Lake]:
-    with Lake(MemoryKV(), f"memory://{request.node.name}", clock=FakeClock()) as found:
-        yield found
 
 
 @pytest.fixture

@@ -20,11 +20,6 @@ def kv() -> WatchedKV:
     return WatchedKV()
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 def leases(kv: WatchedKV, clock: FakeClock, owner: str = "a", repo: RepositoryId = REPO) -> Leases:
     return Leases(kv, repo, owner, clock, RandomIds(), seconds=60)
 

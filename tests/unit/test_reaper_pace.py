@@ -19,11 +19,6 @@ def never() -> bool:
     return False
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 def test_without_a_limit_nobody_waits(clock: FakeClock) -> None:
     pace = Pace(0, clock)
     began = clock.monotonic_seconds()

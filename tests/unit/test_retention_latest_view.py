@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-
 import pytest
 
 from refstore.flows.outdating import Ranges, Removed, held_heads, open_branches, remove_outdated
 from refstore.flows.uploading import Upload
 from refstore.ids import Address, CommitId
-from refstore.kv.base import Op, Result, SetIf
-from refstore.kv.memory import MemoryKV
-from refstore.lake import Lake
+from refstore.kv.base import SetIf
 from refstore.repository import Repository
 from refstore.retention.paths import latest_view
 from refstore.testing.clock import FakeClock
+from tests.interrupted import Interrupted
 
 DAY_SECONDS = 86_400.0
 RULES = """{
@@ -28,34 +25,16 @@ RULES = """{
 }"""
 
 
-class Interrupted(MemoryKV):
-    """Calls `then` once, before a branch's record is changed."""
-
-    then: Callable[[], object] | None = None
-
-    def execute(self, ops: Sequence[Op]) -> list[Result]:
-        if self.then is not None and any(isinstance(op, SetIf) and op.key.partition.endswith("/branches") for op in ops):
-            self.then, then = None, self.then
-            then()
-        return super().execute(ops)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 @pytest.fixture
 def kv() -> Interrupted:
-    return Interrupted()
+    """Before a branch's record is changed."""
+    return Interrupted(before=lambda op: isinstance(op, SetIf) and op.key.partition.endswith("/branches"))
 
 
 @pytest.fixture
-def repo(kv: Interrupted, clock: FakeClock) -> Iterator[Repository]:
-    with Lake(kv, "memory://latest-view", clock=clock) as lake:
-        repo = lake.create_repository("sales")
-        repo.set_retention(RULES)
-        yield repo
+def repo(repo: Repository) -> Repository:
+    repo.set_retention(RULES)
+    return repo
 
 
 def removed(repo: Repository, branch: str | None = None, *, dry_run: bool = False) -> Removed:

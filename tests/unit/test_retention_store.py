@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-
 import pytest
 
 from reaper.retiring import retire
@@ -12,68 +9,18 @@ from refstore import keys
 from refstore.errors import Conflict, CorruptRecord, InvalidRules, NotFound, RepositoryNotFound
 from refstore.flows import retaining
 from refstore.ids import BranchName, CommitId
-from refstore.kv.base import ABSENT, Op, Result
-from refstore.kv.memory import MemoryKV
+from refstore.kv.base import ABSENT
 from refstore.lake import Lake
 from refstore.records import ClosedBranch, Commit, RetentionRecord, encode
 from refstore.repository import Repository
 from refstore.retention.active import State, lives
 from refstore.retention.rules import BranchRule, GcRules, LegalHold, Rules
-from refstore.safety import Safety
 from refstore.testing.clock import FakeClock
+from tests.interrupted import Interrupted
 
 PLAIN = '{"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": 28}]}'
 HELD = '{\n  "default_retention_days": 7,\n  "legal_holds": [{"prefix": "contracts/"}]\n}'
 DAY_SECONDS = 86_400.0
-
-
-class Interrupted(MemoryKV):
-    """Calls `then` once, before a partition is scanned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.partition = ""
-        self.then: Callable[[], object] | None = None
-
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[tuple[str, bytes]]:
-        if self.then is not None and partition == self.partition:
-            self.then, then = None, self.then
-            then()
-        return super().scan(partition, prefix=prefix, after=after, limit=limit)
-
-
-class Raced(MemoryKV):
-    """Calls `then` once, behind the next batch that reads the retention rules."""
-
-    then: Callable[[], object] | None = None
-
-    def execute(self, ops: Sequence[Op]) -> list[Result]:
-        done = super().execute(ops)
-        if self.then is not None and any(op.key.name == "rules" for op in ops):
-            self.then, then = None, self.then
-            then()
-        return done
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def kv() -> Interrupted:
-    return Interrupted()
-
-
-@pytest.fixture
-def lake(kv: Interrupted, clock: FakeClock, request: pytest.FixtureRequest) -> Iterator[Lake]:
-    with Lake(kv, f"memory://{re.sub('[^a-z]', '-', request.node.name)}", clock=clock, safety=Safety()) as lake:
-        yield lake
-
-
-@pytest.fixture
-def repo(lake: Lake) -> Repository:
-    return lake.create_repository("sales")
 
 
 def commit(repo: Repository, branch: str = "main") -> CommitId:
@@ -168,8 +115,8 @@ class TestLakefsFormat:
         assert found.rules == Rules(legal_holds=(LegalHold("contracts/"),))
 
     def test_a_hold_that_is_set_meanwhile_is_not_lost(self, clock: FakeClock) -> None:
-        kv = Raced()
-        with Lake(kv, "memory://raced", clock=clock, safety=Safety()) as lake:
+        kv = Interrupted(behind=lambda op: op.key.name == "rules")
+        with Lake(kv, "memory://raced", clock=clock) as lake:
             repo = lake.create_repository("sales")
             kv.then = lambda: repo.set_retention(HELD)
             repo.set_gc_rules(self.NEW)
@@ -238,7 +185,7 @@ class TestReadingTheHistory:
             commit(repo)
         landed: list[CommitId] = []
         partitions = {"commits": keys.commits, "branches": keys.branches, "tags": keys.tags}
-        kv.partition = partitions[behind](repo.context.repo)
+        kv.scanned = partitions[behind](repo.context.repo)
         kv.then = lambda: landed.extend(commit(repo) for _ in range(5))
         found = self.states(repo)
         assert kv.then is None

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-
 import pytest
 
 from refstore.branches import Branches
 from refstore.clock import Clock
 from refstore.flows.expiring import Expired, expire_branch
 from refstore.ids import BranchName, Ids, Token, new_token
-from refstore.kv.base import Op, Result, SetIf
-from refstore.kv.memory import MemoryKV
-from refstore.lake import Lake
+from refstore.kv.base import SetIf
 from refstore.repository import Repository
-from refstore.safety import Safety
 from refstore.testing.clock import FakeClock
+from tests.interrupted import Interrupted
 
 DAY_SECONDS = 86_400.0
 RULES = """{
@@ -28,34 +24,16 @@ RULES = """{
 }"""
 
 
-class Interrupted(MemoryKV):
-    """Calls `then` once, before staged changes are taken away."""
-
-    then: Callable[[], object] | None = None
-
-    def execute(self, ops: Sequence[Op]) -> list[Result]:
-        if self.then is not None and any(isinstance(op, SetIf) and "/staging/" in op.key.partition for op in ops):
-            self.then, then = None, self.then
-            then()
-        return super().execute(ops)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 @pytest.fixture
 def kv() -> Interrupted:
-    return Interrupted()
+    """Before staged changes are taken away."""
+    return Interrupted(before=lambda op: isinstance(op, SetIf) and "/staging/" in op.key.partition)
 
 
 @pytest.fixture
-def repo(kv: Interrupted, clock: FakeClock) -> Iterator[Repository]:
-    with Lake(kv, "memory://uncommitted", clock=clock, safety=Safety()) as lake:
-        repo = lake.create_repository("sales")
-        repo.set_retention(RULES)
-        yield repo
+def repo(repo: Repository) -> Repository:
+    repo.set_retention(RULES)
+    return repo
 
 
 def staged(repo: Repository, branch: str = "main") -> list[str]:

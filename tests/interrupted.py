@@ -1,0 +1,40 @@
+"""A KV in memory in which somebody else comes in between: for tests of what two calls do to one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from refstore.kv.base import SCAN_LIMIT, Op, Result
+from refstore.kv.memory import MemoryKV
+
+Chooses = Callable[[Op], bool]
+
+
+class Interrupted(MemoryKV):
+    """Calls `then` once: before or behind a batch with a chosen operation, or before a partition is scanned."""
+
+    def __init__(self, *, before: Chooses | None = None, behind: Chooses | None = None) -> None:
+        super().__init__()
+        self.then: Callable[[], object] | None = None
+        self.scanned = ""
+        """The partition whose scan is waited for."""
+        self._before, self._behind = before, behind
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        if self._before is not None and any(map(self._before, ops)):
+            self._interrupt()
+        done = super().execute(ops)
+        if self._behind is not None and any(map(self._behind, ops)):
+            self._interrupt()
+        return done
+
+    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+        if partition == self.scanned:
+            self._interrupt()
+        return super().scan(partition, prefix=prefix, after=after, limit=limit)
+
+    def _interrupt(self) -> None:
+        """What comes in between is not interrupted itself."""
+        if self.then is not None:
+            self.then, then = None, self.then
+            then()
