@@ -293,7 +293,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self._head(status, headers, len(body))
-        self.wfile.write(body)
+        if self.command != "HEAD":  # a body there would be taken for the begin of the next answer
+            self.wfile.write(body)
 
     def _head(self, status: int, headers: dict[str, str], length: int) -> None:
         self.send_response_only(status)
