@@ -273,6 +273,27 @@ def test_a_deletion_that_could_not_be_synced_is_not_confirmed(store: LocalObject
     assert deletion.failed == (("a/x", "EIO: Input/output error"),)
 
 
+def test_who_puts_between_the_look_and_the_name_is_not_overwritten(store: LocalObjects, directory: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whatever gives an object its name: somebody else was quicker, at the last moment."""
+    theirs: list[str] = []
+
+    def overtaken(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: object, **kwargs: object) -> None:
+            if not theirs:
+                theirs.append(real.__name__)
+                LocalObjects(directory).put("data/1/x", b"theirs", if_absent=True)
+            real(*args, **kwargs)
+
+        return call
+
+    for name in ("link", "rename", "replace"):
+        monkeypatch.setattr(os, name, overtaken(getattr(os, name)))
+    with pytest.raises(AlreadyExists):
+        store.put("data/1/x", b"mine", if_absent=True)
+    assert theirs == ["link"]
+    assert store.read("data/1/x") == b"theirs"
+
+
 # -- staged files and empty directories, swept
 
 

@@ -18,6 +18,7 @@ from tests.conformance.local_files import Later, staged
 from tests.conformance.objects_suite import MIB
 
 ROOT = Path(__file__).parents[2]
+KEYS = 200
 
 WRITER = """
 import os, sys, time
@@ -90,8 +91,8 @@ def test_a_stopped_writer_goes_on_where_it_was(store: LocalObjects, directory: P
 def test_many_processes_put_if_absent_one_wins(directory: Path, tmp_path: Path):
     script = (
         "import sys\nfrom refstore.objects import open_objects\nfrom refstore.errors import AlreadyExists\n"
-        "store = open_objects(sys.argv[1]); sys.stdin.readline()\n"
-        "for n in range(50):\n"
+        "store = open_objects(sys.argv[1]); print('ready', flush=True); sys.stdin.readline()\n"
+        f"for n in range({KEYS}):\n"
         "    try: store.put(f'k/{n}', sys.argv[2].encode(), if_absent=True); print(n)\n"
         "    except AlreadyExists: pass\n"
     )
@@ -102,9 +103,16 @@ def test_many_processes_put_if_absent_one_wins(directory: Path, tmp_path: Path):
         )
         for number in range(4)
     ]  # fmt: skip
-    won = [[int(line) for line in process.communicate("go\n")[0].split()] for process in processes]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:  # all of them, before one is waited for
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    won = [[int(line) for line in process.communicate()[0].split()] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
-    assert sorted(key for keys in won for key in keys) == list(range(50))
+    assert sorted(key for keys in won for key in keys) == list(range(KEYS))
     store = LocalObjects(directory)
     for number, keys in enumerate(won):
         assert all(store.read(f"k/{key}") == str(number).encode() for key in keys)
