@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +19,13 @@ def kv() -> KV:
 
 
 class TestMemory(KVSuite):
-    pass
+    @pytest.fixture(autouse=True)
+    def _switching_threads(self) -> Iterator[None]:
+        """Between any two steps: at Python's own pace a whole operation is over before another thread has its turn, lock or no lock."""
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        yield
+        sys.setswitchinterval(before)
 
 
 def test_a_name_is_one_store_and_no_name_is_a_new_one() -> None:
