@@ -405,15 +405,19 @@ def test_creating_while_others_commit_and_delete_loses_nothing(shared: tuple[str
         ]
         for other in others:
             other.start()
+        told: set[str] = set()
         for number in range(25):
             with contextlib.suppress(Conflict):
                 repo.upload("main", "p", f"{number}".encode(), if_absent=True)
             with contextlib.suppress(Conflict):
                 repo.upload("main", f"q{number}", b"kept", if_absent=True)
+                told.add(f"q{number}")
         over.set()
         for other in others:
             other.join()
         assert failures == []
+        assert told
+        assert told <= {listed.path for listed in repo.list("main")}
         for listed in repo.list("main"):
             assert repo.read("main", listed.path)
         for commit, _ in repo.log("main"):
