@@ -1,8 +1,21 @@
 """Fixtures that every test may use; the real servers that tests start stand in `tests/servers/`."""
 
+from __future__ import annotations
+
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.commands", "tests.servers.redis_servers", "tests.servers.s3_servers"]
 
 settings.register_profile("suite", deadline=None)  # no test asserts on time
 settings.load_profile("suite")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, in whatever order within, or one worker could be left alone with it at the end.
+
+    Last of all hooks: behind pytest-randomly's, whose order is kept, and behind those that give marks. Groups of several tests
+    xdist brings to the front by itself; a group of one, or a slow test without a group, stays where it is collected.
+    """
+    items.sort(key=lambda item: 0 if item.get_closest_marker("xdist_group") else 1 if item.get_closest_marker("slow") else 2)
