@@ -25,22 +25,13 @@ from refstore.demo.verdict import Verdict
 from refstore.errors import RefstoreError
 from refstore.ids import Path as ObjectPath
 from refstore.kv.base import Key
-from refstore.safety import Safety
 from refstore.settings import Settings, load
+from tests.durations import MAIN_JOB
 from tests.servers.redis_servers import RedisServer, until
 from tests.servers.s3_servers import RcloneS3
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-QUICK = Safety(
-    operation_deadline_seconds=8,
-    io_timeout_seconds=3,
-    clock_skew_seconds=0,
-    recheck_after_seconds=2,
-    scrub_after_seconds=11,
-    grace_seconds=1,
-    issue_seconds=8,
-)
 FILES = 120
 
 
@@ -63,7 +54,7 @@ class Quiet:
 
 
 def job_on(settings: Settings, folder: Path) -> MainJob:
-    return MainJob(pace.settings(settings, QUICK), sources.choose(None, FILES, 1), seed=1, screen=Quiet(), folder=folder)
+    return MainJob(pace.settings(settings, MAIN_JOB), sources.choose(None, FILES, 1), seed=1, screen=Quiet(), folder=folder)
 
 
 def of_process(folder: Path) -> list[str]:

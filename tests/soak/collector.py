@@ -18,32 +18,13 @@ from typing import Any
 
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
-from refstore.safety import Safety
+from tests.durations import AT_ONCE_WITHOUT_GRACE, COLLECTOR
 from tests.soak.client import Client
-
-SAFETY = Safety(
-    operation_deadline_seconds=3,
-    io_timeout_seconds=1.5,
-    clock_skew_seconds=0,
-    recheck_after_seconds=2,
-    scrub_after_seconds=5,
-    grace_seconds=1,
-    issue_seconds=4,
-)
-"""So short that a run's wait, and the least age of what it takes, are six seconds."""
-ALONE = Safety(
-    operation_deadline_seconds=0,
-    io_timeout_seconds=0,
-    clock_skew_seconds=0,
-    recheck_after_seconds=0,
-    scrub_after_seconds=0,
-    grace_seconds=0,
-)
 
 
 def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) -> None:
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with Lake.open(kv, objects, safety=SAFETY) as lake:
+    with Lake.open(kv, objects, safety=COLLECTOR) as lake:
         Client(lake.repository(repo), name, int(seed), file).run()
 
 
@@ -59,7 +40,7 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
     with session(SparkOptions(master="local[2]", conf=QUICK)) as spark:
         tell(state="ready")
         for line in sys.stdin:
-            safety = ALONE if line.strip() == "alone" else SAFETY
+            safety = AT_ONCE_WITHOUT_GRACE if line.strip() == "alone" else COLLECTOR
             try:
                 with Lake.open(kv, objects, safety=safety) as lake:
                     done = run(lake.repository(repo).context, spark, options, lambda now: tell(step=now.step)).latest

@@ -34,13 +34,13 @@ from refstore.lake import Lake
 from refstore.marks import Marks, State
 from refstore.settings import Settings
 from refstore.testing.invariants import audit
+from tests.durations import COLLECTOR
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
 from tests.servers.s3_servers import CephRgw, RcloneS3
 from tests.soak import ledgers
 from tests.soak.chaos import Processes
-from tests.soak.collector import SAFETY
 
 CLIENTS = 3
 REAPERS = 2
@@ -153,10 +153,10 @@ def run(server: S3Server, seconds: float, seed: int, *, say: Callable[[str], Non
         folder = Path(name)
         redis = stack.enter_context(RedisServer(folder / "redis", fsync="no"))
         kv, objects = redis.url, server.url()
-        env = environment(settings(Settings(data=None, kv=kv, objects=objects), SAFETY), folder) | s3_environment()
+        env = environment(settings(Settings(data=None, kv=kv, objects=objects), COLLECTOR), folder) | s3_environment()
         processes = Processes(folder, env)
         stack.callback(processes.end)
-        with Lake.open(kv, objects, safety=SAFETY) as lake:
+        with Lake.open(kv, objects, safety=COLLECTOR) as lake:
             repo = lake.create_repository("soak")
             repo.set_retention(COMMITTED_AT_ONCE)
             clients = [f"c{number}" for number in range(CLIENTS)]
@@ -217,9 +217,11 @@ def run(server: S3Server, seconds: float, seed: int, *, say: Callable[[str], Non
             runs.append(collector.told.get(timeout=START_SECONDS))
             findings += _at_the_end(kv, objects, clock, collector, runs)
         told = ledgers.read([folder / f"{client}.ledger" for client in clients])
-        with Lake.open(kv, objects, safety=SAFETY, clock=clock) as lake:
+        with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
             repo = lake.repository("soak")
-            seen = audit(lake.kv, repo.context.objects, repo.context.repo, now_ms=lake.clock.now_ms(), grace_seconds=SAFETY.grace_seconds)
+            seen = audit(
+                lake.kv, repo.context.objects, repo.context.repo, now_ms=lake.clock.now_ms(), grace_seconds=COLLECTOR.grace_seconds
+            )
             findings += seen.findings()
             findings += told.corrupt
             if seen.offline:
@@ -244,7 +246,7 @@ def run(server: S3Server, seconds: float, seed: int, *, say: Callable[[str], Non
 def _at_the_end(kv: str, objects: str, clock: Later, collector: Collector, runs: list[dict[str, Any]]) -> list[str]:
     """A last reaper, then the offline job, until the store's clock, which may count whole seconds, lets it see everything."""
     findings: list[str] = []
-    with Lake.open(kv, objects, safety=SAFETY, clock=clock) as lake:
+    with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
         store = lake.repository("soak").context.objects
         for _ in range(ROUNDS):
             clock.ahead_seconds += LATER_SECONDS
@@ -260,7 +262,7 @@ def _at_the_end(kv: str, objects: str, clock: Later, collector: Collector, runs:
     runs.append(last)
     if last["state"] != State.SWEPT.value:
         findings.append(f"the last run of the offline job came to {last}")
-    with Lake.open(kv, objects, safety=SAFETY) as lake:
+    with Lake.open(kv, objects, safety=COLLECTOR) as lake:
         states = Counter(each.state for each in Marks(lake.repository("soak").context).runs())
         if states.keys() - {State.SWEPT, State.ABANDONED}:
             findings.append(f"marks are left open: {states}")

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from refstore import ids
+from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all
 from tests.spark.cluster import cluster
 from tests.spark.world import World
 
 ORPHANS = 20_000
 SLICES = 20
-AT_ONCE = {f"REFSTORE_{name}_SECONDS": "0" for name in ("OPERATION_DEADLINE", "IO_TIMEOUT", "CLOCK_SKEW", "RECHECK_AFTER", "SCRUB_AFTER")}
-"""Nobody else is at work there, so there is nobody to wait for."""
 CONF = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 LOOPBACK = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
 
@@ -40,7 +39,7 @@ def test_a_worker_that_is_killed_in_a_sweep_costs_nothing_but_time(tmp_path: Pat
     world.age()
     world.close()
     with cluster(tmp_path / "cluster") as spark:
-        env = {**os.environ, **AT_ONCE, "REFSTORE_DATA": str(tmp_path / "lake"), "SPARK_LOCAL_IP": "127.0.0.1"}
+        env = {**os.environ, **AT_ONCE_ENVIRONMENT, "REFSTORE_DATA": str(tmp_path / "lake"), "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [sys.executable, "-m", "refstore", "gc", "--json"]
         there = ["--master", spark.url, *CONF, *LOOPBACK]
         ages = ["--grace-days", "0", "--min-age-seconds", "0", "--breaker-share", "1"]

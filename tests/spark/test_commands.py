@@ -10,13 +10,12 @@ import pytest
 from refstore.errors import Gone
 from refstore.marks import Marks
 from tests.commands import Command
+from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all
 from tests.spark.world import World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-AT_ONCE = ("OPERATION_DEADLINE", "IO_TIMEOUT", "CLOCK_SKEW", "RECHECK_AFTER", "SCRUB_AFTER")
 
 
 @pytest.fixture
@@ -27,8 +26,8 @@ def lake(refstore: Command, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     world.commit(days_ago=8, a=b"new")
     release_all(world.repo)
     world.age()
-    for name in AT_ONCE:
-        monkeypatch.setenv(f"REFSTORE_{name}_SECONDS", "0")
+    for name, value in AT_ONCE_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     return world
 
 

@@ -23,7 +23,7 @@ from refstore.flows import retaining
 from refstore.lake import Lake
 from refstore.marks import Marks, State
 from refstore.repository import Repository
-from refstore.safety import Safety
+from tests.durations import AT_ONCE
 from tests.reaping import release_all
 from tests.servers.s3_base import BUCKET, S3Server
 from tests.servers.s3_proxy import CutBody, FailKeys, Fault, ProxiedRequest, RandomFaults, Refuse, S3FaultProxy
@@ -33,8 +33,6 @@ from tests.spark.world import SkippingClock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-AT_ONCE = Safety(operation_deadline_seconds=0, io_timeout_seconds=0, clock_skew_seconds=0, recheck_after_seconds=0, scrub_after_seconds=0)
-"""Nobody else is at work in these lakes, so there is nobody to wait for."""
 NOW = Options(grace_days=0, min_age_seconds=0)
 
 
