@@ -101,6 +101,8 @@ class WatchedObjects(ObjectStore):
     before_delete: Callable[[Sequence[str]], None] | None = None
     batches: list[int] = field(default_factory=list)
     """How many keys each call of `delete_many` had."""
+    asked: int = 0
+    """How many calls there were, those that found it down among them."""
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         self._check()
@@ -137,6 +139,7 @@ class WatchedObjects(ObjectStore):
         return self.inner.url
 
     def _check(self) -> None:
+        self.asked += 1
         if self.down:
             raise ObjectsUnavailable("planted: the store is down")
 
