@@ -19,6 +19,8 @@ from tests.servers.s3_servers import BUCKET, S3Server, environment
 class S3Suite(ObjectStoreSuite):
     presigns = True
     tells_missing = False
+    many = 1200
+    """More than a page of a listing and a batch of a deletion hold."""
 
     @pytest.fixture
     def server(self) -> S3Server:
@@ -155,8 +157,6 @@ class TestRclone(SignedS3Suite):
 @pytest.mark.root
 @pytest.mark.slow
 class TestRgw(SignedS3Suite):
-    many = 1200
-
     @pytest.fixture
     def server(self, rgw_server: S3Server) -> S3Server:
         return rgw_server
