@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,14 +29,15 @@ def test_a_driver_whose_package_is_missing_says_how_to_install_it(monkeypatch: p
     open_kv("memory:").close()  # the others do not need it
 
 
-def test_nothing_is_connected_before_the_first_use() -> None:
+def test_nothing_is_connected_before_the_first_use(tmp_path: Path) -> None:
     for url in (
         "redis://192.0.2.1:1",
         "redis+sentinel://192.0.2.1:1/main",
         "redis+cluster://192.0.2.1:1",
-        "sqlite:///nowhere/at/all/kv.db",
+        f"sqlite://{tmp_path}/nowhere/kv.db",
     ):
         open_kv(url).close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from refstore.errors import InvalidSettings
 from refstore.lake import Lake
 from refstore.redaction import redact_text, redact_url
 from refstore.safety import Safety
-from refstore.settings import SETTINGS, Loaded, ReaperSettings, Settings, candidate_files, embedded, load
+from refstore.settings import SETTINGS, ApiSettings, Loaded, ReaperSettings, Settings, candidate_files, embedded, load
 
 HOME = Path("/default")
 SECRET = "s" * 32
@@ -249,11 +249,13 @@ class TestRules:
         with pytest.raises(InvalidSettings, match=f"reaper.{next(iter(wrong))} is .*; it must be between"):
             ReaperSettings(**wrong)
 
-    def test_every_number_of_the_reaper_is_bounded(self) -> None:
-        for field in dataclasses.fields(ReaperSettings):
-            if field.name != "metrics_host":
-                with pytest.raises(InvalidSettings):
-                    ReaperSettings(**{field.name: float("inf")})
+    @pytest.mark.parametrize("kind", [ReaperSettings, ApiSettings])
+    def test_every_number_is_bounded(self, kind: type[ReaperSettings | ApiSettings]) -> None:
+        numbers = [field.name for field in dataclasses.fields(kind) if not isinstance(field.default, str)]
+        assert len(numbers) >= 9
+        for name in numbers:
+            with pytest.raises(InvalidSettings, match=name):
+                kind(**{name: float("inf")})
 
     def test_a_flag_that_is_no_setting(self) -> None:
         with pytest.raises(InvalidSettings, match="no such setting: dta"):
