@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from offline_gc.places import ROOT
-from offline_gc.summary import Count, Counts, Online, Summary, read_summary
+from offline_gc.summary import DRIFT_NOTE, Count, Counts, Online, Summary, read_summary
 from refstore.errors import NotFound
 from refstore.marks import Marks, State
 from refstore.objects.base import ObjectStore
@@ -89,6 +89,8 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
         }
         parts.append("<h2>Taken from branches before</h2>" + _table(taken))
     parts.append("<h2>Why it goes</h2>" + _table(summary.by_reason or {"nothing goes": Count()}))
+    if summary.drift:
+        parts.append(f"<p>{escape(DRIFT_NOTE)}</p>")
     if summary.by_prefix:
         parts.append("<h2>Where it lies</h2>" + _table(summary.by_prefix))
     if summary.swept is not None:

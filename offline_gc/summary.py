@@ -72,6 +72,13 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcomes.get("failed", Count()).objects
 
 
+DRIFT_NOTE: Final = (
+    "Orphans may be counted too high: what the reaper deleted between the listing and the look is among them,"
+    " and S3 says 'deleted' of what was gone already."
+)
+"""For whoever reads the figures; nothing is lost by it, as what is counted too much is not there any more."""
+
+
 class Online(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules took from branches before anything was marked, or would take: the online path deletes it, or its history expires."""
 

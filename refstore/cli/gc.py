@@ -432,6 +432,10 @@ def _emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequen
         typer.echo()
         if summary.question:
             typer.echo(f"{summary.question}; let it be swept with: refstore gc confirm {summary.repository} {summary.mark_id}\n", err=True)
+        if summary.drift:
+            from offline_gc.summary import DRIFT_NOTE
+
+            typer.echo(DRIFT_NOTE, err=True)
         for each in (*summary.not_applied, *summary.online.left):
             typer.echo(f"not applied: {each}", err=True)
         if summary.swept is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from refstore import ids
 from refstore.errors import Gone
 from refstore.marks import Marks
 from tests.commands import Command
@@ -47,6 +48,19 @@ def test_run_marks_and_sweeps_and_report_says_what_was_done(refstore: Command, l
     assert lake.repo.read("main", "a") == b"new"
     with pytest.raises(Gone, match=run["mark_id"]):
         lake.repo.read("main~1", "a")
+
+
+def test_orphans_are_told_with_what_they_may_count_too_much(refstore: Command, lake: World) -> None:
+    """What the reaper deletes between the listing and the look is listed, and nobody names it any more."""
+    expired = refstore.ok("gc", "mark", "sales", "--min-age-seconds", "0")
+    assert "too high" not in expired.err
+    lake.plant(ids.new_address(ids.RandomIds(), lake.clock.now_ms()))
+    lake.age()
+    refstore.ok("gc", "mark", "sales", "--min-age-seconds", "0", "--full")
+    ran = refstore.ok("gc", "report", "sales", "--html", refstore.folder / "report.html")
+    assert "orphan blob" in ran.out
+    assert "too high" in ran.err
+    assert "too high" in (refstore.folder / "report.html").read_text()
 
 
 def test_expire_is_run_by_a_shorter_name(refstore: Command, lake: World) -> None:
