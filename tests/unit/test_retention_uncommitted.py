@@ -100,6 +100,17 @@ def test_names_of_committed_and_of_foreign_objects_stay(repo: Repository, clock:
     assert repo.expire_uncommitted().objects == 0
 
 
+def test_the_name_of_a_committed_object_stays_while_the_reaper_has_not_processed_its_commit(repo: Repository, clock: FakeClock) -> None:
+    """Its list still has a reference with the same path: that of the commit, under a token that is not this branch's."""
+    repo.create_branch("dev", "main")
+    repo.upload("main", "tmp/a", b"1")
+    repo.commit("main", "one")
+    repo.copy("main", "tmp/a", "dev", "tmp/a")
+    clock.advance(9 * DAY_SECONDS)
+    assert repo.expire_uncommitted().objects == 0
+    assert staged(repo, "dev") == ["tmp/a"]
+
+
 def test_every_branch_is_looked_at(repo: Repository, clock: FakeClock) -> None:
     repo.create_branch("dev", "main")
     for branch in ("dev", "main"):
