@@ -168,7 +168,7 @@ class Service:
 class _Place(Generic[A, R]):
     """What waits and what is under way for one key."""
 
-    __slots__ = ("started", "timer", "under_way", "waiting")
+    __slots__ = ("soon", "started", "timer", "under_way", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[tuple[A, asyncio.Future[R]]] = []
@@ -176,14 +176,19 @@ class _Place(Generic[A, R]):
         self.started = 0.0
         """When the last call was."""
         self.timer: asyncio.TimerHandle | None = None
+        self.soon = False
+        """Whether a call will be begun when the event loop has seen to what is ready now."""
 
 
 class Together(Generic[K, A, R]):
     """Calls for one key that are asked for while others are under way are made as one.
 
-    Nobody waits for company: the first call is made at once, and what comes meanwhile goes with the next, which is made when the
-    first has ended or has had its PATIENCE_SECONDS. A bulk call that fails by what one caller asked is made again one by one, so
-    that each hears of its own mistake only; where a store fails, it fails for all of them. A result that is an error is its caller's.
+    Nobody waits for company: a call begins when the event loop has seen to what is ready now, and what comes meanwhile goes with the next,
+    which begins when the first has ended and been answered, or has had its PATIENCE_SECONDS. (Who is answered often asks again at once, and
+    goes along; begun before that there would be two groups by turns, and twice the calls.)
+
+    A bulk call that fails by what one caller asked is made again one by one, so that each hears of its own mistake only; where a store
+    fails, it fails for all of them. A result that is an error is its caller's.
     """
 
     def __init__(
@@ -210,13 +215,23 @@ class Together(Generic[K, A, R]):
             state = self._places[place] = _Place()
         state.waiting.append((item, future))
         if not state.under_way:
-            self._start(place, state)
+            self._start_soon(place, state)
         elif state.timer is None and state.under_way < AT_ONCE:
             state.timer = loop.call_at(state.started + PATIENCE_SECONDS, self._lose_patience, place, state)
         return await future
 
+    def _start_soon(self, place: K, state: _Place[A, R]) -> None:
+        if not state.soon:
+            state.soon = True
+            asyncio.get_running_loop().call_soon(self._start_now, place, state)
+
+    def _start_now(self, place: K, state: _Place[A, R]) -> None:
+        state.soon = False
+        self._start(place, state)
+        self._forget(place, state)
+
     def _start(self, place: K, state: _Place[A, R]) -> None:
-        batch = self._take(state)
+        batch = self._take(state) if state.under_way < AT_ONCE else []  # else: when one of them has ended
         if not batch:
             return
         state.under_way += 1
@@ -266,11 +281,16 @@ class Together(Generic[K, A, R]):
         finally:
             state.under_way -= 1
             if state.waiting:
-                self._start(place, state)
-            if not state.under_way:
-                if state.timer is not None:
-                    state.timer.cancel()
-                self._places.pop(place, None)
+                self._start_soon(place, state)
+            self._forget(place, state)
+
+    def _forget(self, place: K, state: _Place[A, R]) -> None:
+        """Unless somebody waits, or is waited for."""
+        if state.under_way or state.soon:
+            return
+        if state.timer is not None:
+            state.timer.cancel()
+        self._places.pop(place, None)
 
     async def _make_alone(self, place: K, one: tuple[A, asyncio.Future[R]]) -> None:
         item, future = one

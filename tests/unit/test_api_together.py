@@ -68,6 +68,50 @@ def test_a_call_that_is_alone_is_made_at_once() -> None:
     asyncio.run(run())
 
 
+def test_what_is_asked_for_in_one_turn_of_the_loop_goes_together() -> None:
+    async def run() -> None:
+        calls = Calls()
+        assert await calls.all("a", "b", "c") == ["place:a", "place:b", "place:c"]
+        assert calls.made == [("a", "b", "c")]
+
+    asyncio.run(run())
+
+
+def test_who_is_answered_and_asks_again_at_once_goes_with_those_who_waited() -> None:
+    async def run() -> None:
+        calls = Calls()
+
+        async def twice(item: str) -> None:
+            await calls.together.ask("place", item)
+            await calls.together.ask("place", f"{item} again")
+
+        calls.gate.clear()
+        first = [asyncio.ensure_future(twice(item)) for item in "abc"]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(calls.all("d"))
+        await asyncio.sleep(0)
+        calls.gate.set()
+        await asyncio.gather(*first, waiting)
+        assert calls.made == [("a", "b", "c"), ("d", "a again", "b again", "c again")]
+
+    asyncio.run(run())
+
+
+def test_who_leaves_before_the_call_is_made_asks_for_nothing() -> None:
+    async def run() -> None:
+        calls = Calls()
+        gone = asyncio.ensure_future(calls.together.ask("place", "a"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        assert calls.made == []
+        assert await calls.all("b") == ["place:b"]
+        assert calls.made == [("b",)]
+
+    asyncio.run(run())
+
+
 def test_what_comes_while_a_call_is_under_way_goes_together() -> None:
     async def run() -> None:
         calls = Calls()
