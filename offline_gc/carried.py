@@ -26,14 +26,15 @@ from numpy.typing import NDArray
 from offline_gc.addresses import CUT_BYTES, Keys, among
 from offline_gc.committed import Units, Wanted
 from offline_gc.packets import Packet, Side
-from offline_gc.places import ROOT
+from offline_gc.places import ROOT, Work, remove
 from offline_gc.summary import Count
 from refstore.errors import Corrupt, ObjectNotFound
-from refstore.marks import STANDING, Marks, State
+from refstore.marks import STANDING, Marks, Run, State
 from refstore.objects.base import ObjectStore
 
 FILE: Final = "carried.bin"
 FOLDER: Final = "carried/"
+KEPT: Final = "kept/"
 LAYERS_MAX: Final = 31
 _HASH_BYTES: Final = 16
 _NO_KEYS: Final[Keys] = np.empty(0, np.uint64)
@@ -109,9 +110,8 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
             for key in layer.touching(bounds[bucket], bounds[bucket + 1])
         ]
 
-    def unfit(self, wanted: Wanted, cutoff_ms: int) -> str:
-        """Why a run cannot go on from here; '': it can."""
-        units = wanted.units()
+    def unfit(self, wanted: Wanted, units: Units | None, cutoff_ms: int) -> str:
+        """Why a run cannot go on from here; '': it can. `units`: of `wanted`."""
         if units is None:
             return "some commits keep only a part of what they name"
         if not self.units.metaranges <= units.metaranges:
@@ -129,11 +129,11 @@ def usable(store: ObjectStore, marks: Marks, *, now_ms: int, full_days: float) -
     if not done:
         return None, "there was no run before"
     try:
-        carried = last(store, marks)
+        carried = read(store, done[-1].mark_id)
+    except ObjectNotFound:
+        return None, "the last run carried nothing over"
     except Corrupt as error:
         return None, str(error)
-    if carried is None:
-        return None, "the last run carried nothing over"
     for run in done:
         if run.mark_id >= carried.complete and run.state not in STANDING | {State.SWEPT}:
             return None, f"mark {run.mark_id} was taken back"
@@ -144,13 +144,47 @@ def usable(store: ObjectStore, marks: Marks, *, now_ms: int, full_days: float) -
     return carried, ""
 
 
-def last(store: ObjectStore, marks: Marks) -> Carried | None:
-    """What the last run that came to its end carried over. Raises Corrupt."""
-    done = [run.mark_id for run in marks.runs() if run.record.finished_ms]
-    try:
-        return read(store, done[-1]) if done else None
-    except ObjectNotFound:
-        return None
+def carry_over(
+    store: ObjectStore,
+    run: Run,
+    work: Work,
+    own: Layer,
+    units: Units,
+    *,
+    cutoff_ms: int,
+    horizon: str,
+    former: Sequence[str],
+    listed: Count,
+    before: Carried | None,
+) -> None:
+    """Write down what the next run can go on from. `listed`: what this run saw, where it saw everything."""
+    write(
+        store,
+        Carried(
+            mark_id=run.mark_id,
+            complete=before.complete if before else run.mark_id,
+            complete_ms=before.complete_ms if before else run.record.began_ms,
+            seed=work.seed,
+            cutoff_ms=cutoff_ms,
+            horizon=horizon,
+            layers=[*(before.layers if before else ()), own],
+            former=list(former),
+            units=units,
+            there=before.there if before else listed,
+        ),
+    )
+
+
+def drop(store: ObjectStore, marks: Marks, run: Run, before: Carried | None, *, carry: bool) -> None:
+    """Remove what earlier runs carried over and no run goes on from any more."""
+    if not carry:
+        remove(store, run.mark_id, KEPT)
+    if before is not None and carry:
+        remove(store, before.mark_id, KEPT)
+        return
+    earlier = [each.mark_id for each in marks.runs() if each.record.finished_ms and each.mark_id != run.mark_id]
+    for mark_id in earlier[-LAYERS_MAX - 1 :]:
+        remove(store, mark_id, FILE, FOLDER, KEPT)
 
 
 # ---- a bucket

@@ -105,7 +105,6 @@ class Units(msgspec.Struct, frozen=True):
     """Of all commits that are looked at: their ranges are kept."""
     past: set[CommitId]
     """Commits of which nothing else is kept."""
-    kept: int = 0
 
     def since(self, before: Units, work: Work) -> Sources:
         """What came to be read since, and what is not read any more. Only trees that one of the two has are opened, and of these
@@ -196,7 +195,7 @@ class Wanted:
             else:
                 roots.add(brief.metarange)
         metaranges = {brief.metarange for brief in (*self._full.values(), *self._past.values())}
-        return Units(roots - {""}, added - {""}, metaranges - {""}, set(self._past), len(self._full))
+        return Units(roots - {""}, added - {""}, metaranges - {""}, set(self._past))
 
     def keeps(self, commit: CommitId) -> bool:
         """Whether all that it names is kept."""

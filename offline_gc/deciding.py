@@ -55,13 +55,8 @@ def decide(ctx: Context, *, rules: Rules | None = None, grace_days: float | None
     return Decision(rules, made, made.lives.commits(State.EXPIRED), given_up, list(made.partly()), grace_ms)
 
 
-def filters(decision: Decision) -> Callable[[Kept], Filter | None]:
-    """What a commit keeps of its tree, from what its marks leave it, its paths' rules and legal holds. None: everything."""
-    return filters_of(decision.plan)
-
-
 def filters_of(made: Plan) -> Callable[[Kept], Filter | None]:
-    """The same of rules that nothing was decided by yet."""
+    """What a commit keeps of its tree, from what its marks leave it, its paths' rules and legal holds. None: everything."""
     classes = made.classes
     numbers = made.lives.history.numbers
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offline_gc import kept, listing, marking, sweeping
 from offline_gc.addresses import Cuts
+from offline_gc.comparing import buckets_of
+from offline_gc.counting import swept_of
 from offline_gc.deciding import age_seconds, store_now_ms
 from offline_gc.marking import DELETED_REPOSITORY, Asked, Counted
 from offline_gc.packets import Packet, Side
-from offline_gc.places import PRIVATE, ROOT, Work
-from offline_gc.run import Options, buckets_of, parts_of, swept_of
-from offline_gc.session import translated
+from offline_gc.places import BULK_KEYS, PRIVATE, ROOT, Work
+from offline_gc.run import Options
+from offline_gc.session import parts_of, translated
 from offline_gc.steps import Steps, Tell, silent
 from offline_gc.summary import Count, Swept
 from offline_gc.sweeping import Outcome, Unit
@@ -33,8 +35,6 @@ from refstore.retention.rules import DAY_MS, Rules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-BATCH = 1000
 
 
 class Cleared(NamedTuple):
@@ -89,7 +89,7 @@ def clear(lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: Spark
     # what says whose the namespace is goes last: until then a run that died is made again
     for prefix in (ROOT, f"{PRIVATE}journal/"):
         left = (info.key for info in store.list(prefix))
-        while page := list(islice(left, BATCH)):
+        while page := list(islice(left, BULK_KEYS)):
             store.delete_many(page)
     store.delete_many([NAMESPACE_OBJECT])
     lake.kv.delete(Key(NAMESPACES, as_folder(record.namespace)))

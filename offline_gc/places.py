@@ -13,15 +13,17 @@ written whole or not at all, and a step that is done again writes the same names
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import IntEnum
 from io import BytesIO
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from offline_gc.arrow import pa, pq
 from refstore.commits import names
-from refstore.errors import Corrupt, ObjectNotFound
+from refstore.errors import Corrupt, ObjectNotFound, RefstoreError
 from refstore.ids import OWN_ADDRESS_PATTERN, Address, is_own
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
@@ -32,6 +34,8 @@ PRIVATE: Final = "_refstore/"
 TAG: Final = "refstore-expire-now"
 """The object tag that a bucket's lifecycle rule deletes by, where the sweep's mode is `tag`."""
 DATA: Final = "data/"
+BULK_KEYS: Final = 1000
+"""What a store deletes at once."""
 
 __all__ = [
     "DATA",
@@ -139,6 +143,16 @@ def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = Non
         raise Corrupt(f"{key} is not in {store.url}; the run that wrote it cannot be trusted, mark again") from error
     except (pa.ArrowException, OSError) as error:
         raise Corrupt(f"{key} in {store.url} is not the Parquet that was written ({error}); mark again") from error
+
+
+def remove(store: ObjectStore, mark_id: str, *beginnings: str) -> None:
+    """Remove a run's files that nobody needs any more: those whose names begin so, or all of them. What stays because the store does not
+    answer is removed by a later run."""
+    with suppress(RefstoreError):
+        for beginning in beginnings or ("",):
+            found = (info.key for info in store.list(f"{ROOT}{mark_id}/{beginning}"))
+            while page := list(islice(found, BULK_KEYS)):
+                store.delete_many(page)
 
 
 def write_json(store: ObjectStore, key: str, value: object) -> None:

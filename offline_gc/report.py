@@ -67,7 +67,7 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
     ]
     if summary.question:
         parts.append(f"<p class=ask>An operator has to confirm this mark before it is swept: {escape(summary.question)}.</p>")
-    parts += [f"<p class=ask>Not applied: {escape(each)}.</p>" for each in (*summary.not_applied, *summary.online.left)]
+    parts += [f"<p class=ask>Not applied: {escape(each)}.</p>" for each in summary.online.left]
     if summary.goes_on_from:
         parts.append(
             f"<p>It went on from mark <code>{escape(summary.goes_on_from)}</code>: only what is newer was listed. The last complete listing"

@@ -122,6 +122,11 @@ def start(options: SparkOptions) -> SparkSession:
     return spark
 
 
+def parts_of(spark: SparkSession) -> int:
+    """Into how many tasks work is cut: one for each core, and two where there is one."""
+    return max(2, spark.sparkContext.defaultParallelism)
+
+
 def _given() -> dict[str, str]:
     """What spark-submit was told: it stands over the defaults here."""
     from pyspark import SparkConf

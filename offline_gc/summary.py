@@ -129,8 +129,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What was read of commits: trees, and listings of added addresses."""
     question: str = ""
     """What an operator has to confirm before the sweep."""
-    not_applied: list[str] = []
-    """Nothing, by now; of older runs what their rules said and they left undone."""
     online: Online = Online()
     by_prefix: Counts = {}
     """Of what was marked: by the first folder of the key, and below `_refstore/` by the second."""

@@ -436,7 +436,7 @@ def _emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequen
             from offline_gc.summary import DRIFT_NOTE
 
             typer.echo(DRIFT_NOTE, err=True)
-        for each in (*summary.not_applied, *summary.online.left):
+        for each in summary.online.left:
             typer.echo(f"not applied: {each}", err=True)
         if summary.swept is not None:
             for each in summary.swept.failures:

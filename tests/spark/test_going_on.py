@@ -163,14 +163,14 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, spark: SparkSession) -> Non
     marks, store, now = Marks(world.ctx), world.ctx.objects, world.clock.now_ms()
     usable, why = carried.usable(store, marks, now_ms=now, full_days=7)
     assert usable is not None, why
-    assert "came to nothing" in usable.unfit(Wanted(), usable.cutoff_ms)
+    assert "came to nothing" in usable.unfit(Wanted(), Wanted().units(), usable.cutoff_ms)
     nothing = msgspec.structs.replace(usable, units=Units(set(), set(), set(), set()))
-    assert nothing.unfit(Wanted(), usable.cutoff_ms) == ""
-    assert "of an age are to be left alone" in nothing.unfit(Wanted(), usable.cutoff_ms - 1)
+    assert nothing.unfit(Wanted(), Wanted().units(), usable.cutoff_ms) == ""
+    assert "of an age are to be left alone" in nothing.unfit(Wanted(), Wanted().units(), usable.cutoff_ms - 1)
     wanted = Wanted()
     head = world.repo.get_commit("main")
     wanted.add(*head, Filter((Part("", ALL), Part("a/", NOTHING))))
-    assert "keep only a part" in nothing.unfit(wanted, usable.cutoff_ms)
+    assert "keep only a part" in nothing.unfit(wanted, wanted.units(), usable.cutoff_ms)
     assert "days ago" in carried.usable(store, marks, now_ms=now + 7 * 86_400_000, full_days=7)[1]
     file = world.blobs / "_refstore" / "gc" / first.mark_id / carried.FILE
     body = file.read_bytes()

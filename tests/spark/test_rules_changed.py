@@ -11,7 +11,7 @@ import pytest
 
 from offline_gc import deciding, rechecking, run
 from offline_gc.committed import ALL, NOTHING, Filter, Part
-from offline_gc.deciding import decide, filters
+from offline_gc.deciding import decide, filters_of
 from offline_gc.run import Options
 from offline_gc.summary import Summary
 from refstore import ids, keys
@@ -266,7 +266,7 @@ def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(world: W
 def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old: CommitId) -> None:
     """One that came behind the reading of the history."""
     rules(world, legal_holds=HOLD)
-    kept_of = filters(decide(world.ctx))
+    kept_of = filters_of(decide(world.ctx).plan)
     record = world.repo.get_commit(old)[1]
     found = kept_of(Kept(CommitId("0" * 64), record, ("",)))
     assert found == Filter((Part("", NOTHING), Part("held/", ALL)))
