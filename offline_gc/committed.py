@@ -19,15 +19,14 @@ import numpy as np
 from offline_gc.addresses import Cuts, own_of
 from offline_gc.arrow import pa
 from offline_gc.kept import packets_of
-from offline_gc.packets import SCHEMA, Gathering, Packet, Side, received, sent
-from offline_gc.places import Work, store_at
+from offline_gc.packets import SCHEMA, Gathering, Packet, Side, Step, in_spark
+from offline_gc.places import Work, store_at, threads_at
 from refstore.clock import SystemClock
 from refstore.commits import columns, listings, names, ranges
 from refstore.commits.metaranges import RangeRow
 from refstore.commits.store import Caches, TreeStore
 from refstore.commits.workers import Workers
 from refstore.ids import Address, CommitId, RandomIds, is_own, made_ms
-from refstore.objects.local import LocalObjects
 from refstore.records import Commit
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ T = TypeVar("T")
 
 BATCH: Final = 32
 """Trees, or listings, in one packet."""
-_THREADS: Final = 8
-"""Requests under way in a task, at a store across a network."""
 
 
 ALL: Final = 2
@@ -86,6 +83,8 @@ class Sources(NamedTuple):
     filters: list[Filter]
     ranges: Sequence[tuple[str, int, int]] = ()
     """(id, side, -1), beyond those of the trees."""
+    rows: int = 0
+    """What stands in these."""
 
 
 class _Brief(NamedTuple):
@@ -112,17 +111,17 @@ class Units(msgspec.Struct, frozen=True):
         store = _trees(work)
         then, now = _ranges_of(store, before.roots), _ranges_of(store, self.roots)
         # in the order of their paths: what a range has in common with the one that it replaced is seen by one task (`packets.py`)
-        changed = [(now[each], each, int(Side.COMMITTED)) for each in now.keys() - then.keys()]
-        changed += [(then[each], each, int(Side.LOST)) for each in then.keys() - now.keys()]
+        changed = [(now[each], int(Side.COMMITTED)) for each in now.keys() - then.keys()]
+        changed += [(then[each], int(Side.LOST)) for each in then.keys() - now.keys()]
+        changed.sort(key=lambda each: (each[0].first_path, each[0].id))
         added = [Listing(each, Side.COMMITTED) for each in sorted(self.added - before.added)]
         added += [Listing(each, Side.LOST) for each in sorted(before.added - self.added)]
         trees = [Tree(each) for each in sorted(self.metaranges - before.metaranges)]
-        return Sources(trees, added, [], [(each, side, -1) for _, each, side in sorted(changed)])
+        return Sources(trees, added, [], [(row.id, side, -1) for row, side in changed], sum(row.rows for row, _ in changed))
 
 
-def _ranges_of(store: TreeStore, metaranges: Iterable[str]) -> dict[str, str]:
-    """id -> first path."""
-    return {row.id: row.first_path for metarange in metaranges for row in store.metarange(metarange).rows}
+def _ranges_of(store: TreeStore, metaranges: Iterable[str]) -> dict[str, RangeRow]:
+    return {row.id: row for metarange in metaranges for row in store.metarange(metarange).rows}
 
 
 class Wanted:
@@ -207,22 +206,38 @@ class Wanted:
 
 def addresses(spark: SparkSession, work: Work, cuts: Cuts, sources: Sources, parts: int) -> tuple[list[DataFrame], Callable[[], object]]:
     """(packets of keys, what to call when they were used)."""
-    trees, added, filters, lone = sources
-    told = [Packet.telling(0, Side.READ, ("trees", trees[at : at + BATCH])) for at in range(0, len(trees), BATCH)]
-    told += [Packet.telling(0, Side.READ, ("added", added[at : at + BATCH])) for at in range(0, len(added), BATCH)]
+    trees, filters, lone = sources.trees, sources.filters, sources.ranges
+    told = _to_open(sources)
     found: list[DataFrame] = []
     if lone:
         some = [Packet.telling(number, Side.READ, each, len(each)) for number, each in enumerate(_dealt(lone, parts * 2))]
-        found.append(packets_of(spark, some, parts * 2).mapInArrow(_read_ranges(work, cuts, filters), SCHEMA))
+        found.append(packets_of(spark, some, parts * 2).mapInArrow(in_spark(reading(work, cuts, filters)), SCHEMA))
     if not told:
         return found, lambda: None
-    opened = packets_of(spark, told, parts * 2).mapInArrow(_open(work, cuts, filters, parts * 2), SCHEMA)
+    opened = packets_of(spark, told, parts * 2).mapInArrow(in_spark(opening(work, cuts, filters, parts * 2)), SCHEMA)
     if not any(tree.uses for tree in trees):
         return [*found, opened], lambda: None
     opened.persist()
     of_ranges = opened.where(f"side = {int(Side.READ)}")
-    read = of_ranges.repartitionById(parts * 2, "bucket").mapInArrow(_read_ranges(work, cuts, filters), SCHEMA)
+    read = of_ranges.repartitionById(parts * 2, "bucket").mapInArrow(in_spark(reading(work, cuts, filters)), SCHEMA)
     return [*found, opened.where(f"side != {int(Side.READ)}"), read], opened.unpersist
+
+
+def addresses_here(work: Work, cuts: Cuts, sources: Sources) -> Iterator[Packet]:
+    """The same, read in this process."""
+    to_read = [Packet.telling(0, Side.READ, sources.ranges, len(sources.ranges))] if sources.ranges else []
+    for packet in opening(work, cuts, sources.filters, 1)(_to_open(sources)):
+        if packet.side is Side.READ:
+            to_read.append(packet)
+        else:
+            yield packet
+    yield from reading(work, cuts, sources.filters)(to_read)
+
+
+def _to_open(sources: Sources) -> list[Packet]:
+    trees, added = sources.trees, sources.added
+    told = [Packet.telling(0, Side.READ, ("trees", trees[at : at + BATCH])) for at in range(0, len(trees), BATCH)]
+    return told + [Packet.telling(0, Side.READ, ("added", added[at : at + BATCH])) for at in range(0, len(added), BATCH)]
 
 
 def _dealt(ranges_: Sequence[T], tasks: int) -> list[Sequence[T]]:
@@ -231,14 +246,16 @@ def _dealt(ranges_: Sequence[T], tasks: int) -> list[Sequence[T]]:
     return [ranges_[at : at + each] for at in range(0, len(ranges_), each)] if each else []
 
 
-def _open(work: Work, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def packets(batches: Iterable[Any]) -> Iterator[Packet]:
+def opening(work: Work, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Step:
+    """Opens trees, and reads listings of added addresses. What is to be read of ranges comes of it as packets for so many tasks."""
+
+    def open_(told: Iterable[Packet]) -> Iterator[Packet]:
         store = _trees(work)
         gathering = Gathering(cuts, work.seed)
         known: set[str] = set()
         to_read: dict[tuple[str, int, int], None] = {}
-        with Workers(_threads(work)) as workers:
-            for packet in received(batches):
+        with Workers(threads_at(work)) as workers:
+            for packet in told:
                 what, items = msgspec.msgpack.decode(packet.body, type=tuple[str, list[Any]])
                 if what == "added":
                     wanted = msgspec.convert(items, list[Listing])
@@ -261,18 +278,20 @@ def _open(work: Work, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Call
         for bucket, some in dealt.items():
             yield Packet.telling(bucket, Side.READ, some, len(some))
 
-    return lambda batches: sent(packets(batches))
+    return open_
 
 
-def _read_ranges(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def packets(batches: Iterable[Any]) -> Iterator[Packet]:
+def reading(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Step:
+    """Reads ranges, each once."""
+
+    def read(told: Iterable[Packet]) -> Iterator[Packet]:
         wanted: dict[str, set[tuple[int, int]]] = {}
-        for packet in received(batches):
+        for packet in told:
             for range_id, side, number in msgspec.msgpack.decode(packet.body, type=list[tuple[str, int, int]]):
                 wanted.setdefault(range_id, set()).add((side, number))
         store = _trees(work)
         gathering = Gathering(cuts, work.seed)
-        with Workers(_threads(work)) as workers:
+        with Workers(threads_at(work)) as workers:
             for uses, rows in zip(wanted.values(), workers.ahead(store.range, list(wanted)), strict=True):
                 whole = {Side(side) for side, number in uses if number < 0}
                 for side in whole & {Side.COMMITTED} or whole:  # what is kept does not also go
@@ -283,7 +302,7 @@ def _read_ranges(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Callable[
                             yield from gathering.add(Side.COMMITTED, own_of(_kept_of(rows, filters[number])))
         yield from gathering.flush()
 
-    return lambda batches: sent(packets(batches))
+    return read
 
 
 def _kept_of(rows: Any, kept: Filter) -> Any:
@@ -322,7 +341,3 @@ def _added(store: TreeStore, listing: str) -> Any:
 
 def _trees(work: Work) -> TreeStore:
     return TreeStore(store_at(work.url), RandomIds(), SystemClock(), Caches(0, 0))
-
-
-def _threads(work: Work) -> int:
-    return 1 if isinstance(store_at(work.url), LocalObjects) else _THREADS

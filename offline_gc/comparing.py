@@ -21,6 +21,7 @@ from offline_gc.marking import Asked, Counted, Stretch
 from offline_gc.packets import Packet, Side
 from offline_gc.places import Work
 from offline_gc.session import parts_of, translated
+from offline_gc.small import Comparison, Small, TooMuch, compare
 from offline_gc.steps import Steps
 from offline_gc.summary import UnitRow, read_manifest
 from refstore.context import Context
@@ -99,11 +100,12 @@ def left_over(
     before: Carried | None = None,
     *,
     carry: bool = False,
+    small: Small | None = None,
 ) -> Compared:
     """Compare what is there with what is named; what nobody names is in the mark's files, and counted.
 
     `expired`: the commits whose names tell why something goes. `before`: where to go on from, fit for what was named. `carry`: write
-    down for the next run what is known.
+    down for the next run what is known. `small`: what the driver does itself where it goes on.
     """
     pending = [(unit.key, Side.PENDING) for mark_id in run.record.disregards for unit in _units(ctx, mark_id)]
     with steps.step("comparing what is there with what is named"), translated("comparing"):
@@ -112,17 +114,26 @@ def left_over(
         told += before.packets(bounds) if before else []
         cuts = Cuts.of(bounds)
         in_kv = [(key, Side.KEPT) for key in named.addresses.files]
-        in_former = [(key, Side.FORMER) for key in (before.former if before else ())]
-        named_here = [kept.addresses_in(spark, work, cuts, in_kv, parts_of(spark) * 2)] if in_kv else []
-        others = pending + in_former
-        named_there = [kept.addresses_in(spark, work.in_namespace(), cuts, others, parts_of(spark) * 2)] if others else []
-        in_commits, done = committed.addresses(spark, work, cuts, sources, parts_of(spark))
+        others = pending + [(key, Side.FORMER) for key in (before.former if before else ())]
         asked = Asked(carry=carry, horizon=before.horizon if before else "")
-        listed = kept.packets_of(spark, told, parts_of(spark))
-        found = marking.garbage(listed, [*named_here, *named_there, *in_commits], cuts.buckets, work, asked)
-        rows = [Counted(*row) for row in found.collect()]
-        done()
+        wanted = Comparison(work, cuts, told, in_kv, others, sources, asked)
+        try:
+            rows = compare(wanted, small) if before and small else in_spark(spark, wanted)
+        except TooMuch:
+            rows = in_spark(spark, wanted)
     return Compared(bounds, rows, {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)})
+
+
+def in_spark(spark: SparkSession, wanted: Comparison) -> list[Counted]:
+    """The comparison on the executors."""
+    work, cuts, parts = wanted.work, wanted.cuts, parts_of(spark)
+    named = [kept.addresses_in(spark, work, cuts, wanted.here, parts * 2)] if wanted.here else []
+    named += [kept.addresses_in(spark, work.in_namespace(), cuts, wanted.there, parts * 2)] if wanted.there else []
+    in_commits, done = committed.addresses(spark, work, cuts, wanted.sources, parts)
+    listed = kept.packets_of(spark, wanted.told, parts)
+    rows = [Counted(*row) for row in marking.garbage(listed, [*named, *in_commits], cuts.buckets, work, wanted.asked).collect()]
+    done()
+    return rows
 
 
 def _units(ctx: Context, mark_id: str) -> Sequence[UnitRow]:

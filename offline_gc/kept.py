@@ -5,14 +5,14 @@ Only the driver sees the KV (an SQLite file is on one machine). It holds a file'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from offline_gc.addresses import Cuts, own_of
 from offline_gc.arrow import pa
-from offline_gc.packets import ARROW, SCHEMA, WHOLE, Gathering, Packet, Side, received, sent
+from offline_gc.packets import ARROW, SCHEMA, WHOLE, Gathering, Packet, Side, Step, in_spark, sent
 from offline_gc.places import Work, read_table, store_at, write_table
 from refstore.objects.base import ObjectStore
 
@@ -65,18 +65,21 @@ def packets_of(spark: SparkSession, told: Sequence[Packet], parts: int) -> DataF
 
 def addresses_in(spark: SparkSession, work: Work, cuts: Cuts, files: Sequence[tuple[str, Side]], parts: int) -> DataFrame:
     """The addresses that files of a run hold, as packets of their keys."""
-    told = [Packet.telling(0, side, key) for key, side in files]
-    return packets_of(spark, told, parts).mapInArrow(_read(work, cuts), SCHEMA)
+    return packets_of(spark, told_of(files), parts).mapInArrow(in_spark(reading(work, cuts)), SCHEMA)
 
 
-def _read(work: Work, cuts: Cuts) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def packets(batches: Iterable[Any]) -> Iterator[Packet]:
+def told_of(files: Sequence[tuple[str, Side]]) -> list[Packet]:
+    return [Packet.telling(0, side, key) for key, side in files]
+
+
+def reading(work: Work, cuts: Cuts) -> Step:
+    def read(told: Iterable[Packet]) -> Iterator[Packet]:
         store = store_at(work.files)
         gathering = Gathering(cuts, work.seed)
-        for packet in received(batches):
+        for packet in told:
             table = read_table(store, msgspec.msgpack.decode(packet.body, type=str), ["address"])
             addresses = table.column("address").combine_chunks()
             yield from gathering.add(packet.side, own_of(addresses) if packet.side in WHOLE else addresses)
         yield from gathering.flush()
 
-    return lambda batches: sent(packets(batches))
+    return read

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice, pairwise
+from contextlib import suppress
+from itertools import count, islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -20,9 +21,10 @@ import msgspec
 from offline_gc.arrow import pa
 from offline_gc.kept import packets_of
 from offline_gc.packets import Packet, Side, received
-from offline_gc.places import DATA, ROOT, Kind, Work, kind_of, store_at, write_table
+from offline_gc.places import DATA, ROOT, Kind, Work, kind_of, store_at, threads_at, write_table
 from refstore import ids
 from refstore.commits import names
+from refstore.commits.workers import Workers
 from refstore.objects.base import ObjectInfo, ObjectStore
 
 if TYPE_CHECKING:
@@ -78,6 +80,10 @@ class ListedStretch(NamedTuple):
     foreign_bytes: int
 
 
+class TooMany(Exception):
+    """More keys than were allowed for; not an error."""
+
+
 def write(
     spark: SparkSession,
     store: ObjectStore,
@@ -88,17 +94,42 @@ def write(
     parts: int,
     foreign: bool = False,
     data_from: str = "",
+    few: int = 0,
 ) -> list[ListedStretch]:
     """List everything that was not written behind `cutoff_ms`, by the store's clock; the stretches in order. `foreign`: that, too.
 
-    `data_from`: of the blobs only those from there on.
+    `data_from`: of the blobs only those from there on. `few`: so many keys are listed in this process (`small.py`).
     """
+    if few:
+        planned = intervals(store, now_ms=now_ms, wanted=1, data_from=data_from)
+        with suppress(TooMany):
+            return _here(work, planned, cutoff_ms, foreign, few)
     planned = intervals(store, now_ms=now_ms, wanted=parts * INTERVALS_PER_CORE, data_from=data_from)
-    told = [Packet.telling(0, Side.LISTED, (number, interval)) for number, interval in enumerate(planned)]
+    return in_spark(spark, work, planned, parts, cutoff_ms, foreign)
+
+
+def in_spark(
+    spark: SparkSession, work: Work, planned: Sequence[Interval], parts: int, cutoff_ms: int, foreign: bool
+) -> list[ListedStretch]:
+    """Listed by the executors."""
+    told = [Packet.telling(0, Side.LISTED, each) for each in enumerate(planned)]
     tasks = len(told) if len(told) > parts * INTERVALS_PER_CORE else parts
-    listed = packets_of(spark, told, tasks).mapInArrow(_list(work, cutoff_ms, foreign), LISTED)
+    listed = packets_of(spark, told, tasks).mapInArrow(_task(work, cutoff_ms, foreign), LISTED)
     found = [ListedStretch(*row) for row in listed.collect()]
     return sorted(found, key=lambda stretch: stretch.number)
+
+
+def _here(work: Work, planned: Sequence[Interval], cutoff_ms: int, foreign: bool, few: int) -> list[ListedStretch]:
+    """Raises TooMany."""
+    seen = count(1)
+
+    def see() -> None:
+        if next(seen) > few:
+            raise TooMany
+
+    with Workers(threads_at(work)) as workers:
+        found = workers.ahead(lambda each: list(_stretches(work, *each, cutoff_ms, foreign, see)), list(enumerate(planned)))
+        return [stretch for some in found for stretch in some]
 
 
 def intervals(store: ObjectStore, *, now_ms: int, wanted: int, data_from: str = "") -> list[Interval]:
@@ -123,9 +154,11 @@ def _between(prefix: str, after: str, cuts: Sequence[str], before: str) -> list[
 
 def _data_cuts(store: ObjectStore, *, now_ms: int, wanted: int, data_from: str) -> list[str]:
     """Keys that cut the data where it is. They need not exist; that they are in order is all that counts."""
+    if wanted < 2:
+        return []
     seen = [info.key for info in islice(store.list(DATA, after=data_from), _FEW)]
     start_ms = _time_of(seen[0]) if seen else None
-    if len(seen) < _FEW or start_ms is None or wanted < 2:
+    if len(seen) < _FEW or start_ms is None:
         return []
     spans: list[tuple[int, int]] = [(start_ms, max(now_ms, start_ms) + _DAY_MS)]
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="refstore-gc-probe") as pool:
@@ -165,7 +198,7 @@ def _next_key(store: ObjectStore, after: str) -> str | None:
             close()
 
 
-def _list(work: Work, cutoff_ms: int, foreign: bool) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _task(work: Work, cutoff_ms: int, foreign: bool) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         for packet in received(batches):
             number, interval = msgspec.msgpack.decode(packet.body, type=tuple[int, Interval])
@@ -175,7 +208,10 @@ def _list(work: Work, cutoff_ms: int, foreign: bool) -> Callable[[Iterable[Any]]
     return run
 
 
-def _stretches(work: Work, number: int, interval: Interval, cutoff_ms: int, foreign: bool) -> Iterator[ListedStretch]:
+def _stretches(
+    work: Work, number: int, interval: Interval, cutoff_ms: int, foreign: bool, see: Callable[[], None] = lambda: None
+) -> Iterator[ListedStretch]:
+    """`see` is called for each key."""
     store, files_store = store_at(work.url), store_at(work.files)
     rows: list[tuple[ObjectInfo, Kind]] = []
     files = 0
@@ -205,6 +241,7 @@ def _stretches(work: Work, number: int, interval: Interval, cutoff_ms: int, fore
     for info in store.list(interval.prefix, after=interval.after):
         if interval.before and info.key >= interval.before:
             break
+        see()
         kind = kind_of(info.key)
         if kind is Kind.OURS or info.key.startswith(ROOT):
             continue

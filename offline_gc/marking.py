@@ -23,7 +23,7 @@ from offline_gc import carried
 from offline_gc.addresses import Keys, among, keys_of
 from offline_gc.arrow import pa, pc
 from offline_gc.carried import Known
-from offline_gc.packets import WHOLE, Side, received
+from offline_gc.packets import WHOLE, Packet, Side, received
 from offline_gc.places import DATA, Kind, Work, read_table, store_at, threads_at, write_table
 from refstore.commits.workers import Workers
 from refstore.errors import ObjectNotFound
@@ -106,20 +106,20 @@ def garbage(listed: DataFrame, named: Sequence[DataFrame], buckets: int, work: W
     both = listed
     for each in named:
         both = both.unionByName(each)
-    counted = both.repartitionById(buckets, "bucket").mapInArrow(_decide(work, asked), COUNTED)
+    counted = both.repartitionById(buckets, "bucket").mapInArrow(_in_spark(deciding(work, asked)), COUNTED)
     return counted.select(*Counted._fields)
 
 
 class _Bucket:
     """What came to a bucket."""
 
-    def __init__(self, batches: Iterable[Any]) -> None:
+    def __init__(self, packets: Iterable[Packet]) -> None:
         self.number = 0
         self.stretches: list[Stretch] = []
         self.known: list[str] = []
         self.keys: dict[Side, list[Keys]] = {side: [] for side in Side}
         self.addresses: dict[Side, list[Any]] = {side: [] for side in WHOLE}
-        for packet in received(batches):
+        for packet in packets:
             self.number = packet.bucket
             if packet.side is Side.LISTED:
                 self.stretches.append(msgspec.msgpack.decode(packet.body, type=Stretch))
@@ -143,10 +143,12 @@ class _Named(NamedTuple):
     expired: list[Keys]
 
 
-def _decide(work: Work, asked: Asked) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def decide(batches: Iterable[Any]) -> Iterator[Any]:
+def deciding(work: Work, asked: Asked) -> Callable[[Iterable[Packet]], Iterator[Counted]]:
+    """What is done with all packets of one bucket."""
+
+    def decide(packets: Iterable[Packet]) -> Iterator[Counted]:
         store = store_at(work.files)
-        bucket = _Bucket(batches)
+        bucket = _Bucket(packets)
         keys, lost, former = bucket.keys, bucket.whole(Side.LOST), bucket.whole(Side.FORMER)
         lost_keys = keys_of(lost, work.seed)
         named = _Named(keys[Side.KEPT] + keys[Side.COMMITTED] + keys[Side.RANGES], keys[Side.PENDING], [*keys[Side.EXPIRED], lost_keys])
@@ -161,10 +163,10 @@ def _decide(work: Work, asked: Asked) -> Callable[[Iterable[Any]], Iterator[Any]
             named = named._replace(kept=[*keys[Side.KEPT], still, *keys[Side.RANGES], *carried.ranges_in(known)])
             stretches = iter(opened)
             old = _listed_before(store_at(work.url), work, asked.horizon, known, lost, former, named)
-            yield from _sent(_written(store, work, OLD_NUMBERS + bucket.number, old, named, asked.every_reason))
+            yield from _written(store, work, OLD_NUMBERS + bucket.number, old, named, asked.every_reason)
         for number, table, own in stretches:
             kept = among(own, named.kept)
-            yield from _sent(_left_over(store, work, number, table, own, kept, named, asked.every_reason))
+            yield from _left_over(store, work, number, table, own, kept, named, asked.every_reason)
             if asked.carry:
                 of = kept & (table.column("kind").to_numpy() == Kind.DATA)
                 stays.append((own[of], table.column("size_bytes").to_numpy()[of]))
@@ -172,7 +174,7 @@ def _decide(work: Work, asked: Asked) -> Callable[[Iterable[Any]], Iterator[Any]
             own_keys, sizes = [keys for keys, _ in stays], [sizes for _, sizes in stays]
             key = carried.bucket_key(work.mark_id, bucket.number)
             carried.write_known(store, key, Known.of(keys[Side.COMMITTED], lost_keys, keys[Side.RANGES], own_keys, sizes))
-            yield from _sent([Counted(bucket.number, "", "carried", key, "", 0, 0)])
+            yield Counted(bucket.number, "", "carried", key, "", 0, 0)
 
     return decide
 
@@ -182,8 +184,11 @@ def _opened(store: ObjectStore, work: Work, stretch: Stretch) -> tuple[int, Any,
     return stretch.number, table, keys_of(table.column("address"), work.seed)
 
 
-def _sent(rows: list[Counted]) -> Iterator[Any]:
-    yield pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_ARROW)
+def _in_spark(decide: Callable[[Iterable[Packet]], Iterator[Counted]]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        yield pa.RecordBatch.from_pylist([row._asdict() for row in decide(received(batches))], schema=_ARROW)
+
+    return run
 
 
 def _listed_before(store: ObjectStore, work: Work, horizon: str, known: list[Known], lost: Any, former: Any, named: _Named) -> Any:

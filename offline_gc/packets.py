@@ -10,7 +10,7 @@ So a shuffle of a billion addresses moves some million rows of eight bytes an ad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -96,6 +96,15 @@ def sent(packets: Iterable[Packet]) -> Iterator[Any]:
             ],
             schema=ARROW,
         )
+
+
+Step = Callable[[Iterable[Packet]], Iterator[Packet]]
+"""What a task makes of the packets that come to it."""
+
+
+def in_spark(step: Step) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """A step as Spark's `mapInArrow` takes it."""
+    return lambda batches: sent(step(received(batches)))
 
 
 class Gathering:

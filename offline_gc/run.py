@@ -31,6 +31,7 @@ from offline_gc.listing import ListedStretch
 from offline_gc.packets import Packet, Side
 from offline_gc.places import Work, remove
 from offline_gc.session import parts_of, translated
+from offline_gc.small import Small
 from offline_gc.steps import Steps, Tell, silent
 from offline_gc.summary import Manifest, Online, Summary, read_manifest, read_summary, write_manifest, write_summary
 from offline_gc.sweeping import Mode, Outcome, Unit
@@ -68,6 +69,8 @@ class Options:
     """Whether everything is listed and read anew, though an earlier run could be gone on from."""
     full_days: float = 7.0
     """How old a complete run may be that others go on from."""
+    small: Small | None = field(default_factory=Small)
+    """What the driver does itself of a run that goes on from another; None: Spark does everything."""
     take_over: bool = False
     """Whether a run that is on, or died a moment ago, is taken over without waiting for it to be stale."""
     rules: Rules | None = None
@@ -112,7 +115,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
         )
         units = None if options.foreign else named.units
         expired = [*marks.marked(run.mark_id), *earlier(marks, run)]
-        compared = left_over(ctx, spark, work, run, stretches, named, expired, steps, gone_on, carry=units is not None)
+        compared = left_over(ctx, spark, work, run, stretches, named, expired, steps, gone_on, carry=units is not None, small=options.small)
         summary = summarised(
             ctx, run, decision, age, stretches, named, compared, options.limits, applied, steps.seconds, gone_on, why_complete
         )
@@ -187,6 +190,7 @@ def _looked(
             parts=parts_of(spark),
             foreign=options.foreign,
             data_from=before.horizon if before else "",
+            few=options.small.keys if before and options.small else 0,
         )
     with steps.step("reading what the KV names") as said:
         named = gathered(work, Marks(ctx).look(run), filters_of(decision.plan), said, ctx.objects)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from offline_gc import carried, run
+from offline_gc import carried, comparing, listing, run
 from offline_gc.committed import ALL, NOTHING, Filter, Part, Units, Wanted
 from offline_gc.run import Options
+from offline_gc.small import Small
 from offline_gc.summary import Summary
 from refstore import ids, keys
 from refstore.errors import Corrupt, NothingToCommit, RefstoreError
@@ -119,7 +121,7 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(tmp_path
             continue
         sweep_due(world, spark)
         whole = run.simulate(world.ctx, spark, Options())
-        summary = run.mark(world.ctx, spark, Options(full_days=11))
+        summary = run.mark(world.ctx, spark, Options(full_days=11, small=rng.choice((Small(), None))))
         found = {each for each in marked_in(world, summary.mark_id) if each.startswith("data/")}
         assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, summary.mark_id), f"day {day}"
         assert summary.by_kind == whole.by_kind, f"day {day}"
@@ -184,20 +186,26 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, spark: SparkSession) -> Non
     world.close()
 
 
-def test_damage_that_only_the_tasks_see_ends_the_run_and_the_next_one_begins_anew(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.parametrize("small", [Small(), None], ids=["here", "in Spark"])
+def test_damage_that_only_the_tasks_see_ends_the_run_and_the_next_one_begins_anew(
+    tmp_path: Path, spark: SparkSession, small: Small | None
+) -> None:
     world, first = a_world_of_a_few_days(tmp_path, spark)
     damaged = next((world.blobs / "_refstore" / "gc" / first.mark_id / "carried").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-8])
     before = world.data()
     with pytest.raises(Corrupt, match="mark again"):
-        run.mark(world.ctx, spark, Options())
+        run.mark(world.ctx, spark, Options(small=small))
     again = run.mark(world.ctx, spark, Options())
     assert again.goes_on_from == ""
     assert world.data() == before
     world.close()
 
 
-def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_there(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.parametrize("small", [Small(), None], ids=["here", "in Spark"])
+def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_there(
+    tmp_path: Path, spark: SparkSession, small: Small | None
+) -> None:
     world = World(tmp_path, rules=json.dumps(RULES))
     world.commit(kept=b"kept")
     gone = world.repo.upload("main", "gone", b"1").address
@@ -209,7 +217,39 @@ def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_the
     release_all(world.repo)
     forget_references(world)
     (world.blobs / gone).unlink()
-    second = run.mark(world.ctx, spark, Options())
+    second = run.mark(world.ctx, spark, Options(small=small))
     assert second.goes_on_from == first.mark_id
     assert marked_in(world, second.mark_id) == {left: "orphan blob"}
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("small", "jobs"),
+    [
+        (Small(), []),
+        (Small(keys=3), ["listing"]),
+        (Small(rows=3), ["comparing"]),
+        (Small(buckets=0), ["comparing"]),
+        (None, ["listing", "comparing"]),
+    ],
+    ids=["little", "many keys", "many addresses", "many buckets", "never here"],
+)
+def test_what_is_little_is_done_here_and_spark_does_the_rest(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, small: Small | None, jobs: list[str]
+) -> None:
+    world, first = a_world_of_a_few_days(tmp_path, spark)
+    seen: list[str] = []
+    for name, module in (("listing", listing), ("comparing", comparing)):
+
+        def watched(*given: Any, of: Callable[..., Any] = module.in_spark, name: str = name) -> Any:
+            seen.append(name)
+            return of(*given)
+
+        monkeypatch.setattr(module, "in_spark", watched)
+    whole = run.simulate(world.ctx, spark, Options())
+    seen.clear()
+    second = run.mark(world.ctx, spark, Options(small=small))
+    assert second.goes_on_from == first.mark_id
+    assert (second.by_kind, seen) == (whole.by_kind, jobs)
+    assert second.marked.objects >= 2
     world.close()
