@@ -53,8 +53,8 @@ class ShortWay(ObjectStore):
     def head(self, key: str) -> ObjectInfo:
         return self._store.head(key)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        return self._store.list(prefix, after=after)
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
+        return self._store.list(prefix, after=after, before=before)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         return self._store.delete_many(keys)

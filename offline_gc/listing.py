@@ -238,9 +238,7 @@ def _stretches(
         counts.update(dict.fromkeys(counts, 0))
         return seen
 
-    for info in store.list(interval.prefix, after=interval.after):
-        if interval.before and info.key >= interval.before:
-            break
+    for info in store.list(interval.prefix, after=interval.after, before=interval.before):
         see()
         kind = kind_of(info.key)
         if kind is Kind.OURS or info.key.startswith(ROOT):

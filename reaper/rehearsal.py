@@ -129,8 +129,8 @@ class Pretending(ObjectStore):
     def head(self, key: str) -> ObjectInfo:
         return self._objects.head(key)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        return self._objects.list(prefix, after=after)
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
+        return self._objects.list(prefix, after=after, before=before)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         """Asks for each whether it is there, which costs a request on a store across a network."""

@@ -116,9 +116,9 @@ class WatchedObjects(ObjectStore):
         self._check()
         return self.inner.head(key)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         self._check()
-        return self.inner.list(prefix, after=after)
+        return self.inner.list(prefix, after=after, before=before)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         self._check()

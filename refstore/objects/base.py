@@ -85,8 +85,11 @@ class ObjectStore(ABC):
         return [_head_or_none(self, key) for key in keys]
 
     @abstractmethod
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, strictly after the key `after`, in key order."""
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
+        """Every object whose key starts with `prefix`, strictly after the key `after`, in key order.
+
+        `before`: up to that key, which is left out; '': to the end.
+        """
 
     @abstractmethod
     def delete_many(self, keys: Sequence[str]) -> Deletion:

@@ -114,10 +114,10 @@ class LocalObjects(ObjectStore):
                     found.update((key, _look(parent, key)) for key in group)
         return [found.get(key) for key in keys]
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         object_prefix(prefix)
         with self._opened_root() as root:
-            yield from walk(root, prefix, after, self._root)
+            yield from walk(root, prefix, after, before, self._root)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         object_keys(keys)

@@ -73,7 +73,7 @@ class _Level(NamedTuple):
     """Sorted; directories end in '/'."""
 
 
-def walk(root: int, prefix: str, after: str, shown: str) -> Iterator[ObjectInfo]:
+def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterator[ObjectInfo]:
     """The objects below `root` in the order of their keys' bytes, which is that of their code points.
 
     Siblings are sorted with a '/' behind the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the
@@ -112,6 +112,8 @@ def walk(root: int, prefix: str, after: str, shown: str) -> Iterator[ObjectInfo]
                 os.close(levels.pop().descriptor)
                 continue
             key = level.base + name
+            if before and key >= before:
+                return  # nor is anything that is not yet looked into
             if name.endswith("/"):
                 enter(level.descriptor, name[:-1], key)
                 continue

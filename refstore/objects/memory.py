@@ -58,13 +58,15 @@ class MemoryObjects(ObjectStore):
         found = self._find(key)
         return ObjectInfo(key, len(found.body), found.mtime_ms)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         object_prefix(prefix)
         low = max(prefix, after)
         with self._lock:
             page = [
                 ObjectInfo(key, len(self._objects[key].body), self._objects[key].mtime_ms)
-                for key in takewhile(lambda key: key.startswith(prefix), self._objects.irange(minimum=low or None))
+                for key in takewhile(
+                    lambda key: key.startswith(prefix) and not (before and key >= before), self._objects.irange(minimum=low or None)
+                )
                 if key > after
             ]
         return iter(page)

@@ -144,12 +144,14 @@ class FaultyObjects(ObjectStore):
         self._read()
         return self._objects.head(key)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         """Breaks off in the middle rather than at the start: whoever reads it must not take that for its end."""
         fault = self._dice.roll()
         for number, info in enumerate(self._list_now(prefix, after)):
             if fault and number >= 1:
                 raise ObjectsUnavailable("injected: the listing broke off")
+            if before and info.key >= before:
+                break
             yield info
         if fault:
             raise ObjectsUnavailable("injected: the listing broke off")

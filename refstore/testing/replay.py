@@ -112,10 +112,10 @@ class ReplayObjects(ObjectStore):
     def head(self, key: str) -> ObjectInfo:
         return cast(ObjectInfo, self._replay.ask(Look(key, body=False)))
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         """Names only; sizes and times are 0."""
         names: Sequence[str] = self._replay.ask(ListObjects(prefix, after))
-        return iter([ObjectInfo(name, 0, 0) for name in names])
+        return iter([ObjectInfo(name, 0, 0) for name in names if not before or name < before])
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         return cast(Deletion, self._replay.ask(DeleteObjects(tuple(dict.fromkeys(keys)))))

@@ -77,9 +77,9 @@ class DictObjects(ObjectStore):
     def head(self, key: str) -> ObjectInfo:
         return info_of(key, self._find(key))
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         found = sorted((key, value) for key, value in self.contents.items() if key.startswith(prefix) and key > after)
-        return iter([info_of(key, value) for key, value in found])
+        return iter([info_of(key, value) for key, value in found if not before or key < before])
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         gone = [key for key in dict.fromkeys(keys) if self.contents.pop(key, None) is not None]

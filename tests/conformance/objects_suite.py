@@ -346,8 +346,11 @@ class ObjectStoreSuite:
             "zz",
             "~~~",
         ]
-        for after in points:
+        for number, after in enumerate(points):
             assert [info.key for info in store.list(after=after)] == [key for key in ordered if key > after], after
+            for before in (points[(number + 2) % len(points)], points[(number * 7 + 3) % len(points)]):
+                expected = [key for key in ordered if key > after and (not before or key < before)]
+                assert [info.key for info in store.list(after=after, before=before)] == expected, (after, before)
         for prefix in ["d", "d/", "d/b", "d/b/", "data/", "data/2026112107/", "data/2026112108", "日本/", "a", "nothing", "nothing/"]:
             for after in ("", "d", "d/b", "d/b.c", "data/2026112107/0000", "data/2026112107/0000x", "e", "zzz"):
                 expected = [key for key in ordered if key.startswith(prefix) and key > after]

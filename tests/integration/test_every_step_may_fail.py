@@ -97,8 +97,8 @@ class FailingObjects(ObjectStore):
     def head(self, key: str) -> ObjectInfo:
         return self._step(lambda: self.inner.head(key))
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        return self.inner.list(prefix, after=after)
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
+        return self.inner.list(prefix, after=after, before=before)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         return self._step(lambda: self.inner.delete_many(keys))

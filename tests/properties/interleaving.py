@@ -91,9 +91,9 @@ class SteppedObjects(ObjectStore):
         self._stepper.step()
         return self._objects.head(key)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         self._stepper.step()
-        return self._objects.list(prefix, after=after)
+        return self._objects.list(prefix, after=after, before=before)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         deleted: list[str] = []

@@ -238,6 +238,7 @@ def test_what_is_little_is_done_here_and_spark_does_the_rest(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, small: Small | None, jobs: list[str]
 ) -> None:
     world, first = a_world_of_a_few_days(tmp_path, spark)
+    release_all(world.repo)
     seen: list[str] = []
     for name, module in (("listing", listing), ("comparing", comparing)):
 

@@ -58,11 +58,11 @@ class S3Objects(ObjectStore):
     def head(self, key: str) -> ObjectInfo:
         return head(self._bucket, key)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         object_prefix(prefix)
         if len(self._bucket.prefix + after) > KEY_BYTES_MAX:
             raise InvalidPath(f"a key to list after has at most {KEY_BYTES_MAX} bytes with the store's prefix; this one has more")
-        return list_objects(self._bucket, prefix, after)
+        return list_objects(self._bucket, prefix, after, before)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         object_keys(keys)

@@ -25,7 +25,7 @@ _EMPTY_PAGES_MAX: Final = 100
 _log = structlog.get_logger(__name__)
 
 
-def list_objects(bucket: Bucket, prefix: str, after: str) -> Iterator[ObjectInfo]:
+def list_objects(bucket: Bucket, prefix: str, after: str, before: str) -> Iterator[ObjectInfo]:
     cut, within = len(bucket.prefix), bucket.prefix + prefix
     first_after = bucket.prefix + after if after else ""
     last, token, foreign, empty = first_after, "", 0, 0
@@ -40,6 +40,8 @@ def list_objects(bucket: Bucket, prefix: str, after: str) -> Iterator[ObjectInfo
                 raise _untrusted(bucket, f"it has {full!r} after {last!r}, out of order")
             last = full
             key = full[cut:]
+            if before and key >= before:
+                return
             if fault_of(key):
                 foreign += 1
             else:
