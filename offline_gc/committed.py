@@ -291,11 +291,19 @@ def reading(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Step:
                 wanted.setdefault(range_id, set()).add((side, number))
         store = _trees(work)
         gathering = Gathering(cuts, work.seed)
+
+        def opened(range_id: str) -> tuple[Any, Any]:
+            """(addresses, the rows where only a part of them is kept)."""
+            if all(number < 0 for _, number in wanted[range_id]):
+                return store.range_addresses(range_id), None
+            rows = store.range(range_id)
+            return rows.column(ranges.ADDRESS), rows
+
         with Workers(threads_at(work)) as workers:
-            for uses, rows in zip(wanted.values(), workers.ahead(store.range, list(wanted)), strict=True):
+            for uses, (addresses_, rows) in zip(wanted.values(), workers.ahead(opened, list(wanted)), strict=True):
                 whole = {Side(side) for side, number in uses if number < 0}
                 for side in whole & {Side.COMMITTED} or whole:  # what is kept does not also go
-                    yield from gathering.add(side, own_of(rows.column(ranges.ADDRESS)))
+                    yield from gathering.add(side, own_of(addresses_))
                 if Side.COMMITTED not in whole:
                     for _, number in uses:
                         if number >= 0:

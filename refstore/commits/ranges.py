@@ -24,7 +24,7 @@ from zlib import crc32
 import msgspec
 
 from refstore.commits import columns, names
-from refstore.commits.columns import Kind, Layout, Rows, Unreadable
+from refstore.commits.columns import Column, Kind, Layout, Rows, Unreadable
 from refstore.errors import CorruptRange, Invalid
 from refstore.ids import Address
 from refstore.records import Entry
@@ -178,12 +178,24 @@ def hash_hex(body: bytes) -> str:
 
 def decode(range_id: str, body: bytes) -> Rows:
     """Raises CorruptRange for anything but the range that was written under that id."""
-    if hash_hex(body) != names.hash_of(range_id):
-        raise names.damaged(names.RANGES, range_id, f"its {len(body)} bytes do not have the hash in its name")
-    try:
-        rows, _ = columns.decode(LAYOUT, body)
-    except Unreadable as error:
-        raise names.damaged(names.RANGES, range_id, str(error)) from error
+    rows = _decode(range_id, body)
     if not rows.num_rows or not columns.is_increasing(rows.column(PATH)):
         raise names.damaged(names.RANGES, range_id, "its rows are not in order")
     return rows
+
+
+def decode_addresses(range_id: str, body: bytes) -> Column:
+    """Only the addresses, in no order that means anything here. Raises CorruptRange as `decode` does."""
+    rows = _decode(range_id, body, [LAYOUT.fields[ADDRESS][0]])
+    if not rows.num_rows:
+        raise names.damaged(names.RANGES, range_id, "it has no rows")
+    return rows.column(0)
+
+
+def _decode(range_id: str, body: bytes, only: Sequence[str] | None = None) -> Rows:
+    if hash_hex(body) != names.hash_of(range_id):
+        raise names.damaged(names.RANGES, range_id, f"its {len(body)} bytes do not have the hash in its name")
+    try:
+        return columns.decode(LAYOUT, body, only)[0]
+    except Unreadable as error:
+        raise names.damaged(names.RANGES, range_id, str(error)) from error

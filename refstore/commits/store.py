@@ -8,7 +8,7 @@ from typing import BinaryIO, Final
 from refstore.clock import Clock
 from refstore.commits import metaranges, names, ranges
 from refstore.commits.cache import Cache
-from refstore.commits.columns import Rows
+from refstore.commits.columns import Column, Rows
 from refstore.commits.metaranges import Metarange, RangeRow
 from refstore.errors import ObjectNotFound
 from refstore.ids import Ids
@@ -56,6 +56,10 @@ class TreeStore:
             found = ranges.decode(range_id, self.read(names.RANGES, range_id))
             self._ranges.put(range_id, found, found.nbytes)
         return found
+
+    def range_addresses(self, range_id: str) -> Column:
+        """Of a range that is read for nothing else, and not kept. Raises CorruptRange, ObjectsUnavailable."""
+        return ranges.decode_addresses(range_id, self.read(names.RANGES, range_id))
 
     def metarange(self, metarange_id: str) -> Metarange:
         """Raises CorruptRange, ObjectsUnavailable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +20,8 @@ from refstore.ids import Address
 from refstore.records import Entry
 
 SUFFIX = "0" * 26
+Decode = Callable[[str, bytes], object]
+DECODES = [ranges.decode, ranges.decode_addresses]
 
 
 def rows_of(paths: Sequence[str], **fields: object) -> Rows:
@@ -101,31 +103,48 @@ def test_rows_out_of_order_are_refused() -> None:
             ranges.decode(range_id, body)
 
 
-def test_an_empty_range_is_refused() -> None:
+@pytest.mark.parametrize("decode", DECODES)
+def test_an_empty_range_is_refused(decode: Decode) -> None:
     range_id, body = written(columns.empty(ranges.LAYOUT))
     with pytest.raises(CorruptRange):
-        ranges.decode(range_id, body)
+        decode(range_id, body)
 
 
-def test_another_version_is_refused_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("decode", DECODES)
+def test_another_version_is_refused_and_said(monkeypatch: pytest.MonkeyPatch, decode: Decode) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(ranges, "LAYOUT", columns.Layout("refstore.range", "2", ranges.LAYOUT.fields))
         range_id, body = written(rows_of(["a"]))
     with pytest.raises(CorruptRange, match="version '2', this program reads '1'; a newer refstore may read it"):
-        ranges.decode(range_id, body)
+        decode(range_id, body)
 
 
-def test_other_columns_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("decode", DECODES)
+def test_other_columns_are_refused(monkeypatch: pytest.MonkeyPatch, decode: Decode) -> None:
     range_id, body = written(rows_of(["a"]))
     monkeypatch.setattr(ranges, "LAYOUT", columns.Layout("refstore.range", "1", (*ranges.LAYOUT.fields, ("more", columns.Kind.TEXT))))
     with pytest.raises(CorruptRange):
-        ranges.decode(range_id, body)
+        decode(range_id, body)
 
 
-def test_what_is_no_parquet_is_refused() -> None:
+@pytest.mark.parametrize("decode", DECODES)
+def test_one_bit_that_is_another_is_refused(decode: Decode) -> None:
+    range_id, body = written(rows_of(["a", "b"]))
+    for at in range(0, len(body), 37):
+        with pytest.raises(CorruptRange, match="do not have the hash in its name"):
+            decode(range_id, body[:at] + bytes([body[at] ^ 4]) + body[at + 1 :])
+
+
+def test_the_addresses_alone_are_those_of_the_rows() -> None:
+    rows = columns.rows_of(ranges.LAYOUT, (["a", "b"], ["x", "y"], [1, 2], ["c", "d"], [2, 3], ["", ""], ["", ""]))
+    assert ranges.decode_addresses(*written(rows)).to_pylist() == ["x", "y"]
+
+
+@pytest.mark.parametrize("decode", DECODES)
+def test_what_is_no_parquet_is_refused(decode: Decode) -> None:
     for body in (b"", b"PAR1", b"x" * 1000):
         with pytest.raises(CorruptRange, match="not Parquet"):
-            ranges.decode(names.new_id(ranges.hash_hex(body), SUFFIX), body)
+            decode(names.new_id(ranges.hash_hex(body), SUFFIX), body)
 
 
 def test_metadata_that_is_no_json_is_refused() -> None:
