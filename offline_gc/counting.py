@@ -20,7 +20,6 @@ from refstore.branches import Branches
 from refstore.context import Context
 from refstore.flows.refs import head_commit
 from refstore.marks import Run
-from refstore.records import Branch
 
 FAILURES_SHOWN: Final = 20
 
@@ -86,10 +85,9 @@ def summarised(
 
 def _held_by_branch(ctx: Context) -> dict[str, Count]:
     found: dict[str, Count] = {}
-    for name, _, record in Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan():
-        if isinstance(record, Branch):
-            metarange = head_commit(ctx, record.head).metarange
-            found[name] = Count(ctx.trees.count(metarange), ctx.trees.size_bytes(metarange))
+    for name, record in Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan_open():
+        metarange = head_commit(ctx, record.head).metarange
+        found[name] = Count(ctx.trees.count(metarange), ctx.trees.size_bytes(metarange))
     return found
 
 
