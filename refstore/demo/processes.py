@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -123,7 +125,7 @@ class Processes:
         # should the demo itself be killed, its processes end with it, where the system can do that
         setpriv = shutil.which("setpriv")
         ends_with_us = [setpriv, "--pdeathsig", "TERM"] if setpriv else []
-        with self.log(name).open("ab") as log:
+        with self.log(name).open("ab") as log, _uninterrupted():
             # a session of its own: Ctrl-C reaches the demo alone, which then ends its processes in order
             process = subprocess.Popen(  # noqa: S603  # this interpreter, with arguments of our own
                 [*ends_with_us, sys.executable, *arguments],
@@ -134,7 +136,7 @@ class Processes:
                 cwd=self._folder,
                 start_new_session=True,
             )
-        self._running[name] = process
+            self._running[name] = process
         return process
 
     def _listen(self, name: str, process: subprocess.Popen[bytes]) -> None:
@@ -144,3 +146,21 @@ class Processes:
                 if line.endswith(b"\n"):  # a killed client's last line may be half of one
                     self._told.put(Told(name, steps.decode_event(line)))
         self._told.put(Told(name, None))
+
+
+@contextmanager
+def _uninterrupted() -> Generator[None, None, None]:
+    """What would interrupt the block does so behind it: a process that was started is known by then. The signals are not blocked, for the
+    process would inherit that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no other thread is interrupted
+        return
+    caught: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in caught:
+            signal.raise_signal(number)
