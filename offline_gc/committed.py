@@ -348,4 +348,4 @@ def _added(store: TreeStore, listing: str) -> Any:
 
 
 def _trees(work: Work) -> TreeStore:
-    return TreeStore(store_at(work.url), RandomIds(), SystemClock(), Caches(0, 0))
+    return TreeStore(store_at(work.url, work), RandomIds(), SystemClock(), Caches(0, 0))

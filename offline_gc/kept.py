@@ -74,7 +74,7 @@ def told_of(files: Sequence[tuple[str, Side]]) -> list[Packet]:
 
 def reading(work: Work, cuts: Cuts) -> Step:
     def read(told: Iterable[Packet]) -> Iterator[Packet]:
-        store = store_at(work.files)
+        store = store_at(work.files, work)
         gathering = Gathering(cuts, work.seed)
         for packet in told:
             table = read_table(store, msgspec.msgpack.decode(packet.body, type=str), ["address"])

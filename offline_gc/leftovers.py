@@ -19,7 +19,7 @@ from offline_gc.counting import swept_of
 from offline_gc.deciding import age_seconds, store_now_ms
 from offline_gc.marking import DELETED_REPOSITORY, Asked, Counted
 from offline_gc.packets import Packet, Side
-from offline_gc.places import BULK_KEYS, PRIVATE, ROOT, Work
+from offline_gc.places import BULK_KEYS, PRIVATE, ROOT, work_of
 from offline_gc.run import Options
 from offline_gc.session import parts_of, translated
 from offline_gc.steps import Steps, Tell, silent
@@ -63,7 +63,7 @@ def clear(lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: Spark
     ctx = lake.context(RepositoryName(repo.rpartition(".")[0]), record)
     store = ctx.objects
     _check_alone(lake, repo, record)
-    work = Work(url=store.url, files=store.url, mark_id=ctx.ids.unique(lake.clock.now_ms()), seed=secrets.randbits(64))
+    work = work_of(ctx, ctx.ids.unique(lake.clock.now_ms()), secrets.randbits(64))
     steps = Steps(spark, tell, lambda: None)
     with steps.step("listing the object store"), translated("listing the object store"):
         cutoff_ms = store_now_ms(store, work.file("clock")) - int(age_seconds(ctx, options.min_age_seconds) * 1000)

@@ -212,7 +212,7 @@ def _stretches(
     work: Work, number: int, interval: Interval, cutoff_ms: int, foreign: bool, see: Callable[[], None] = lambda: None
 ) -> Iterator[ListedStretch]:
     """`see` is called for each key."""
-    store, files_store = store_at(work.url), store_at(work.files)
+    store, files_store = store_at(work.url, work), store_at(work.files, work)
     rows: list[tuple[ObjectInfo, Kind]] = []
     files = 0
     counts = {"young": 0, "young_bytes": 0, "foreign": 0, "foreign_bytes": 0}

@@ -147,7 +147,7 @@ def deciding(work: Work, asked: Asked) -> Callable[[Iterable[Packet]], Iterator[
     """What is done with all packets of one bucket."""
 
     def decide(packets: Iterable[Packet]) -> Iterator[Counted]:
-        store = store_at(work.files)
+        store = store_at(work.files, work)
         bucket = _Bucket(packets)
         keys, lost, former = bucket.keys, bucket.whole(Side.LOST), bucket.whole(Side.FORMER)
         lost_keys = keys_of(lost, work.seed)
@@ -162,7 +162,7 @@ def deciding(work: Work, asked: Asked) -> Callable[[Iterable[Packet]], Iterator[
             still = carried.still_named(known, interest, keys[Side.COMMITTED], lost_keys)
             named = named._replace(kept=[*keys[Side.KEPT], still, *keys[Side.RANGES], *carried.ranges_in(known)])
             stretches = iter(opened)
-            old = _listed_before(store_at(work.url), work, asked.horizon, known, lost, former, named)
+            old = _listed_before(store_at(work.url, work), work, asked.horizon, known, lost, former, named)
             yield from _written(store, work, OLD_NUMBERS + bucket.number, old, named, asked.every_reason)
         for number, table, own in stretches:
             kept = among(own, named.kept)

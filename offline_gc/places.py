@@ -23,11 +23,13 @@ import msgspec
 
 from offline_gc.arrow import pa, pq
 from refstore.commits import names
+from refstore.context import Context
 from refstore.errors import Corrupt, ObjectNotFound, RefstoreError
 from refstore.ids import OWN_ADDRESS_PATTERN, Address, is_own
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
 from refstore.objects.local import LocalObjects
+from refstore.safety import Safety
 
 ROOT: Final = "_refstore/gc/"
 PRIVATE: Final = "_refstore/"
@@ -49,6 +51,7 @@ __all__ = [
     "kind_of",
     "read_json",
     "store_at",
+    "work_of",
     "write_json",
 ]
 
@@ -93,6 +96,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     mark_id: str
     seed: int
     """Of the addresses' keys: another one in each run."""
+    io_timeout_seconds: float = Safety().objects_io_seconds
+    """How long a request of a task may be under way: as long as one of the driver."""
 
     def place(self, folder: str, number: int) -> str:
         return f"{ROOT}{self.mark_id}/{folder}/{number:06d}.parquet"
@@ -105,22 +110,29 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return f"{ROOT}{self.mark_id}/{name}"
 
 
+def work_of(ctx: Context, mark_id: str, seed: int, *, files: str = "") -> Work:
+    """`files`: elsewhere than in the namespace."""
+    url = ctx.objects.url
+    return Work(url=url, files=files or url, mark_id=mark_id, seed=seed, io_timeout_seconds=ctx.safety.objects_io_seconds)
+
+
 _THREADS: Final = 8
 """Requests under way in a task, at a store across a network."""
-_stores: dict[str, ObjectStore] = {}
+_stores: dict[tuple[str, float], ObjectStore] = {}
 
 
-def store_at(url: str) -> ObjectStore:
-    """The namespace's store, opened once in each process: a worker goes through many tasks."""
-    found = _stores.get(url)
+def store_at(url: str, work: Work) -> ObjectStore:
+    """The store of one of the work's URLs, opened once in each process: a worker goes through many tasks."""
+    wanted = (url, work.io_timeout_seconds)
+    found = _stores.get(wanted)
     if found is None:
-        found = _stores[url] = open_objects(url)
+        found = _stores[wanted] = open_objects(url, io_timeout_seconds=work.io_timeout_seconds)
     return found
 
 
 def threads_at(work: Work) -> int:
     """How many requests a task has under way."""
-    return 1 if isinstance(store_at(work.url), LocalObjects) else _THREADS
+    return 1 if isinstance(store_at(work.url, work), LocalObjects) else _THREADS
 
 
 # ---- files

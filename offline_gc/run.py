@@ -29,7 +29,7 @@ from offline_gc.counting import summarised, swept_of
 from offline_gc.deciding import Decision, age_seconds, check_clock, decide, filters_of, horizon, store_now_ms
 from offline_gc.listing import ListedStretch
 from offline_gc.packets import Packet, Side
-from offline_gc.places import Work, remove
+from offline_gc.places import Work, remove, work_of
 from offline_gc.session import parts_of, translated
 from offline_gc.small import Small
 from offline_gc.steps import Steps, Tell, silent
@@ -83,7 +83,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
     Raises Conflict (another run is on, or took over), StoreMisconfigured (clocks), Corrupt (something cannot be read), Unavailable.
     """
     marks, store = Marks(ctx), ctx.objects
-    work = Work(url=store.url, files=store.url, mark_id=new_mark_id(ctx), seed=secrets.randbits(64))
+    work = work_of(ctx, new_mark_id(ctx), secrets.randbits(64))
     age = age_seconds(ctx, options.min_age_seconds)
     try:
         check_clock(ctx, work.file("clock"))
@@ -254,10 +254,10 @@ def _scratch(ctx: Context, spark: SparkSession, mark_id: str) -> Generator[tuple
         with TemporaryDirectory(prefix="refstore-gc-") as folder:
             url = f"file://{folder}?fsync=0"
             files = open_objects(url)
-            yield files, Work(url=ctx.objects.url, files=url, mark_id=mark_id, seed=seed)
+            yield files, work_of(ctx, mark_id, seed, files=url)
             files.close()
         return
-    work = Work(url=ctx.objects.url, files=ctx.objects.url, mark_id=mark_id, seed=seed)
+    work = work_of(ctx, mark_id, seed)
     try:
         yield ctx.objects, work
     finally:
@@ -280,7 +280,7 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     if run.state is State.SWEPT:
         return read_summary(ctx.objects, mark_id)
     summary, manifest = read_summary(ctx.objects, mark_id), read_manifest(ctx.objects, mark_id)
-    work = Work(url=ctx.objects.url, files=ctx.objects.url, mark_id=mark_id, seed=manifest.seed)
+    work = work_of(ctx, mark_id, manifest.seed)
     steps = Steps(spark, tell, lambda: None)
     wanted = Wanted()
     for commit_id, commit in marks.dropped_out(run):

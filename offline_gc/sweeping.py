@@ -99,7 +99,7 @@ def _sweep(work: Work, mode: Mode) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
 
 def _one(work: Work, unit: Unit, back: Sequence[Keys], mode: Mode) -> list[Outcome]:
-    store = store_at(work.url)
+    store = store_at(work.url, work)
     marked = read_table(store, unit.key)
     before = _before(store, unit)
     if before is None:

@@ -39,8 +39,6 @@ NAMESPACE_OBJECT: Final = "_refstore/namespace"
 
 NAMESPACES: Final = "namespaces"
 """The partition that says which repository has a namespace, by its URL as a folder."""
-IO_SECONDS_MIN: Final = 15.0
-"""A store across a network is given so long for a request, whatever `Safety` says: less is for tests and demonstrations."""
 _ATTEMPTS: Final = 16
 
 
@@ -74,7 +72,7 @@ class Lake:
         """Raises InvalidSettings, MissingExtra, StoreMisconfigured."""
         clock, safety = clock or SystemClock(), safety or Safety()
         kv = open_kv(kv_url, clock=clock, check=deadline.check)
-        open_store = partial(open_objects, io_timeout_seconds=max(safety.io_timeout_seconds, IO_SECONDS_MIN))
+        open_store = partial(open_objects, io_timeout_seconds=safety.objects_io_seconds)
         return cls(kv, objects_url, clock=clock, safety=safety, signing_keys=signing_keys, open_store=open_store)
 
     def close(self) -> None:

@@ -8,8 +8,12 @@ in code.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from refstore.errors import InvalidSettings
+
+IO_SECONDS_MIN: Final = 15.0
+"""A store across a network is given so long for a request, whatever is set: less is for tests and demonstrations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +22,7 @@ class Safety:
     """Every SDK operation ends, or fails, within this; the upload of a body included."""
     io_timeout_seconds: float = 60.0
     """How long one request to a store may be under way; a write sent before the deadline lands no later than this after it.
-    An object store across a network is never given less than 15 seconds: with less than that this bound does not hold."""
+    An object store across a network is never given less than 15 seconds (`objects_io_seconds`): with less this bound does not hold."""
     clock_skew_seconds: float = 60.0
     """How far the clocks of two machines may be apart."""
     recheck_after_seconds: float = 60.0
@@ -29,6 +33,11 @@ class Safety:
     """How long an address stays after its last reference went, so that `restore` can take it back (rule 8)."""
     issue_seconds: float = 3600.0
     """How long an issued address may be linked (rule 10)."""
+
+    @property
+    def objects_io_seconds(self) -> float:
+        """How long a request to the object store may be under way: the service's, the reaper's, and the offline job's tasks alike."""
+        return max(self.io_timeout_seconds, IO_SECONDS_MIN)
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
