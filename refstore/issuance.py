@@ -5,23 +5,18 @@ algorithm, HS256, is pinned: a token that asks for another, or for none, is refu
 first key signs; every key verifies, chosen by its id, so keys rotate by putting the new one in front and dropping the old
 one after `issue_seconds`.
 
-A token exactly as this module writes it, nearly every one that is shown, is checked here: the header that PyJWT writes for a key, then
-HMAC-SHA256 over the bytes. Whatever else it is goes PyJWT's own way, which decides and says what is wrong; PyJWT looks at each character of
-a token apart, which takes several times as long. What is let in here PyJWT lets in too, with the same claims.
-
 `jwt` is imported by what needs it: with the cryptography behind it, it takes 8 MB that most processes have no use for.
 """
 
 from __future__ import annotations
 
-import hmac
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from base64 import urlsafe_b64decode
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -53,19 +48,6 @@ class _Header(msgspec.Struct):
     kid: str
 
 
-class _Payload(msgspec.Struct, forbid_unknown_fields=True):
-    """What `sign` writes, and nothing besides: a claim that is not known here may be one that PyJWT would refuse by."""
-
-    iss: str
-    aud: str
-    jti: str
-    iat: int
-    exp: int
-    branch: str
-    path: str
-    address: str
-
-
 class Claims(NamedTuple):
     repo: RepositoryId
     branch: BranchName
@@ -81,8 +63,6 @@ class Issuer:
             raise InvalidSettings("at least one signing key is needed to issue physical addresses")
         self._signing = keys[0]
         self._by_id = {key.kid: key for key in keys}
-        # begun once: copied and ended it keeps Python's lock, which `hmac.digest` hands to whoever waits, for a microsecond's work
-        self._begun = {kid: hmac.new(key.secret, digestmod="sha256") for kid, key in self._by_id.items()}
         self._clock = clock
 
     def sign(self, claims: Claims) -> str:
@@ -102,8 +82,24 @@ class Issuer:
 
     def verify(self, token: str, repo: RepositoryId, branch: BranchName, path: Path) -> Claims:
         """The claims of a token that is ours, in time, and for this repository, branch and path. Raises InvalidToken."""
+        import jwt
+
         try:
-            claims = self._own_claims(token, repo) or self._claims(token, repo)
+            key = self._by_id.get(kid_of(token))
+            if key is None:
+                raise InvalidToken("the token was not signed with a key in use here; get a new physical address")
+            payload = jwt.decode(
+                token,
+                key.secret,
+                algorithms=[ALGORITHM],
+                issuer=ISSUER,
+                audience=repo,
+                # the expiry is checked below, by the clock that is passed in
+                options={"require": ["iss", "aud", "jti", "iat", "exp"], "verify_exp": False, "verify_iat": False},
+            )
+            claims = Claims(
+                repo, payload["branch"], payload["path"], own_address(payload["address"]), payload["jti"], int(payload["exp"]) * 1000
+            )
         except InvalidToken:
             raise
         except Exception as error:
@@ -115,57 +111,6 @@ class Issuer:
         if claims.branch != branch or claims.path != path:
             raise InvalidToken("the token was issued for another branch or path; link it where it was issued for")
         return claims
-
-    def _own_claims(self, token: str, repo: RepositoryId) -> Claims | None:
-        """Of a token as `sign` writes it; None: PyJWT is to look. Neither time nor place is checked. Raises InvalidName, UnicodeError."""
-        header, _, rest = token.partition(".")
-        key = self._by_header.get(header)
-        if key is None:
-            return None
-        body, _, signature = rest.partition(".")
-        signed = self._begun[key.kid].copy()
-        signed.update(f"{header}.{body}".encode())
-        expected = urlsafe_b64encode(signed.digest()).rstrip(b"=")
-        if not hmac.compare_digest(expected, signature.encode()):
-            return None
-        try:
-            payload = msgspec.json.decode(urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_Payload)
-        except ValueError:  # signed with a key of ours, but not by `sign`
-            return None
-        if payload.iss != ISSUER or payload.aud != repo:
-            return None
-        return _claims_of(repo, msgspec.structs.asdict(payload))
-
-    def _claims(self, token: str, repo: RepositoryId) -> Claims:
-        """Of any token. Raises InvalidToken, and whatever a hostile one makes the parser say."""
-        import jwt
-
-        key = self._by_id.get(kid_of(token))
-        if key is None:
-            raise InvalidToken("the token was not signed with a key in use here; get a new physical address")
-        payload = jwt.decode(
-            token,
-            key.secret,
-            algorithms=[ALGORITHM],
-            issuer=ISSUER,
-            audience=repo,
-            # the expiry is checked by the clock that is passed in
-            options={"require": ["iss", "aud", "jti", "iat", "exp"], "verify_exp": False, "verify_iat": False},
-        )
-        return _claims_of(repo, payload)
-
-    @cached_property
-    def _by_header(self) -> Mapping[str, SigningKey]:
-        """Each key by the first part of every token that is signed with it, as PyJWT writes it."""
-        import jwt
-
-        return {
-            jwt.encode({}, key.secret, algorithm=ALGORITHM, headers={"kid": kid}).partition(".")[0]: key for kid, key in self._by_id.items()
-        }
-
-
-def _claims_of(repo: RepositoryId, payload: Mapping[str, Any]) -> Claims:
-    return Claims(repo, payload["branch"], payload["path"], own_address(payload["address"]), payload["jti"], int(payload["exp"]) * 1000)
 
 
 def kid_of(token: str) -> str:
