@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from offline_gc.addresses import Cuts, own_of
+from offline_gc.addresses import Cuts
 from offline_gc.arrow import pa
 from offline_gc.kept import packets_of
 from offline_gc.packets import SCHEMA, Gathering, Packet, Side, Step, in_spark
@@ -290,7 +290,7 @@ def reading(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Step:
             for range_id, side, number in msgspec.msgpack.decode(packet.body, type=list[tuple[str, int, int]]):
                 wanted.setdefault(range_id, set()).add((side, number))
         store = _trees(work)
-        gathering = Gathering(cuts, work.seed)
+        gathering = Gathering(cuts, work.seed, own=frozenset(Side))
 
         def opened(range_id: str) -> tuple[Any, Any]:
             """(addresses, the rows where only a part of them is kept)."""
@@ -303,11 +303,11 @@ def reading(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Step:
             for uses, (addresses_, rows) in zip(wanted.values(), workers.ahead(opened, list(wanted)), strict=True):
                 whole = {Side(side) for side, number in uses if number < 0}
                 for side in whole & {Side.COMMITTED} or whole:  # what is kept does not also go
-                    yield from gathering.add(side, own_of(addresses_))
+                    yield from gathering.add(side, addresses_)
                 if Side.COMMITTED not in whole:
                     for _, number in uses:
                         if number >= 0:
-                            yield from gathering.add(Side.COMMITTED, own_of(_kept_of(rows, filters[number])))
+                            yield from gathering.add(Side.COMMITTED, _kept_of(rows, filters[number]))
         yield from gathering.flush()
 
     return read

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from offline_gc.addresses import Cuts, own_of
+from offline_gc.addresses import Cuts
 from offline_gc.arrow import pa
-from offline_gc.packets import ARROW, SCHEMA, WHOLE, Gathering, Packet, Side, Step, in_spark, sent
+from offline_gc.packets import ARROW, SCHEMA, Gathering, Packet, Side, Step, in_spark, sent
 from offline_gc.places import Work, read_table, store_at, write_table
 from refstore.objects.base import ObjectStore
 
@@ -79,7 +79,7 @@ def reading(work: Work, cuts: Cuts) -> Step:
         for packet in told:
             table = read_table(store, msgspec.msgpack.decode(packet.body, type=str), ["address"])
             addresses = table.column("address").combine_chunks()
-            yield from gathering.add(packet.side, own_of(addresses) if packet.side in WHOLE else addresses)
+            yield from gathering.add(packet.side, addresses)
         yield from gathering.flush()
 
     return read

@@ -10,14 +10,14 @@ So a shuffle of a billion addresses moves some million rows of eight bytes an ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from offline_gc.addresses import Cuts, Keys, among, keys_of, own_addresses, split
+from offline_gc.addresses import Cuts, Keys, among, keys_of, own_addresses, own_of, split
 from offline_gc.arrow import pa
 
 SCHEMA: Final = "bucket int, side int, rows long, body binary"
@@ -110,9 +110,11 @@ def in_spark(step: Step) -> Callable[[Iterable[Any]], Iterator[Any]]:
 class Gathering:
     """Keys on their way into packets: gathered until there are many, then split by bucket."""
 
-    def __init__(self, cuts: Cuts, seed: int) -> None:
+    def __init__(self, cuts: Cuts, seed: int, own: Collection[Side] = WHOLE) -> None:
+        """`own`: the sides of which only own addresses count (`own_of`); it is looked for in all that was gathered, at once."""
         self._cuts = cuts
         self._seed = seed
+        self._own = own
         self._waiting: dict[Side, list[Any]] = {}
         self._rows = 0
 
@@ -126,6 +128,7 @@ class Gathering:
 
     def flush(self) -> Iterator[Packet]:
         waiting = {side: pa.concat_arrays(parts) for side, parts in self._waiting.items()}
+        waiting.update({side: own_of(together) for side, together in waiting.items() if side in self._own})
         if Side.LOST in waiting and Side.COMMITTED in waiting:
             self._strike_out(waiting)
         for side, together in waiting.items():
