@@ -27,7 +27,7 @@ class Small:
     keys: int = 200_000
     """Objects to be listed."""
     rows: int = 2_000_000
-    """Addresses to be compared, and as many to be read of ranges that changed: some 100 MB."""
+    """Addresses to be compared, and as many to be read of ranges that changed."""
     buckets: int = 16
     """Of what earlier runs carried over, some 12 MB each and a run."""
 
