@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help demo test lint pytest bench soak explore setup setup-spark setup-bench setup-system lock clean
 
 BIN := .venv/bin
-WORKERS ?= 3
+WORKERS ?= 4
 EXAMPLES ?= 1000
 SECONDS_EACH ?= 300
 ARGS ?=
