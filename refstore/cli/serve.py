@@ -186,7 +186,12 @@ def _keep_reaping(settings: Settings, over: threading.Event) -> None:
     context = multiprocessing.get_context("spawn")
     while not over.is_set():
         process = context.Process(target=_reaper, args=(settings,), name="refstore-reaper")
-        process.start()
+        try:
+            process.start()
+        except OSError as error:  # no memory, or too many processes, for a moment: a service must not be left without a reaper
+            _log.error("reaper_process_not_started", error=repr(error), restart_seconds=RESTART_SECONDS)
+            over.wait(RESTART_SECONDS)
+            continue
         while process.is_alive() and not over.wait(LOOK_SECONDS):
             pass
         if not over.is_set():

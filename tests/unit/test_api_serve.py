@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +19,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from refstore.cli import serve
 from refstore.cli.reaper import NICE
+from refstore.settings import Settings
 from tests.commands import Command
 
 SECONDS = 60.0
@@ -240,3 +245,20 @@ def wait_until(holds: object) -> None:
     while not holds():
         assert time.monotonic() < end, "it does not come to hold"
         time.sleep(0.02)  # for another process, which has no clock of ours
+
+
+def test_a_reaper_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when there is no memory for a moment."""
+    over, tried = threading.Event(), 0
+
+    def start(_process: object) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 3:
+            over.set()
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", start)
+    monkeypatch.setattr(serve, "RESTART_SECONDS", 0.001)
+    serve._keep_reaping(Settings(data=None, kv="sqlite:///nowhere/kv", objects="file:///nowhere"), over)
+    assert tried == 3
