@@ -48,6 +48,12 @@ class Start:
             self.reap()
         return self
 
+    def fork_again(self) -> None:
+        """The other branch begins at the head of the first one."""
+        self.repo.delete_branch("feat")
+        self.reap()
+        self.repo.create_branch("feat", "main")
+
     def reap(self) -> Start:
         """Process what is retired, undisturbed."""
         from reaper import processing
@@ -119,9 +125,7 @@ def old() -> Start:
     start = Start().committed("main", "c0", p="P0")
     start.repo.delete("main", "p")
     start.committed("main", "c1", q="P1")
-    start.repo.delete_branch("feat")
-    start.reap()
-    start.repo.create_branch("feat", "main")
+    start.fork_again()
     return start
 
 
@@ -139,9 +143,7 @@ def old_shared() -> Start:
     start = Start().committed("main", "c0", p="P0").committed("main", "c1", q="P1")
     start.repo.delete("main", "p")
     start.committed("main", "c2")
-    start.repo.delete_branch("feat")
-    start.reap()
-    start.repo.create_branch("feat", "main")
+    start.fork_again()
     with simulated():
         return start.expire("c0")
 
@@ -151,9 +153,7 @@ def old_parts() -> Start:
     start = Start().committed("main", "c0", logs="P0", p="P5")
     start.repo.delete_many("main", ["logs", "p"])
     start.committed("main", "c1", q="P1")
-    start.repo.delete_branch("feat")
-    start.reap()
-    start.repo.create_branch("feat", "main")
+    start.fork_again()
     return start
 
 
@@ -177,9 +177,7 @@ def old_staged() -> Start:
 def both() -> Start:
     """p is committed on both branches, q staged on feat."""
     start = Start().committed("main", "c0", p="P0")
-    start.repo.delete_branch("feat")
-    start.reap()
-    start.repo.create_branch("feat", "main")
+    start.fork_again()
     return start.staged("feat", "q", "Q1")
 
 
