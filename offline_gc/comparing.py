@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -105,7 +106,7 @@ def left_over(
     """Compare what is there with what is named; what nobody names is in the mark's files, and counted.
 
     `expired`: the commits whose names tell why something goes. `before`: where to go on from, fit for what was named. `carry`: write
-    down for the next run what is known. `small`: what the driver does itself where it goes on.
+    down for the next run what is known. `small`: what the driver does itself.
     """
     pending = [(unit.key, Side.PENDING) for mark_id in run.record.disregards for unit in _units(ctx, mark_id)]
     with steps.step("comparing what is there with what is named"), translated("comparing"):
@@ -117,11 +118,15 @@ def left_over(
         others = pending + [(key, Side.FORMER) for key in (before.former if before else ())]
         asked = Asked(carry=carry, horizon=before.horizon if before else "")
         wanted = Comparison(work, cuts, told, in_kv, others, sources, asked)
-        try:
-            rows = compare(wanted, small) if before and small else in_spark(spark, wanted)
-        except TooMuch:
-            rows = in_spark(spark, wanted)
+        rows = _compared(spark, wanted, small)
     return Compared(bounds, rows, {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)})
+
+
+def _compared(spark: SparkSession, wanted: Comparison, small: Small | None) -> list[Counted]:
+    if small:
+        with suppress(TooMuch):
+            return compare(wanted, small)
+    return in_spark(spark, wanted)
 
 
 def in_spark(spark: SparkSession, wanted: Comparison) -> list[Counted]:

@@ -22,6 +22,7 @@ from offline_gc.arrow import pa
 from offline_gc.kept import packets_of
 from offline_gc.packets import Packet, Side, received
 from offline_gc.places import DATA, ROOT, Kind, Work, kind_of, store_at, threads_at, write_table
+from offline_gc.small import Small, TooMuch
 from refstore import ids
 from refstore.commits import names
 from refstore.commits.workers import Workers
@@ -80,10 +81,6 @@ class ListedStretch(NamedTuple):
     foreign_bytes: int
 
 
-class TooMany(Exception):
-    """More keys than were allowed for; not an error."""
-
-
 def write(
     spark: SparkSession,
     store: ObjectStore,
@@ -94,16 +91,16 @@ def write(
     parts: int,
     foreign: bool = False,
     data_from: str = "",
-    few: int = 0,
+    small: Small | None = None,
 ) -> list[ListedStretch]:
     """List everything that was not written behind `cutoff_ms`, by the store's clock; the stretches in order. `foreign`: that, too.
 
-    `data_from`: of the blobs only those from there on. `few`: so many keys are listed in this process (`small.py`).
+    `data_from`: of the blobs only those from there on. `small`: what this process lists itself (`small.py`).
     """
-    if few:
+    if small:
         planned = intervals(store, now_ms=now_ms, wanted=1, data_from=data_from)
-        with suppress(TooMany):
-            return _here(work, planned, cutoff_ms, foreign, few)
+        with suppress(TooMuch):
+            return _here(work, planned, cutoff_ms, foreign, small)
     planned = intervals(store, now_ms=now_ms, wanted=parts * INTERVALS_PER_CORE, data_from=data_from)
     return in_spark(spark, work, planned, parts, cutoff_ms, foreign)
 
@@ -119,13 +116,13 @@ def in_spark(
     return sorted(found, key=lambda stretch: stretch.number)
 
 
-def _here(work: Work, planned: Sequence[Interval], cutoff_ms: int, foreign: bool, few: int) -> list[ListedStretch]:
-    """Raises TooMany."""
+def _here(work: Work, planned: Sequence[Interval], cutoff_ms: int, foreign: bool, small: Small) -> list[ListedStretch]:
+    """Raises TooMuch."""
     seen = count(1)
 
     def see() -> None:
-        if next(seen) > few:
-            raise TooMany
+        if next(seen) > small.keys:
+            raise TooMuch
 
     with Workers(threads_at(work)) as workers:
         found = workers.ahead(lambda each: list(_stretches(work, *each, cutoff_ms, foreign, see)), list(enumerate(planned)))

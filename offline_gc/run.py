@@ -115,7 +115,19 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
         )
         units = None if options.foreign else named.units
         expired = [*marks.marked(run.mark_id), *earlier(marks, run)]
-        compared = left_over(ctx, spark, work, run, stretches, named, expired, steps, gone_on, carry=units is not None, small=options.small)
+        compared = left_over(
+            ctx,
+            spark,
+            work,
+            run,
+            stretches,
+            named,
+            expired,
+            steps,
+            gone_on,
+            carry=units is not None,
+            small=options.small if gone_on else None,
+        )
         summary = summarised(
             ctx, run, decision, age, stretches, named, compared, options.limits, applied, steps.seconds, gone_on, why_complete
         )
@@ -190,7 +202,7 @@ def _looked(
             parts=parts_of(spark),
             foreign=options.foreign,
             data_from=before.horizon if before else "",
-            few=options.small.keys if before and options.small else 0,
+            small=options.small if before else None,
         )
     with steps.step("reading what the KV names") as said:
         named = gathered(work, Marks(ctx).look(run), filters_of(decision.plan), said, ctx.objects)
