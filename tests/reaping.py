@@ -19,15 +19,16 @@ class NoJournal:
     def ended(self, doomed: Sequence[Doomed], confirmed: Deletion) -> None: ...
 
 
-def release_all(repo: Repository) -> None:
-    """Everything up to the grace window."""
+def release_all(repo: Repository, grace_seconds: float | None = None) -> None:
+    """Everything up to the grace window; the repository's own, or another."""
     ctx = repo.context
+    grace = ctx.grace_seconds if grace_seconds is None else grace_seconds
     markers = Markers(ctx.kv, ctx.repo, ctx.clock)
     publish(ctx)
     for commit_id, marker in list(markers.committed()):
         process_committed(ctx, commit_id, marker)
     for token, marker in list(markers.deleted()):
-        process_deleted(ctx, token, marker, grace_seconds=ctx.grace_seconds)
+        process_deleted(ctx, token, marker, grace_seconds=grace)
 
 
 def delete_due(repo: Repository) -> int:

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from refstore import keys
-from refstore.errors import AlreadyExists, Conflict, CorruptObject, CorruptRecord, Gone, InvalidName, KVUnavailable, NotFound
+from refstore.errors import AlreadyExists, Conflict, CorruptObject, CorruptRecord, Gone, InvalidName, NotFound
 from refstore.flows.comparing import Lifetime
 from refstore.flows.copying import Copy
 from refstore.ids import CommitId
 from refstore.kv import open_kv
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result
+from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
-from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
 from refstore.marks import TAKE_OVER_MS, Marks, Named, Run, Source, State, barrier_seconds
 from refstore.records import GcFlag, Mark, decode, encode
 from refstore.repository import Repository
-from refstore.safety import Safety
 from refstore.testing import collecting
 from refstore.testing.clock import FakeClock
-from refstore.testing.faults import Faults, FaultyKV
+from tests.reaping import release_all
 
 DAY_MS = 86_400_000
 LATER_MS = 1_900_000_000_000
-QUICK = Safety(operation_deadline_seconds=20, io_timeout_seconds=5, clock_skew_seconds=5, recheck_after_seconds=5, scrub_after_seconds=60)
-"""A run that waits for less than a minute does not beat."""
 
 
 @pytest.fixture
@@ -256,7 +251,7 @@ class TestTheLook:
     def test_names_everything_but_what_only_marked_commits_name(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         gone = {repo.stat(old, path).address for path in ("p", "q")}
         repo.upload("main", "staged", b"5")
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         run, found = collecting.mark(repo.context, [old])
         assert set(found.data) == gone
         assert found.metadata == {}
@@ -264,7 +259,7 @@ class TestTheLook:
 
     def test_a_commit_that_is_marked_keeps_its_metadata(self, repo: Repository, old: CommitId) -> None:
         """So that merges find their base and the log can be compared, long after."""
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         swept(repo, old)
         assert [change.path for change in repo.diff(old, "main")] == ["p", "q", "r"]
         repo.create_branch("side", "main")
@@ -273,7 +268,7 @@ class TestTheLook:
         assert repo.merge_base("side", "main") == repo.get_branch("main").head
 
     def test_a_part_is_left_out_by_its_paths(self, repo: Repository, old: CommitId) -> None:
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         address = repo.stat(old, "p").address
         _, found = collecting.mark(repo.context, (), partly=[(old, ("p",))])
         assert set(found.data) == {address}
@@ -329,7 +324,7 @@ class TestPins:
     @pytest.fixture
     def staged(self, repo: Repository, old: CommitId) -> CommitId:
         """`z` on main is a copy of what only the old commit names."""
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         repo.copy(old, "p", "main", "z")
         return old
 
@@ -400,7 +395,7 @@ class TestUnmark:
         assert [mark.mark_id for mark in marks.of([old]) if mark] == [again.mark_id]
 
     def test_a_part_that_was_swept_stays_swept(self, repo: Repository, marks: Marks, old: CommitId) -> None:
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         part, found = collecting.mark(repo.context, (), partly=[(old, ("p",))])
         collecting.sweep(repo.context, part.mark_id, found.data)
         marked(repo, old)
@@ -437,7 +432,7 @@ class TestTheSweep:
             marks.begin_sweep("m-waited")
 
     def test_what_was_unmarked_drops_out(self, repo: Repository, marks: Marks, old: CommitId) -> None:
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         run, found = collecting.mark(repo.context, [old])
         repo.unmark(old)
         assert [commit for commit, _ in marks.dropped_out(marks.begin_sweep(run.mark_id))] == [old]
@@ -446,7 +441,7 @@ class TestTheSweep:
         assert marks.run(run.mark_id).record.swept == {"deleted": 0, "missing": 0}
 
     def test_what_stands_under_an_older_mark_drops_out_until_that_is_swept(self, repo: Repository, marks: Marks, old: CommitId) -> None:
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         older, of_older = collecting.mark(repo.context, [old])
         newer, of_newer = collecting.mark(repo.context, ())
         assert newer.record.disregards == (older.mark_id,)
@@ -468,19 +463,19 @@ class TestTheSweep:
         assert marks.of([old]) == [None]
 
     def test_a_second_sweep_does_nothing(self, repo: Repository, marks: Marks, old: CommitId) -> None:
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         run = swept(repo, old)
         assert marks.begin_sweep(run.mark_id) == run
         assert marks.finish_sweep(run.mark_id, {"deleted": 7}) == run
 
     def test_what_was_swept_reads_as_gone(self, repo: Repository, old: CommitId) -> None:
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         run = swept(repo, old)
         with pytest.raises(Gone, match=rf"deleted on 2030-03-17T.* by mark {run.mark_id}"):
             repo.read(old, "p")
 
     def test_what_was_lost_does_not(self, repo: Repository, old: CommitId) -> None:
-        reap(repo)
+        release_all(repo, grace_seconds=0)
         marked(repo, old)
         repo.context.objects.delete_many([repo.stat(old, "p").address])
         with pytest.raises(CorruptObject):
@@ -513,132 +508,6 @@ class TestWhatNeverLanded:
         marks.begin("", 0, marks.given_up(), "m-1")
         assert list(marks.given_up()) == []
         assert repo.get_commit(old)[1] == landed
-
-
-class TestCrashes:
-    """A run dies before any one of its writes; the next one ends where a run ends that never died."""
-
-    def test_at_every_write_of_a_mark_and_of_a_sweep(self, tmp_path: Path) -> None:
-        died = 0
-        wanted = self.lived(tmp_path / "whole", dies_at=None)
-        while True:
-            found = self.lived(tmp_path / str(died), dies_at=died)
-            if found is None:
-                break
-            assert found == wanted, died
-            died += 1
-        assert died >= 10
-
-    def lived(self, path: Path, *, dies_at: int | None) -> object:
-        """What stands at the end; None if there are fewer writes than that."""
-        clock = FakeClock(LATER_MS)
-        dying = DyingKV(open_kv("memory:", clock=clock))
-        with Lake(dying, f"file://{path}", clock=clock, safety=QUICK) as lake:
-            repo = lake.create_repository("dying")
-            repo.upload("main", "p", b"1")
-            old = repo.commit("main", "first")
-            repo.upload("main", "p", b"2")
-            repo.commit("main", "second")
-            reap(repo)
-            dying.left = dies_at
-            try:
-                swept(repo, old)
-            except KVUnavailable:
-                dying.left = None
-                self.again(repo, old)
-            else:
-                if dies_at is not None:
-                    return None
-            ctx = repo.context
-            return (
-                [type(line.lifetime).__name__ + line.lifetime for line in repo.history("main")],
-                sum(1 for _ in ctx.objects.list("data/")),
-                [name for name, _ in ctx.kv.scan_all(f"{ctx.repo}/gc")],
-                [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))],
-                len(list(repo.marks())),
-            )
-
-    def again(self, repo: Repository, old: CommitId) -> None:
-        """What the job does the next night: it marks what is not marked, and sweeps what is due."""
-        ctx = repo.context
-        _, found = collecting.mark(ctx, [old])
-        for run in list(Marks(ctx).runs()):
-            if run.state in (State.MARKED, State.SWEEPING):
-                collecting.sweep(ctx, run.mark_id, found.data)
-
-    def test_lost_requests_and_replies(self, tmp_path: Path) -> None:
-        injected = 0
-        for seed in range(30):
-            clock = FakeClock(LATER_MS)
-            whole = open_kv("memory:", clock=clock)
-            with Lake(whole, f"file://{tmp_path}/{seed}", clock=clock) as lake:
-                lake.create_repository("lossy")
-            kv = FaultyKV(
-                whole,
-                Faults(request_lost=0.05, reply_lost=0.1),
-                Random(seed),  # faults, not secrets
-                clock,
-            )
-            with Lake(Retrying(kv, attempts=20, clock=clock), f"file://{tmp_path}/{seed}", clock=clock, safety=QUICK) as lake:
-                marks = Marks(lake.repository("lossy").context)
-                commits = [CommitId(f"{number:064x}") for number in range(5)]
-                run = marks.begin("", 0, commits, "m-1")
-                assert run.record.counts["commits_marked"] == 5
-                marks.wait(run)
-                list(marks.look(run))
-                marks.finish_marking(run, {})
-                marks.begin_sweep("m-1")
-                assert list(marks.dropped_out(marks.run("m-1"))) == []
-                marks.finish_sweep("m-1", {})
-                assert [bool(mark and mark.swept_ms) for mark in marks.of(commits)] == [True] * 5
-            injected += kv.injected
-        assert injected > 30
-
-
-class DyingKV(KV):
-    """Goes down for good after some writes: each run of writes counts, and the one it dies at is not performed."""
-
-    def __init__(self, kv: KV) -> None:
-        self._kv = kv
-        self.left: int | None = None
-
-    def execute(self, ops: Sequence[Op]) -> list[Result]:
-        if any(type(op).__name__ != "Get" for op in ops):
-            self._count()
-        return self._kv.execute(ops)
-
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
-        return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
-
-    def delete_range(self, partition: str, first: str, last: str) -> None:
-        self._count()
-        self._kv.delete_range(partition, first, last)
-
-    def count(self, partition: str, *, limit: int) -> int:
-        return self._kv.count(partition, limit=limit)
-
-    def close(self) -> None:
-        self._kv.close()
-
-    def _count(self) -> None:
-        if self.left is not None:
-            if self.left <= 0:
-                raise KVUnavailable("it is down")
-            self.left -= 1
-
-
-def reap(repo: Repository) -> None:
-    """Process what is retired, so that what is committed has no reference any more."""
-    from reaper import processing
-    from refstore.markers import Markers
-
-    ctx = repo.context
-    processing.publish(ctx)
-    markers = Markers(ctx.kv, ctx.repo, ctx.clock)
-    for commit, committed in list(markers.committed()):
-        processing.process_committed(ctx, commit, committed)
-    for token, deleted in list(markers.deleted()):
-        processing.process_deleted(ctx, token, deleted, grace_seconds=0)
 
 
 def aborted(repo: Repository) -> CommitId:

@@ -1,0 +1,139 @@
+"""Marks: a run that dies, or whose KV loses requests and replies, ends where one ends that never did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from refstore import keys
+from refstore.errors import KVUnavailable
+from refstore.ids import CommitId
+from refstore.kv import open_kv
+from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
+from refstore.kv.retrying import Retrying
+from refstore.lake import Lake
+from refstore.marks import Marks, State
+from refstore.repository import Repository
+from refstore.safety import Safety
+from refstore.testing import collecting
+from refstore.testing.clock import FakeClock
+from refstore.testing.faults import Faults, FaultyKV
+from tests.reaping import release_all
+
+LATER_MS = 1_900_000_000_000
+"""Later than any file's time, so that nothing is too young to go."""
+QUICK = Safety(operation_deadline_seconds=20, io_timeout_seconds=5, clock_skew_seconds=5, recheck_after_seconds=5, scrub_after_seconds=60)
+"""A run that waits for less than a minute does not beat."""
+
+
+class TestCrashes:
+    """A run dies before any one of its writes; the next one ends where a run ends that never died."""
+
+    def test_at_every_write_of_a_mark_and_of_a_sweep(self, tmp_path: Path) -> None:
+        died = 0
+        wanted = self.lived(tmp_path / "whole", dies_at=None)
+        while True:
+            found = self.lived(tmp_path / str(died), dies_at=died)
+            if found is None:
+                break
+            assert found == wanted, died
+            died += 1
+        assert died >= 10
+
+    def lived(self, path: Path, *, dies_at: int | None) -> object:
+        """What stands at the end; None if there are fewer writes than that."""
+        clock = FakeClock(LATER_MS)
+        dying = DyingKV(open_kv("memory:", clock=clock))
+        with Lake(dying, f"file://{path}", clock=clock, safety=QUICK) as lake:
+            repo = lake.create_repository("dying")
+            repo.upload("main", "p", b"1")
+            old = repo.commit("main", "first")
+            repo.upload("main", "p", b"2")
+            repo.commit("main", "second")
+            release_all(repo, grace_seconds=0)
+            dying.left = dies_at
+            try:
+                self.again(repo, old)
+            except KVUnavailable:
+                dying.left = None
+                self.again(repo, old)
+            else:
+                if dies_at is not None:
+                    return None
+            ctx = repo.context
+            return (
+                [type(line.lifetime).__name__ + line.lifetime for line in repo.history("main")],
+                sum(1 for _ in ctx.objects.list("data/")),
+                [name for name, _ in ctx.kv.scan_all(f"{ctx.repo}/gc")],
+                [name for name, _ in ctx.kv.scan_all(keys.gc_pins(ctx.repo))],
+                len(list(repo.marks())),
+            )
+
+    def again(self, repo: Repository, old: CommitId) -> None:
+        """What the job does the next night: it marks what is not marked, and sweeps what is due."""
+        ctx = repo.context
+        _, found = collecting.mark(ctx, [old])
+        for run in list(Marks(ctx).runs()):
+            if run.state in (State.MARKED, State.SWEEPING):
+                collecting.sweep(ctx, run.mark_id, found.data)
+
+    def test_lost_requests_and_replies(self, tmp_path: Path) -> None:
+        injected = 0
+        for seed in range(30):
+            clock = FakeClock(LATER_MS)
+            whole = open_kv("memory:", clock=clock)
+            with Lake(whole, f"file://{tmp_path}/{seed}", clock=clock) as lake:
+                lake.create_repository("lossy")
+            kv = FaultyKV(
+                whole,
+                Faults(request_lost=0.05, reply_lost=0.1),
+                Random(seed),  # faults, not secrets
+                clock,
+            )
+            with Lake(Retrying(kv, attempts=20, clock=clock), f"file://{tmp_path}/{seed}", clock=clock, safety=QUICK) as lake:
+                marks = Marks(lake.repository("lossy").context)
+                commits = [CommitId(f"{number:064x}") for number in range(5)]
+                run = marks.begin("", 0, commits, "m-1")
+                assert run.record.counts["commits_marked"] == 5
+                marks.wait(run)
+                list(marks.look(run))
+                marks.finish_marking(run, {})
+                marks.begin_sweep("m-1")
+                assert list(marks.dropped_out(marks.run("m-1"))) == []
+                marks.finish_sweep("m-1", {})
+                assert [bool(mark and mark.swept_ms) for mark in marks.of(commits)] == [True] * 5
+            injected += kv.injected
+        assert injected > 30
+
+
+class DyingKV(KV):
+    """Goes down for good after some writes: each run of writes counts, and the one it dies at is not performed."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self.left: int | None = None
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        if any(type(op).__name__ != "Get" for op in ops):
+            self._count()
+        return self._kv.execute(ops)
+
+    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+        return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
+
+    def delete_range(self, partition: str, first: str, last: str) -> None:
+        self._count()
+        self._kv.delete_range(partition, first, last)
+
+    def count(self, partition: str, *, limit: int) -> int:
+        return self._kv.count(partition, limit=limit)
+
+    def close(self) -> None:
+        self._kv.close()
+
+    def _count(self) -> None:
+        if self.left is not None:
+            if self.left <= 0:
+                raise KVUnavailable("it is down")
+            self.left -= 1
