@@ -9,6 +9,7 @@ from refstore.records import Due, encode
 from refstore.safety import Safety
 from refstore.testing import collecting
 from refstore.testing.domain import NO_AGES, World, simulated
+from tests.reaping import release_all
 from tests.simulation.calls import BODIES
 
 
@@ -56,16 +57,7 @@ class Start:
 
     def reap(self) -> Start:
         """Process what is retired, undisturbed."""
-        from reaper import processing
-        from refstore.markers import Markers
-
-        ctx = self.repo.context
-        processing.publish(ctx)
-        markers = Markers(ctx.kv, ctx.repo, ctx.clock)
-        for commit, committed in list(markers.committed()):
-            processing.process_committed(ctx, commit, committed)
-        for token, deleted in list(markers.deleted()):
-            processing.process_deleted(ctx, token, deleted, grace_seconds=ctx.grace_seconds)
+        release_all(self.repo)
         return self
 
     def issued(self) -> Start:
