@@ -30,9 +30,7 @@ class Creating(Staging):
         if item is None:
             return "busy"
         yield ("put", item.address)
-        held = yield ("get", ("r", item.address))
-        if not listed(held) or item.ref not in held[1]:  # rule 11
-            yield ("rm", item.address)
+        if not (yield from self.still_held([item])):
             return "lost"
         return (yield from self.enter_where_nothing_is(branch, item, record.token))
 
@@ -79,10 +77,13 @@ class Creating(Staging):
                 done = yield self.written_once(item, token, old)
             if done is True and not self.looks_at_the_token:
                 return "ok"
+            held = (yield ("get", ("r", address))) if done is LOST else None
             record = yield ("open", ("b", branch))
             if record is None:
                 return "404"
             ref = item.ref.id
+            if done is LOST and record.token == token and not (listed(held) and item.ref in held[1]):
+                return "ok"  # it had landed: only who takes the entry away takes its reference off a live token
             if done is LOST:
                 # it may have landed, and been replaced and released since, or land later: its reference stays until its token is processed
                 seen, ref = True, self.fresh() if self.takes_another_reference else ref

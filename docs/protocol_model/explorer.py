@@ -140,7 +140,7 @@ def explore(scenario: Scenario, kind: type, *, strict: bool = True, seek: str = 
             after = settle(store, make, scenario.expired, collects=collects)
             why = invariants.safe(after) or invariants.marked_wrongly(after, scenario.expired)
             if why is None and not scenario.safety_only:
-                why = invariants.leaked(after) or (invariants.littered(after) if strict else None)
+                why = invariants.leaked(after, scenario.leaves) or (invariants.littered(after) if strict else None)
             settled[store.fingerprint] = after, why and f"{why} (after settling)"
         after, why = settled[store.fingerprint]
         if why is None and strict:

@@ -94,14 +94,15 @@ def sound(store: Store) -> str | None:
     return None
 
 
-def leaked(store: Store) -> str | None:
+def leaked(store: Store, leaves: Iterable[str] = ()) -> str | None:
+    """`leaves`: addresses whose blob may be left, with no key: the offline job's."""
     live = {entry.address for _, entry in live_entries(store)} | landed_addresses(store, unmarked=True)
     for commit in reachable_commits(store):
         live |= {address for _, address in store.kv[("c", commit)].tree}
     tokens = set(live_tokens(store))
     for address in sorted(store.blobs - live):
         held = store.kv.get(("r", address))
-        if held == ISSUED or (listed(held) and any(ref.token in tokens for ref in held[1])):
+        if held == ISSUED or (held is None and address in leaves) or (listed(held) and any(ref.token in tokens for ref in held[1])):
             continue
         return f"LEAK: {address} is left: {held}"
     return None
@@ -163,6 +164,8 @@ def truthful(results: Results, start: Store, store: Store, keeps: Iterable[str],
                 for _, address in args[1:]:
                     if not any((look(store, args[0], path) or "").rstrip("'") == address for path in ("p", "q")):
                         return f"LIE: {label} was told ok of {address}, but it is nowhere"
+            if label in somewhere and verdict == "ok" and name == "move" and not any(look(store, args[0], path) for path in args[1:]):
+                return f"LIE: {label} was told ok of {name}{tuple(args)}, but neither path is there"
     return None
 
 

@@ -7,7 +7,7 @@ A mutant that nothing catches would mean that its rule is not needed, or that th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .explorer import HOLDS, STATES_MAX, Found, explore
 from .mutants_creating import (
@@ -20,10 +20,28 @@ from .mutants_creating import (
     PlacesUnderAnyToken,
     PlacesUnderTheSame,
 )
+from .mutants_offline import (
+    GcCommitsFirst,
+    GcDisregardsAnyMark,
+    GcDoesNotWait,
+    GcDropsAllPins,
+    GcKeepsReachable,
+    GcListsLast,
+    GcNeverNoticesTakeOver,
+    GcPinsEarly,
+    GcRechecksAnyMark,
+    GcRechecksItsOwn,
+    GcRechecksNothing,
+    GcTakesBackSweeping,
+    GcWithoutPins,
+    GivesUpLandedFirst,
+    HeadsUnchecked,
+    TagsLookOnce,
+)
 from .offline import Proto
 from .scenarios import Scenario
 from .staging import ATTEMPTS, Item, Source
-from .store import DELETED, EMPTY, LOST, NEW, Ref, Steps, each, listed, refs
+from .store import DEAD, DELETED, EMPTY, ISSUED, LOST, NEW, Ref, Steps, each, listed, refs
 
 
 class NaiveOverwrite(Proto):
@@ -222,26 +240,69 @@ class ForgetsUnseen(Proto):
 class LinksTwice(Proto):
     """Rule 10 dropped: the id of an issued address is looked up, not taken by set_if."""
 
-    def take(self, branch: str, path: str, address: str, expected: tuple[Any, ...]) -> Steps:
+    def link(self, branch: str, path: str, address: str) -> Steps:
         record = yield ("open", ("b", branch))
-        if (yield ("get", ("r", address))) != expected:
+        if (yield ("get", ("r", address))) != ISSUED:
             return "409"
         item = Item(path, address, Ref(record.token, path, self.fresh()))
         yield ("set", ("r", address), refs(item.ref))
         return (yield from self.enter(branch, [item], record.token, own=True))
 
 
-class NeverLooksBack(Proto):
-    """Rule 11 dropped: a long upload does not look at its reference before the entry."""
+class LinksUnderOneReference(Proto):
+    """Rule 10 dropped: the reference of a link has no id of its own, so that who came too late takes the winner's for his."""
 
-    def upload(self, branch: str, *items: tuple[str, str]) -> Steps:
+    def link(self, branch: str, path: str, address: str) -> Steps:
+        self.fresh, fresh = lambda: "", self.fresh
+        try:
+            return (yield from super().link(branch, path, address))
+        finally:
+            self.fresh = fresh
+
+
+class TakesLinksUpAgain(Proto):
+    """Rule 10 dropped: a link that finds the reference of an earlier one, and its path without the address, takes the earlier one for
+    dead before its entry, and goes on under a reference of its own."""
+
+    def link(self, branch: str, path: str, address: str) -> Steps:
+        verdict = yield from super().link(branch, path, address)
+        if verdict != "409":
+            return verdict
+        held = yield ("get", ("r", address))
         record = yield ("open", ("b", branch))
-        if record is None:
-            return "404"
-        placed = [Item(path, address, Ref(record.token, path, self.fresh())) for path, address in items]
-        yield from each(*(("cas", ("r", item.address), None, refs(item.ref)) for item in placed))
-        yield from each(*(("put", item.address) for item in placed))
-        return (yield from self.enter(branch, placed, record.token, own=True))
+        if record is None or not listed(held):
+            return "409"
+        live = (record.token, *record.sealed)
+        there = yield from self.resolve(branch, path)
+        if (there is not None and there.address == address) or not any(ref.path == path and ref.token in live for ref in held[1]):
+            return "409"
+        ref = Ref(record.token, path, self.fresh())
+        if (yield from self.hold(address, ref, own=False)) != "held":
+            return "409"
+        return (yield from self.enter(branch, [Item(path, address, ref)], record.token, own=True))
+
+
+class NeverLooksBack(Proto):
+    """Not a loss: a long upload does not look at its reference before the entry. It looks at its token behind it. The look spares what a
+    writer leaves that dies in between, under a token that is scrubbed already: time, which the model does not have."""
+
+    def still_held(self, placed: list[Item]) -> Steps:
+        return True
+        yield
+
+
+class WithdrawsAll(Proto):
+    """Rule 11 overdone: an upload that has outlived its token removes its own blobs, also one that was restored meanwhile."""
+
+    def withdraws(self, held: object) -> bool:
+        return True
+
+
+class WithdrawsWhatHasNoKey(Proto):
+    """Rule 11 overdone: also one that was restored and committed meanwhile."""
+
+    def withdraws(self, held: object) -> bool:
+        return held in (DEAD, None)
 
 
 class ReadsOnce(Proto):
@@ -321,10 +382,13 @@ class RestoresDeleting(Proto):
     """Restore takes an address back that is `deleting` already."""
 
     def restore(self, branch: str, path: str, address: str) -> Steps:
-        held = yield ("get", ("r", address))
-        if held not in (EMPTY, ("dead",)):
+        if (yield ("get", ("r", address))) != DEAD:
+            return (yield from super().restore(branch, path, address))
+        record = yield ("open", ("b", branch))
+        item = Item(path, address, Ref(record.token, path, self.fresh()))
+        if not (yield ("cas", ("r", address), DEAD, refs(item.ref))):
             return "409"
-        return (yield from self.take(branch, path, address, held))
+        return (yield from self.enter(branch, [item], record.token, own=True))
 
 
 class ForgetsAtOnce(Proto):
@@ -358,114 +422,21 @@ class ChecksTheFirst(Proto):
 class MovesBlindly(Proto):
     """A move deletes whatever stands at its source by then."""
 
-    def remove(self, branch: str, path: str, address: str) -> Steps:
+    def remove(self, branch: str, path: str, copied: Source) -> Steps:
         return (yield from self.delete(branch, path))
+
+
+class MovesByAddress(Proto):
+    """A move knows its source by its address only: the same object, copied back over it meanwhile, is deleted."""
+
+    def still(self, source: Source, copied: Source) -> bool:
+        return source.address == copied.address
 
 
 class TombstoneOnce(Proto):
     """A move whose tombstone fell under a token that had moved on does not write it again, because the path looks deleted."""
 
     deletes_again = False
-
-
-class HeadsUnchecked(Proto):
-    """Rule 13 dropped: a copy from a branch does not look at the mark of its head."""
-
-    checks_heads = False
-
-
-class GcDoesNotWait(Proto):
-    """Rule 13 dropped: the gc does not wait for operations that began before the mark."""
-
-    waits_for_others = False
-
-
-class GcListsLast(Proto):
-    """Rule 13 dropped: the object listing is read last."""
-
-    order = "heads commits staging references pins blobs"
-
-
-class GcCommitsFirst(Proto):
-    """Rule 13 dropped: commits are read before references and staging."""
-
-    order = "blobs heads commits references staging pins"
-
-
-class GcWithoutPins(Proto):
-    """A reference-less entry is copied without a pin while the gc looks."""
-
-    pins = False
-
-
-class GcPinsEarly(Proto):
-    """The gc reads the pins before the staging areas."""
-
-    order = "blobs references pins staging heads commits"
-
-
-class GcKeepsReachable(Proto):
-    """The gc keeps what heads reach, and not every commit that is unmarked."""
-
-    keeps_unreachable = False
-
-
-class GcRechecksNothing(Proto):
-    """Rule 13 dropped: the sweep does not look whether its commits are still marked."""
-
-    rechecks = False
-
-
-class GcRechecksItsOwn(Proto):
-    """The sweep looks at the marks of its own run only, and not at older ones that the look disregarded as well."""
-
-    rechecks_older = False
-
-
-class GcRechecksAnyMark(Proto):
-    """The sweep takes any mark for its own: a commit was unmarked and marked again by another run, and copied from in between."""
-
-    rechecks_whose = False
-
-
-class GcTakesBackSweeping(Proto):
-    """A commit is unmarked although its sweep has begun."""
-
-    unmarks_sweeping = True
-
-
-class GcDisregardsAnyMark(Proto):
-    """The look disregards what another run marks meanwhile, although nobody has waited since."""
-
-    disregards_any_mark = True
-
-
-class GcDropsAllPins(Proto):
-    """A run that was taken over, and does not know yet, drops the pins of the one that took over."""
-
-    drops_all_pins = True
-
-
-class GcNeverNoticesTakeOver(Proto):
-    """A run that was taken over stands all the same: others pinned for the one that took over, and it does not know of them."""
-
-    checks_flag = False
-
-    def give_up(self, run: str) -> Steps:
-        return
-        yield
-
-
-class TagsLookOnce(Proto):
-    """Not a loss: the second look at the mark behind a tag does not matter as long as the gc waits."""
-
-    looks_again = False
-
-
-class GivesUpLandedFirst(Proto):
-    """Whether a commit landed is read before its branch."""
-
-    given_up_order = "landed branch"
 
 
 class SeedProto(Proto):
@@ -516,7 +487,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(ScrubsYoung, "registry: commit (crash) | upload | scrub", "LIE"),
     Mutant(ForgetsUnseen, "registry: late write | reset; reap | scrub", "LITTER"),
     Mutant(LinksTwice, "link | link (replay) | commit+reap", "LIE"),
-    Mutant(NeverLooksBack, "registry: late write | reset; reap | scrub", "LEAK"),
+    Mutant(LinksUnderOneReference, "link | overwrite | link (replay)", "LIE"),
+    Mutant(TakesLinksUpAgain, "link | overwrite | link (replay)", "LIE"),
+    Mutant(NeverLooksBack, "registry: late write | reset; reap | scrub", HOLDS),
+    Mutant(WithdrawsAll, "upload | reset; reap; scrub | restore what it wrote", "UNSAFE"),
+    Mutant(WithdrawsWhatHasNoKey, "upload | reset; reap; scrub | restore what it wrote; commit; reap", "UNSAFE"),
     Mutant(ReadsOnce, "copy main->feat | commit main | reap", "LIE"),
     Mutant(TokenAgain, "lost reply: commit | commit | upload", "LIE"),
     Mutant(CreatesBranchesAgain, "lost reply: create branch | delete it | upload to it | reap", "UNSOUND"),
@@ -534,6 +509,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(NoHintsAgain, "hints: overwrite (crash) | reap | scrub", "LEAK"),
     Mutant(ChecksTheFirst, "batch: overwrite p and q | commit | reap", "LIE"),
     Mutant(MovesBlindly, "move p->q | upload p | hard delete", "LIE"),
+    Mutant(MovesByAddress, "move p->q | move q->p | hard delete", "LIE"),
     Mutant(TombstoneOnce, "move p->q | commit | reap", "LIE"),
     Mutant(HeadsUnchecked, "gc | branch at an expired commit (crash) | copy from it; delete it", "UNSAFE"),
     Mutant(GcDoesNotWait, "gc | branch at an expired commit", "UNSAFE"),

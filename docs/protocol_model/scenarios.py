@@ -4,7 +4,7 @@
         from STORE[, then CALL; CALL]
         LABEL: CALL; CALL | LABEL: CALL
         crash LABELS, lossy LABELS, late LABELS, keeps LABELS, somewhere LABELS, zero grace, expired COMMIT+COMMIT,
-        safety only
+        leaves ADDRESS+ADDRESS, safety only
 
 A process is a label and the calls it makes, one after the other; a call is the name of a flow and its arguments, `path=address`
 or `branch,path,path` where an argument has parts. The last line is left out where there is nothing to say.
@@ -42,6 +42,8 @@ class Scenario:
     zero_grace: bool = False
     expired: tuple[str, ...] = ()
     """Commits that the offline gc has been told to expire."""
+    leaves: tuple[str, ...] = ()
+    """Addresses that the reaper may be through with before their blob comes: it is left to the offline job, with no key."""
     safety_only: bool = False
     """Leaks are not looked for: the scenario makes what only the offline job can know."""
 
@@ -84,6 +86,7 @@ def scenario(group: str, name: str, origin: str, procs: str, options: str = "") 
         somewhere=chosen.get("somewhere", ""),
         zero_grace="zero" in chosen,
         expired=tuple(chosen["expired"].split("+")) if "expired" in chosen else (),
+        leaves=tuple(chosen["leaves"].split("+")) if "leaves" in chosen else (),
         safety_only="safety" in chosen,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .store import DEAD, EMPTY, ISSUED, LOST, TOMB, Branch, Entry, Op, Ref, Retry, Steps, branch_of, each, listed, refs
 
@@ -145,12 +145,25 @@ class Staging(Retry):
                 return "busy"
             placed.append(item)
         yield from each(*(("put", item.address) for item in placed))
-        for item in placed:  # a long upload may outlive its token: never placed, so never committed (rule 11)
-            held = yield ("get", ("r", item.address))
-            if not listed(held) or item.ref not in held[1]:
-                yield ("rm", item.address)
-                return "lost"
+        if not (yield from self.still_held(placed)):
+            return "lost"
         return (yield from self.enter(branch, placed, record.token, own=True))
+
+    def still_held(self, placed: list[Item]) -> Steps:
+        """Whether a long upload has not outlived its token; else what it wrote is taken back, as it was never placed (rule 11): its
+        references, and where the address is `deleting`, the blob. No other: what is in its grace window, somebody may have restored;
+        what has no key, restored and committed."""
+        records = yield from each(*(("get", ("r", item.address)) for item in placed))
+        if all(listed(held) and item.ref in held[1] for item, held in zip(placed, records, strict=True)):
+            return True
+        for item in placed:
+            yield from self.release(item.address, item.ref)
+            if self.withdraws((yield ("get", ("r", item.address)))):
+                yield ("rm", item.address)
+        return False
+
+    def withdraws(self, held: object) -> bool:
+        return held == DEAD
 
     def create(self, path: str, address: str, token: str) -> Steps:
         """The first reference of a new address; another address where it is not sure that this one is new."""
@@ -169,21 +182,26 @@ class Staging(Retry):
         return "ok"
 
     def link(self, branch: str, path: str, address: str) -> Steps:
-        return (yield from self.take(branch, path, address, ISSUED))
-
-    def restore(self, branch: str, path: str, address: str) -> Steps:
-        """Take an address back that is in its grace window."""
-        return (yield from self.take(branch, path, address, EMPTY))
-
-    def take(self, branch: str, path: str, address: str, expected: tuple[Any, ...]) -> Steps:
         record = yield ("open", ("b", branch))
         if record is None:
             return "404"
         item = Item(path, address, Ref(record.token, path, self.fresh()))
-        if not (yield ("cas", ("r", address), expected, refs(item.ref))):
+        if not (yield ("cas", ("r", address), ISSUED, refs(item.ref))):
             held = yield ("get", ("r", address))
             if not listed(held) or item.ref not in held[1]:  # it is there if the reply was lost and somebody added to the list since
                 return "409"
+        return (yield from self.enter(branch, [item], record.token, own=True))
+
+    def restore(self, branch: str, path: str, address: str) -> Steps:
+        """Take an address back that is in its grace window, or on its way there: named by what is reset, or by a dead call's reference."""
+        if not (yield ("head", address)):
+            return "404"
+        record = yield ("open", ("b", branch))
+        if record is None:
+            return "404"
+        item = Item(path, address, Ref(record.token, path, self.fresh()))
+        if (yield from self.hold(address, item.ref, own=True)) != "held":
+            return "409"
         return (yield from self.enter(branch, [item], record.token, own=True))
 
     def look(self, record: Branch, path: str) -> Steps:
@@ -219,8 +237,8 @@ class Staging(Retry):
     checks_heads = True
 
     def copying(self, branch: str, *pairs: tuple[str, str, str]) -> Steps:
-        """(verdict, the address copied last). Every reference, then every entry, then one token check."""
-        address = None
+        """(verdict, the source copied last). Every reference, then every entry, then one token check."""
+        copied = None
         for _ in range(ATTEMPTS):
             record = yield ("open", ("b", branch))
             if record is None:
@@ -245,12 +263,12 @@ class Staging(Retry):
                         later.append(pair)  # its source has changed
                         continue
                 items.append(Item(path, source.address, ref))
-                address = source.address
+                copied = source
             verdict = yield from self.enter(branch, items, record.token, own=False)
             if verdict == "ok":
                 pairs = tuple(later)
                 if not pairs:
-                    return "ok", address
+                    return "ok", copied
             elif verdict != "again":
                 return verdict, None
         return "busy", None
@@ -323,12 +341,16 @@ class Staging(Retry):
     deletes_again = True
 
     def move(self, branch: str, path: str, to: str) -> Steps:
-        verdict, address = yield from self.copying(branch, (branch, path, to))
+        verdict, copied = yield from self.copying(branch, (branch, path, to))
         if verdict == "ok":
-            verdict = yield from self.remove(branch, path, address)
+            verdict = yield from self.remove(branch, path, copied)
         return verdict
 
-    def remove(self, branch: str, path: str, address: str) -> Steps:
+    def still(self, source: Source, copied: Source) -> bool:
+        """Whether it is the entry that was copied, staged as it was or committed since: the same object copied back has another id."""
+        return source.address == copied.address and (source.token is None or (copied.token is not None and source.id == copied.id))
+
+    def remove(self, branch: str, path: str, copied: Source) -> Steps:
         """Delete what was copied, and nothing that was written over it since."""
         owed = False
         for _ in range(ATTEMPTS):
@@ -336,12 +358,12 @@ class Staging(Retry):
             if record is None:
                 return "ok"
             source = yield from self.look(record, path)
-            if (source is None and not owed) or (source is not None and source.address != address):
+            if (source is None and not owed) or (source is not None and not self.still(source, copied)):
                 again = yield ("open", ("b", branch))
                 if again is None or again[:3] == record[:3]:
                     return "ok"
                 continue
-            mine = Entry(address, source.id) if source is not None and source.token == record.token else None
+            mine = Entry(source.address, source.id) if source is not None and source.token == record.token else None
             done = yield ("cas", ("e", record.token, path), mine, TOMB)
             if not done and source is None:
                 return "ok"  # somebody wrote there after the tombstone under the token before

@@ -2,7 +2,7 @@
 
 get k · open k (a branch record; closed ones read as absent) · scan prefix -> keys
 set k v · cas k old new (None: absent) · cas k old new ONCE · swap k v -> old · del k
-put P · rm P · blobs -> addresses · barrier (waits for the operations that have begun)
+put P · rm P · head P -> whether it is there · blobs -> addresses · barrier (waits for the operations that have begun)
 
 ("repo",)          OPEN | CLOSED            ("t", token)        "new" | "processed"
 ("b", branch)      Branch | Closed          ("c", commit)       Commit
@@ -145,6 +145,8 @@ class Store:
             return self if op[1] in self.blobs else Store(self.kv, self.blobs | {op[1]}, self.fingerprint ^ number(op[1])), None
         if kind == "rm":
             return self if op[1] not in self.blobs else Store(self.kv, self.blobs - {op[1]}, self.fingerprint ^ number(op[1])), None
+        if kind == "head":
+            return self, op[1] in self.blobs
         if kind == "blobs":
             return self, tuple(sorted(self.blobs))
         if kind == "barrier":

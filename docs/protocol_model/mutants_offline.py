@@ -1,0 +1,108 @@
+"""Rules 13 to 19 dropped, piece by piece: marks, sweeps, pins, and what may be unmarked."""
+
+# ruff: noqa: ARG002  # an override keeps the arguments of what it drops
+
+from __future__ import annotations
+
+from .offline import Proto
+from .store import Steps
+
+
+class HeadsUnchecked(Proto):
+    """Rule 13 dropped: a copy from a branch does not look at the mark of its head."""
+
+    checks_heads = False
+
+
+class GcDoesNotWait(Proto):
+    """Rule 13 dropped: the gc does not wait for operations that began before the mark."""
+
+    waits_for_others = False
+
+
+class GcListsLast(Proto):
+    """Rule 13 dropped: the object listing is read last."""
+
+    order = "heads commits staging references pins blobs"
+
+
+class GcCommitsFirst(Proto):
+    """Rule 13 dropped: commits are read before references and staging."""
+
+    order = "blobs heads commits references staging pins"
+
+
+class GcWithoutPins(Proto):
+    """A reference-less entry is copied without a pin while the gc looks."""
+
+    pins = False
+
+
+class GcPinsEarly(Proto):
+    """The gc reads the pins before the staging areas."""
+
+    order = "blobs references pins staging heads commits"
+
+
+class GcKeepsReachable(Proto):
+    """The gc keeps what heads reach, and not every commit that is unmarked."""
+
+    keeps_unreachable = False
+
+
+class GcRechecksNothing(Proto):
+    """Rule 13 dropped: the sweep does not look whether its commits are still marked."""
+
+    rechecks = False
+
+
+class GcRechecksItsOwn(Proto):
+    """The sweep looks at the marks of its own run only, and not at older ones that the look disregarded as well."""
+
+    rechecks_older = False
+
+
+class GcRechecksAnyMark(Proto):
+    """The sweep takes any mark for its own: a commit was unmarked and marked again by another run, and copied from in between."""
+
+    rechecks_whose = False
+
+
+class GcTakesBackSweeping(Proto):
+    """A commit is unmarked although its sweep has begun."""
+
+    unmarks_sweeping = True
+
+
+class GcDisregardsAnyMark(Proto):
+    """The look disregards what another run marks meanwhile, although nobody has waited since."""
+
+    disregards_any_mark = True
+
+
+class GcDropsAllPins(Proto):
+    """A run that was taken over, and does not know yet, drops the pins of the one that took over."""
+
+    drops_all_pins = True
+
+
+class GcNeverNoticesTakeOver(Proto):
+    """A run that was taken over stands all the same: others pinned for the one that took over, and it does not know of them."""
+
+    checks_flag = False
+
+    def give_up(self, run: str) -> Steps:
+        return
+        yield
+
+
+class TagsLookOnce(Proto):
+    """Not a loss: the second look at the mark behind a tag does not matter as long as the gc waits."""
+
+    looks_again = False
+
+
+class GivesUpLandedFirst(Proto):
+    """Whether a commit landed is read before its branch."""
+
+    given_up_order = "landed branch"
