@@ -75,14 +75,14 @@ class Branches:
         """The new record's bytes, or None if a record stands there (an open branch, or a closed one not drained yet).
 
         In two steps, an empty closed record first: a write of the record itself over nothing, done again because its reply was
-        lost, could bring back a branch that was deleted and drained meanwhile, with a token that is spent. `token` is for one try.
+        lost, could bring back a branch that was deleted and drained meanwhile, with a token that is spent. `token` is for one try, and
+        the id of what it made.
         """
         now = self._clock.now_ms()
         reserved = encode(ClosedBranch((), self._ids.unique(now)))
         if not self._kv.set_if(self.key(name), ABSENT, reserved):
             return None
-        write_id = self._ids.unique(now)
-        raw = encode(Branch(head, token, (), (), write_id, now, hidden, id=write_id))
+        raw = encode(Branch(head, token, (), (), self._ids.unique(now), now, hidden, id=token))
         return raw if self._kv.set_if(self.key(name), reserved, raw) else None
 
     def change(self, name: BranchName, seen: Seen, **changes: object) -> bool:

@@ -117,8 +117,11 @@ class Lake:
         token = Staging(self.kv, repo).new_token(branch, self.ids, self.clock)
         Branches(self.kv, repo, self.ids, self.clock).create(branch, head, token)
         if not self.kv.set_if(keys.repository(checked), ABSENT, encode(record)):
-            self._unclaim(url, repo, ctx)
-            raise self._exists(checked)
+            there = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
+            if there is None or there.id != repo:
+                self._unclaim(url, repo, ctx)
+                raise self._exists(checked)
+            record = there  # ours after all: the reply was lost, and others have changed the record since
         return Repository(ctx, record)
 
     def repository(self, name: str) -> Repository:
@@ -128,6 +131,14 @@ class Lake:
         if record is None or record.closed_ms:
             raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
         return Repository(self._context(checked, record), record)
+
+    def undrained(self, name: str) -> Context:
+        """Of a repository that lives, or was deleted and is not drained yet. Raises RepositoryNotFound."""
+        checked = ids.repository_name(name)
+        record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
+        if record is None:
+            raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
+        return self._context(checked, record)
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
         """Those that live, in order of name."""

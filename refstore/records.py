@@ -252,6 +252,8 @@ class RepositoryRecord(Record, frozen=True, tag=40):
     """-1: the reaper's default."""
     closed_ms: int = 0
     """When it was deleted; the record stays until the reaper has drained it. 0: it lives."""
+    rules_id: str = ""
+    """The write id of the retention rules that were set last: a deletion that looked for legal holds before finds another record."""
 
 
 class RetentionRecord(Record, frozen=True, tag=41):

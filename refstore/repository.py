@@ -45,7 +45,7 @@ from refstore.flows.comparing import Logged
 from refstore.flows.copying import Copy
 from refstore.flows.expiring import Expired
 from refstore.flows.reading import Listed, Page, Resolved
-from refstore.flows.restoring import InGrace
+from refstore.flows.restoring import InGrace, Restored
 from refstore.flows.retaining import Retention
 from refstore.flows.uploading import IssuedAddress, Link, Stage, Upload
 from refstore.flows.viewing import AddressView
@@ -191,8 +191,9 @@ class Repository:
         return self.move_many(branch, [Copy(path, destination)])[0]
 
     @_operation
-    def move_many(self, branch: str, moves: Sequence[Copy]) -> Sequence[Entry]:
-        return copying.move_many(self.context, ids.branch_name(branch), moves)
+    def move_many(self, branch: str, moves: Sequence[Copy], *, to: str | None = None) -> Sequence[Entry]:
+        """Copy within a branch, or to the branch `to`, then delete the sources that are still what was copied."""
+        return copying.move_many(self.context, ids.branch_name(branch), ids.branch_name(branch if to is None else to), moves)
 
     # ---- data out
 
@@ -266,9 +267,13 @@ class Repository:
         else:
             removing.reset_paths(self.context, name, path=path, prefix=prefix)
 
-    @_operation
     def restore(self, branch: str, address: str, path: str | None = None) -> Entry:
         """Take back an address that is in its grace window. Raises Gone, AddressNotFound."""
+        return self.restore_and_tell(branch, address, path).entry
+
+    @_operation
+    def restore_and_tell(self, branch: str, address: str, path: str | None = None) -> Restored:
+        """As `restore`, with the path that it was put at."""
         return restoring.restore(self.context, ids.branch_name(branch), address, path)
 
     def in_grace(self, *, branch: str | None = None, prefix: str = "") -> Iterator[InGrace]:
@@ -282,7 +287,6 @@ class Repository:
 
     # ---- history
 
-    @_operation
     def commit(
         self,
         branch: str,
@@ -294,6 +298,21 @@ class Repository:
         allow_empty: bool = False,
     ) -> CommitId:
         """Commit what is staged. Raises NothingToCommit."""
+        same = self.commit_and_get(branch, message, committer=committer, metadata=metadata, date_ms=date_ms, allow_empty=allow_empty)
+        return same[0]
+
+    @_operation
+    def commit_and_get(
+        self,
+        branch: str,
+        message: str,
+        *,
+        committer: str = "",
+        metadata: dict[str, str] | None = None,
+        date_ms: int | None = None,
+        allow_empty: bool = False,
+    ) -> tuple[CommitId, Commit]:
+        """As `commit`, with what `get_commit` would answer: a read behind it could fail, and say so of a commit that landed."""
         options = _options(message, committer, metadata, date_ms, allow_empty)
         return committing.commit(self.context, ids.branch_name(branch), options)
 
@@ -316,7 +335,7 @@ class Repository:
         `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them.
         """
         options = _options(message or f"Merge {source!r} into {branch!r}", committer, metadata, date_ms, allow_empty)
-        return committing.merge(self.context, source, ids.branch_name(branch), options, strategy=strategy, squash=squash)
+        return committing.merge(self.context, source, ids.branch_name(branch), options, strategy=strategy, squash=squash)[0]
 
     @_operation
     def revert(
@@ -332,9 +351,8 @@ class Repository:
     ) -> CommitId:
         """Undo a commit on top of the branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone."""
         options = _options(message or f"Revert {ref}", committer, metadata, None, allow_empty)
-        return committing.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)
+        return committing.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)[0]
 
-    @_operation
     def cherry_pick(
         self,
         branch: str,
@@ -347,6 +365,24 @@ class Repository:
         allow_empty: bool = False,
     ) -> CommitId:
         """Do a commit's changes again on top of the branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone."""
+        same = self.cherry_pick_and_get(
+            branch, ref, parent=parent, message=message, committer=committer, metadata=metadata, allow_empty=allow_empty
+        )
+        return same[0]
+
+    @_operation
+    def cherry_pick_and_get(
+        self,
+        branch: str,
+        ref: str,
+        *,
+        parent: int = 0,
+        message: str = "",
+        committer: str = "",
+        metadata: dict[str, str] | None = None,
+        allow_empty: bool = False,
+    ) -> tuple[CommitId, Commit]:
+        """As `cherry_pick`, with what `get_commit` would answer."""
         options = _options(message or f"Cherry-pick {ref}", committer, metadata, None, allow_empty)
         return committing.cherry_pick(self.context, ids.branch_name(branch), ref, options, parent=parent)
 
@@ -435,12 +471,13 @@ class Repository:
 
     @_operation
     def set_retention(self, document: str, *, by: str = "") -> Retention:
-        """Set the rules, the whole document at once (`docs/retention.md`). Raises InvalidRules."""
+        """Set the rules, the whole document at once (`docs/retention.md`). Raises InvalidRules, Contention."""
         return retaining.set_rules(self.context, document, by=by)
 
     @_operation
     def delete_retention(self) -> Retention:
-        """Take all rules away, legal holds among them: nothing that was committed expires then. Raises NotFound."""
+        """Take all rules away, legal holds among them: nothing that was committed expires then. Raises NotFound, Conflict (others changed
+        them meanwhile)."""
         return retaining.delete(self.context)
 
     @_operation

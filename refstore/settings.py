@@ -61,7 +61,7 @@ class ReaperSettings:
     """How long a reaper that died keeps others from its share of the work."""
     scrub_every_seconds: float = 3600.0
     breaker_share: float = 0.5
-    """Hard deletion stops when more than this share of a repository's objects is due. 1: never for this reason."""
+    """Hard deletion stops when more than this share of a repository's objects is due, unless it was deleted. 1: never so."""
     breaker_floor_objects: int = 10_000
     """The share is not looked at for fewer due objects than this: half of a small repository is nothing unusual."""
     breaker_per_hour: int = 1_000_000

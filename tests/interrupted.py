@@ -1,17 +1,21 @@
-"""A KV in memory in which somebody else comes in between: for tests of what two calls do to one another."""
+"""Somebody else comes in between, or a call does not come to its end: for tests of what two calls do to one another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from refstore.branches import Branches
+from refstore.ids import BranchName
 from refstore.kv.base import SCAN_LIMIT, Op, Result
 from refstore.kv.memory import MemoryKV
+from refstore.repository import Repository
+from refstore.staging import Staging
 
 Chooses = Callable[[Op], bool]
 
 
 class Interrupted(MemoryKV):
-    """Calls `then` once: before or behind a batch with a chosen operation, or before a partition is scanned."""
+    """A KV in memory. Calls `then` once: before or behind a batch with a chosen operation, or before a partition is scanned."""
 
     def __init__(self, *, before: Chooses | None = None, behind: Chooses | None = None) -> None:
         super().__init__()
@@ -38,3 +42,10 @@ class Interrupted(MemoryKV):
         if self.then is not None:
             self.then, then = None, self.then
             then()
+
+
+def seal(repo: Repository, branch: str = "main") -> None:
+    """What a commit does first, and a dead one last."""
+    name, ctx = BranchName(branch), repo.context
+    staging = Staging(ctx.kv, ctx.repo)
+    Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))

@@ -76,10 +76,7 @@ def restore(ctx: typer.Context, given: Annotated[list[str], place("REPO BRANCH A
     """
     repo_name, branch, of, path = words(ctx, given, "REPO BRANCH ADDRESS [PATH]")
     with repository_of(ctx, repo_name) as repo:
-        entry = repo.restore(branch, of, path or None)
-        view = repo.address(entry.address)
-        names = [name.path for name in view.references if name.branch == branch]
-        emit(ctx, entry_details(path or (names[-1] if names else ""), entry))
+        emit(ctx, entry_details(*repo.restore_and_tell(branch, of, path or None)))
 
 
 def _repo_and_address(ctx: typer.Context, given: list[str]) -> tuple[str, str]:

@@ -59,7 +59,7 @@ def mv(
 ) -> None:
     """Rename an object on a branch, or, as locations, move it to another branch: copy it, then delete the source.
 
-    A crash in between leaves both names.
+    A crash in between leaves both names. What was written over the source meanwhile stays.
 
     \b
     Example: refstore mv sales main raw/21.csv 2026/11/21.csv
@@ -157,13 +157,11 @@ def _copy(repo: Repository, way: _Way, *, recursive: bool, and_delete: bool = Fa
     with progress("moving" if and_delete else "copying") as bar:
         for batch in _batches(wanted):
             moves = [item for item in batch if not (within and item.source == item.destination)]
-            if and_delete and within:
-                repo.move_many(way.branch, moves)
+            if and_delete:
+                repo.move_many(way.source_ref, moves, to=way.branch)
             else:
                 for _ in repo.copy_many(way.source_ref, way.branch, moves):
                     pass
-                if and_delete:
-                    repo.delete_many(way.source_ref, [item.source for item in moves])
             count += len(moves)
             bar.advance(len(batch))
     if recursive and count == 0:

@@ -19,7 +19,7 @@ import typer
 from refstore.cli.common import emit, invocation_of, open_lake, progress, repository_of
 from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.shapes import when
-from refstore.errors import InvalidSettings, NotFound
+from refstore.errors import InvalidSettings, NotFound, RefstoreError
 from refstore.lake import Lake
 from refstore.marks import Marks, Run, State
 from refstore.repository import Repository
@@ -341,17 +341,24 @@ def _in_spark(ctx: typer.Context, repo_name: str | None, every: bool, job: _Job,
         ctx.fail("name one repository, or give --all")
     with open_lake(ctx) as lake, _spark(master, conf) as spark, _told() as tell:
         repos = [lake.repository(repo_name)] if repo_name is not None else [lake.repository(name) for name, _ in lake.repositories()]
-        done, asking, failed = _all(repos, job, spark, tell)
-        cleared = _clear(lake, job, spark, tell) if every and job.what == "run" else []
-        _emit_summaries(ctx, done, cleared)
+        done, asking, failed, troubles = _all(repos, job, spark, tell)
+        cleared = _clear(lake, job, spark, tell, troubles) if every and job.what == "run" else []
+        if done or cleared or not troubles:
+            _emit_summaries(ctx, done, cleared)
+        for name, error in troubles[:-1]:
+            typer.echo(f"{name}: {error}", err=True)
+        if troubles:
+            raise troubles[-1][1]
     if failed or any(each["failed"] for each in cleared):
         raise typer.Exit(FAILED)
     if asking:
         raise typer.Exit(ASKING)
 
 
-def _all(repos: Sequence[Repository], job: _Job, spark: SparkSession, tell: Any) -> tuple[list[Summary], int, int]:
-    """(what was done, marks that wait for an operator, keys that failed)"""
+def _all(
+    repos: Sequence[Repository], job: _Job, spark: SparkSession, tell: Any
+) -> tuple[list[Summary], int, int, list[tuple[str, RefstoreError]]]:
+    """(what was done, marks that wait for an operator, keys that failed, what kept which repositories from being done)"""
     from dataclasses import replace
 
     from offline_gc import run
@@ -361,27 +368,35 @@ def _all(repos: Sequence[Repository], job: _Job, spark: SparkSession, tell: Any)
     if job.rules is not None:
         options = replace(options, rules=read_rules(job.rules).rules)
     done: list[Summary] = []
+    troubles: list[tuple[str, RefstoreError]] = []
     asking = failed = 0
     for repo in repos:
-        if job.what == "simulate":
-            done.append(run.simulate(repo.context, spark, options, tell))
-        elif job.what == "mark":
-            done.append(run.mark(repo.context, spark, options, tell))
-            asking += bool(done[-1].question)
-        else:
-            ran = run.run(repo.context, spark, options, tell)
-            done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
-            asking += sum(each.state is State.ASKING for each in ran.waiting)
-            failed += ran.failed
-    return done, asking, failed
+        try:
+            if job.what == "simulate":
+                done.append(run.simulate(repo.context, spark, options, tell))
+            elif job.what == "mark":
+                done.append(run.mark(repo.context, spark, options, tell))
+                asking += bool(done[-1].question)
+            else:
+                ran = run.run(repo.context, spark, options, tell)
+                done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
+                asking += sum(each.state is State.ASKING for each in ran.waiting)
+                failed += ran.failed
+        except RefstoreError as error:  # the others do not answer for it
+            troubles.append((repo.name, error))
+    return done, asking, failed, troubles
 
 
-def _clear(lake: Lake, job: _Job, spark: SparkSession, tell: Any) -> list[dict[str, Any]]:
+def _clear(lake: Lake, job: _Job, spark: SparkSession, tell: Any, troubles: list[tuple[str, RefstoreError]]) -> list[dict[str, Any]]:
     from offline_gc.leftovers import clear, closed
 
     rows: list[dict[str, Any]] = []
     for repo, record in list(closed(lake)):
-        found = clear(lake, repo, record, spark, job.options(), tell)
+        try:
+            found = clear(lake, repo, record, spark, job.options(), tell)
+        except RefstoreError as error:
+            troubles.append((repo, error))
+            continue
         deleted = found.swept.outcomes.get("deleted") if found.swept else None
         rows.append(
             {

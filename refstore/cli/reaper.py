@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reaper.priority import NICE, giving_way
+from refstore import ids
 from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
 from refstore.cli.destroying import Yes, confirm
 from refstore.cli.places import PlacedCommand, place, words
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
     from reaper.metrics import Metrics
     from reaper.rehearsal import WouldGo
     from reaper.summary import Summary
+    from refstore.records import RepositoryRecord
 
 app = typer.Typer()
 group = typer.Typer(invoke_without_command=True)
 app.add_typer(group, name="reaper")
 
-NICE = 10
-"""Of a reaper that is a process of its own: what it deletes has waited for its grace, and can wait for a service on the same machine."""
 STOPPED = 4
 """The exit code of a run that left something because the breaker holds it back."""
 
@@ -44,7 +44,10 @@ def reaper(
     rate: Annotated[float | None, typer.Option(min=0, metavar="N", help="At most so many objects a second.")] = None,
     scrub: Annotated[bool, typer.Option("--scrub", help="Look for what crashes left behind now, not when its time comes.")] = False,
     niceness: Annotated[
-        int, typer.Option("--nice", min=0, max=19, metavar="N", help="Let those go first who wait for an answer; 0: nobody.")
+        int,
+        typer.Option(
+            "--nice", min=0, max=19, metavar="N", help="Let those go first who wait for an answer, and keep to one processor; 0: neither."
+        ),
     ] = NICE,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Serve Prometheus metrics on loopback.")
@@ -63,8 +66,7 @@ def reaper(
     if ctx.invoked_subcommand is not None:
         return
     settings = _settings(settings_of(ctx).reaper, grace_seconds, rate, metrics_port)
-    give_way(niceness)
-    with _stopping() as should_stop:
+    with giving_way(niceness), _stopping() as should_stop:
         if dry_run:
             _rehearse(ctx, settings, repository or [], scrub, should_stop)
         else:
@@ -86,7 +88,7 @@ def status(
 
     with open_lake(ctx) as lake:
         if repository is not None:
-            lake.repository(repository)
+            _known(lake.all_repositories(prefix=repository), repository)
         found = read(lake, repository=repository)
     if invocation_of(ctx).json:
         emit(ctx, {"reapers": found.reapers, "repositories": found.repositories})
@@ -145,13 +147,15 @@ def resume(
     """
     from reaper import breaker
 
-    with repository_of(ctx, repo_name) as repo:
-        reason = breaker.explain(breaker.read(repo.context.kv, repo.context.repo))
+    with open_lake(ctx) as lake:
+        found = _known(lake.all_repositories(prefix=repo_name), repo_name)  # a deleted one, too: it is drained only while deletion goes on
+        context = lake.context(ids.repository_name(repo_name), found)
+        reason = breaker.explain(breaker.read(context.kv, context.repo))
         if not reason:
             typer.echo(f"Hard deletion of {repo_name} goes on already.", err=True)
             return
         confirm(ctx, f"{reason}; deletion will go on", yes=yes)
-        state = breaker.resume(repo.context, seconds=3600.0 if seconds is None and count is None else seconds, objects=count)
+        state = breaker.resume(context, seconds=3600.0 if seconds is None and count is None else seconds, objects=count)
         emit(ctx, {"repository": repo_name, "until": when(state.let_until_ms or None), "objects": state.let_objects or None})
 
 
@@ -193,19 +197,6 @@ def why(ctx: typer.Context, given: Annotated[list[str], place("REPO ADDRESS")]) 
         )
 
 
-def give_way(niceness: int) -> None:
-    """Let those go first who wait for an answer; in this process, and in those that it starts. 0: nobody.
-
-    SCHED_BATCH (sched(7)): it never takes the processor from another by waking up, which a reaper does some times for each batch.
-    """
-    if not niceness:
-        return
-    os.setpriority(os.PRIO_PROCESS, 0, max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))
-    if hasattr(os, "sched_setscheduler"):  # Linux
-        with suppress(OSError):  # a sandbox may forbid it
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
 def _run(
     ctx: typer.Context, settings: ReaperSettings, repositories: list[str], scrub: bool, once: bool, should_stop: Callable[[], bool]
 ) -> None:
@@ -213,7 +204,7 @@ def _run(
 
     with open_lake(ctx) as lake:
         for name in repositories:
-            _check_known(lake.all_repositories(prefix=name), name)
+            _known(lake.all_repositories(prefix=name), name)
         metrics = _metrics(settings)
         try:
             with Reaper(lake, settings, repositories=repositories, scrub_now=scrub, metrics=metrics) as daemon:
@@ -246,7 +237,7 @@ def _rehearse(ctx: typer.Context, settings: ReaperSettings, repositories: list[s
 
     with open_lake(ctx) as lake:
         for name in repositories:
-            _check_known(lake.all_repositories(prefix=name), name)
+            _known(lake.all_repositories(prefix=name), name)
         done = rehearse(lake, settings, repositories=repositories, scrub_now=scrub, tell=tell, should_stop=should_stop)
     if invocation_of(ctx).json:
         emit(ctx, {"would_delete": would, "summary": _counts(done)})
@@ -256,9 +247,11 @@ def _rehearse(ctx: typer.Context, settings: ReaperSettings, repositories: list[s
     raise typer.Exit(_exit_code(done))
 
 
-def _check_known(found: Iterable[tuple[str, object]], name: str) -> None:
-    if not any(other == name for other, _ in found):
-        raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
+def _known(found: Iterable[tuple[str, RepositoryRecord]], name: str) -> RepositoryRecord:
+    for other, record in found:
+        if other == name:
+            return record
+    raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
 
 
 def _settings(settings: ReaperSettings, grace_seconds: float | None, rate: float | None, metrics_port: int | None) -> ReaperSettings:

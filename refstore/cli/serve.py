@@ -21,6 +21,7 @@ from refstore.errors import InvalidSettings, MissingExtra
 from refstore.settings import Settings
 
 if TYPE_CHECKING:
+    from refstore.context import Context
     from refstore.flows.viewing import AddressView
     from refstore.lake import Lake
     from refstore.repository import Repository
@@ -108,15 +109,15 @@ class _Operations:
             for event in found.events
         ]
 
-    def resume(self, repository: Repository, seconds: float | None, objects: int | None) -> str:
+    def resume(self, ctx: Context, seconds: float | None, objects: int | None) -> str:
         from reaper import breaker
 
-        reason = breaker.explain(breaker.read(repository.context.kv, repository.context.repo))
+        reason = breaker.explain(breaker.read(ctx.kv, ctx.repo))
         if not reason:
-            return f"hard deletion of {repository.name} goes on already"
+            return f"hard deletion of {ctx.name} goes on already"
         for_seconds = RESUME_SECONDS if seconds is None and objects is None else seconds
-        breaker.resume(repository.context, seconds=for_seconds, objects=objects)
-        return f"hard deletion of {repository.name} goes on; it stood still because {reason}"
+        breaker.resume(ctx, seconds=for_seconds, objects=objects)
+        return f"hard deletion of {ctx.name} goes on; it stood still because {reason}"
 
 
 class _Event(NamedTuple):
@@ -205,8 +206,8 @@ def _keep_reaping(settings: Settings, over: threading.Event) -> None:
 
 def _reaper(settings: Settings) -> None:
     """The reaper's process. It ends with the one that started it, and lets it go first."""
+    from reaper.priority import NICE, giving_way
     from refstore import logs
-    from refstore.cli.reaper import NICE, give_way
 
     over = threading.Event()
 
@@ -216,7 +217,6 @@ def _reaper(settings: Settings) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # typed at a terminal it comes here too: the service says when to end
     logs.configure(settings.log, sys.stderr)
-    give_way(NICE)
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -225,7 +225,8 @@ def _reaper(settings: Settings) -> None:
             over.set()
 
     threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
-    _reap(settings, over)
+    with giving_way(NICE):
+        _reap(settings, over)
 
 
 def _worker(settings: Settings, listening: socket.socket) -> None:

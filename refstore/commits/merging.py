@@ -13,8 +13,9 @@ commit is a merge with that commit as base and its parent as theirs; a cherry-pi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
@@ -44,13 +45,23 @@ class Take(NamedTuple):
     entry: Entry | None
 
 
-class Conflict(NamedTuple):
-    """Both changed it since base, to different things. None: it is not there."""
+class Sides(NamedTuple):
+    """A path on which theirs has something that ours has not. None: it is not there."""
 
     path: str
     base: Entry | None
     ours: Entry | None
     theirs: Entry | None
+
+    @property
+    def conflict(self) -> bool:
+        return not same(self.ours, self.base)
+
+
+class Conflict(Sides):
+    """Both changed it since base, to different things."""
+
+    __slots__ = ()
 
 
 class Readable(Protocol):
@@ -72,19 +83,26 @@ def same(left: Entry | None, right: Entry | None) -> bool:
     )
 
 
+def sides(changes: Iterator[Change], ours: Callable[[list[str]], Mapping[str, Entry]] | None, *, batch: int = BATCH) -> Iterator[Sides]:
+    """What there is to bring onto ours of what theirs changed since base, in path order.
+
+    `ours` looks so many paths up; None: it is as base is, and nothing needs to be looked up.
+    """
+    while some := list(islice(changes, batch)):
+        present = ours([change.path for change in some]) if ours is not None else None
+        for path, _kind, old, new in some:
+            mine = old if present is None else present.get(path)
+            if not same(mine, new):
+                yield Sides(path, old, mine, new)
+
+
 def merge(trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy) -> Iterator[Take | Conflict]:
     """In path order."""
-    changed = trees.diff(base, theirs)
-    while batch := list(islice(changed, BATCH)):
-        present = trees.get_many(ours, [change.path for change in batch])
-        for path, _kind, old, new in batch:
-            mine = present.get(path)
-            if same(mine, new):
-                continue
-            if same(mine, old) or strategy is Strategy.THEIRS:
-                yield Take(path, new)
-            elif strategy is Strategy.NONE:
-                yield Conflict(path, old, mine, new)
+    for step in sides(trees.diff(base, theirs), None if ours == base else partial(trees.get_many, ours)):
+        if not step.conflict or strategy is Strategy.THEIRS:
+            yield Take(step.path, step.theirs)
+        elif strategy is Strategy.NONE:
+            yield Conflict(*step)
 
 
 def merge_changes(trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy) -> Iterator[tuple[str, Entry | None]]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
 from refstore import keys
 from refstore.branches import Branches, Seen
 from refstore.context import Context
-from refstore.errors import AlreadyExists, BranchNotFound, Conflict, OutcomeUnknown, RepositoryNotFound
+from refstore.errors import AlreadyExists, BranchNotFound, Conflict, CorruptRecord, Gone, NotFound, OutcomeUnknown, RepositoryNotFound
 from refstore.flows import refs
 from refstore.ids import BranchName, CommitId, Token
+from refstore.kv.base import ABSENT
 from refstore.markers import BRANCH_DELETED, RESET, Markers
-from refstore.records import Branch, RepositoryRecord, Retired, maybe
+from refstore.records import Branch, BranchRecord, RepositoryRecord, Retired, TokenRecord, decode, maybe
 from refstore.staging import Staging
 
 ATTEMPTS: Final = 64
@@ -23,7 +24,8 @@ ATTEMPTS: Final = 64
 def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False) -> CommitId:
     """Make a branch at a ref's commit. Raises AlreadyExists, NotFound, Gone (the commit is marked), RepositoryNotFound.
 
-    The repository and the mark are looked at before and again behind the record; a branch made too late takes itself back.
+    The repository and the mark are looked at before and again behind the record; a branch made too late takes itself back. Trouble of
+    a store behind the record does not take it back: that is as a crash there, and others may use the branch by then.
     """
     check_open(ctx)
     ref = refs.resolve(ctx, source)
@@ -41,9 +43,11 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
                 break
         raw = branches.raw(name)
         there = branches.decode(raw)
+        if isinstance(raw, bytes) and isinstance(there, Branch) and there.id in tried:
+            break  # ours after all: the reply was lost, and others may have changed the record since
+        if _were_live(ctx, tried, there):
+            return ref.commit  # the same, and deleted since: it is not made twice
         if isinstance(there, Branch):
-            if isinstance(raw, bytes) and tried & {*there.live, *(retired.token for retired in there.retired)}:
-                break  # ours after all: the reply was lost, and others have changed the record since
             raise AlreadyExists(f"branch {name!r} exists already")
         markers.publish(branches, name)  # a deleted branch of that name may still stand closed
     else:
@@ -51,10 +55,21 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
     try:
         check_open(ctx)
         refs.check_mark(ctx, ref.commit)
-    except Exception:
+    except (Gone, NotFound):
         _delete(ctx, branches, name, branches.seen(name, raw))
         raise
     return ref.commit
+
+
+def _were_live(ctx: Context, tokens: set[Token], there: BranchRecord | None) -> bool:
+    """Whether one of the tokens was current on a branch that is gone: it is retired there still, or has its marker, or was processed."""
+    if there is not None and any(retired.token in tokens for retired in there.retired):
+        return True
+    wanted = sorted(tokens)
+    if any(value is not ABSENT for value in ctx.kv.get_many([keys.deleted_token(ctx.repo, token) for token in wanted])):
+        return True
+    registered = ctx.kv.get_many([keys.token(ctx.repo, token) for token in wanted])
+    return any(value is not ABSENT and decode(value, TokenRecord).processed_ms for value in registered)
 
 
 def reset(ctx: Context, name: BranchName) -> None:
@@ -94,11 +109,21 @@ def scan(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[BranchName,
     return Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan_open(prefix=prefix, after=after)
 
 
-def close_all(ctx: Context, cause: str) -> int:
-    """Close every branch that is open, and publish: what the deletion of a repository does, and the reaper after it. How many."""
+def close_all(ctx: Context, cause: str, *, on_corrupt: Callable[[BranchName, CorruptRecord], None] | None = None) -> int:
+    """Close every branch that is open, and publish: what the deletion of a repository does, and the reaper after it. How many.
+
+    A branch record that cannot be read is told, and keeps no other open; without `on_corrupt` it raises.
+    """
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     closed = 0
-    for name, raw, record in list(branches.scan()):
+    for name, raw in [(BranchName(name), raw) for name, raw in ctx.kv.scan_all(keys.branches(ctx.repo))]:
+        try:
+            record = branches.decode(raw)
+        except CorruptRecord as error:
+            if on_corrupt is None:
+                raise
+            on_corrupt(name, error)
+            continue
         if isinstance(record, Branch):
             _delete(ctx, branches, name, Seen(raw, record), cause=cause)
             closed += 1
@@ -109,9 +134,16 @@ def close_all(ctx: Context, cause: str) -> int:
 
 def check_open(ctx: Context) -> None:
     """Raises RepositoryNotFound if the repository was deleted, or made again under its name, meanwhile."""
-    record = maybe(ctx.kv.get(keys.repository(ctx.name)), RepositoryRecord)
-    if record is None or record.id != ctx.repo or record.closed_ms:
+    open_record(ctx)
+
+
+def open_record(ctx: Context) -> tuple[bytes, RepositoryRecord]:
+    """The repository's record, as bytes to compare with, and what they mean. Raises RepositoryNotFound, as `check_open`."""
+    raw = ctx.kv.get(keys.repository(ctx.name))
+    record = maybe(raw, RepositoryRecord)
+    if raw is ABSENT or record is None or record.id != ctx.repo or record.closed_ms:
         raise RepositoryNotFound(f"repository {ctx.name!r} does not exist; list the repositories to see which do")
+    return raw, record
 
 
 def _delete(ctx: Context, branches: Branches, name: BranchName, seen: Seen, *, cause: str = BRANCH_DELETED) -> None:

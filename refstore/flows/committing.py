@@ -12,6 +12,7 @@ Merge, revert, cherry-pick and the removal of what has expired do the same with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,8 +22,9 @@ from refstore.commits import graph
 from refstore.commits.applying import Written
 from refstore.commits.merging import Strategy
 from refstore.context import Context
-from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit
+from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit, Unavailable
 from refstore.flows import refs
+from refstore.flows.reading import while_still
 from refstore.ids import BranchName, CommitId, Token
 from refstore.markers import NOTHING_COMMITTED, Markers
 from refstore.records import Branch, Commit, Entry, encode
@@ -33,6 +35,9 @@ ATTEMPTS: Final = 8
 
 Changes = Iterable[tuple[str, Entry | None]]
 """Sorted by path; None removes."""
+
+Made = tuple[CommitId, Commit]
+"""A commit that landed, with its record: who shows it need not read it, which could fail where the commit did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +50,13 @@ class CommitOptions:
     allow_empty: bool = False
 
 
-def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitId:
+def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> Made:
     """Commit what is staged. Raises NothingToCommit, BranchNotFound, Contention."""
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     staging = Staging(ctx.kv, ctx.repo)
     markers = Markers(ctx.kv, ctx.repo, ctx.clock)
     for _ in range(ATTEMPTS):
-        if not options.allow_empty and _nothing_staged(staging, branches.open(branch).record):
+        if not options.allow_empty and while_still(ctx, branch, lambda seen: _nothing_staged(staging, seen)):
             raise NothingToCommit(f"nothing is staged on branch {branch!r}; upload or delete something first")
         record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
         base, sealed = record.head, record.sealed
@@ -59,17 +64,18 @@ def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitId
         written = ctx.trees.apply_encoded(tree.metarange, _changes(staging, sealed))
         if not written.changed and not options.allow_empty:
             # what is staged is what is committed: the tokens are given up, or every later commit would read them again
-            branches.advance(branch, base, sealed, base, NOTHING_COMMITTED)
+            if not branches.advance(branch, base, sealed, base, NOTHING_COMMITTED):
+                continue  # others took them, so perhaps not all of it was read
             markers.publish(branches, branch)
             raise NothingToCommit(f"what is staged on branch {branch!r} does not change it; there is nothing to commit")
-        new = _write(ctx, options, (base,), written, sealed)
+        new, made = _write(ctx, options, (base,), written, sealed)
         if _advance(branches, markers, branch, base, sealed, new):
-            markers.publish(branches, branch)
-            return new
+            _publish(branches, markers, branch)
+            return new, made
     raise branches.contention(branch)
 
 
-def merge(ctx: Context, source: str, branch: BranchName, options: CommitOptions, *, strategy: str = "", squash: bool = False) -> CommitId:
+def merge(ctx: Context, source: str, branch: BranchName, options: CommitOptions, *, strategy: str = "", squash: bool = False) -> Made:
     """Merge a ref into a branch, three-way. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone, NotFound.
 
     `strategy`: '' reports conflicts; 'dest-wins' and 'source-wins' decide them (lakeFS's words).
@@ -85,20 +91,20 @@ def merge(ctx: Context, source: str, branch: BranchName, options: CommitOptions,
     return _three_way(ctx, branch, options, theirs, base_of, strategy=strategy, second_parent=None if squash else theirs)
 
 
-def revert(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitId:
+def revert(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> Made:
     """Undo what a commit did to its parent, on top of the branch. `parent`, from 1, says which one of a merge commit's."""
     undone = refs.resolve(ctx, ref).commit
     return _three_way(ctx, branch, options, _parent(ctx, undone, parent), lambda _ours: undone)
 
 
-def cherry_pick(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitId:
+def cherry_pick(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> Made:
     """Do again, on top of the branch, what a commit did to its parent. `parent`, from 1, says which one of a merge commit's."""
     picked = refs.resolve(ctx, ref).commit
     before = _parent(ctx, picked, parent)
     return _three_way(ctx, branch, options, picked, lambda _ours: before)
 
 
-def remove(ctx: Context, branch: BranchName, options: CommitOptions, paths_of: Callable[[CommitId], Iterable[str]]) -> CommitId:
+def remove(ctx: Context, branch: BranchName, options: CommitOptions, paths_of: Callable[[CommitId], Iterable[str]]) -> Made:
     """Commit the removal of committed paths: of those, in order, that `paths_of` names for the head that is found, and that are there.
 
     Raises DirtyBranch: it has staged changes, which stay as they are. Raises NothingToCommit, BranchNotFound, Contention.
@@ -115,7 +121,7 @@ def _three_way(
     *,
     strategy: str = "",
     second_parent: CommitId | None = None,
-) -> CommitId:
+) -> Made:
     """Three-way merge of `theirs` into the branch, against the base that is found for its head. None is the empty tree."""
     decides = _strategy(strategy)
 
@@ -133,7 +139,7 @@ def _combine(
     *,
     theirs: CommitId | None = None,
     second_parent: CommitId | None = None,
-) -> CommitId:
+) -> Made:
     """Commit changes of what is committed, where nothing is staged. `theirs`: the commit that they bring in."""
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     staging = Staging(ctx.kv, ctx.repo)
@@ -155,10 +161,10 @@ def _combine(
         if record.head != ours:
             continue
         parents = (ours,) if second_parent is None else (ours, second_parent)
-        new = _write(ctx, options, parents, written, record.sealed)
+        new, made = _write(ctx, options, parents, written, record.sealed)
         if _advance(branches, markers, branch, ours, record.sealed, new):
-            markers.publish(branches, branch)
-            return new
+            _publish(branches, markers, branch)
+            return new, made
     raise branches.contention(branch)
 
 
@@ -170,6 +176,12 @@ def _advance(branches: Branches, markers: Markers, branch: BranchName, base: Com
         if markers.landed(new):
             return True  # committed, and deleted since
         raise
+
+
+def _publish(branches: Branches, markers: Markers, branch: BranchName) -> None:
+    """What is behind a commit's landing. Where a store fails in it, it has landed all the same, and whoever comes next does it."""
+    with suppress(Unavailable):
+        markers.publish(branches, branch)
 
 
 def _changes(staging: Staging, sealed: Sequence[Token]) -> Iterator[tuple[str, bytes]]:
@@ -184,7 +196,7 @@ def _strategy(name: str) -> Strategy:
         raise Invalid(f"{name!r} is not a merge strategy; use one of {', '.join(item.value for item in Strategy)}") from None
 
 
-def _write(ctx: Context, options: CommitOptions, parents: tuple[CommitId, ...], written: Written, tokens: tuple[Token, ...]) -> CommitId:
+def _write(ctx: Context, options: CommitOptions, parents: tuple[CommitId, ...], written: Written, tokens: tuple[Token, ...]) -> Made:
     """The commit record, under an id that nothing names yet. Writing it again writes the same."""
     record = Commit(
         parents=parents,
@@ -199,7 +211,7 @@ def _write(ctx: Context, options: CommitOptions, parents: tuple[CommitId, ...], 
     )
     new = graph.commit_id(record)
     ctx.kv.set(keys.commit(ctx.repo, new), encode(record))
-    return new
+    return new, record
 
 
 def _nothing_staged(staging: Staging, record: Branch) -> bool:

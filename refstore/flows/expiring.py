@@ -14,8 +14,10 @@ from refstore import deadline, keys
 from refstore.branches import Branches
 from refstore.context import Context
 from refstore.errors import BranchNotFound, Contention
-from refstore.flows.removing import reset_batch
-from refstore.ids import BranchName, Path, Token, is_own
+from refstore.flows.reading import resolve_many
+from refstore.flows.refs import Ref
+from refstore.flows.removing import take_staged
+from refstore.ids import BranchName, CommitId, Path, Token, is_own
 from refstore.records import Entry, Listed, decode_reference_many, decode_staged
 from refstore.retention.paths import uncommitted_before
 from refstore.retention.rules import Rules
@@ -65,11 +67,23 @@ def expire_page(ctx: Context, rules: Rules, branch: BranchName, after: str, *, d
             return Expired(left=True)
         page = list(islice(Staging(ctx.kv, ctx.repo).scan(record.token, after=after), PAGE))
         due = _due(ctx, rules, record.token, page)
-        gone = due if dry_run or not due else reset_batch(ctx, branches, branch, record.token, due, cause=EXPIRED)
+        gone, stood_still = (due, True) if dry_run or not due else take_staged(ctx, branches, branch, record.token, due, cause=EXPIRED)
+        if not stood_still:
+            gone = _not_there(ctx, branch, gone)
     except (BranchNotFound, Contention):
         return Expired(left=True)
     size_bytes = sum(entry.size_bytes for _, value in gone if isinstance(entry := decode_staged(value), Entry))
-    return Expired(len(gone), page[-1][0] if len(page) == PAGE else "", size_bytes=size_bytes)
+    return Expired(len(gone), page[-1][0] if stood_still and len(page) == PAGE else "", left=not stood_still, size_bytes=size_bytes)
+
+
+def _not_there(ctx: Context, branch: BranchName, gone: Sequence[tuple[Path, bytes]]) -> list[tuple[Path, bytes]]:
+    """Of what was taken away while the branch was committed or reset: what did go. The rest a commit had read before."""
+    now = resolve_many(ctx, Ref(branch, branch, CommitId(""), from_history=False), [path for path, _ in gone])
+    return [
+        (path, value)
+        for path, value in gone
+        if isinstance(entry := decode_staged(value), Entry) and not (path in now and now[path].entry.address == entry.address)
+    ]
 
 
 def _due(ctx: Context, rules: Rules, token: Token, page: Sequence[tuple[str, bytes]]) -> list[tuple[Path, bytes]]:

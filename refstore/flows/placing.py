@@ -15,7 +15,7 @@ from typing import Final, cast
 
 import msgspec
 
-from refstore import keys
+from refstore import deadline, keys
 from refstore.branches import Branches
 from refstore.context import Context
 from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown
@@ -23,7 +23,7 @@ from refstore.flows.reading import Resolved, resolve_many
 from refstore.flows.refs import Ref, marked
 from refstore.ids import BranchName, CommitId, Path, Token, is_own
 from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
-from refstore.records import Entry, Mark, Reference, decode, decode_staged, encode
+from refstore.records import Entry, Listed, Mark, Reference, decode, decode_staged, encode
 from refstore.references import Hold, References, Release
 from refstore.staging import TOMBSTONE
 
@@ -92,8 +92,11 @@ def place(
             results = ctx.kv.execute([*writes, *marks, branches.get_op(branch)])
         except OutcomeUnknown:
             # what landed may have been overwritten and released since, so nothing is placed again as it was
+            released = _released(references, token, placements, own=on_empty)
+            seen = branches.open(branch)  # in this order
+            if token == seen.record.token:
+                placements = [item for item in placements if item.path not in released]
             placements = [item.again(ctx.ids.unique(ctx.clock.now_ms())) for item in placements]
-            seen = branches.open(branch)
         else:
             old = cast("list[bytes | Absent]", results[: len(writes)])
             _take_back_if_marked(ctx, writes, old, sources or {}, results[len(writes) : -1])
@@ -114,6 +117,21 @@ def place(
         raise branches.contention(branch)
     if moved:
         raise Moved(moved)
+
+
+def _released(references: References, token: Token, placements: Sequence[Placement], *, own: bool) -> set[Path]:
+    """Placements whose reference is not listed any more: under a token that is current then, they landed and were replaced.
+
+    Of an address that is not the writer's `own`, no list says nothing: it may be committed.
+    """
+    placed = [(item.path, item.entry) for item in placements if item.entry is not None and item.referenced]
+    records = references.get_many([entry.address for _, entry in placed])
+    return {
+        path
+        for (path, entry), record in zip(placed, records, strict=True)
+        if not (isinstance(record, Listed) and Reference(token, path, entry.reference_id) in record.references)
+        and (own or record is not None)
+    }
 
 
 def there_already(ctx: Context, branch: BranchName, placements: Sequence[Placement]) -> dict[Path, AlreadyExists]:
@@ -169,10 +187,13 @@ def _place_where_nothing_is(ctx: Context, branch: BranchName, token: Token, item
             if not placed and not isinstance(record, Entry):
                 placed = ctx.kv.set_if(key, raw, encode(entry), once=True)
         except OutcomeUnknown:
-            # it may have landed, and been overwritten and released since, or land later: its reference stays until its token is processed
+            # it may have landed, and been taken away since, or land later: its reference stays until its token is processed
+            released = _released(references, token, [item], own=on_empty)
+            now = branches.open(branch).record.token  # in this order
+            if now == token and released:
+                return  # it had landed; who took it away let go of its reference
             item = item.again(ctx.ids.unique(ctx.clock.now_ms()))
-            token = branches.open(branch).record.token
-            seen = True
+            token, seen = now, True
         else:
             now = branches.open(branch).record.token
             if now == token:
@@ -244,5 +265,6 @@ def _take_back_if_marked(
     """Undo entries that name what a commit marked meanwhile alone may hold (rule 13). Raises Gone."""
     for (commit, paths), mark in zip(sources.items(), marks, strict=True):
         if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):
-            ctx.kv.set_if_many([SetIf(op.key, op.value, old) for op, old in zip(writes, replaced, strict=True)])
+            with deadline.lifted():  # who comes that late may have outlived the wait of the run that marked
+                ctx.kv.set_if_many([SetIf(op.key, op.value, old) for op, old in zip(writes, replaced, strict=True)])
             raise marked(commit, decode(mark, Mark))

@@ -16,12 +16,12 @@ from refstore.branches import Branches
 from refstore.context import Context
 from refstore.errors import Conflict, Contention
 from refstore.flows.placing import DELETED, Placement, check_distinct, place, replaced
-from refstore.flows.reading import resolve_many, stream, while_still
+from refstore.flows.reading import Resolved, resolve_many, stream, while_still
 from refstore.flows.refs import Ref
-from refstore.ids import Address, BranchName, CommitId, Path, Token
+from refstore.ids import BranchName, CommitId, Path, Token
 from refstore.kv.base import ABSENT, SetIf
 from refstore.markers import RESET
-from refstore.records import Branch
+from refstore.records import Branch, Entry, unreferenced
 from refstore.references import References
 from refstore.staging import TOMBSTONE, Staging
 
@@ -55,8 +55,11 @@ def delete_prefix(ctx: Context, branch: BranchName, prefix: str) -> int:
         after = page[-1]
 
 
-def delete_copied(ctx: Context, branch: BranchName, copied: dict[Path, Address]) -> None:
-    """Delete paths if they still are what was copied from them; what somebody wrote there meanwhile stays."""
+def delete_copied(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -> None:
+    """Delete paths if they still are what was copied from them; what somebody wrote there meanwhile stays.
+
+    So does the same address put there again: by a move back, which has let go of what was copied to.
+    """
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     references = References(ctx.kv, ctx.repo, ctx.clock)
     ref = Ref(branch, branch, CommitId(""), from_history=False)
@@ -70,7 +73,7 @@ def delete_copied(ctx: Context, branch: BranchName, copied: dict[Path, Address])
             (path, raw)
             for path, raw in zip(paths, raws, strict=True)
             # a tombstone that fell under a token that moved on may hide what a commit under way has read before: it is owed again
-            if (path in now and now[path].entry.address == copied[path]) or (path in owed and path not in now and raw is ABSENT)
+            if (path in now and _still(now[path], copied[path])) or (path in owed and path not in now and raw is ABSENT)
         ]
         if not left:
             return
@@ -102,31 +105,45 @@ def reset_paths(ctx: Context, branch: BranchName, *, path: str | None = None, pr
     if path is not None:
         name = ids.object_path(path)
         value = ctx.kv.get(keys.entry(ctx.repo, token, name))
-        return 0 if value is ABSENT else len(reset_batch(ctx, branches, branch, token, [(name, value)]))
+        return 0 if value is ABSENT else reset_batch(ctx, branches, branch, token, [(name, value)])
     count = 0
     batch: list[tuple[Path, bytes]] = []
     for name, value in staging.scan(token, prefix=ids.path_prefix(prefix or "")):
         batch.append((Path(name), value))
         if len(batch) == BATCH:
-            count += len(reset_batch(ctx, branches, branch, token, batch))
+            count += reset_batch(ctx, branches, branch, token, batch)
             batch = []
-    return count + (len(reset_batch(ctx, branches, branch, token, batch)) if batch else 0)
+    return count + (reset_batch(ctx, branches, branch, token, batch) if batch else 0)
 
 
-def reset_batch(
-    ctx: Context, branches: Branches, branch: BranchName, token: Token, batch: Sequence[tuple[Path, bytes]], *, cause: str = RESET
-) -> list[tuple[Path, bytes]]:
-    """Take staged changes away as they were read, then release what they named if the token stood still (rule 6); which were. Raises
-    Contention."""
+def reset_batch(ctx: Context, branches: Branches, branch: BranchName, token: Token, batch: Sequence[tuple[Path, bytes]]) -> int:
+    """Take staged changes away as they were read; how many were. Raises Contention."""
+    gone, stood_still = take_staged(ctx, branches, branch, token, batch, cause=RESET)
+    if not stood_still:
+        raise Contention(f"branch {branch!r} was committed or reset meanwhile; look at it, and reset again if need be")
+    return len(gone)
+
+
+def take_staged(
+    ctx: Context, branches: Branches, branch: BranchName, token: Token, batch: Sequence[tuple[Path, bytes]], *, cause: str
+) -> tuple[list[tuple[Path, bytes]], bool]:
+    """Take staged changes away as they were read, then release what they named if the token stood still (rule 6).
+
+    Which were, and whether it did. If not, they may be committed all the same: a commit may have read them before they went.
+    """
     *won, raw = ctx.kv.execute(
         [*(SetIf(keys.entry(ctx.repo, token, path), value, ABSENT) for path, value in batch), branches.get_op(branch)]
     )
     gone = [(path, value) for (path, value), ok in zip(batch, won, strict=True) if ok]
     if branches.seen(branch, raw).record.token != token:
-        # a commit may have read these entries before they went: their references stay until the token is processed
-        raise Contention(f"branch {branch!r} was committed or reset meanwhile; look at it, and reset again if need be")
+        return gone, False  # their references stay until the token is processed
     References(ctx.kv, ctx.repo, ctx.clock).release(replaced(token, gone, cause), grace_seconds=ctx.grace_seconds)
-    return gone
+    return gone, True
+
+
+def _still(now: Resolved, copied: Entry) -> bool:
+    """Whether a path is the entry that was copied from it, which may have been committed since."""
+    return now.entry == copied if now.token is not None else unreferenced(now.entry) == unreferenced(copied)
 
 
 def _page_of_paths(ctx: Context, record: Branch, prefix: str, after: str) -> list[str]:

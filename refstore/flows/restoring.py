@@ -32,7 +32,13 @@ class InGrace(NamedTuple):
     entry: Entry | None
 
 
-def restore(ctx: Context, branch: BranchName, address: str, path: str | None = None) -> Entry:
+class Restored(NamedTuple):
+    path: Path
+    """Where it was put: the path that it had last, where none was asked for. It may have other names on the branch."""
+    entry: Entry
+
+
+def restore(ctx: Context, branch: BranchName, address: str, path: str | None = None) -> Restored:
     """Put an address in its grace window back on a branch, at its last path or another. Raises Gone, AddressNotFound."""
     own = ids.own_address(address)
     references = References(ctx.kv, ctx.repo, ctx.clock)
@@ -57,7 +63,7 @@ def restore(ctx: Context, branch: BranchName, address: str, path: str | None = N
         place(ctx, branch, token, [Placement(name, entry, referenced=True)], on_empty=True)
     except Moved as moved:
         explain_moved(ctx, branch, moved)
-    return entry
+    return Restored(name, entry)
 
 
 def in_grace(ctx: Context, *, branch: BranchName | None = None, prefix: str = "") -> Iterator[InGrace]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+import msgspec
+
 from refstore import ids, keys
 from refstore.branches import Branches
 from refstore.context import Context
@@ -44,10 +46,11 @@ def get(ctx: Context) -> Retention | None:
 
 
 def set_rules(ctx: Context, document: str, *, by: str) -> Retention:
-    """Replace the whole document. Raises InvalidRules, RepositoryNotFound."""
+    """Replace the whole document. Raises InvalidRules, RepositoryNotFound, Contention."""
     parsed = check(ctx, document)
-    ctx.kv.set(keys.retention_rules(ctx.repo), _record(ctx, document, by))
-    return _written(ctx, Retention(document, parsed.rules, ctx.clock.now_ms(), by))
+    record = _record(ctx, document, by)
+    ctx.kv.set(keys.retention_rules(ctx.repo), encode(record))
+    return _written(ctx, record, parsed.rules)
 
 
 def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> Retention | None:
@@ -63,21 +66,27 @@ def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> Retention | N
             if raw is ABSENT or ctx.kv.set_if(key, raw, ABSENT):
                 return None
             continue
-        document = render(rules)
-        if ctx.kv.set_if(key, raw, _record(ctx, document, by)):
-            return _written(ctx, Retention(document, rules, ctx.clock.now_ms(), by))
+        record = _record(ctx, render(rules), by)
+        if ctx.kv.set_if(key, raw, encode(record)):
+            return _written(ctx, record, rules)
     raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
 
 
 def delete(ctx: Context) -> Retention:
-    """Take the rules away: from then on nothing that was committed expires. Raises NotFound."""
-    for _ in range(ATTEMPTS):
-        raw, found = _read(ctx)
-        if found is None:
-            raise no_rules(ctx)
-        if ctx.kv.set_if(keys.retention_rules(ctx.repo), raw, ABSENT):
-            return found
-    raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
+    """Take the rules away: from then on nothing that was committed expires. Raises NotFound, Conflict.
+
+    Those that were read, and no others: a deletion whose reply was lost may have landed, and what stands there now may be a legal hold
+    that somebody set behind it.
+    """
+    key = keys.retention_rules(ctx.repo)
+    raw, found = _read(ctx)
+    if found is None:
+        raise no_rules(ctx)
+    if not ctx.kv.set_if(key, raw, ABSENT) and ctx.kv.get(key) is not ABSENT:
+        raise Conflict(
+            f"the retention rules of {ctx.name!r} were changed while they were deleted; look at them, and delete again if need be"
+        )
+    return found
 
 
 def check(ctx: Context, document: str) -> Parsed:
@@ -171,16 +180,24 @@ def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:
         ) from error
 
 
-def _record(ctx: Context, document: str, by: str) -> bytes:
+def _record(ctx: Context, document: str, by: str) -> RetentionRecord:
     now = ctx.clock.now_ms()
-    return encode(RetentionRecord(document, now, by, ctx.ids.unique(now)))
+    return RetentionRecord(document, now, by, ctx.ids.unique(now))
 
 
-def _written(ctx: Context, written: Retention) -> Retention:
-    """What was written, unless the repository was deleted meanwhile: nothing may be left of it then."""
-    try:
-        branching.check_open(ctx)
-    except NotFound:
-        ctx.kv.delete(keys.retention_rules(ctx.repo))
-        raise
-    return written
+def _written(ctx: Context, written: RetentionRecord, rules: Rules) -> Retention:
+    """What was written, unless the repository was deleted meanwhile: nothing may be left of it then.
+
+    The repository's record changes with its rules. So its deletion, which closes the record as it read it before it looked for legal
+    holds, closes none behind whose back a hold was set.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            raw, record = branching.open_record(ctx)
+        except NotFound:
+            ctx.kv.delete(keys.retention_rules(ctx.repo))
+            raise
+        changed = msgspec.structs.replace(record, rules_id=written.write_id)
+        if ctx.kv.set_if(keys.repository(ctx.name), raw, encode(changed)):
+            return Retention(written.document, rules, written.set_ms, written.set_by)
+    raise Contention(f"others kept changing repository {ctx.name!r}; make the same call again")

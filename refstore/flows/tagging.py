@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from refstore import ids, keys
 from refstore.context import Context
-from refstore.errors import AlreadyExists, TagNotFound
+from refstore.errors import AlreadyExists, Gone, TagNotFound
 from refstore.flows import refs
 from refstore.ids import CommitId, TagName
 from refstore.kv.base import ABSENT
@@ -18,12 +18,13 @@ def create(ctx: Context, name: TagName, source: str) -> CommitId:
     commit = refs.resolve(ctx, source).commit
     refs.check_mark(ctx, commit)
     key = keys.tag(ctx.repo, name)
-    if not ctx.kv.set_if(key, ABSENT, encode(Tag(commit, ctx.clock.now_ms()))):
+    ours = encode(Tag(commit, ctx.clock.now_ms()))
+    if not ctx.kv.set_if(key, ABSENT, ours):
         raise AlreadyExists(f"tag {name!r} exists already; a tag does not move, delete it first")
     try:
         refs.check_mark(ctx, commit)
-    except Exception:
-        ctx.kv.delete(key)
+    except Gone:  # trouble of a store is as a crash here, and others may have read the tag by then
+        ctx.kv.set_if(key, ours, ABSENT)  # not what others have made under the name since
         raise
     return commit
 

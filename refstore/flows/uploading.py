@@ -42,13 +42,11 @@ from refstore.flows.placing import (
     place_where_nothing_is,
     there_already,
 )
-from refstore.flows.reading import resolve_many
-from refstore.flows.refs import Ref
-from refstore.ids import Address, BranchName, CommitId, Path, Token
+from refstore.ids import Address, BranchName, Path, Token
 from refstore.issuance import Claims
 from refstore.objects.base import Body, Stored, chunks_of
-from refstore.records import Branch, Entry, Issued, Listed, Reference
-from refstore.references import Hold, References, Release
+from refstore.records import Deleting, Entry, Issued, Reference
+from refstore.references import References, Release
 
 ATTEMPTS: Final = 8
 """How often addresses are made anew because the KV did not say whether it took the last ones."""
@@ -167,13 +165,11 @@ def _upload(ctx: Context, branch: BranchName, uploads: Sequence[Upload], paths: 
     try:
         stored = put_all(ctx, [(address, item.body) for address, item in zip(addresses, uploads, strict=True)])
     except Exception:
-        # never placed means never committed: what did get stored may go without waiting for the token's end
         with suppress(RefstoreError):
-            references.release([Release(*item, UPLOAD_FAILED, None) for item in held], grace_seconds=ctx.grace_seconds)
+            _withdraw(ctx, references, held)
         raise
     if ctx.clock.monotonic_seconds() - began >= ctx.safety.recheck_after_seconds and not all(references.holds(held)):
-        # never placed means never committed: the blobs are ours alone, and their references or their keys may be gone (rule 11)
-        ctx.objects.delete_many(addresses)
+        _withdraw(ctx, references, held)
         raise Contention(f"the upload outlived its reference, because branch {branch!r} was committed or reset long ago; upload again")
     placements = [
         Placement(path, _entry(address, done, item, now), referenced=True, if_absent=item.if_absent)
@@ -181,6 +177,21 @@ def _upload(ctx: Context, branch: BranchName, uploads: Sequence[Upload], paths: 
     ]
     refused = _place(ctx, branch, token, placements)
     return [refused.get(item.path) or item.entry for item in placements if item.entry is not None]
+
+
+def _withdraw(ctx: Context, references: References, held: Sequence[tuple[Address, Reference]]) -> None:
+    """Take back what was stored and is not going to be placed: never placed means never committed.
+
+    Its references go without waiting for their token's end. A blob goes only where its address is `deleting` (rule 11): what is in its
+    grace window somebody may restore, and what has no key any more somebody may have restored and committed. If it was the reaper that
+    was through with an address before its blob came, the blob is left to the offline job.
+    """
+    references.release([Release(*item, UPLOAD_FAILED, None) for item in held], grace_seconds=ctx.grace_seconds)
+    addresses = [address for address, _ in held]
+    records = references.get_many(addresses)
+    leaving = [address for address, record in zip(addresses, records, strict=True) if isinstance(record, Deleting)]
+    if leaving:
+        ctx.objects.delete_many(leaving)
 
 
 def _place(ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement]) -> dict[Path, AlreadyExists | Contention]:
@@ -191,7 +202,11 @@ def _place(ctx: Context, branch: BranchName, token: Token, placements: Sequence[
         try:
             place(ctx, branch, token, others, on_empty=True)
         except Moved as moved:
-            explain_moved(ctx, branch, moved)
+            for item in moved.placements:
+                try:
+                    explain_moved(ctx, branch, Moved([item]))
+                except Contention as error:
+                    refused[item.path] = error
     return refused
 
 
@@ -265,55 +280,35 @@ def _link(
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     references = References(ctx.kv, ctx.repo, ctx.clock)
     claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
-    record = branches.open(branch).record
-    token = record.token
+    token = branches.open(branch).record.token
     if any(item.address and item.address != claim.address for item, claim in zip(items, claims, strict=True)):
         raise InvalidToken("the token was issued for another physical address; link the one that it came with")
     placements: list[Placement] = []
+    links: list[tuple[Address, str, Reference]] = []
+    now = ctx.clock.now_ms()
     there = ctx.objects.head_many([claim.address for claim in claims])
     for item, path, claim, info in zip(items, paths, claims, there, strict=True):
         if info is None:
             raise ObjectNotFound(f"nothing was uploaded to {claim.address}; write the data there first, then link it")
         if item.size_bytes is not None and item.size_bytes != info.size_bytes:
             raise InvalidPath(f"{path!r}: the store holds {info.size_bytes} bytes, not {item.size_bytes}; upload again, then link")
-        entry = Entry(claim.address, info.size_bytes, item.checksum, info.mtime_ms, item.metadata, item.content_type)
+        ref = Reference(token, path, ctx.ids.unique(now))  # its own: the same link made twice must not take the other's for it
+        entry = Entry(claim.address, info.size_bytes, item.checksum, info.mtime_ms, item.metadata, item.content_type, ref.id)
         placements.append(Placement(path, entry, referenced=True, if_absent=item.if_absent))
-    won = references.link([(claim.address, claim.token_id, Reference(token, claim.path)) for claim in claims])
+        links.append((claim.address, claim.token_id, ref))
+    won = references.link(links)
     linked = [item for item, ok in zip(placements, won, strict=True) if ok]
-    linked += _left_unfinished(ctx, branch, record, [item for item, ok in zip(placements, won, strict=True) if not ok])
     refused = _place(ctx, branch, token, linked)
     done = {item.path: item.entry for item in linked}
     return [
         refused.get(path)
         or done.get(path)
-        or AlreadyLinked(f"{path!r}: this physical address was linked before, or is expired; get a new one and upload again")
+        or AlreadyLinked(
+            f"{path!r}: this physical address was linked before, or is expired; if a link of yours was not answered, look at the path; "
+            "if your upload is not there, get a new address and upload again"
+        )
         for path in paths
     ]
-
-
-def _left_unfinished(ctx: Context, branch: BranchName, record: Branch, refused: Sequence[Placement]) -> list[Placement]:
-    """Of links that were refused: those whose first call died between its reference and its entry, held again under new references.
-
-    What the path names already, and what was replaced, deleted or committed since, was linked: it stays refused.
-    """
-    if not refused:
-        return []
-    references = References(ctx.kv, ctx.repo, ctx.clock)
-    entries = [(item, item.entry) for item in refused if item.entry is not None]
-    listed = references.get_many([entry.address for _, entry in entries])
-    there = resolve_many(ctx, Ref(branch, branch, CommitId(""), from_history=False), [item.path for item in refused])
-    unfinished = [
-        item.again(ctx.ids.unique(ctx.clock.now_ms()))
-        for (item, entry), names in zip(entries, listed, strict=True)
-        if isinstance(names, Listed)
-        and any(ref.path == item.path and not ref.id and ref.token in record.live for ref in names.references)
-        and not (item.path in there and there[item.path].entry.address == entry.address)
-    ]
-    wanted = [
-        (item.entry.address, Reference(record.token, item.path, item.entry.reference_id)) for item in unfinished if item.entry is not None
-    ]
-    held = references.hold(wanted, on_empty=False) if wanted else []
-    return [item for item, hold in zip(unfinished, held, strict=True) if hold is Hold.HELD]
 
 
 def _reserve(ctx: Context, references: References, token: Token, paths: Sequence[Path]) -> list[tuple[Address, Reference]]:

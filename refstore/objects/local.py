@@ -301,12 +301,14 @@ class LocalObjects(ObjectStore):
                 failed.append((key, reason(error)))
             else:
                 deleted.append(key)
-        if self._fsync and deleted:
+        if self._fsync and (deleted or missing):
+            # What is missing may be so because of an earlier call that could not sync, or was killed before it did: it is confirmed only
+            # behind a sync, too.
             try:
                 os.fsync(parent)
             except OSError as error:
                 # They are gone now, and may be back after a power cut: not confirmed, so to be deleted again.
-                return Deletion((), tuple(missing), tuple((key, reason(error)) for key in (*deleted, *(key for key, _ in failed))))
+                return Deletion((), (), tuple((key, reason(error)) for key in (*deleted, *missing, *(key for key, _ in failed))))
         return Deletion(tuple(deleted), tuple(missing), tuple(failed))
 
 

@@ -32,6 +32,7 @@ from refstore.errors import (
     StoreMisconfigured,
 )
 from refstore.objects import ObjectStore, open_objects
+from refstore.objects.base import Deletion
 from refstore.objects.local import LocalObjects
 from refstore.objects.local_walk import make
 from tests.conformance.local_files import Later, staged
@@ -268,9 +269,11 @@ def test_a_deletion_that_could_not_be_synced_is_not_confirmed(store: LocalObject
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "fsync", broken)
-    deletion = store.delete_many(["a/x", "a/y"])
-    assert (deletion.deleted, deletion.missing) == ((), ("a/y",))
-    assert deletion.failed == (("a/x", "EIO: Input/output error"),)
+    reason = "EIO: Input/output error"
+    assert store.delete_many(["a/x", "a/y"]) == Deletion((), (), (("a/x", reason), ("a/y", reason)))
+    assert store.delete_many(["a/x"]) == Deletion((), (), (("a/x", reason),)), "that it is missing is not synced either"
+    monkeypatch.undo()
+    assert store.delete_many(["a/x"]) == Deletion((), ("a/x",), ())
 
 
 def test_who_puts_between_the_look_and_the_name_is_not_overwritten(store: LocalObjects, directory: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from refstore.context import Context
+from refstore.flows import copying, uploading
+from refstore.flows.uploading import Upload
+from refstore.ids import BranchName
 from tests.commands import Command
 
 
@@ -205,6 +210,20 @@ class TestCopyAndMove:
         filled.ok("mv", "sales/main/b/3", "sales/dev/")
         assert paths(filled.json("ls", "sales", "dev", "-r")) == ["a", "b/1", "b/2", "b/3"]
         assert paths(filled.json("ls", "sales", "main", "-r")) == ["a", "b/1", "b/2"]
+
+    def test_mv_across_branches_leaves_what_was_written_since(self, filled: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        filled.ok("branch", "create", "sales", "dev")
+        real = copying._copy_many
+
+        def copied(ctx: Context, *args: Any) -> Any:
+            done = real(ctx, *args)
+            uploading.upload_many(ctx, BranchName("main"), [Upload(path="b/3", body=b"new")])
+            return done
+
+        monkeypatch.setattr(copying, "_copy_many", copied)
+        filled.ok("mv", "sales/main/b/3", "sales/dev/")
+        assert filled.ok("cat", "sales/main/b/3").out == "new"
+        assert filled.ok("cat", "sales/dev/b/3").out == "b/3"
 
     def test_history_is_not_moved(self, filled: Command) -> None:
         filled.ok("tag", "create", "sales", "v1")

@@ -216,3 +216,16 @@ def test_one_that_is_killed_again_and_again_loses_nothing_and_the_last_one_finis
         assert left == 0
     address = next(iter(kept))
     assert sales.json("why", "sales", address)["state"] == "committed"
+
+
+def test_what_a_deleted_repository_leaves_can_be_let_go_on_too(sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped for good it could never be drained, nor its name be given again."""
+    monkeypatch.setenv("REFSTORE_REAPER_BREAKER_PER_HOUR", "4")
+    upload(sales, "main", 10)
+    sales.ok("repo", "delete", "sales", "--yes")
+    assert sales("reaper", "--once", "--grace-seconds", "0").code == 4
+    (status,) = sales.json("reaper", "status", "--repository", "sales")["repositories"]
+    assert status["stopped"]
+    sales.ok("reaper", "resume", "sales", "--yes")
+    assert sales.json("reaper", "--once", "--grace-seconds", "0")["deleted"] == 6
+    assert sales("reaper", "resume", "nosuch", "--yes").code == 3

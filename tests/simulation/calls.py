@@ -184,6 +184,7 @@ REAP_PAGED_DIRECT = Call(reaping.reap(direct=True, page=1))
 PROCESS = Call((*reaping.publish(), *reaping.process()))
 HARD_DELETE = Call(reaping.hard_delete())
 SCRUB = Call((*reaping.scrub_references(), *reaping.hard_delete()))
+SCRUB_REFERENCES = Call(reaping.scrub_references())
 SCRUB_TOKENS = Call(reaping.scrub_tokens())
 
 COMMIT = commit("main", "c1")

@@ -116,7 +116,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a reset of a path releases without looking at the token",
         rule="6",
-        edits=(Edit("refstore.flows.removing:reset_batch", ".token != token:", ".token == '':"),),
+        edits=(Edit("refstore.flows.removing:take_staged", ".token != token:", ".token == '':"),),
         caught_by="reset path | commit | reap",
     )
     yield Mutant(
@@ -186,6 +186,12 @@ def mutants() -> Iterator[Mutant]:
         caught_by="commit | scrub | reap",
     )
     yield Mutant(
+        name="a link that was refused goes on all the same",
+        rule="10",
+        edits=(Edit("refstore.flows.uploading:_link", "zip(placements, won, strict=True) if ok]", "zip(placements, won, strict=True)]"),),
+        caught_by="link | overwrite | link (replay)",
+    )
+    yield Mutant(
         name="a link does not ask what it replaces",
         rule="10",
         edits=(
@@ -196,6 +202,12 @@ def mutants() -> Iterator[Mutant]:
             ),
         ),
         caught_by="link | link (replay) | commit+reap",
+    )
+    yield Mutant(
+        name="an upload that outlived its token removes all that it wrote",
+        rule="11",
+        edits=(Edit("refstore.flows.uploading:_withdraw", " if isinstance(record, Deleting)]", "]"),),
+        caught_by="upload | reset; reap | scrub | restore what it wrote",
     )
     yield Mutant(
         name="a long upload does not re-check its reference",

@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 from refstore.testing.explorer import Scenario
 from refstore.testing.replay import Task
 from tests.simulation import calls as do
-from tests.simulation.calls import HARD_DELETE, REAP, REAP_DIRECT, REAP_PAGED, REAP_PAGED_DIRECT, SCRUB, SCRUB_TOKENS, Call, stages_of
+from tests.simulation.calls import (
+    HARD_DELETE,
+    REAP,
+    REAP_DIRECT,
+    REAP_PAGED,
+    REAP_PAGED_DIRECT,
+    SCRUB,
+    SCRUB_REFERENCES,
+    SCRUB_TOKENS,
+    Call,
+    stages_of,
+)
 from tests.simulation.promises import Promised
 from tests.simulation.worlds import Start
 
@@ -23,7 +34,7 @@ AHEAD_MS = 1
 EXPIRED_MS = 2 * 3_600_000
 """Past the expiry of an issued address."""
 
-BACKGROUND = {REAP, REAP_DIRECT, REAP_PAGED, REAP_PAGED_DIRECT, HARD_DELETE, SCRUB, SCRUB_TOKENS}
+BACKGROUND = {REAP, REAP_DIRECT, REAP_PAGED, REAP_PAGED_DIRECT, HARD_DELETE, SCRUB, SCRUB_REFERENCES, SCRUB_TOKENS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +53,8 @@ class Plan:
     """Labels whose promises must hold at the end."""
     somewhere: str = ""
     """Labels whose uploads must be readable at the end, under whatever path."""
+    once: str = ""
+    """Labels whose first calls link one address: only one of them may be told that it did."""
     safety_only: bool = False
     """Leaks are not looked for: without ages, a scrubber cannot know of a blob that is still to be written."""
     nothing_marked: bool = False
@@ -77,10 +90,10 @@ class Plan:
             *tasks,
             clock_moves=self.clock_moves,
             safety_only=self.safety_only,
-            ends=(lambda private: Promised(repo, private, kept, somewhere, nothing_marked=self.nothing_marked))
-            if kept or somewhere or self.nothing_marked
+            ends=(lambda private: Promised(repo, private, kept, somewhere, once=self.once, nothing_marked=self.nothing_marked))
+            if kept or somewhere or self.once or self.nothing_marked
             else None,
-            remembers=frozenset(self.keeps + self.somewhere),
+            remembers=frozenset(self.keeps + self.somewhere + self.once),
         )
 
     def _clock_ms(self, label: str, given: Calls, wall_ms: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Whether what a task was told is done can be read at the end, looked up apart from the product's reading."""
+"""Whether what a task was told is done can be read at the end, looked up apart from the product's reading; and was told to one only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Outcomes = Mapping[str, tuple[Hashable, ...]]
 
 
 class Promised:
-    """Checks the promises of calls that ended well: `kept` under their own paths, `somewhere` under any path."""
+    """Checks the promises of calls that ended well: `kept` under their own paths, `somewhere` under any path.
+
+    `once`: of these tasks, whose first call links one address, one is told at most that it did (rule 10).
+    """
 
     def __init__(
         self,
@@ -23,12 +26,14 @@ class Promised:
         kept: Mapping[str, Sequence[Promise]],
         somewhere: Mapping[str, Sequence[Promise]],
         *,
+        once: str = "",
         nothing_marked: bool = False,
     ) -> None:
         self._repo = repo
         self._private = private
         self._kept = kept
         self._somewhere = somewhere
+        self._once = once
         self._nothing_marked = nothing_marked
 
     def __call__(self, outcomes: Outcomes, store: Mapping[int, int], names: Interned) -> str | None:
@@ -38,6 +43,9 @@ class Promised:
             landed = {key.name for key in contents if key.partition == f"{self._repo}/landed"}
             if marked & landed:
                 return f"commit {min(marked & landed)} landed and is marked as one that never did"
+        linked = [label for label in self._once if outcomes.get(label, ())[:1] == ("ok",)]
+        if len(linked) > 1:
+            return f"{' and '.join(linked)} were told that they linked one address"
         for label, said in outcomes.items():
             if not said or any(one != "ok" for one in said):
                 continue

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from refstore import keys
-from refstore.ids import CommitId
+from refstore.ids import Address, CommitId, new_address
 from refstore.testing.domain import contents_of
 from refstore.testing.explorer import Explorer
+from refstore.testing.ids import CountingIds
 from refstore.testing.replay import Task
 from tests.simulation import calls as do
 from tests.simulation.calls import (
+    BODIES,
     COMMIT,
     COMMIT_2,
     COPY,
@@ -24,10 +26,12 @@ from tests.simulation.calls import (
     MOVE,
     OVERWRITE,
     OVERWRITE_2,
+    PROCESS,
     REAP,
     RESET,
     RESET_FEAT,
     SCRUB,
+    SCRUB_REFERENCES,
     UPLOAD_Q,
     Call,
     stages_of,
@@ -101,6 +105,7 @@ def first_28() -> Iterator[Plan]:
         lambda start: {"L": [link(start)], "M": [link(start)], "C": [COMMIT, REAP]},
         "L",
         keeps="LM",
+        once="LM",
     )
     yield plan(
         "link | expire | reset",
@@ -111,12 +116,50 @@ def first_28() -> Iterator[Plan]:
     )
 
 
+def first_address(start: Start, label: str) -> Address:
+    """The address of the first thing that a task uploads."""
+    return new_address(CountingIds(label.lower()), start.world.clock.now_ms())
+
+
+def one_link() -> Iterator[Plan]:
+    """The same address is linked again, to its own path, when another entry is there: while that one's reference goes, and while a commit
+    that died has left the tokens sealed."""
+    for name, at_it in (("overwrite", OVERWRITE), ("delete", DELETE_P), ("reset path", do.reset_path("main", "p"))):
+        yield plan(
+            f"link | {name} | link (replay)",
+            issued,
+            lambda start, at_it=at_it: {"L": [link(start)], "U": [at_it], "M": [link(start)]},
+            "LU",
+            once="LM",
+            group="one link",
+        )
+    for name, at_it in (("overwrite", OVERWRITE), ("delete", DELETE_P)):
+        yield plan(
+            f"link; commit (crash) | {name} | link (replay)",
+            issued,
+            lambda start, at_it=at_it: {"L": [link(start), COMMIT], "U": [at_it], "M": [link(start)]},
+            "L",
+            once="LM",
+            group="one link",
+        )
+
+
 def same_path_again() -> Iterator[Plan]:
     back = [do.copy("main", "q", "main", "p"), do.delete("main", "q")]
     more = {"group": "same path again"}
     yield plan("copy q->p; delete q | overwrite p | hard delete", pair, {"K": back, "U": [OVERWRITE], "H": [HARD_DELETE]}, "KU", **more)
     yield plan("copy q->p; delete q | delete p | hard delete", pair, {"K": back, "D": [DELETE_P], "H": [HARD_DELETE]}, "D", **more)
     yield plan("copy q->p; delete q | overwrite p | commit; reap", pair, {"K": back, "U": [OVERWRITE], "C": [COMMIT, REAP]}, **more)
+    there = do.Call(MOVE.stages, (do.Promise("main", "q", BODIES["P0"]),))
+    yield plan(
+        "move p->q | move q->p | hard delete",
+        m1,
+        {"M": [there], "N": [do.move("main", "q", "p")], "H": [HARD_DELETE]},
+        somewhere="M",
+        **more,
+    )
+    on_top = do.copy("main", "q", "main", "p")
+    yield plan("move p->q | copy q->p | hard delete", m1, {"M": [MOVE], "K": [on_top], "H": [HARD_DELETE]}, keeps="MK", **more)
     yield plan("move p->q | upload p | hard delete", m1, {"M": [MOVE], "U": [OVERWRITE], "H": [HARD_DELETE]}, "M", somewhere="U", **more)
     yield plan("move p->q | upload p | commit", m1, {"M": [MOVE], "U": [OVERWRITE], "C": [COMMIT]}, somewhere="U", **more)
 
@@ -152,6 +195,7 @@ def lost_replies() -> Iterator[Plan]:
         issued,
         lambda start: {"L": [link(start)], "M": [link(start)], "U": [OVERWRITE], "H": [HARD_DELETE]},
         lossy="LM",
+        once="LM",
     )
     linking = {"L": [do.issue_and_link("main", "p")], "X": [HARD_DELETE], "R": [RESET, REAP]}
     yield lost("issue; link | expire | reset; reap", Start, linking, "L", lossy="LLX", safety_only=True, ahead_ms={"X": EXPIRED_MS})
@@ -326,6 +370,43 @@ def restores() -> Iterator[Plan]:
         keeps="EK",
         group="restore",
     )
+    yield plan(
+        "upload | reset; reap | scrub | restore what it wrote",
+        Start,
+        lambda start: {
+            "U": [UPLOAD_Q],
+            "R": [RESET, PROCESS],
+            "S": [SCRUB_REFERENCES],
+            "E": [do.restore("feat", "z", first_address(start, "U"))],
+        },
+        keeps="E",
+        group="restore",
+    )
+
+    def staged(start: Start) -> Call:
+        return do.restore("feat", "q", start.addresses["P0"])
+
+    for name, others, crash in (
+        ("reset | restore what is staged | reap", {"R": [RESET], "G": [REAP]}, "R"),
+        ("commit | restore what is staged | reap", {"C": [COMMIT], "G": [REAP]}, "C"),
+        ("overwrite | restore what it replaces | hard delete", {"U": [OVERWRITE], "H": [HARD_DELETE]}, "U"),
+    ):
+        yield plan(name, m1, lambda start, others=others: {"E": [staged(start)], **others}, crash + "E", keeps="E", group="restore")
+    yield plan(
+        "commit; reset | restore what is staged | reap; scrub",
+        m1,
+        lambda start: {"C": [COMMIT, RESET_FEAT], "E": [staged(start)], "G": [REAP, SCRUB]},
+        "E",
+        group="restore",
+    )
+    yield plan(
+        "lost reply: reset | restore what is staged | reap",
+        m1,
+        lambda start: {"R": [RESET], "E": [staged(start)], "G": [REAP]},
+        lossy="RE",
+        keeps="E",
+        group="restore",
+    )
     yield restored(
         "lost reply: restore | hard delete | reset; reap", lambda start: {"E": [back(start)], "H": hard, "R": [RESET, REAP]}, lossy="EEH"
     )
@@ -385,6 +466,7 @@ def every() -> Iterator[Plan]:
         first_28,
         collections,
         marks,
+        one_link,
         same_path_again,
         lost_replies,
         merges,

@@ -105,6 +105,9 @@ RECORDS: dict[str, Record] = {
     "repository, full": RepositoryRecord(
         RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000, {"b": "2", "a": "1"}, 60, 1_700_000_000_001
     ),
+    "repository, with rules": RepositoryRecord(
+        RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000, {"b": "2", "a": "1"}, 60, rules_id="w1"
+    ),
     "retention": RetentionRecord('{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1"),
     "due": Due(),
     "lease": Lease("host-1", 1_700_000_000_000, "w1"),
@@ -193,6 +196,18 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     (
         "repository, full",
         "9828bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323ccf0000018bcfe56801",
+    ),
+    (
+        "repository",
+        "9928bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680080ff00a0",
+    ),
+    (
+        "repository, full",
+        "9928bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323ccf0000018bcfe56801a0",
+    ),
+    (
+        "repository, with rules",
+        "9928bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323c00a27731",
     ),
     (
         "retention",

@@ -6,12 +6,13 @@ import pytest
 
 from reaper.retiring import retire
 from refstore import keys
-from refstore.errors import Conflict, CorruptRecord, InvalidRules, NotFound, RepositoryNotFound
+from refstore.errors import Conflict, Contention, CorruptRecord, InvalidRules, KVUnavailable, NotFound, RepositoryNotFound
 from refstore.flows import retaining
 from refstore.ids import BranchName, CommitId
-from refstore.kv.base import ABSENT
+from refstore.kv.base import ABSENT, Op, Set, SetIf
+from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
-from refstore.records import ClosedBranch, Commit, RetentionRecord, encode
+from refstore.records import ClosedBranch, Commit, RepositoryRecord, RetentionRecord, decode, encode
 from refstore.repository import Repository
 from refstore.retention.active import State, lives
 from refstore.retention.rules import BranchRule, GcRules, LegalHold, Rules
@@ -25,6 +26,20 @@ DAY_SECONDS = 86_400.0
 
 def commit(repo: Repository, branch: str = "main") -> CommitId:
     return repo.commit(branch, "one more", allow_empty=True)
+
+
+def taking_away(op: Op) -> bool:
+    return isinstance(op, SetIf) and op.key.name == "rules" and op.value is ABSENT
+
+
+def closing(op: Op) -> bool:
+    return (
+        isinstance(op, SetIf)
+        and op.key.partition == keys.REPOSITORIES
+        and op.expected is not ABSENT
+        and isinstance(op.value, bytes)
+        and bool(decode(op.value, RepositoryRecord).closed_ms)
+    )
 
 
 class TestRules:
@@ -58,6 +73,36 @@ class TestRules:
         repo.set_retention(HELD)
         assert repo.delete_retention().document == HELD
         assert repo.retention() is None
+
+    @pytest.mark.parametrize("landed", [True, False])
+    def test_what_was_set_while_they_were_deleted_stays(self, clock: FakeClock, landed: bool) -> None:
+        """Behind a deletion whose reply was lost, or before it came to its write: not these rules were to be deleted."""
+        kv = Interrupted(behind=taking_away) if landed else Interrupted(before=taking_away)
+        with Lake(Retrying(kv, clock=clock), "memory://raced", clock=clock) as lake:
+            repo = lake.create_repository("sales")
+            repo.set_retention(PLAIN)
+
+            def others() -> None:
+                assert (repo.retention() is None) == landed
+                repo.set_retention(HELD)
+                raise KVUnavailable("planted: nobody answered")
+
+            kv.then = others
+            with pytest.raises(Conflict, match="changed while they were deleted") as told:
+                repo.delete_retention()
+            assert not isinstance(told.value, Contention), "a client would make the call again"
+            found = repo.retention()
+            assert found is not None
+            assert found.document == HELD
+
+    def test_deleted_by_two_at_once_they_are_gone(self, clock: FakeClock) -> None:
+        kv = Interrupted(before=taking_away)
+        with Lake(kv, "memory://raced", clock=clock) as lake:
+            repo = lake.create_repository("sales")
+            repo.set_retention(PLAIN)
+            kv.then = repo.delete_retention
+            assert repo.delete_retention().document == PLAIN
+            assert repo.retention() is None
 
     def test_a_pin_of_a_commit_that_is_not_there(self, repo: Repository) -> None:
         there, not_there = commit(repo), "f" * 64
@@ -134,6 +179,52 @@ class TestDeletedRepositories:
             lake.delete_repository("sales")
         repo.set_retention(PLAIN)
         lake.delete_repository("sales")
+
+    def test_none_goes_whose_legal_hold_came_behind_the_look(self, clock: FakeClock) -> None:
+        kv = Interrupted(before=closing)
+        with Lake(Retrying(kv, clock=clock), "memory://raced", clock=clock) as lake:
+            repo = lake.create_repository("sales")
+            kv.then = lambda: repo.set_retention(HELD)
+            with pytest.raises(Conflict, match="legal hold on 'contracts/'"):
+                lake.delete_repository("sales")
+            assert kv.then is None
+            found = lake.repository("sales").retention()
+            assert found is not None
+            assert found.document == HELD
+
+    def test_a_legal_hold_that_came_too_late_is_refused(self, clock: FakeClock) -> None:
+        kv = Interrupted(behind=lambda op: isinstance(op, Set) and op.key.name == "rules")
+        with Lake(kv, "memory://raced", clock=clock) as lake:
+            repo = lake.create_repository("sales")
+            repo.set_retention(PLAIN)
+            old = kv.get(keys.retention_rules(repo.context.repo))
+
+            def others() -> None:
+                """A deletion that has read the rules before."""
+                now = kv.get(keys.retention_rules(repo.context.repo))
+                assert isinstance(old, bytes)
+                assert isinstance(now, bytes)
+                kv.set(keys.retention_rules(repo.context.repo), old)
+                lake.delete_repository("sales")
+                kv.set(keys.retention_rules(repo.context.repo), now)
+
+            kv.then = others
+            with pytest.raises(RepositoryNotFound):
+                repo.set_retention(HELD)
+            assert kv.get(keys.retention_rules(repo.context.repo)) is ABSENT
+
+    def test_metadata_and_rules_that_are_set_at_once_both_stay(self, clock: FakeClock) -> None:
+        kv = Interrupted(before=lambda op: isinstance(op, SetIf) and op.key == keys.repository("sales") and op.expected is not ABSENT)
+        with Lake(kv, "memory://raced", clock=clock) as lake:
+            repo = lake.create_repository("sales")
+            kv.then = lambda: lake.set_metadata("sales", put={"owner": "ann"})
+            repo.set_retention(PLAIN)
+            kv.then = lambda: repo.set_retention(HELD)
+            lake.set_metadata("sales", put={"team": "x"})
+            found = repo.retention()
+            assert found is not None
+            assert found.document == HELD
+            assert lake.repository("sales").record.metadata == {"owner": "ann", "team": "x"}
 
     def test_rules_that_come_too_late_leave_nothing(self, lake: Lake, repo: Repository, kv: Interrupted) -> None:
         lake.delete_repository("sales")

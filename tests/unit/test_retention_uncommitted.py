@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.branches import Branches
-from refstore.clock import Clock
 from refstore.flows.expiring import Expired, expire_branch
-from refstore.ids import BranchName, Ids, Token, new_token
+from refstore.ids import BranchName
 from refstore.kv.base import SetIf
 from refstore.repository import Repository
 from refstore.testing.clock import FakeClock
-from tests.interrupted import Interrupted
+from tests.interrupted import Interrupted, seal
 
 DAY_SECONDS = 86_400.0
 RULES = """{
@@ -145,9 +143,18 @@ def test_what_is_committed_meanwhile_stays(repo: Repository, kv: Interrupted, cl
     assert list(repo.in_grace()) == []
 
 
+def test_what_went_while_a_commit_began_is_counted(repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
+    """The commit has not read it; had it, it would be there afterwards, and is not counted."""
+    repo.upload("main", "tmp/a", b"four")
+    clock.advance(3 * DAY_SECONDS)
+    kv.then = lambda: seal(repo)
+    assert repo.expire_uncommitted() == Expired(1, left=True, size_bytes=4)
+    assert staged(repo) == []
+
+
 def test_a_branch_with_an_unfinished_commit_is_left(repo: Repository, clock: FakeClock) -> None:
     repo.upload("main", "tmp/a", b"1")
-    seal(repo, clock)
+    seal(repo)
     clock.advance(3 * DAY_SECONDS)
     assert repo.expire_uncommitted() == Expired(left=True)
     assert staged(repo) == ["tmp/a"]
@@ -162,17 +169,6 @@ def test_a_rehearsal_counts_it_and_touches_nothing(repo: Repository, clock: Fake
     assert staged(repo) == ["tmp/a"]
     assert list(repo.in_grace()) == []
     assert would == Expired(1, size_bytes=4) == repo.expire_uncommitted()
-
-
-def seal(repo: Repository, clock: Clock) -> None:
-    """What a commit does first, and a dead one last."""
-    ids: Ids = repo.context.ids
-    name = BranchName("main")
-
-    def token() -> Token:
-        return new_token(ids, name, clock.now_ms())
-
-    Branches(repo.context.kv, repo.context.repo, ids, clock).seal(name, token)
 
 
 def test_without_rules_nothing_is_looked_at(repo: Repository, clock: FakeClock) -> None:

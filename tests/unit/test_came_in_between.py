@@ -1,0 +1,281 @@
+"""What a call must not do to what others did meanwhile: while its reply was lost, before it takes itself back, and behind its own copy."""
+
+from __future__ import annotations
+
+import contextvars
+from contextlib import suppress
+
+import pytest
+
+from refstore import deadline, keys
+from refstore.branches import Branches
+from refstore.clock import Clock
+from refstore.errors import BranchNotFound, Gone, KVUnavailable, ObjectNotFound, RefstoreError
+from refstore.flows import committing, refs
+from refstore.flows.committing import CommitOptions
+from refstore.ids import BranchName
+from refstore.kv.base import ABSENT, Exchange, Op, SetIf
+from refstore.kv.retrying import Retrying
+from refstore.lake import Lake
+from refstore.markers import Markers
+from refstore.records import Branch, Mark, decode_branch, encode
+from refstore.repository import Repository
+from refstore.safety import Safety
+from refstore.staging import Staging
+from refstore.testing import collecting
+from refstore.testing.clock import FakeClock
+from tests.interrupted import Interrupted
+from tests.reaping import release_all
+
+
+def world(kv: Interrupted, clock: Clock, *, grace: float = 3600, retrying: bool = True) -> Repository:
+    lake = Lake(
+        Retrying(kv, clock=clock, check=deadline.check) if retrying else kv,
+        "memory://once",
+        clock=clock,
+        safety=Safety(grace_seconds=grace),
+    )
+    return lake.create_repository("once")
+
+
+def lost() -> None:
+    raise KVUnavailable("planted: nobody answered")
+
+
+def entering(op: Op) -> bool:
+    return isinstance(op, Exchange) and "/staging/" in op.key.partition
+
+
+def shown(repo: Repository) -> dict[str, bytes]:
+    return {item.path: repo.read("main", item.path) for item in repo.list("main")}
+
+
+def mark(repo: Repository, commit: str) -> None:
+    ctx = repo.context
+    ctx.kv.set(keys.mark(ctx.repo, commit), encode(Mark(1, 2, "m")))
+
+
+# ---- creation of a tag
+
+
+def test_a_tag_that_takes_itself_back_leaves_anothers(clock: FakeClock) -> None:
+    kv = Interrupted(behind=lambda op: isinstance(op, SetIf) and op.key.partition.endswith("/tags") and op.value is not ABSENT)
+    repo = world(kv, clock)
+    repo.upload("main", "p", b"1")
+    old = repo.commit("main", "old")
+    repo.upload("main", "p", b"2")
+    head = repo.commit("main", "new")
+
+    def others() -> None:
+        repo.delete_tag("v1")
+        assert repo.create_tag("v1", "main") == head
+        mark(repo, old)
+
+    kv.then = others
+    with pytest.raises(Gone):
+        repo.create_tag("v1", old)
+    assert repo.get_tag("v1").commit == head
+
+
+# ---- creation of a branch
+
+
+def opening(op: Op) -> bool:
+    return (
+        isinstance(op, SetIf)
+        and op.key.partition.endswith("/branches")
+        and op.key.name == "late"
+        and isinstance(op.value, bytes)
+        and isinstance(decode_branch(op.value), Branch)
+    )
+
+
+def test_who_made_a_branch_is_not_told_that_it_existed(clock: FakeClock) -> None:
+    kv = Interrupted(behind=opening)
+    repo = world(kv, clock)
+
+    def others() -> None:
+        repo.upload("late", "p", b"1")
+        repo.commit("late", "c")
+        lost()
+
+    kv.then = others
+    repo.create_branch("late", "main")
+
+
+def test_a_branch_that_was_made_and_deleted_is_not_made_again(clock: FakeClock) -> None:
+    kv = Interrupted(behind=opening)
+    repo = world(kv, clock)
+
+    def others() -> None:
+        repo.delete_branch("late")
+        lost()
+
+    kv.then = others
+    with suppress(RefstoreError):
+        repo.create_branch("late", "main")
+    with pytest.raises(BranchNotFound):
+        repo.get_branch("late")
+
+
+# ---- a commit, and another's
+
+
+def test_nothing_to_commit_is_not_said_where_something_always_was(clock: FakeClock) -> None:
+    kv = Interrupted()
+    repo = world(kv, clock)
+    repo.upload("main", "p", b"1")
+    ctx, name = repo.context, BranchName("main")
+    branches, staging = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock), Staging(ctx.kv, ctx.repo)
+
+    def others() -> None:
+        """A commit of p; between its seal and its advance, an upload of q."""
+        record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
+        repo.upload("main", "q", b"2")
+        tree = refs.head_commit(ctx, record.head)
+        written = ctx.trees.apply_encoded(tree.metarange, committing._changes(staging, record.sealed))
+        new, _ = committing._write(ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed)
+        assert branches.advance(name, record.head, record.sealed, new, new)
+        Markers(ctx.kv, ctx.repo, ctx.clock).publish(branches, name)
+        release_all(repo)
+
+    kv.scanned = keys.staging(ctx.repo, branches.open(name).record.token)
+    kv.then = others
+    repo.commit("main", "mine")
+
+
+# ---- uploads and links whose reply was lost
+
+
+@pytest.mark.parametrize("grace", [3600, 0])
+def test_an_upload_that_landed_and_was_replaced_does_not_come_back(clock: FakeClock, grace: float) -> None:
+    kv = Interrupted(behind=entering)
+    repo = world(kv, clock, grace=grace)
+
+    def others() -> None:
+        assert repo.read("main", "p") == b"older"
+        repo.upload("main", "p", b"newer")
+        lost()
+
+    kv.then = others
+    repo.upload("main", "p", b"older")
+    assert shown(repo) == {"p": b"newer"}
+
+
+@pytest.mark.parametrize("grace", [3600, 0])
+def test_a_link_that_landed_and_was_replaced_does_not_come_back(clock: FakeClock, grace: float) -> None:
+    kv = Interrupted(behind=entering)
+    repo = world(kv, clock, grace=grace)
+    issued = repo.issue("main", "p")
+    repo.context.objects.put(issued.address, b"older")
+
+    def others() -> None:
+        assert repo.read("main", "p") == b"older"
+        repo.upload("main", "p", b"newer")
+        lost()
+
+    kv.then = others
+    repo.link("main", "p", issued.token)
+    assert shown(repo) == {"p": b"newer"}
+
+
+# ---- creation of a repository
+
+
+def test_a_repository_whose_creation_was_not_answered_is_not_taken_apart(clock: FakeClock) -> None:
+    kv = Interrupted(behind=lambda op: isinstance(op, SetIf) and op.key.partition == keys.REPOSITORIES and op.expected is ABSENT)
+    lake = Lake(Retrying(kv, clock=clock), "memory://once", clock=clock)
+
+    def others() -> None:
+        lake.repository("once").upload("main", "p", b"1")
+        lake.repository("once").commit("main", "theirs")
+        lake.set_metadata("once", put={"owner": "them"})
+        lost()
+
+    kv.then = others
+    with suppress(RefstoreError):
+        lake.create_repository("once")
+    assert lake.repository("once").read("main", "p") == b"1"
+
+
+# ---- a commit whose tokens another took
+
+
+def test_a_commit_whose_tokens_another_took_does_not_say_that_nothing_was_staged(clock: FakeClock) -> None:
+    kv = Interrupted(behind=lambda op: isinstance(op, SetIf) and op.key.partition.endswith("/branches") and op.key.name == "main")
+    repo = world(kv, clock)
+    repo.upload("main", "p", b"1")
+    ctx, name = repo.context, BranchName("main")
+    branches, staging = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock), Staging(ctx.kv, ctx.repo)
+
+    def others() -> None:
+        record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
+        repo.upload("main", "q", b"2")
+        tree = refs.head_commit(ctx, record.head)
+        written = ctx.trees.apply_encoded(tree.metarange, committing._changes(staging, record.sealed))
+        new, _ = committing._write(ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed)
+        assert branches.advance(name, record.head, record.sealed, new, new)
+        Markers(ctx.kv, ctx.repo, ctx.clock).publish(branches, name)
+        release_all(repo)
+
+    kv.then = others
+    repo.commit("main", "mine")
+
+
+# ---- copies from what has expired
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_copy_that_outlived_the_wait_names_nothing_that_went(checked: bool) -> None:
+    clock = FakeClock(1_900_000_000_000)
+    kv = Interrupted(before=entering)
+    lake = Lake(Retrying(kv, clock=clock, check=deadline.check if checked else None), "memory://once", clock=clock)
+    repo = lake.create_repository("once")
+    repo.upload("main", "p", b"1")
+    old = repo.commit("main", "old")
+    repo.delete("main", "p")
+    repo.upload("main", "r", b"3")
+    repo.commit("main", "new")
+    release_all(repo)
+
+    def others() -> None:
+        """In a process of its own, with a context of its own: no deadline of ours."""
+
+        def run() -> None:
+            run, found = collecting.mark(repo.context, [old])
+            collecting.sweep(repo.context, run.mark_id, found.data)
+
+        contextvars.Context().run(run)
+
+    kv.then = others
+    with pytest.raises(RefstoreError):
+        repo.copy(old, "p", "main", "z")
+    with pytest.raises(ObjectNotFound):
+        repo.read("main", "z")
+
+
+# ---- placed where nothing is
+
+
+def placing_once(op: Op) -> bool:
+    return isinstance(op, SetIf) and "/staging/" in op.key.partition and op.once
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "overwritten"])
+def test_what_was_placed_where_nothing_is_and_taken_away_does_not_come_back(clock: FakeClock, how: str) -> None:
+    kv = Interrupted(behind=placing_once)
+    repo = world(kv, clock)
+
+    def others() -> None:
+        assert repo.read("main", "p") == b"1"
+        if how == "deleted":
+            repo.delete("main", "p")
+        elif how == "moved":
+            repo.move("main", "p", "q")
+        else:
+            repo.upload("main", "p", b"2")
+        lost()
+
+    kv.then = others
+    repo.upload("main", "p", b"1", if_absent=True)
+    assert shown(repo) == {"deleted": {}, "moved": {"q": b"1"}, "overwritten": {"p": b"2"}}[how]

@@ -1,0 +1,155 @@
+"""What has landed is told so, whatever fails behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from refstore import keys
+from refstore.clock import Clock
+from refstore.errors import KVUnavailable, NothingToCommit, RefstoreError
+from refstore.ids import CommitId
+from refstore.kv.base import Get, Op, Result, SetIf
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
+from refstore.records import Branch, decode
+from refstore.safety import Safety
+from tests.api.service import application
+from tests.interrupted import Interrupted
+
+
+def naming(op: Op) -> bool:
+    return isinstance(op, SetIf) and op.key == keys.repository("landed")
+
+
+def lost() -> None:
+    raise KVUnavailable("planted: nobody answered")
+
+
+def advancing(op: Op) -> bool:
+    return isinstance(op, SetIf) and op.key.partition.endswith("/branches")
+
+
+def test_a_commit_that_landed_is_told_so(clock: Clock) -> None:
+    """Behind its landing come only the marker and the record's tidying, which whoever comes first does."""
+    kv = Interrupted()
+    repo = Lake(kv, "memory://landed", clock=clock, safety=Safety(grace_seconds=0)).create_repository("landed")
+    repo.upload("main", "a", b"1")
+    real = kv.execute
+    landed: list[bool] = []
+
+    def execute(ops: list[Op]) -> list[object]:
+        if landed and landed.pop():
+            lost()
+        before = repo_head()
+        done = real(ops)
+        if any(advancing(op) for op in ops) and repo_head() != before:
+            landed.append(True)
+        return done
+
+    def repo_head() -> object:
+        from refstore.kv.memory import MemoryKV
+
+        plain = MemoryKV.execute
+        value = plain(kv, [Get(keys.branch(repo.context.repo, "main"))])[0]
+        from refstore.records import Branch, decode
+
+        return decode(value, Branch).head
+
+    kv.execute = execute  # type: ignore[method-assign,assignment]
+    told: object = None
+    try:
+        told = repo.commit("main", "one")
+    except RefstoreError as error:
+        told = error
+    kv.execute = real  # type: ignore[method-assign]
+    head = repo.get_branch("main").head
+    assert len(list(repo.log("main"))) == 2
+    with pytest.raises(NothingToCommit):
+        repo.commit("main", "one")
+    assert told == head, f"told {told!r}"
+
+
+@pytest.mark.parametrize("what", ["branch", "tag"])
+def test_what_was_made_is_not_taken_back_because_a_store_failed(clock: Clock, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Others have used it by then. That its commit was marked, which would take it back, nobody has seen."""
+    kv = Interrupted()
+    repo = Lake(kv, "memory://landed", clock=clock, safety=Safety(grace_seconds=0)).create_repository("landed")
+    repo.upload("main", "a", b"1")
+    head = repo.commit("main", "one")
+    mark = keys.mark(repo.context.repo, head)
+    looks = iter(["before", "behind"])
+    real = kv.execute
+
+    def execute(ops: Sequence[Op]) -> list[Result]:
+        if any(isinstance(op, Get) and op.key == mark for op in ops) and next(looks) == "behind":
+            monkeypatch.undo()
+            if what == "branch":
+                repo.upload("new", "b", b"theirs")
+            assert repo.read("new", "a") == b"1"
+            lost()
+        return real(ops)
+
+    monkeypatch.setattr(kv, "execute", execute)
+    with pytest.raises(KVUnavailable):
+        repo.create_branch("new", "main") if what == "branch" else repo.create_tag("new", "main")
+    assert {item.path for item in repo.list("new")} == ({"a", "b"} if what == "branch" else {"a"})
+
+
+class DownBehindIt(MemoryKV):
+    """A KV that nobody reaches any more once the branch that stood at `head` was moved."""
+
+    head: CommitId | None = None
+    down = False
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        if self.down:
+            lost()
+        done = super().execute(ops)
+        self.down = self.head is not None and any(
+            isinstance(op, SetIf) and advancing(op) and isinstance(op.value, bytes) and decode(op.value, Branch).head != self.head
+            for op in ops
+        )
+        return done
+
+
+@pytest.mark.parametrize(
+    ("of", "body"),
+    [
+        ("branches/main/commits", {"message": "one", "metadata": {"k": "v"}}),
+        ("branches/main/cherry-pick", {"ref": "other"}),
+        ("branches/main/revert", {"ref": "main", "parent_number": 0}),
+        ("refs/other/merge/main", {}),
+    ],
+)
+def test_a_commit_that_landed_is_told_so_over_http(of: str, body: dict[str, object]) -> None:
+    kv = DownBehindIt()
+    with application(kv=kv) as asgi:
+        repo = asgi.lake.create_repository("landed")
+        repo.upload("main", "a", b"1")
+        repo.commit("main", "before")
+        repo.create_branch("other", "main")
+        repo.upload("other", "b", b"2")
+        repo.commit("other", "theirs")
+        if of.endswith("commits"):
+            repo.upload("main", "c", b"3")
+        kv.head = repo.get_branch("main").head
+        told = asgi("POST", f"/repositories/landed/{of}", json=body)
+        assert kv.down
+        kv.head, kv.down = None, False
+        assert told.status_code in (200, 201, 204), told.text
+        if told.status_code == 201:
+            assert told.json() == asgi("GET", "/repositories/landed/commits/main").json()
+
+
+def test_a_restore_tells_the_path_that_it_made() -> None:
+    """The object has a name on another branch, which is on its list first, and another one on this branch."""
+    with application() as asgi:
+        repo = asgi.lake.create_repository("landed")
+        repo.create_branch("other", "main")
+        entry = repo.upload("other", "x", b"1")
+        repo.copy("other", "x", "main", "y")
+        told = asgi("POST", "/repositories/landed/branches/main/objects/restore", json={"physical_address": entry.address})
+        assert (told.status_code, told.json()["path"]) == (201, "x")
+        assert [item.path for item in repo.list("main")] == ["x", "y"]
