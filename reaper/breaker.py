@@ -3,7 +3,8 @@
 The protocol deletes only what nobody names. The breaker is for the day when that is not what was meant: a script that reset the
 wrong branches, a KV restored from last month. It trips when
 
-- what is due is more than a set share of the repository's objects (and more than a floor: half of a small one is nothing), or
+- what is due is more than a set share of the repository's objects (and more than a floor: half of a small one is nothing; and not
+  where the repository was deleted: then all that was never committed is due, as was asked for), or
 - more than a set number of objects was deleted within an hour, by all reapers together,
 
 and stays tripped: the state stands in the KV, for every reaper. Releases go on, so grace windows run and `restore` works;
@@ -26,7 +27,7 @@ import structlog
 
 from refstore import keys
 from refstore.context import Context
-from refstore.errors import Contention, CorruptRecord
+from refstore.errors import Contention, CorruptRecord, Invalid
 from refstore.ids import RepositoryId
 from refstore.kv.base import KV, Absent
 from refstore.records import BreakerState, Counter, decode, encode, maybe
@@ -76,8 +77,11 @@ class Breaker:
         """Raises CorruptRecord."""
         return self._read()[1]
 
-    def weigh(self, count_due: Callable[[int], int], count_objects: Callable[[int], int]) -> bool:
-        """Whether what is due is a small enough share; trips if not. Both functions count no further than their argument."""
+    def weigh(self, count_hints: Callable[[int], int], count_due: Callable[[int], int], count_objects: Callable[[int], int]) -> bool:
+        """Whether what is due is a small enough share; trips if not. The functions count no further than their argument.
+
+        There are at least as many hints as there is due, and they are counted without a look at each; what is due only before it trips.
+        """
         raw, state = self._read()
         if state.tripped_ms:
             return False
@@ -87,15 +91,15 @@ class Breaker:
             return True
         share = self._settings.breaker_share
         floor = bound = self._settings.breaker_floor_objects
-        while count_due(bound + 1) > bound:
-            # more than `bound` is due: are there so many objects that four times as many would be few?
+        while count_hints(bound + 1) > bound:
+            # perhaps more than `bound` is due: are there so many objects that four times as many would be few?
             bound = max(4 * bound, 1000)
             enough = math.ceil(bound / share) if share else REPORTED_MAX
             objects = count_objects(enough)
             if objects < enough or not share:
                 bound = max(int(objects * share), floor)
-                if count_due(bound + 1) > bound:
-                    self._trip(raw, Reason.SHARE, count_due(max(bound + 1, REPORTED_MAX)), objects)
+                if count_hints(bound + 1) > bound and (due := count_due(max(bound + 1, REPORTED_MAX))) > bound:
+                    self._trip(raw, Reason.SHARE, due, objects)
                     return False
                 break
         self._weighed = True
@@ -155,7 +159,8 @@ class Breaker:
             return False
         if not self._let_by_time(state):
             if state.let_objects or (
-                self._settings.breaker_per_hour and self._deleted_within_an_hour() + count > self._settings.breaker_per_hour
+                self._settings.breaker_per_hour
+                and self._deleted_within_an_hour() + self._under_way + count > self._settings.breaker_per_hour
             ):
                 return False
             share, through = self._settings.breaker_share, self._through + count
@@ -166,6 +171,10 @@ class Breaker:
                     return False
         self._through += count
         return True
+
+    def covered(self, count: int) -> Permit:
+        """So many of what `covers` let through are under way from now on; to be given back to `went`."""
+        return self._permitted(count)
 
     def _permitted(self, count: int, *, claimed: bool = False) -> Permit:
         self._under_way += count
@@ -209,7 +218,9 @@ class Breaker:
 
 
 def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = None) -> BreakerState:
-    """Let hard deletion go on, for a time or for so many objects; after that it is looked at again."""
+    """Let hard deletion go on, for a time or for so many objects; after that it is looked at again. Raises Invalid: both."""
+    if seconds is not None and objects is not None:
+        raise Invalid("hard deletion goes on for a time or for so many objects, not for so many within a time; give one of the two")
     now = ctx.clock.now_ms()
     until_ms = now + int(seconds * 1000) if seconds is not None else 0
     state = BreakerState(ctx.ids.unique(now), let_until_ms=until_ms, let_objects=objects or 0)

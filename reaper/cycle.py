@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -27,7 +27,7 @@ import structlog
 
 from reaper import backlog, processing, retiring, scrub
 from reaper.breaker import Breaker
-from reaper.deletion import EXPIRED, Deleted, Hint, Journal, condemn, drop_hints, due_hints
+from reaper.deletion import EXPIRED, Deleted, Hint, Journal, condemn, count_condemnable, drop_hints, due_hints
 from reaper.erasing import Beside, Eraser
 from reaper.leases import Leases
 from reaper.pace import Pace
@@ -38,7 +38,7 @@ from refstore.context import Context
 from refstore.errors import CorruptRecord, KVUnavailable, ObjectsUnavailable, RefstoreError
 from refstore.flows import branching
 from refstore.ids import Address, Token, commit_id, staging_token
-from refstore.kv.base import Key
+from refstore.kv.base import ABSENT, Key
 from refstore.markers import REPOSITORY_DELETED
 from refstore.records import CommittedTokens, DeletedToken, RepositoryRecord, Stamp, decode, encode
 from refstore.settings import ReaperSettings
@@ -76,12 +76,14 @@ class Tools:
     """Where blobs are deleted beside the KV's work; None: in turn with it."""
     leases: Leases | None = None
     """None: its own, in the repository's KV."""
-    scrub_now: bool = False
-    """Whether to scrub whatever the interval says."""
+    scrub_asked_ms: int | None = None
+    """What was not scrubbed since then is scrubbed whatever the interval says: a pass may end before it came to all of it."""
+    tally: Tally = field(default_factory=Tally)
+    """What the pass did: also there for whoever looks when it was broken off by what it raised."""
 
 
 def run(ctx: Context, record: RepositoryRecord, tools: Tools) -> Summary:
-    """One pass. Raises KVUnavailable: then what was done until then stands, and the next pass goes on."""
+    """One pass. Raises KVUnavailable: then what was done until then stands in `tools.tally`, and the next pass goes on."""
     return Pass(ctx, record, tools).run()
 
 
@@ -94,9 +96,11 @@ class Pass:
         self._settings = settings
         self._grace_seconds = ctx.grace_seconds if settings.grace_override_seconds is None else settings.grace_override_seconds
         self._leases = tools.leases or Leases(ctx.kv, ctx.repo, tools.reaper, ctx.clock, ctx.ids, seconds=settings.lease_seconds)
-        self._breaker = Breaker(ctx, settings, tools.reaper)
+        # that all which was never committed goes is what the deletion of a repository means; how fast is still watched
+        watched = replace(settings, breaker_share=1.0) if record.closed_ms else settings
+        self._breaker = Breaker(ctx, watched, tools.reaper)
         self._eraser = Eraser(ctx, tools.journal, tools.beside)
-        self._tally = Tally()
+        self._tally = tools.tally
         self._step_ends = 0.0
         self._step_batches = 0
         self._store_down = False
@@ -122,7 +126,7 @@ class Pass:
 
         with self._unit("publish"):
             if self._record.closed_ms:
-                self._tally.count(published=branching.close_all(self._ctx, REPOSITORY_DELETED))
+                self._tally.count(published=branching.close_all(self._ctx, REPOSITORY_DELETED, on_corrupt=told))
             else:
                 self._tally.count(published=processing.publish(self._ctx, on_corrupt=told))
 
@@ -149,12 +153,14 @@ class Pass:
         # what a commit took is mostly committed: how much of it would go is only known when it is due
         at_once = self._grace_seconds == 0 and not self._tools.pace.limited and not marker.cause.startswith(COMMITTED)
 
-        def gone(done: Deleted) -> None:
-            self._breaker.counted(done.objects)
-            self._gone(done)
-
         def delete_now(doomed: list[Doomed]) -> Callable[[], None]:
-            return self._eraser.begin(doomed, gone, unhinted=True).settle
+            permit = self._breaker.covered(len(doomed))
+
+            def gone(done: Deleted) -> None:
+                self._breaker.went(permit, done.objects)
+                self._gone(done)
+
+            return self._eraser.begin(doomed, gone, otherwise=partial(self._breaker.went, permit, 0), unhinted=True).settle
 
         try:
             done = processing.process_deleted(
@@ -182,14 +188,16 @@ class Pass:
             after = page[-1][0]
             self._tools.random.shuffle(page)  # several reapers begin at different ends
             for start in range(0, len(page), GROUP):
-                group = dict(page[start : start + GROUP])
-                units = self._lease([f"{kind}/{name}" for name in group])
-                for unit in units:
+                units = self._lease([f"{kind}/{name}" for name, _ in page[start : start + GROUP]])
+                # the page is older than the leases: another reaper may have done them meanwhile
+                found = self._ctx.kv.get_many([Key(partition, unit.removeprefix(f"{kind}/")) for unit in units]) if units else []
+                for unit, raw in zip(units, found, strict=True):
+                    if raw is ABSENT:
+                        continue
                     if not self._going_on():
                         self._tally.more = True
                         return
-                    name = unit.removeprefix(f"{kind}/")
-                    yield name, group[name]
+                    yield unit.removeprefix(f"{kind}/"), raw
                 self._leases.release(units)
 
     # ---- due hints -> deleted blobs
@@ -202,7 +210,9 @@ class Pass:
         if not shards:
             return
         with self._unit("due"):
-            if not self._breaker.weigh(partial(backlog.count_due, self._ctx, now_ms), self._count_objects):
+            if not self._breaker.weigh(
+                partial(backlog.count_due, self._ctx, now_ms), partial(self._count_condemnable, now_ms), self._count_objects
+            ):
                 self._tally.count(held_back=1)
                 return
             size = self._tools.pace.batch(self._settings.batch_keys)
@@ -218,6 +228,9 @@ class Pass:
                     self._delete(gathered)
             finally:
                 self._eraser.settle()
+
+    def _count_condemnable(self, now_ms: int | None, limit: int) -> int:
+        return count_condemnable(self._ctx, now_ms=now_ms, grace_seconds=self._grace_seconds, limit=limit)
 
     def _leased_hints(self, shards: Sequence[int], now_ms: int | None) -> Generator[list[Hint], None, None]:
         """Pages of hints of the shards that this reaper got the leases of. They are held until the pass ends."""
@@ -244,6 +257,7 @@ class Pass:
             self._gone(done)
             left = set(done.failed)
             addresses = {item.address for item in doomed if item.address not in left}
+            self._tally.count(expired=sum(item.cause == EXPIRED for item in doomed if item.address in addresses))
             drop_hints(self._ctx, [hint for hint in hints if hint.address in addresses])
 
         permit = self._breaker.permit(len(hints))
@@ -255,9 +269,8 @@ class Pass:
             return False
         doomed, stale = condemn(self._ctx, hints, grace_seconds=self._grace_seconds, on_corrupt=told)
         drop_hints(self._ctx, stale)
-        self._tally.count(expired=sum(item.cause == EXPIRED for item in doomed))
         if doomed:
-            self._eraser.begin(doomed, gone)
+            self._eraser.begin(doomed, gone, otherwise=partial(self._breaker.went, permit, 0))
             self._eraser.settle(most_open=1)
         else:
             self._breaker.went(permit, 0)
@@ -308,21 +321,22 @@ class Pass:
         new: list[tuple[Key, bytes]] = []
         for number, unit in enumerate(units, start=1):
             raw = stamps.get(self._stamp_of(unit).name)
-            if raw is None:
+            if raw is None and self._tools.scrub_asked_ms is None:
                 new.append((self._stamp_of(unit), encode(Stamp(now - every_ms + every_ms * number // len(units)))))
-            elif not self._is_fresh(raw, now, every_ms):
+            elif raw is None or not self._is_fresh(raw, now, every_ms):
                 due.append(unit)
         if new:
             self._ctx.kv.set_many(new)
-        due = units if self._tools.scrub_now else due
         self._tools.random.shuffle(due)
         return due
 
     def _is_fresh(self, raw: bytes, now: int, every_ms: int) -> bool:
         try:
-            return decode(raw, Stamp).at_ms <= now < decode(raw, Stamp).at_ms + every_ms
+            at_ms = decode(raw, Stamp).at_ms
         except CorruptRecord:
             return False
+        asked_ms = self._tools.scrub_asked_ms
+        return at_ms <= now < at_ms + every_ms and (asked_ms is None or asked_ms < at_ms)
 
     def _stamp_of(self, unit: str) -> Key:
         return keys.reaper_state(self._ctx.repo, f"scrubbed/{unit.removeprefix('scrub/')}")

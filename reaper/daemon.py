@@ -76,7 +76,6 @@ class Reaper:
         self._clock = lake.clock
         self._settings = settings
         self._only = frozenset(repositories)
-        self._scrub_now = scrub_now
         self._metrics = metrics or NoMetrics()
         self._random = random or SystemRandom()
         self._pace = Pace(settings.rate_per_second, lake.clock)
@@ -84,8 +83,8 @@ class Reaper:
         self._beside = Beside() if beside else None
         self._backoffs: dict[RepositoryId, Backoff] = {}
         self._told: dict[RepositoryId, float] = {}
-        self._scrubbed: set[RepositoryId] = set()
         self._started_ms = lake.clock.now_ms()
+        self._scrub_asked_ms = self._started_ms if scrub_now else None
         self._beaten: float | None = None
         self._cycles = 0
         self._total = Tally()
@@ -132,6 +131,13 @@ class Reaper:
     def round(self, should_stop: Callable[[], bool]) -> Summary:
         """One pass over each repository. Raises KVUnavailable."""
         tally = Tally()
+        try:
+            self._passes(should_stop, tally)
+        finally:  # what was done before the KV failed stands, and counts
+            self._total.follow(tally.summary())
+        return tally.summary()
+
+    def _passes(self, should_stop: Callable[[], bool], tally: Tally) -> None:
         seen: set[RepositoryId] = set()
         for name, raw in self._lake.kv.scan_all(keys.REPOSITORIES):
             if self._only and name not in self._only:
@@ -141,25 +147,21 @@ class Reaper:
             try:
                 record = decode(raw, RepositoryRecord)
                 seen.add(record.id)
-                summary = self._pass(ids.repository_name(name), record, should_stop)
+                self._pass(ids.repository_name(name), record, should_stop, tally)
             except RefstoreError as error:
                 if isinstance(error, KVUnavailable):
                     raise
-                summary = self._failed(name, error)
-            tally.add(summary)
+                tally.add(self._failed(name, error))
         else:
             self._backoffs = {repo: backoff for repo, backoff in self._backoffs.items() if repo in seen}
             self._told = {repo: at for repo, at in self._told.items() if repo in seen}
-            self._scrubbed &= seen
             self._cycles += 1
-        done = tally.summary()
-        self._total.follow(done)
-        return done
 
-    def _pass(self, name: RepositoryName, record: RepositoryRecord, should_stop: Callable[[], bool]) -> Summary:
+    def _pass(self, name: RepositoryName, record: RepositoryRecord, should_stop: Callable[[], bool], tally: Tally) -> None:
+        """What it did is added to the tally, whatever becomes of it. Raises KVUnavailable."""
         backoff = self._backoffs.setdefault(record.id, Backoff(self._clock, self._random))
         if backoff.waiting:
-            return Summary()
+            return
         try:
             ctx = self._lake.context(name, record)
             tools = cycle.Tools(
@@ -170,30 +172,38 @@ class Reaper:
                 random=self._random,
                 should_stop=should_stop,
                 beside=self._beside,
-                scrub_now=self._scrub_now and record.id not in self._scrubbed,
+                scrub_asked_ms=self._scrub_asked_ms,
             )
-            summary = cycle.run(ctx, record, tools)
-            self._scrubbed.add(record.id)
-            self._tell(ctx, name, summary)
+            try:
+                cycle.run(ctx, record, tools)
+            finally:
+                summary = tools.tally.summary()
+                tally.add(summary)
+                self._count(name, summary)
+            self._tell(ctx, name)
         except RefstoreError as error:
             if isinstance(error, KVUnavailable):
                 raise
             summary = self._failed(name, error)
+            tally.add(summary)
         except Exception as error:  # noqa: BLE001  # a fault of ours must not keep the other repositories from being reaped
             _log.exception("pass_failed", repository=name)
             summary = self._failed(name, RefstoreError(f"unexpected {type(error).__name__}: {error}; see the log, and report it"))
+            tally.add(summary)
         if summary.unavailable:
             seconds = backoff.failed()
             _log.warning("repository_left_alone", repository=name, errors=summary.error_count, pause_seconds=round(seconds, 1))
         else:
             backoff.succeeded()
-        return summary
 
-    def _tell(self, ctx: Context, name: RepositoryName, summary: Summary) -> None:
-        """To the log and the metrics: what was done, and again and again that hard deletion stands still."""
+    def _count(self, name: RepositoryName, summary: Summary) -> None:
+        """What was done, to the log and the metrics."""
         if not summary.idle:
             _log.info("pass", repository=name, **{field: value for field, value in asdict(summary).items() if value and field != "errors"})
         self._metrics.passed(name, summary)
+
+    def _tell(self, ctx: Context, name: RepositoryName) -> None:
+        """What waits, to the metrics; and again and again that hard deletion stands still."""
         now = self._clock.monotonic_seconds()
         if now - self._told.get(ctx.repo, -BACKLOG_SECONDS) < BACKLOG_SECONDS:
             return
@@ -209,7 +219,9 @@ class Reaper:
         _log.error("repository_stopped", repository=name, code=error.code, error=str(error))
         tally = Tally()
         tally.fail(name, "pass", error)
-        return tally.summary()
+        done = tally.summary()
+        self._metrics.passed(name, done)
+        return done
 
     # ---- signs of life
 

@@ -7,6 +7,7 @@ reference record does. Any reaper may finish another's `deleting`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from reaper.processing import Doomed
@@ -14,11 +15,14 @@ from refstore import keys
 from refstore.context import Context
 from refstore.errors import CorruptRecord
 from refstore.ids import Address, Token
-from refstore.kv.base import ABSENT, Key, SetIf
+from refstore.kv.base import ABSENT, Absent, Key, SetIf
 from refstore.objects.base import Deletion
 from refstore.records import Deleting, Due, Emptied, Issued, Reference, decode_reference, encode
 
 EXPIRED: Final = "issued and not linked"
+
+PAGE: Final = 5000
+"""Hints that are counted together."""
 
 _DUE: Final = encode(Due())
 
@@ -63,6 +67,40 @@ def due_hints(ctx: Context, shard: int, *, now_ms: int | None, limit: int, after
         due_ms, address = keys.parse_due(name)
         hints.append(Hint(Key(partition, name), due_ms, address))
     return hints
+
+
+def count_condemnable(ctx: Context, *, now_ms: int | None, grace_seconds: float, limit: int) -> int:
+    """What `condemn` would take of the hints that are due by `now_ms`, or of all (None), counted no further than `limit`.
+
+    Reads the record of each: an address that was issued and linked, or restored, keeps its hint until somebody looks.
+    """
+    due: set[Address] = set()
+    for shard in range(keys.SHARDS):
+        after = ""
+        with suppress(CorruptRecord):  # a shard that cannot be read whole: nothing of it goes behind the bad key
+            while len(due) < limit and (page := due_hints(ctx, shard, now_ms=now_ms, limit=PAGE, after=after)):
+                after = page[-1].key.name
+                addresses = list({hint.address for hint in page} - due)
+                found = ctx.kv.get_many(keys.reference_many(ctx.repo, addresses))
+                due.update(address for address, value in zip(addresses, found, strict=True) if _is_due(ctx, value, grace_seconds))
+    return min(len(due), limit)
+
+
+def _is_due(ctx: Context, value: bytes | Absent, grace_seconds: float) -> bool:
+    """As `condemn` decides; what cannot be read is left there, too."""
+    now = ctx.clock.now_ms()
+    try:
+        match None if value is ABSENT else decode_reference(value):
+            case Emptied(since_ms):
+                return since_ms + grace_seconds * 1000 <= now
+            case Issued(_, expires_ms):
+                return expires_ms + int(ctx.safety.clock_skew_seconds * 1000) <= now
+            case Deleting():
+                return True
+            case _:
+                return False
+    except CorruptRecord:
+        return False
 
 
 def condemn(

@@ -10,6 +10,7 @@ ends, after the batch in hand. It imports little (no structlog, no msgspec), so 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -26,7 +27,7 @@ END_SECONDS: Final = 60.0
 """How long it may take over the batch in hand when it is to end."""
 
 PIPE_BYTES: Final = 1 << 20
-"""A batch fits in, so that asking does not wait until it was read. Linux lets everybody have so much."""
+"""A batch fits in, so that asking does not wait until it was read. Linux lets everybody have so much, unless it is told otherwise."""
 
 _LENGTH_BYTES: Final = 4
 
@@ -106,8 +107,12 @@ class Elsewhere:
             # own: Linux gives each session an equal share (sched(7), "The autogroup feature"), and our niceness would count for nothing.
             command = [sys.executable, "-m", __name__]
             self._process = subprocess.Popen(  # noqa: S603  # this very Python
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0, pipesize=PIPE_BYTES
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
             )
+            for pipe in (self._process.stdin, self._process.stdout):
+                # only faster: who may not, because of the system's limit or of all pipes of this user together, waits a little instead
+                with contextlib.suppress(OSError, AttributeError):
+                    fcntl.fcntl(_pipe(pipe), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         return self._process
 
     def _broken(self, error: Exception) -> ObjectsUnavailable:

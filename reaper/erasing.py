@@ -52,19 +52,25 @@ class Eraser:
         self._beside = beside
         self._open: list[Batch] = []
 
-    def begin(self, doomed: Sequence[Doomed], then: Callable[[Deleted], None], *, unhinted: bool = False) -> Batch:
+    def begin(
+        self, doomed: Sequence[Doomed], then: Callable[[Deleted], None], *, otherwise: Callable[[], None], unhinted: bool = False
+    ) -> Batch:
         """Begin to delete a batch; `then` is told what was confirmed, when it is settled.
 
-        `unhinted`: the addresses were released straight to `deleting`, so what is left over gets its due hint. What another open
-        batch has in hand already is left to that one.
+        `otherwise` is called in its stead where nothing was: the store failed, or there was nothing left to begin. `unhinted`: the
+        addresses were released straight to `deleting`, so what is left over gets its due hint. What another open batch has in hand
+        already is left to that one.
         """
         self._open = [batch for batch in self._open if not batch.settled]
         in_hand = {item.address for batch in self._open for item in batch.doomed}
         if in_hand:
             doomed = [item for item in doomed if item.address not in in_hand]
-        batch = Batch(self._ctx, doomed, self._journal, then, unhinted)
+        batch = Batch(self._ctx, doomed, self._journal, then, otherwise, unhinted)
+        if not doomed:
+            batch.give_up()
+            return batch
         try:
-            erasing = self._beside.begin(self._ctx, doomed, self._journal) if self._beside is not None and doomed else None
+            erasing = self._beside.begin(self._ctx, doomed, self._journal) if self._beside is not None else None
         except RefstoreError:
             batch.give_up()
             raise
@@ -94,14 +100,16 @@ class Batch:
         doomed: Sequence[Doomed],
         journal: Journal,
         then: Callable[[Deleted], None],
+        otherwise: Callable[[], None],
         unhinted: bool,
     ) -> None:
         self._ctx = ctx
         self.doomed = doomed
         self._journal = journal
         self._then = then
+        self._otherwise = otherwise
         self._unhinted = unhinted
-        self.settled = not doomed
+        self.settled = False
         self.erasing: Callable[[], Deletion] = lambda: erase(ctx, doomed, journal)
 
     def settle(self) -> None:
@@ -111,7 +119,7 @@ class Batch:
         self.settled = True
         left: Sequence[Address] = [item.address for item in self.doomed]
         try:
-            done = confirm(self._ctx, self.doomed, self.erasing(), self._journal)
+            done = confirm(self._ctx, self.doomed, self._erased(), self._journal)
             left = done.failed
             self._then(done)
         finally:
@@ -119,7 +127,16 @@ class Batch:
                 hint_now(self._ctx, left)
 
     def give_up(self) -> None:
-        """It could not be begun."""
+        """It could not be begun, or there was nothing to begin."""
         self.settled = True
         if self._unhinted:
             hint_now(self._ctx, [item.address for item in self.doomed])
+        self._otherwise()
+
+    def _erased(self) -> Deletion:
+        """What the store confirmed. Raises what went wrong: then it confirmed nothing."""
+        try:
+            return self.erasing()
+        except RefstoreError:
+            self._otherwise()
+            raise

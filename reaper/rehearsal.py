@@ -75,8 +75,9 @@ def _rehearse(
     should_stop: Callable[[], bool],
 ) -> Summary:
     total = Tally()
+    scrub_asked_ms = ctx.clock.now_ms() if scrub_now else None
     nobody = Leases(MemoryKV(), ctx.repo, "rehearsal", ctx.clock, ctx.ids, seconds=settings.lease_seconds)
-    for number in range(ROUNDS_MAX):
+    for _ in range(ROUNDS_MAX):
         tools = cycle.Tools(
             settings=settings,
             reaper="rehearsal",
@@ -85,7 +86,7 @@ def _rehearse(
             random=Random(0),  # noqa: S311  # an order, not a secret
             should_stop=should_stop,
             leases=nobody,
-            scrub_now=scrub_now and number == 0,
+            scrub_asked_ms=scrub_asked_ms,
         )
         done = cycle.run(ctx, record, tools)
         total.follow(done)

@@ -188,7 +188,7 @@ class World:
             pace=Pace(chosen.rate_per_second, self.clock),
             random=Random(1),
             should_stop=should_stop,
-            scrub_now=scrub,
+            scrub_asked_ms=self.clock.now_ms() if scrub else None,
         )
 
     def run_pass(self, **options: object) -> Summary:

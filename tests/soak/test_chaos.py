@@ -14,7 +14,7 @@ from tests.soak.chaos import CephRgw
 SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "10"))
 SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().randrange(10**9)
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(int(SECONDS) + 240), pytest.mark.xdist_group("chaos")]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(int(3 * SECONDS) + 240), pytest.mark.xdist_group("chaos")]
 
 
 def check(arrangement: str) -> None:

@@ -14,7 +14,7 @@ from tests.soak import gc_chaos
 SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "20"))
 SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().randrange(10**9)
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(int(SECONDS) + 400), pytest.mark.xdist_group("gc-chaos")]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(int(3 * SECONDS) + 400), pytest.mark.xdist_group("gc-chaos")]
 
 
 @pytest.fixture

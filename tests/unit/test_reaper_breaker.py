@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from reaper import breaker
 from reaper.backlog import count_due, count_objects, measure
 from reaper.breaker import BUCKET_MS, HOUR_MS, Breaker
+from reaper.deletion import due_hints
 from refstore import keys
+from refstore.errors import Invalid
 from refstore.flows.viewing import AddressState
 from refstore.ids import BranchName
 from refstore.kv.base import ABSENT
-from refstore.records import BreakerState
+from refstore.records import BreakerState, Due, encode
 from refstore.settings import ReaperSettings
 from tests.reaper_world import GRACE_SECONDS, World
 
@@ -133,6 +137,14 @@ def test_resumed_for_a_number_exactly_so_many_go() -> None:
     assert state_of(world).let_objects == 1000 - 25
 
 
+def test_it_is_not_resumed_for_a_number_within_a_time_as_it_would_not_keep_to_the_number() -> None:
+    world = world_with(40, breaker_share=0.5)
+    world.run_once()
+    with pytest.raises(Invalid, match="give one of the two"):
+        breaker.resume(world.repo.context, seconds=3600, objects=15)
+    assert world.run_once().deleted == 0
+
+
 def test_what_turns_out_to_be_gone_is_given_back_to_the_allowance() -> None:
     world = world_with(20, breaker_share=0.5)
     world.run_once()
@@ -141,6 +153,31 @@ def test_what_turns_out_to_be_gone_is_given_back_to_the_allowance() -> None:
     done = world.run_once()
     assert (done.deleted, done.missing) == (19, 1)
     assert state_of(world).let_objects == 50 - 19
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_store_that_is_down_takes_nothing_from_the_allowance(beside: bool) -> None:
+    world = world_with(20, breaker_share=0.5)
+    world.run_once()
+    breaker.resume(world.repo.context, objects=20)
+    world.objects.down = True
+    assert world.run_once(beside=beside).unavailable
+    assert state_of(world).let_objects == 20
+    world.objects.down = False
+    assert world.run_once(beside=beside).deleted == 20
+
+
+def test_what_another_batch_has_in_hand_takes_nothing_from_the_allowance() -> None:
+    """Two hints of one address, in two batches of which the second begins before the first has ended."""
+    world = world_with(6, breaker_share=0.5, batch_keys=1)
+    world.run_once()
+    ctx = world.repo.context
+    now = world.clock.now_ms()
+    for hint in [hint for shard in range(keys.SHARDS) for hint in due_hints(ctx, shard, now_ms=now, limit=9)]:
+        world.kv.set(keys.due(ctx.repo, now - 1, hint.address), encode(Due()))
+    breaker.resume(ctx, objects=20)
+    assert world.run_once(beside=True).deleted == 6
+    assert state_of(world).let_objects == 20 - 6
 
 
 def test_the_hourly_limit_is_exact_for_one_reaper_and_kept_for_all() -> None:
@@ -158,11 +195,12 @@ def test_the_hourly_limit_is_exact_for_one_reaper_and_kept_for_all() -> None:
     assert world.run_once(reaper="r2").deleted == 15
 
 
-def test_the_hourly_limit_counts_what_goes_without_hints_too() -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_hourly_limit_counts_what_goes_without_hints_too(beside: bool) -> None:
     world = World(grace_seconds=0, breaker_share=1, breaker_per_hour=25, batch_keys=10)
     world.upload("main", *(f"p{number:02d}" for number in range(40)))
     world.repo.reset("main")
-    done = world.run_once()
+    done = world.run_once(beside=beside)
     assert done.deleted == 25
     assert state_of(world).reason == "hourly"
 
@@ -207,7 +245,8 @@ def test_an_operator_who_resumes_while_it_is_weighed_is_not_overruled() -> None:
         return count_objects(world.repo.context, BranchName("main"), limit)
 
     mine = Breaker(world.repo.context, world.settings, "r1")
-    mine.weigh(lambda limit: count_due(world.repo.context, world.clock.now_ms(), limit), count)
+    hints = partial(count_due, world.repo.context, world.clock.now_ms())
+    mine.weigh(hints, hints, count)
     assert counted
     assert not state_of(world).tripped_ms
     assert state_of(world).let_until_ms
@@ -221,12 +260,12 @@ def test_weighing_counts_no_further_than_what_is_due_asks_for() -> None:
         return limit  # as far as anybody counts, there are more
 
     world = World(breaker_floor_objects=1000, breaker_share=0.5)
-    assert Breaker(world.repo.context, world.settings, "r").weigh(lambda limit: min(limit, 1500), many)
+    assert Breaker(world.repo.context, world.settings, "r").weigh(partial(min, 1500), partial(min, 1500), many)
     assert limits == [8000]
     limits.clear()
-    assert Breaker(world.repo.context, world.settings, "r").weigh(lambda limit: min(limit, 1000), many)
+    assert Breaker(world.repo.context, world.settings, "r").weigh(partial(min, 1000), partial(min, 1000), many)
     assert limits == []
-    assert Breaker(world.repo.context, world.settings, "r").weigh(lambda limit: min(limit, 100_000), many)
+    assert Breaker(world.repo.context, world.settings, "r").weigh(partial(min, 100_000), partial(min, 100_000), many)
     assert max(limits) <= 8 * 4 * 100_000
 
 
@@ -269,3 +308,41 @@ def test_the_state_is_there_for_whoever_asks_and_nowhere_else() -> None:
     world.run_once()
     assert world.kv.get(keys.reaper_state(world.repo.context.repo, "breaker")) is ABSENT
     assert breaker.explain(state_of(world)) == ""
+
+
+def linked(world: World, number: int) -> None:
+    """Each has a hint at the time when it would have expired."""
+    for each in range(number):
+        given = world.repo.issue("main", f"p{each:03d}")
+        world.objects.put(given.address, b"x")
+        world.repo.link("main", given.path, given.token)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_was_issued_and_linked_is_not_due(*, committed: bool) -> None:
+    world = World(breaker_floor_objects=5, breaker_share=0.5)
+    linked(world, 20)
+    if committed:
+        world.repo.commit("main", "c")
+    world.clock.advance(3600 + 120)
+    assert world.run_once().held_back == 0
+    assert not state_of(world).tripped_ms
+    assert len(list(world.repo.list("main"))) == 20
+
+
+def test_what_was_issued_and_has_not_expired_is_not_due_where_there_is_no_grace() -> None:
+    world = World(breaker_floor_objects=5, breaker_share=0.5, grace_override_seconds=0)
+    for each in range(20):
+        world.repo.issue("main", f"p{each}")
+    assert world.run_once().held_back == 0
+
+
+def test_what_it_trips_for_is_counted_as_it_is() -> None:
+    """Hints of what was linked stand among those of what is due."""
+    world = World(breaker_floor_objects=5, breaker_share=0.5)
+    linked(world, 20)
+    for each in range(15):
+        world.repo.delete("main", f"p{each:03d}")
+    world.clock.advance(GRACE_SECONDS + 3600 + 120)
+    assert world.run_once().held_back == 1
+    assert state_of(world).due == 15

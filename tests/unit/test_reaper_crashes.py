@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from refstore import keys
-from refstore.records import Deleting, Emptied, decode_reference
+from refstore.ids import BranchName, new_address, new_token
+from refstore.records import Deleting, Emptied, Listed, Reference, decode_reference, encode
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 
 
@@ -148,3 +149,17 @@ def test_killed_at_any_step_the_next_reaper_finishes(grace_seconds: int | None) 
             assert (world.references(), world.hints()) == (0, 0), (behind, step)
             step += 1
         assert step > 20
+
+
+def test_all_is_scrubbed_that_was_asked_for_though_one_pass_has_not_the_time() -> None:
+    """A KV that takes its time, and references of a token that is dead in every shard."""
+    world = World()
+    ctx = world.repo.context
+    now = world.clock.now_ms()
+    token = new_token(ctx.ids, BranchName("gone"), now)
+    for _ in range(600):
+        address = new_address(ctx.ids, now)
+        world.kv.set(keys.reference(ctx.repo, address), encode(Listed((Reference(token, "p"),), now)))
+    world.clock.advance(SCRUB_AFTER_SECONDS + 1)
+    world.kv.before = lambda _: world.clock.advance(0.05)
+    assert world.run_once(scrub_now=True).scrubbed == 600

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from reaper.summary import Summary
 from refstore import keys
 from refstore.flows.viewing import AddressState
 from refstore.ids import Address
@@ -362,3 +363,21 @@ def test_a_pass_that_is_stopped_before_it_began_does_nothing(world: World) -> No
     assert done.idle
     assert done.more
     assert world.kv.dump() == before
+
+
+def test_what_another_reaper_did_since_the_page_was_read_is_not_done_and_counted_again(world: World) -> None:
+    for number in range(6):
+        world.repo.create_branch(f"b{number}", "main")
+        world.upload(f"b{number}", "p")
+        world.repo.commit(f"b{number}", "p")
+    others: list[Summary] = []
+
+    def meanwhile(op: Op) -> None:
+        if op.key.partition == keys.LEASES and "/committed/" in op.key.name:
+            world.kv.before = None
+            others.append(world.run_pass(reaper="r2"))  # all of it, between the page and its leases
+
+    world.kv.before = meanwhile
+    one = world.run_pass(reaper="r1")
+    assert (others[0].committed, others[0].tokens) == (6, 6)
+    assert (one.committed, one.tokens) == (0, 0)

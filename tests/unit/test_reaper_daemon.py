@@ -17,7 +17,7 @@ from reaper.status import LATE_BEATS, status
 from reaper.summary import Summary
 from refstore import keys
 from refstore.errors import InvalidSettings, KVUnavailable
-from refstore.kv.base import ABSENT, Key
+from refstore.kv.base import ABSENT, Key, Op
 from refstore.records import Heartbeat, decode
 from tests.reaper_world import GRACE_SECONDS, World, never
 
@@ -277,3 +277,45 @@ def test_two_reapers_in_turns_do_what_one_does() -> None:
             world.clock.advance(GRACE_SECONDS)
     assert total == 30
     assert not world.stored()
+
+
+@pytest.mark.parametrize("fault", ["ours", "record"])
+def test_metrics_count_a_pass_that_failed_as_a_whole(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: object) -> Summary:
+        raise ZeroDivisionError("planted")
+
+    world = World()
+    if fault == "ours":
+        monkeypatch.setattr(daemon.cycle, "run", faulty)
+    else:
+        world.corrupt(keys.repository(world.repo.name))
+    metrics = PrometheusMetrics("127.0.0.1", 0)
+    try:
+        assert world.run_once(metrics=metrics).error_count == 1
+        assert fetch(metrics)['refstore_reaper_errors_total{repository="lake"}'] == 1
+    finally:
+        metrics.close()
+
+
+def test_what_was_done_before_the_kv_failed_counts() -> None:
+    world = World(grace_seconds=0, cycle_seconds=1, breaker_share=1)
+    world.upload("main", *(f"p{number}" for number in range(20)))
+    world.repo.reset("main")
+    failures: list[str] = []
+
+    def fail(op: Op) -> None:
+        if not failures and op.key.name.startswith("scrubbed/"):
+            failures.append(op.key.name)
+            raise KVUnavailable("planted: once")
+
+    world.kv.before = fail
+    metrics = PrometheusMetrics("127.0.0.1", 0)
+    try:
+        with world.reaper(metrics=metrics) as reaper:
+            done = reaper.run(for_seconds(world, 60))
+        assert failures
+        assert not world.stored()
+        assert (done.released, done.deleted) == (20, 20)
+        assert fetch(metrics)['refstore_reaper_deleted_objects_total{repository="lake"}'] == 20
+    finally:
+        metrics.close()

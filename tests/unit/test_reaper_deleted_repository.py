@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from reaper import breaker
 from refstore import keys
 from refstore.errors import RepositoryNotFound
-from refstore.kv.base import ABSENT
+from refstore.kv.base import ABSENT, SetIf
 from refstore.records import Branch, encode
-from tests.reaper_world import SCRUB_AFTER_SECONDS, World
+from tests.reaper_world import SCRUB_AFTER_SECONDS, Crash, World
 
 
 def test_a_deleted_repository_is_drained_and_its_name_is_free_again(world: World) -> None:
@@ -59,3 +60,46 @@ def test_a_branch_that_was_made_too_late_is_closed_by_the_reaper(world: World) -
     world.kv.set(keys.branch(ctx.repo, "late"), encode(Branch("c" * 64, token, (), (), "w")))
     world.run_once()
     assert world.kv.count(keys.branches(ctx.repo), limit=10) == 0
+
+
+def test_a_branch_that_cannot_be_read_keeps_no_other_open(world: World) -> None:
+    """The deletion died behind its first step, so that the branches are the reaper's to close."""
+    world.repo.create_branch("a", "main")
+    world.repo.create_branch("b", "main")
+    kept, gone = world.upload("a", "p")[0], world.upload("b", "p")[0]
+    world.kv.crash_at(lambda op: op.key == keys.repository(world.repo.name) and isinstance(op, SetIf), behind=True)
+    with pytest.raises(Crash):
+        world.lake.delete_repository("lake")
+    world.corrupt(keys.branch(world.repo.context.repo, "a"))
+    done = world.run_once()
+    assert {error.unit for error in done.errors} == {"branch/a"}
+    world.run_past_grace()
+    assert world.stored() == {kept.address} != {gone.address}
+
+
+def test_however_much_of_it_was_never_committed_its_share_does_not_stop_it() -> None:
+    """The heads are closed and count for nothing, so all that is left is due, as was asked for."""
+    world = World(breaker_floor_objects=5, breaker_share=0.5)
+    world.upload("main", *(f"c{number}" for number in range(40)))
+    world.repo.commit("main", "much more is committed than is due")
+    world.run_once()
+    world.upload("main", *(f"p{number}" for number in range(20)))
+    world.lake.delete_repository("lake")
+    world.run_past_grace()
+    assert len(world.stored()) == 40
+    for _ in range(3):
+        world.clock.advance(SCRUB_AFTER_SECONDS + 1)
+        world.run_once(scrub_now=True)
+    assert world.kv.get(keys.repository(world.repo.name)) is ABSENT
+
+
+@pytest.mark.parametrize("grace_seconds", [None, 0])
+def test_how_fast_it_goes_is_watched_all_the_same(grace_seconds: int | None) -> None:
+    world = World(grace_seconds=grace_seconds, breaker_floor_objects=5, breaker_per_hour=15, batch_keys=10)
+    world.upload("main", *(f"p{number}" for number in range(20)))
+    world.lake.delete_repository("lake")
+    world.run_past_grace()
+    assert len(world.stored()) == 5
+    state = breaker.read(world.kv, world.repo.context.repo)
+    assert state is not None
+    assert state.reason == "hourly"

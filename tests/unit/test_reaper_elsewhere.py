@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,10 +120,19 @@ def test_what_one_open_batch_has_in_hand_is_left_to_it() -> None:
     try:
         eraser = Eraser(world.repo.context, JournalWriter(world.objects, "r", world.clock, world.numbers), beside)
         seen: list[Deleted] = []
-        eraser.begin(doomed(entries[0].address), seen.append)
-        eraser.begin(doomed(entries[0].address, entries[1].address), seen.append)
+        left: list[bool] = []
+
+        def otherwise() -> None:
+            left.append(True)
+
+        eraser.begin(doomed(entries[0].address), seen.append, otherwise=otherwise)
+        eraser.begin(doomed(entries[0].address, entries[1].address), seen.append, otherwise=otherwise)
+        assert not left
+        eraser.begin(doomed(entries[0].address), seen.append, otherwise=otherwise)
+        assert left == [True]
         eraser.settle()
         assert [done.objects for done in seen] == [1, 1]
+        assert left == [True]
         assert not world.stored()
     finally:
         beside.close()
@@ -142,11 +152,12 @@ def test_one_batch_that_fails_does_not_keep_the_others_from_being_settled() -> N
     try:
         eraser = Eraser(ctx, JournalWriter(world.objects, "r", world.clock, world.numbers), beside)
         seen: list[Deleted] = []
+        failed: list[str] = []
         for entry in entries:
-            eraser.begin(doomed(entry.address), seen.append, unhinted=True)
+            eraser.begin(doomed(entry.address), seen.append, otherwise=partial(failed.append, entry.address), unhinted=True)
         with pytest.raises(ObjectsUnavailable):
             eraser.settle()
-        assert len(seen) == 2
+        assert (len(seen), failed) == (2, [entries[0].address])
         assert world.stored() == {entries[0].address}
         shard = keys.due_shard(ctx.repo, keys.shard_of(entries[0].address))
         assert [name.partition("/")[2] for name, _ in world.kv.scan(shard)] == [entries[0].address]
@@ -218,3 +229,12 @@ def test_killed_elsewhere_nothing_is_lost_or_left(tmp_path: Path, monkeypatch: p
         assert first.deleted + first.missing + second.deleted + second.missing == 20
         assert not list(repo.context.objects.list("data/"))
         assert sum(lake.kv.count(keys.references(repo.context.repo, shard), limit=9) for shard in range(keys.SHARDS)) == 0
+
+
+def test_a_pipe_that_may_not_be_made_large_stops_no_deletion(
+    store: LocalObjects, other: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where `pipe-max-size` is less, or the pipes of one user together hold what `pipe-user-pages-soft` allows."""
+    monkeypatch.setattr(elsewhere, "PIPE_BYTES", 1 << 31)  # no kernel allows that
+    assert other.delete(store.url, ["data/x/1"])().deleted == ("data/x/1",)
+    assert left(store) == {str(number) for number in range(10)} - {"1"}

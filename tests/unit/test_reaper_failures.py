@@ -179,3 +179,13 @@ def test_scrubbed_state_survives_what_it_cannot_read(world: World) -> None:
     raw = world.kv.get(keys.reaper_state(ctx.repo, "scrubbed/00"))
     assert isinstance(raw, bytes)
     assert decode(raw, Stamp).at_ms == world.clock.now_ms()
+
+
+def test_an_expired_address_that_the_store_refuses_to_delete_is_counted_when_it_goes(world: World) -> None:
+    given = world.repo.issue("main", "p")
+    world.objects.put(given.address, b"x")
+    world.objects.refuses = {given.address}
+    world.clock.advance(world.safety.issue_seconds + world.safety.clock_skew_seconds + 1)
+    assert [world.run_once().expired for _ in range(3)] == [0, 0, 0]
+    world.objects.refuses = set()
+    assert [world.run_once().expired for _ in range(2)] == [1, 0]
