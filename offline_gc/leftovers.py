@@ -28,7 +28,7 @@ from offline_gc.sweeping import Outcome, Unit
 from refstore import ids, keys
 from refstore.errors import Conflict, ObjectNotFound
 from refstore.ids import RepositoryId, RepositoryName
-from refstore.kv.base import Key
+from refstore.kv.base import ABSENT, Key
 from refstore.lake import NAMESPACE_OBJECT, NAMESPACES, Lake, as_folder
 from refstore.records import RepositoryRecord, decode
 from refstore.retention.rules import DAY_MS, Rules
@@ -41,7 +41,7 @@ class Cleared(NamedTuple):
     repository: RepositoryId
     due_ms: int
     swept: Swept | None
-    """None: its grace is not over."""
+    """None: its grace is not over; or nothing was left to be done but to forget it."""
     foreign: Count = Count()
     """Not refstore's: left where it is."""
     forgotten: bool = False
@@ -62,6 +62,9 @@ def clear(lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: Spark
         return Cleared(repo, due_ms, None)
     ctx = lake.context(RepositoryName(repo.rpartition(".")[0]), record)
     store = ctx.objects
+    if _is_free(lake, repo, record):
+        lake.kv.delete(keys.closed_repository(repo))  # an earlier run died before this
+        return Cleared(repo, due_ms, None, forgotten=True)
     _check_alone(lake, repo, record)
     work = work_of(ctx, ctx.ids.unique(lake.clock.now_ms()), secrets.randbits(64))
     steps = Steps(spark, tell, lambda: None)
@@ -86,15 +89,32 @@ def clear(lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: Spark
     young = sum(each.young for each in stretches)
     if swept.failed or young or options.mode != "delete":
         return Cleared(repo, due_ms, swept, foreign)
+    _check_alone(lake, repo, record)  # another run may have been through with it meanwhile, and somebody have the namespace by now
     # what says whose the namespace is goes last: until then a run that died is made again
     for prefix in (ROOT, f"{PRIVATE}journal/"):
         left = (info.key for info in store.list(prefix))
         while page := list(islice(left, BULK_KEYS)):
             store.delete_many(page)
     store.delete_many([NAMESPACE_OBJECT])
-    lake.kv.delete(Key(NAMESPACES, as_folder(record.namespace)))
+    lake.kv.set_if(Key(NAMESPACES, as_folder(record.namespace)), repo.encode(), ABSENT)  # its own claim, not the next one's
     lake.kv.delete(keys.closed_repository(repo))
     return Cleared(repo, due_ms, swept, foreign, forgotten=True)
+
+
+def _is_free(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> bool:
+    """Whether the namespace was given back, and may be another repository's by now: neither the KV nor the namespace says that it is this
+    one's."""
+    if lake.kv.get(Key(NAMESPACES, as_folder(record.namespace))) == repo.encode():
+        return False
+    return _owner(lake, repo, record) != repo
+
+
+def _owner(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> str | None:
+    """Whose the namespace says that it is."""
+    try:
+        return lake.context(RepositoryName(repo.rpartition(".")[0]), record).objects.read(NAMESPACE_OBJECT).decode(errors="replace")
+    except ObjectNotFound:
+        return None
 
 
 def _check_alone(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> None:
@@ -104,9 +124,6 @@ def _check_alone(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> No
             raise Conflict(
                 f"repository {name!r} has the namespace of the deleted {repo}; nothing is deleted there, look how that came about"
             )
-    try:
-        owner = lake.context(RepositoryName(repo.rpartition(".")[0]), record).objects.read(NAMESPACE_OBJECT).decode(errors="replace")
-    except ObjectNotFound:
-        return  # an earlier run came so far
-    if owner != repo:
+    owner = _owner(lake, repo, record)
+    if owner is not None and owner != repo:  # None: an earlier run came so far
         raise Conflict(f"{own} says that it belongs to {owner[:120]!r}, not to the deleted {repo}; nothing is deleted there")

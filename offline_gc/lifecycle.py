@@ -6,6 +6,7 @@ owner to merge.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final
 
 from offline_gc.places import TAG
@@ -22,11 +23,18 @@ WARNING: Final = (
 def rule(prefix: str) -> dict[str, Any]:
     """As S3's PutBucketLifecycleConfiguration has it. A day is the least that it knows."""
     return {
-        "ID": f"{RULE_ID}-{prefix.strip('/').replace('/', '-')}"[:255] if prefix else RULE_ID,
+        "ID": _id(prefix),
         "Status": "Enabled",
         "Filter": {"And": {"Prefix": prefix, "Tags": [{"Key": TAG, "Value": "true"}]}},
         "Expiration": {"Days": 1},
     }
+
+
+def _id(prefix: str) -> str:
+    """The prefix as it can be read, cut off, and what no other prefix has."""
+    if not prefix:
+        return RULE_ID
+    return f"{RULE_ID}-{prefix.strip('/').replace('/', '-')}"[:200] + f"-{hashlib.sha256(prefix.encode()).hexdigest()[:16]}"
 
 
 def configuration(store: ObjectStore) -> dict[str, Any]:

@@ -10,6 +10,7 @@ show what the reading could not know.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -208,7 +209,12 @@ def _task(work: Work, cutoff_ms: int, foreign: bool) -> Callable[[Iterable[Any]]
 def _stretches(
     work: Work, number: int, interval: Interval, cutoff_ms: int, foreign: bool, see: Callable[[], None] = lambda: None
 ) -> Iterator[ListedStretch]:
-    """`see` is called for each key."""
+    """`see` is called for each key.
+
+    The files have names of their own each time: a task that was taken for lost may go on, and what it lists is cut elsewhere, for
+    something was deleted meanwhile. Under the same names its stretches would take the place of those whose first keys were told.
+    """
+    attempt = secrets.token_hex(8)
     store, files_store = store_at(work.url, work), store_at(work.files, work)
     rows: list[tuple[ObjectInfo, Kind]] = []
     files = 0
@@ -216,7 +222,7 @@ def _stretches(
 
     def written() -> ListedStretch:
         nonlocal files
-        place = work.place("listing", number * 1000 + files)
+        place = work.place("listing", number * 1000 + files, attempt)
         infos = [info for info, _ in rows]
         table = pa.table(
             {

@@ -12,6 +12,7 @@ reaches the bucket as an address: commits named it that are not kept any more, o
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -243,9 +244,14 @@ def _left_over(
 
 
 def _written(store: ObjectStore, work: Work, number: int, gone: Any, named: _Named, every_reason: str) -> list[Counted]:
-    """Write what goes to the mark, in units; in order of addresses, as it comes."""
+    """Write what goes to the mark, in units; in order of addresses, as it comes.
+
+    Under names of this attempt: a task that was taken for lost may go on, and was told otherwise by the store of what is there. Its
+    units would hold what the manifest says is in others.
+    """
     if not gone.num_rows:
         return []
+    attempt = secrets.token_hex(8)
     counted: list[Counted] = []
     kinds, sizes = gone.column("kind").to_numpy(), gone.column("size_bytes").to_numpy()
     reasons = _reasons(kinds, among(keys_of(gone.column("address"), work.seed), named.expired), every_reason)
@@ -253,7 +259,7 @@ def _written(store: ObjectStore, work: Work, number: int, gone: Any, named: _Nam
     days = pc.utf8_slice_codeunits(gone.column("address"), len(DATA), len(DATA) + 8).to_numpy(zero_copy_only=False)
     for part, at in enumerate(range(0, gone.num_rows, UNIT_ROWS)):
         unit = gone.slice(at, UNIT_ROWS)
-        key = work.place("mark", number * 1000 + part)
+        key = work.place("mark", number * 1000 + part, attempt)
         write_table(store, key, unit)
         first, total = unit.column("address")[0].as_py(), int(sizes[at : at + UNIT_ROWS].sum())
         counted.append(Counted(-1, "", "unit", key, first, unit.num_rows, total))

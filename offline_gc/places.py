@@ -1,13 +1,14 @@
 """Where a run keeps its files, in the repository's own namespace, and which objects of a namespace are whose.
 
-    _refstore/gc/<mark id>/listing/<number>.parquet    what the store listed: a stretch of addresses in order
+    _refstore/gc/<mark id>/listing/<number>-<attempt>.parquet    what the store listed: a stretch of addresses in order
     _refstore/gc/<mark id>/kept/<number>.parquet       what the KV names
-    _refstore/gc/<mark id>/mark/<bucket>.parquet       what is to go: address, size, time, kind, reason
-    _refstore/gc/<mark id>/sweep/<bucket>.parquet      what became of each, as the store confirmed it
+    _refstore/gc/<mark id>/mark/<number>-<attempt>.parquet       what is to go: address, size, time, kind, reason
+    _refstore/gc/<mark id>/sweep/<number>-<attempt>.parquet      what became of each, as the store confirmed it
     _refstore/gc/<mark id>/*.json, report.html         counts, for machines and for people
 
 They are read and written by refstore's own drivers, by the driver and the executors alike: a run needs no other storage. A file is
-written whole or not at all, and a step that is done again writes the same names again.
+written whole or not at all, and a step that is done again writes the same names again; but for the listing and the
+mark, which depend on what the store says at the time: there each attempt of a task has names of its own, and says which.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     io_timeout_seconds: float = Safety().objects_io_seconds
     """How long a request of a task may be under way: as long as one of the driver."""
 
-    def place(self, folder: str, number: int) -> str:
-        return f"{ROOT}{self.mark_id}/{folder}/{number:06d}.parquet"
+    def place(self, folder: str, number: int, attempt: str = "") -> str:
+        """`attempt`: of the task that writes it, where another one may come to something else."""
+        return f"{ROOT}{self.mark_id}/{folder}/{number:06d}{attempt and f'-{attempt}'}.parquet"
 
     def in_namespace(self) -> Work:
         """For files of other runs, which are where they always are."""

@@ -42,7 +42,10 @@ def begin(ctx: Context, marks: Marks, mark_id: str) -> Begun:
     found = marks.run(mark_id)
     is_due = found.state is State.MARKED and found.record.deletes_at_ms <= ctx.clock.now_ms()
     if not is_due and found.state is not State.SWEEPING:
-        return Begun(marks.begin_sweep(mark_id), None)
+        run = marks.begin_sweep(mark_id)
+        if run.state is not State.SWEEPING:
+            return Begun(run, None)
+        # it was confirmed, or became due, a moment ago: what today's rules keep drops out, as where a sweep is made again
     rules = _rules(ctx)
     history, refs = retaining.read_history(ctx)
     made = plan(history, refs, rules, ctx.clock.now_ms())

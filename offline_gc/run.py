@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
@@ -148,9 +148,12 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
             )
         done = marks.finish_marking(run, {"objects": summary.marked.objects, "bytes": summary.marked.bytes}, question=summary.question)
     except BaseException as error:
+        over = False
         with suppress(RefstoreError):  # it is told what went wrong first; the next run clears up what this one could not
             marks.abandon(run, f"failed: {error}"[:500])
-        remove(store, run.mark_id)
+            over = marks.run(run.mark_id).state is State.ABANDONED
+        # a mark that stands after all (it was written, and the KV did not answer any more) needs its files
+        remove(store, run.mark_id, *(() if over else ("listing/", "clock")))
         if before is not None and isinstance(error, Corrupt):
             remove(store, before.mark_id, carried.FILE)  # the next run begins anew
         raise
@@ -236,7 +239,7 @@ def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = s
                 spark, ctx.objects, work, cutoff_ms=cutoff_ms, now_ms=now, parts=parts_of(spark), foreign=options.foreign
             )
         with steps.step("reading what the KV names") as said:
-            looked = _as_if_marked(everything(ctx, run, PAGE), would)
+            looked = _as_if_marked(everything(ctx, run, PAGE), would, set(decision.given_up))
             named = gathered(work, looked, filters_of(decision.plan), said, files)
         compared = left_over(ctx, spark, work, run, stretches, named, [*would, *earlier(marks, run)], steps)
         summary = summarised(ctx, run, decision, age, stretches, named, compared, options.limits, applied, steps.seconds)
@@ -250,12 +253,18 @@ def _on_branches(ctx: Context, options: Options, tell: Tell, *, dry_run: bool = 
     return applied, steps.seconds
 
 
-def _as_if_marked(looked: Iterable[Named], would: Mapping[CommitId, tuple[str, ...]]) -> Iterator[Named]:
+def _as_if_marked(looked: Iterable[Named], would: Mapping[CommitId, tuple[str, ...]], given_up: Set[CommitId]) -> Iterator[Named]:
+    """What never landed keeps nothing once it is marked, not even its tree; a part that is marked grows by what would be marked."""
     for batch in looked:
         if batch.source is Source.HEAD:
             yield batch
         else:
-            yield batch._replace(commits=[each._replace(but_for=each.but_for or would.get(each.commit, ())) for each in batch.commits])
+            left = (each for each in batch.commits if each.commit not in given_up)
+            yield batch._replace(commits=[each._replace(but_for=_both(each.but_for, would.get(each.commit, ()))) for each in left])
+
+
+def _both(marked: tuple[str, ...], would: tuple[str, ...]) -> tuple[str, ...]:
+    return ("",) if "" in (*marked, *would) else tuple(sorted({*marked, *would}))
 
 
 @contextmanager
@@ -287,6 +296,9 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     tries it again.
     """
     marks = Marks(ctx)
+    if marks.run(mark_id).state is State.MARKED:
+        read_summary(ctx.objects, mark_id)  # while it can be unmarked still
+        read_manifest(ctx.objects, mark_id)
     begun = rechecking.begin(ctx, marks, mark_id)
     run = begun.run
     if run.state is State.SWEPT:

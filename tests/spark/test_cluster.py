@@ -17,7 +17,8 @@ from tests.reaping import release_all
 from tests.spark.cluster import cluster
 from tests.spark.world import World
 
-ORPHANS = 20_000
+ORPHANS = 80_000
+"""Eight units of the mark: two are under way when the first is seen to be done, and some are not begun, however busy the machine is."""
 SLICES = 20
 CONF = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 LOOPBACK = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -10,7 +10,8 @@ from offline_gc import leftovers
 from offline_gc.run import Options
 from reaper import retiring
 from refstore.errors import Conflict
-from refstore.lake import NAMESPACE_OBJECT
+from refstore.kv.base import Key
+from refstore.lake import NAMESPACE_OBJECT, NAMESPACES, as_folder
 from tests.reaping import reap_all, scrub_all
 from tests.spark.world import World
 
@@ -59,3 +60,19 @@ def test_a_namespace_that_says_it_is_somebody_elses_is_left_alone(world: World, 
     with pytest.raises(Conflict, match="belongs to"):
         leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0))
     assert world.data() == before
+
+
+def test_a_run_that_died_at_its_very_end_is_no_trouble_to_the_namespaces_next_repository(world: World) -> None:
+    """All that was left to do is to forget the record of the deleted one."""
+    namespace = world.repo.record.namespace
+    delete_and_drain(world)
+    ((repo, record),) = leftovers.closed(world.lake)
+    world.ctx.objects.delete_many([NAMESPACE_OBJECT])
+    world.lake.kv.delete(Key(NAMESPACES, as_folder(namespace)))
+    world.lake.create_repository("again", namespace=namespace)
+    before = world.data()
+    cleared = leftovers.clear(world.lake, repo, record, cast("SparkSession", None), Options(grace_days=0))
+    assert cleared.forgotten
+    assert list(leftovers.closed(world.lake)) == []
+    assert world.data() == before
+    assert (world.blobs / NAMESPACE_OBJECT).read_text() == world.lake.repository("again").context.repo

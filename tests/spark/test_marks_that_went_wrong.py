@@ -1,0 +1,119 @@
+"""Marks whose run failed at its end, or whose files are gone; who clears a namespace beside another; and what a simulation says of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offline_gc import leftovers, run
+from offline_gc.run import Options
+from offline_gc.summary import Manifest, write_manifest
+from refstore.errors import Conflict, Corrupt, Unavailable
+from refstore.lake import NAMESPACES
+from refstore.marks import Marks, State, new_mark_id
+from refstore.marks.runs import Runs
+from tests.reaping import reap_all
+from tests.spark.test_leftovers import delete_and_drain
+from tests.spark.world import World
+from tests.unit.test_marks import aborted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_two_who_clear_one_namespace_leave_its_next_repository_its_claim(
+    world: World, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.commit(a=b"one")
+    namespace = world.repo.record.namespace
+    delete_and_drain(world)
+    world.age()
+    ((repo, record),) = leftovers.closed(world.lake)
+    real = leftovers.swept_of
+
+    def slowly(*args: Any, **options: Any) -> Any:
+        """The other one, which began at the same time, is through by then; and somebody makes a repository there."""
+        monkeypatch.setattr(leftovers, "swept_of", real)
+        assert leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0)).forgotten
+        world.lake.create_repository("again", namespace=namespace)
+        return real(*args, **options)
+
+    monkeypatch.setattr(leftovers, "swept_of", slowly)
+    with pytest.raises(Conflict, match="has the namespace"):
+        leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0))
+    assert [value for _, value in world.lake.kv.scan_all(NAMESPACES)] == [world.lake.repository("again").context.repo.encode()]
+    assert (world.blobs / "_refstore" / "namespace").exists()
+
+
+def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
+    world: World, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The KV wrote that the mark stands, and did not answer any more."""
+    world.commit(a=b"one", days_ago=3)
+    world.commit(a=None, b=b"two")
+    world.age()
+    change, give_up = Runs.change, Runs.give_up
+
+    def lost(runs: Runs, of: Any, **changes: Any) -> Any:
+        done = change(runs, of, **changes)
+        if "finished_ms" in changes:
+
+            def down(*_: Any, **__: Any) -> Any:
+                raise Unavailable("the KV does not answer")
+
+            monkeypatch.setattr(Runs, "give_up", down)
+            raise Unavailable("the KV does not answer")
+        return done
+
+    monkeypatch.setattr(Runs, "change", lost)
+    with pytest.raises(Unavailable):
+        run.mark(world.ctx, spark, Options(grace_days=0, min_age_seconds=0))
+    monkeypatch.setattr(Runs, "change", change)
+    monkeypatch.setattr(Runs, "give_up", give_up)
+    assert [each.state for each in Marks(world.ctx).runs()] == [State.MARKED]
+    ran = run.run(world.ctx, spark, Options(grace_days=0, min_age_seconds=0))
+    assert not ran.waiting
+
+
+def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(world: World, spark: SparkSession) -> None:
+    old = world.commit(a=b"one", days_ago=3)
+    world.commit(a=None, b=b"two")
+    world.age()
+    marked = run.mark(world.ctx, spark, Options(grace_days=0, min_age_seconds=0))
+    world.ctx.objects.delete_many([f"_refstore/gc/{marked.mark_id}/mark.json"])
+    with pytest.raises(Corrupt, match="unmark it"):
+        run.sweep(world.ctx, spark, marked.mark_id)
+    world.repo.unmark(marked.mark_id)
+    assert world.repo.read(old, "a") == b"one"
+
+
+def test_simulate_says_of_what_was_given_up_what_mark_does(world: World, spark: SparkSession) -> None:
+    world.commit(a=b"one")
+    world.age()
+    before = run.simulate(world.ctx, spark, Options()).marked.objects
+    assert before == 0
+    given_up = aborted(world.repo)
+    world.repo.reset("main")
+    world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
+    reap_all(world.repo)
+    world.age()
+    would = run.simulate(world.ctx, spark, Options()).by_kind
+    does = run.mark(world.ctx, spark, Options()).by_kind
+    assert given_up in dict(Marks(world.ctx).scan())
+    assert would == does
+
+
+def test_simulate_says_of_a_commit_of_which_a_part_is_marked_what_mark_does(world: World, spark: SparkSession) -> None:
+    old = world.commit(tmp__a=b"one", b=b"two", days_ago=3)
+    world.commit(tmp__a=None, b=None)
+    world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
+    reap_all(world.repo)
+    world.age()
+    marks = Marks(world.ctx)
+    part = marks.begin("digest", 10**9, [], new_mark_id(world.ctx), partly=[(old, ("tmp/",))])
+    marks.finish_marking(part, {})
+    write_manifest(world.ctx.objects, Manifest(part.mark_id, 1, "delete", []))
+    would = run.simulate(world.ctx, spark, Options()).marked
+    does = run.mark(world.ctx, spark, Options())
+    assert would == does.marked
