@@ -68,6 +68,10 @@ class NotSupported(RefstoreError):
     code = "not_supported"
 
 
+class Busy(errors.Contention):
+    """Others kept winning the race for a branch, where lakeFS's clients call every 409 a conflict of what is merged."""
+
+
 class TooLarge(errors.Invalid):
     code = "too_large"
 
@@ -92,6 +96,7 @@ _OWN: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
     (Forbidden, 403),
     (TooManyGuesses, 429),
     (NotSupported, 501),
+    (Busy, 503),
     (TooLarge, 413),
     (TooSlow, 408),
     (OutOfRange, 416),

@@ -9,9 +9,14 @@ from typing import Final, NamedTuple
 
 from api.errors import OutOfRange
 from refstore.errors import Invalid
+from refstore.ids import is_own
 from refstore.records import Entry
 
 METADATA: Final = "x-lakefs-meta-"
+INTERNAL: Final = "x-lakefs-internal-"
+INTERNAL_NAME: Final = "::lakefs::"
+"""How a name begins that lakeFS's own programs keep for themselves; it goes in as `INTERNAL` and what follows. `lakectl local` keeps the
+time of a file there, and would take a file without it for one that was changed."""
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 _VALUE: Final = re.compile(r"[\x20-\x7e\t]{0,4096}")
@@ -44,7 +49,9 @@ def range_of(header: str | None, size_bytes: int) -> Part | None:
 
 
 def etag_of(entry: Entry) -> str:
-    return f'"{entry.checksum}"' if _VALUE.fullmatch(entry.checksum) and '"' not in entry.checksum else '""'
+    """An address is never given out twice, so it tells one object from another; a checksum is whatever its linker said."""
+    told = entry.address if is_own(entry.address) else entry.checksum
+    return f'"{told}"' if _VALUE.fullmatch(told) and '"' not in told else '""'
 
 
 def matches(condition: str | None, entry: Entry) -> bool:
@@ -55,6 +62,11 @@ def matches(condition: str | None, entry: Entry) -> bool:
         return True
     own = etag_of(entry).strip('"')
     return bool(own) and any(item.strip().removeprefix("W/").strip('"') == own for item in condition.split(","))
+
+
+def is_this(condition: str | None, entry: Entry) -> bool:
+    """Whether a range may be answered, as far as `If-Range` says (RFC 9110, 13.1.5): a date does not tell for sure, so the whole is."""
+    return condition is None or (condition.strip() == etag_of(entry) and etag_of(entry) != '""')
 
 
 def object_headers(entry: Entry) -> dict[str, str]:
@@ -77,7 +89,13 @@ def object_headers(entry: Entry) -> dict[str, str]:
 
 def metadata_of(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """User metadata of an upload. HTTP does not keep the case of names, so they are in lower case."""
-    return {name[len(METADATA) :]: value for name, value in headers if name.startswith(METADATA) and len(name) > len(METADATA)}
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if name.startswith(METADATA) and len(name) > len(METADATA):
+            found[name[len(METADATA) :]] = value
+        elif name.startswith(INTERNAL) and len(name) > len(INTERNAL):
+            found[INTERNAL_NAME + name[len(INTERNAL) :]] = value
+    return found
 
 
 def content_type_of(text: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from api import models
-from api.models import Diff, DiffList, Pagination
-from refstore.commits.diffing import Change
+from api.models import Diff, DiffList, DiffType, Pagination
+from refstore.commits.diffing import Change, Kind
+from refstore.commits.merging import sides
 from refstore.ids import CommitId
 from refstore.marks import Marks
 from refstore.records import Commit, Mark
@@ -14,10 +17,26 @@ from refstore.repository import Repository
 
 _BEHIND = "\U0010ffff"
 """Sorts behind whatever a path can go on with."""
+_AT_ONCE: Final = 100
+"""Paths of one side that are looked up on the other together: about a page."""
+_TYPES: Final[dict[Kind, DiffType]] = {Kind.ADDED: "added", Kind.REMOVED: "removed", Kind.CHANGED: "changed"}
+
+
+class Difference(NamedTuple):
+    """One path that differs, as lakeFS says it."""
+
+    path: str
+    type: DiffType
+    size_bytes: int
 
 
 def commit_model(repo: Repository, found: CommitId, commit: Commit) -> models.Commit:
     return commit_models(repo, [(found, commit)])[0]
+
+
+def new_commit_model(found: CommitId, commit: Commit) -> models.Commit:
+    """One that was made just now: nothing has marked it, and nothing is read that could fail where the commit did not."""
+    return _commit(found, commit, None)
 
 
 def commit_models(repo: Repository, items: Sequence[tuple[CommitId, Commit]]) -> list[models.Commit]:
@@ -68,8 +87,23 @@ def log(
             return
 
 
-def diff_page(read: Callable[[str], Iterator[Change]], prefix: str, after: str, amount: int, delimiter: str) -> DiffList:
-    """One page of changes, read from a path on; with a delimiter, what goes on behind it is folded into its common prefix."""
+def differences(changes: Iterator[Change]) -> Iterator[Difference]:
+    """Of two trees."""
+    for change in changes:
+        yield Difference(change.path, _TYPES[change.kind], change.right.size_bytes if change.right is not None else 0)
+
+
+def to_merge(repo: Repository, left: CommitId, base: CommitId, right: CommitId, *, prefix: str, after: str) -> Iterator[Difference]:
+    """What a merge of the right commit into the left one would do, path by path, and where it would conflict."""
+    ours = None if left == base else partial(repo.stat_many, left)
+    for step in sides(repo.diff(base, right, prefix=prefix, after=after), ours, batch=_AT_ONCE):
+        kind: DiffType = "removed" if step.theirs is None else "added" if step.ours is None else "changed"
+        size_bytes = step.theirs.size_bytes if step.theirs is not None else 0
+        yield Difference(step.path, "conflict" if step.conflict else kind, size_bytes)
+
+
+def diff_page(read: Callable[[str], Iterator[Difference]], prefix: str, after: str, amount: int, delimiter: str) -> DiffList:
+    """One page of differences, read from a path on; with a delimiter, what goes on behind it is folded into its common prefix."""
     results: list[Diff] = []
     inside = _common(after, prefix, delimiter) if delimiter else ""
     folded, cursor = (inside, inside + _BEHIND) if inside else ("", after)
@@ -85,8 +119,7 @@ def diff_page(read: Callable[[str], Iterator[Change]], prefix: str, after: str, 
                 results.append(Diff(type="prefix_changed", path=common, path_type="common_prefix"))
                 folded, cursor = common, common + _BEHIND
                 break  # go on behind the whole prefix rather than through it
-            size = change.right.size_bytes if change.right is not None else 0
-            results.append(Diff(type=change.kind.value, path=change.path, path_type="object", size_bytes=size))
+            results.append(Diff(type=change.type, path=change.path, path_type="object", size_bytes=change.size_bytes))
         else:
             more = False
     return _list(results, amount, has_more=False)

@@ -56,13 +56,20 @@ class StorageConfig(Model):
     pre_sign_support: bool
     pre_sign_support_ui: bool = False
     import_support: bool = False
-    import_validity_regex: str = "^$"
+    import_validity_regex: str = ""
+    """'': whoever wants to import asks, and is told what to do instead."""
     pre_sign_multipart_upload: bool = False
+
+
+class CapabilitiesConfig(Model):
+    async_ops: bool = False
+    """Whether commits and merges can be asked for and waited for apart."""
 
 
 class Config(Model):
     version_config: VersionConfig
     storage_config: StorageConfig
+    capabilities_config: CapabilitiesConfig = CapabilitiesConfig()
 
 
 class GarbageCollectionConfig(Model):
@@ -102,6 +109,7 @@ class RepositoryCreation(Model):
     name: NameText
     storage_namespace: Annotated[str, StringConstraints(max_length=2048)] = ""
     """'' or the word of `storage_config`: below the lake's own objects."""
+    storage_id: str = ""
     default_branch: NameText = "main"
     sample_data: bool = False
     read_only: bool = False
@@ -240,8 +248,11 @@ class FindMergeBaseResult(Model):
     base_commit_id: str
 
 
+DiffType = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
+
+
 class Diff(Model):
-    type: Literal["added", "removed", "changed", "conflict", "prefix_changed"]
+    type: DiffType
     path: str
     path_type: Literal["common_prefix", "object"]
     size_bytes: int | None = None

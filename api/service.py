@@ -48,7 +48,7 @@ class Operations(Protocol):
 
     def why(self, repository: Repository, address: str) -> tuple[AddressView, Sequence[WhyEvent]]: ...
 
-    def resume(self, repository: Repository, seconds: float | None, objects: int | None) -> str:
+    def resume(self, ctx: Context, seconds: float | None, objects: int | None) -> str:
         """Let hard deletion go on; what its state is then, in words."""
         ...
 
@@ -94,7 +94,9 @@ class Service:
         self._links: Together[Place, Linking, Found] = Together(
             self.run, self._link_many, key=lambda item: item.path, again=(Invalid, NotFound)
         )
-        self._uploads: Together[Place, Upload, Found] = Together(self.run, self._upload_many, key=lambda item: item.path)
+        self._uploads: Together[Place, Upload, Found] = Together(
+            self.run, self._upload_many, key=lambda item: item.path, again=(Invalid, NotFound)
+        )
 
     @property
     def operations(self) -> Operations:
@@ -124,22 +126,18 @@ class Service:
 
     async def link(self, repository: str, branch: str, item: Linking) -> Found:
         if item.if_absent:  # alone: made again it would find what it made itself
-            (found,) = await self.run(lambda: self._link_many(Place(repository, branch), [item]))
-            if isinstance(found, RefstoreError):
-                raise found
-            return found
+            return _one(await self.run(lambda: self._link_many(Place(repository, branch), [item])))
         return await self._links.ask(Place(repository, branch), item)
 
     async def upload(self, repository: str, branch: str, item: Upload) -> Found:
         """For bodies that are in memory."""
         if item.if_absent:  # likewise
-            return (await self.run(lambda: self._upload_many(Place(repository, branch), [item])))[0]
+            return _one(await self.run(lambda: self._upload_many(Place(repository, branch), [item])))
         return await self._uploads.ask(Place(repository, branch), item)
 
     async def upload_long(self, repository: str, branch: str, item: Upload) -> Found:
         """For one that is still on its way."""
-        (found,) = await self.run_body(lambda: self._upload_many(Place(repository, branch), [item]))
-        return found
+        return _one(await self.run_body(lambda: self._upload_many(Place(repository, branch), [item])))
 
     def later(self, work: Callable[[], object]) -> None:
         """Do it in a thread, and do not wait for it."""
@@ -160,9 +158,17 @@ class Service:
         linked = repo.link_each(place.ref, [item.item(repo.context) for item in items])
         return [entry if isinstance(entry, RefstoreError) else Found(repo.context, entry) for entry in linked]
 
-    def _upload_many(self, place: Place, items: Sequence[Upload]) -> Sequence[Found]:
+    def _upload_many(self, place: Place, items: Sequence[Upload]) -> Sequence[Found | RefstoreError]:
         repo = self.lake.repository(place.repository)
-        return [Found(repo.context, entry) for entry in repo.upload_many(place.ref, items)]
+        uploaded = repo.upload_each(place.ref, items)
+        return [entry if isinstance(entry, RefstoreError) else Found(repo.context, entry) for entry in uploaded]
+
+
+def _one(results: Sequence[Found | RefstoreError]) -> Found:
+    (found,) = results
+    if isinstance(found, RefstoreError):
+        raise found
+    return found
 
 
 class _Place(Generic[A, R]):

@@ -18,9 +18,15 @@ _REPO: Final = "/repositories/{repository}"
 _USERS: Final = "users, groups and policies are not kept here; make access keys with: refstore keys create"
 _RANGES: Final = "metaranges are not served; list a commit's objects, or diff two commits"
 _DUMP: Final = "refs are not dumped or restored through the API; back up the KV"
+_ASYNC: Final = "nothing is done apart from its request; leave out the /async and wait for the answer"
 
 ABSENT: Final[tuple[tuple[str, str], ...]] = (
     (_REPO + "/branches/{branch}/import", "there is no import; stage objects that lie outside one by one, or upload them"),
+    # a 404 would end `lakectl commit` and `merge` of 1.74.0, which ask for these first and go on after a 501
+    (_REPO + "/branches/{branch}/commits/async{rest:path}", _ASYNC),
+    (_REPO + "/refs/{source_ref}/merge/{destination_branch}/async{rest:path}", _ASYNC),
+    (_REPO + "/gc/prepare_commits/async", _ASYNC),
+    (_REPO + "/gc/prepare_commits/status", _ASYNC),
     (_REPO + "/branches/{branch}/hard_reset", "a branch is not moved to another commit; revert commits, or make another branch"),
     (_REPO + "/branches/{branch}/staging/pmpu{rest:path}", "there are no presigned multipart uploads; upload the object in one request"),
     (_REPO + "/branches/{branch}/objects/stat/user_metadata", "the metadata of an object is not changed; upload or link it again"),
@@ -40,9 +46,10 @@ ABSENT: Final[tuple[tuple[str, str], ...]] = (
     ("/auth/groups{rest:path}", _USERS),
     ("/auth/policies{rest:path}", _USERS),
     ("/auth/external{rest:path}", "no other identity provider is known here; log in with an access key"),
+    ("/auth/get-token{rest:path}", "there is no login in a browser; configure an access key"),
     ("/sts/login", "no other identity provider is known here; log in with an access key"),
+    ("/license", "there is no licence to show; nothing here needs one"),
     ("/usage-report/summary", "usage is not counted; /metrics has what this process answered"),
-    ("/statistics", "no statistics are collected; leave them out"),
 )
 """Path, and what to do instead."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -9,7 +10,7 @@ from starlette.responses import Response
 
 from api.answers import answer, nothing, page_of
 from api.auth import Reader, Writer
-from api.history import commit_model, diff_page
+from api.history import Difference, diff_page, differences, new_commit_model
 from api.models import (
     BranchCreation,
     CherryPickCreation,
@@ -111,7 +112,10 @@ async def diff_branch(
     del who
 
     def read(repo: Repository) -> DiffList:
-        return diff_page(lambda start: repo.diff(branch, prefix=prefix, after=start), prefix, after, amount_of(amount), delimiter)
+        def staged(start: str) -> Iterator[Difference]:
+            return differences(repo.diff(branch, prefix=prefix, after=start))
+
+        return diff_page(staged, prefix, after, amount_of(amount), delimiter)
 
     return answer(await service.repository(repository, read))
 
@@ -129,7 +133,7 @@ async def commit(
         raise Invalid("source_metarange is not supported; upload, link or copy the objects, then commit")
 
     def make(repo: Repository) -> Commit:
-        made = repo.commit(
+        found, made = repo.commit_and_get(
             branch,
             body.message,
             committer=who.key_id,
@@ -137,7 +141,7 @@ async def commit(
             date_ms=body.date * 1000 if body.date is not None else None,
             allow_empty=body.allow_empty,
         )
-        return commit_model(repo, *repo.get_commit(made))
+        return new_commit_model(found, made)
 
     return answer(await service.repository(repository, make), 201)
 
@@ -170,7 +174,7 @@ async def cherry_pick(service: ServiceOf, who: Writer, repository: str, branch: 
         metadata = picked.metadata | {"cherry-pick-origin": origin, "cherry-pick-committer": picked.committer} | (overrides.metadata or {})
         parent, message = body.parent_number or 0, overrides.message or picked.message
         # by its id: a branch may have moved since it was read
-        made = repo.cherry_pick(branch, origin, parent=parent, message=message, committer=who.key_id, metadata=metadata)
-        return commit_model(repo, *repo.get_commit(made))
+        found, made = repo.cherry_pick_and_get(branch, origin, parent=parent, message=message, committer=who.key_id, metadata=metadata)
+        return new_commit_model(found, made)
 
     return answer(await service.repository(repository, make), 201)

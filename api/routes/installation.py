@@ -84,6 +84,13 @@ async def garbage_collection(service: ServiceOf, who: Reader) -> Response:
     return answer(GarbageCollectionConfig(grace_period=int(service.lake.safety.grace_seconds)))
 
 
+@router.post("/statistics", operation_id="postStatsEvents", tags=["config"], status_code=204, responses=failures())
+async def statistics(who: Reader) -> Response:
+    """What lakeFS's programs tell about their use, at each call: taken, and thrown away unread."""
+    del who
+    return nothing()
+
+
 def _version() -> VersionConfig:
     return VersionConfig(version=LAKEFS_VERSION, version_context=f"refstore {__version__}")
 

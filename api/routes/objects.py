@@ -60,6 +60,7 @@ IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="*
 IfMatch = Annotated[str | None, Header(alias="If-Match", description="Not supported.")]
 UserMetadata = Annotated[bool, Query(description="Whether to answer with user metadata.")]
 Range = Annotated[str | None, Header(alias="Range", description="One range of bytes.")]
+IfRange = Annotated[str | None, Header(alias="If-Range", description="The range only of this; else the whole.")]
 
 
 # the routes that are asked for most stand first: they are tried in order
@@ -182,9 +183,13 @@ async def get_object(
     path: ObjectPath,
     presign: Presign = False,
     range_: Range = None,
+    if_range: IfRange = None,
     if_none_match: Annotated[str | None, Header(alias="If-None-Match", description="Answer 304 if it is still this.")] = None,
+    if_match: IfMatch = None,
 ) -> Response:
     del who
+    if if_match is not None:
+        raise Invalid("If-Match is not supported; leave it out, or send If-Range with a range")
     for _ in range(ATTEMPTS):
         context, entry = await service.stat(repository, ref, path)
         if headers.matches(if_none_match, entry):
@@ -192,7 +197,7 @@ async def get_object(
         if presign and is_own(entry.address):
             url = await service.run(partial(_signed_get, service, request, context, entry))
             return RedirectResponse(url.url, 302)
-        part = headers.range_of(range_, entry.size_bytes)
+        part = headers.range_of(range_ if headers.is_this(if_range, entry) else None, entry.size_bytes)
         start, end = part or (0, entry.size_bytes)
         chunks = await service.run(partial(_opened, context, entry, start, end))
         if chunks is not None:

@@ -62,10 +62,7 @@ async def restore_object(service: ServiceOf, who: Operator, repository: str, bra
     del who
 
     def restore(repo: Repository) -> ObjectStats:
-        address = relative(repo.context, body.physical_address)
-        entry = repo.restore(branch, address, body.path)
-        path = body.path or next((named.path for named in repo.address(address).references if named.branch == branch), "")
-        return stats(repo.context, path, entry)
+        return stats(repo.context, *repo.restore_and_tell(branch, relative(repo.context, body.physical_address), body.path))
 
     return answer(await service.repository(repository, restore), 201)
 
@@ -151,7 +148,7 @@ async def reaper_status(
     """Who reaps, what waits, and where deletion stands still and why."""
     if repository is not None:
         who.check(who.role, repository)
-        await service.repository(repository, lambda repo: repo.name)
+        await service.run(lambda: service.lake.undrained(repository))
     return JSONResponse(await service.run(lambda: service.operations.reaper_status(service.lake, repository)))
 
 
@@ -159,14 +156,17 @@ async def reaper_status(
     "/repositories/{repository}/reaper/resume", operation_id="resumeReaper", responses={200: {"model": Message}, **failures(409, 501)}
 )
 async def resume_reaper(service: ServiceOf, who: Operator, repository: str, body: Resume | None = None) -> Response:
-    """Let hard deletion go on that the breaker stopped: for a time, or for so many objects; an hour if nothing is said."""
+    """Let hard deletion go on that the breaker stopped: for a time, or for so many objects; an hour if nothing is said.
+
+    A repository that was deleted is found, too, until it is drained: its name is not free before.
+    """
     del who
     asked = body or Resume()
 
-    def resume(repo: Repository) -> Message:
-        return Message(message=service.operations.resume(repo, asked.seconds, asked.objects))
+    def resume() -> Message:
+        return Message(message=service.operations.resume(service.lake.undrained(repository), asked.seconds, asked.objects))
 
-    return answer(await service.repository(repository, resume))
+    return answer(await service.run(resume))
 
 
 def _references(repo: Repository, view: AddressView) -> AddressReferences:

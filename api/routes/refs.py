@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -11,7 +12,8 @@ from starlette.responses import Response
 from api import history
 from api.answers import answer, page_of
 from api.auth import Reader, Writer
-from api.history import commit_model, commit_models, diff_page
+from api.errors import Busy
+from api.history import Difference, commit_model, commit_models, diff_page, differences, to_merge
 from api.models import (
     Commit,
     CommitList,
@@ -25,7 +27,7 @@ from api.models import (
 from api.params import AMOUNT, After, Amount, Delimiter, Prefix, amount_of
 from api.routes import failures
 from api.service import ServiceOf
-from refstore.errors import CommitNotFound
+from refstore.errors import CommitNotFound, Contention
 from refstore.repository import Repository
 
 router = APIRouter(prefix="/repositories/{repository}", tags=["refs"])
@@ -90,19 +92,23 @@ async def diff_refs(
     amount: Amount = AMOUNT,
     delimiter: Delimiter = "",
     type: Annotated[  # noqa: A002  # lakeFS's word
-        Literal["two_dot", "three_dot"], Query(description="three_dot: what the right one changed since they parted.")
+        Literal["two_dot", "three_dot"], Query(description="three_dot: what merging the right one into the left one would do.")
     ] = "three_dot",
 ) -> Response:
     del who
 
     def read(repo: Repository) -> DiffList:
-        left: str = left_ref
-        if type == "three_dot":
-            base = repo.merge_base(left_ref, right_ref)
-            if base is None:
-                raise CommitNotFound(f"{left_ref!r} and {right_ref!r} have no common history; use type=two_dot")
-            left = base
-        return diff_page(lambda start: repo.diff(left, right_ref, prefix=prefix, after=start), prefix, after, amount_of(amount), delimiter)
+        left, right = (repo.get_commit(ref)[0] for ref in (left_ref, right_ref))
+        base = repo.merge_base(left, right) if type == "three_dot" else left
+        if base is None:
+            raise CommitNotFound(f"{left_ref!r} and {right_ref!r} have no common history; use type=two_dot")
+
+        def changed(start: str) -> Iterator[Difference]:
+            if type == "two_dot":
+                return differences(repo.diff(left, right, prefix=prefix, after=start))
+            return to_merge(repo, left, base, right, prefix=prefix, after=start)
+
+        return diff_page(changed, prefix, after, amount_of(amount), delimiter)
 
     return answer(await service.repository(repository, read))
 
@@ -136,16 +142,19 @@ async def merge(
     asked = body or Merge()
 
     def make(repo: Repository) -> MergeResult:
-        made = repo.merge(
-            source_ref,
-            destination_branch,
-            asked.message or "",
-            strategy=asked.strategy or "",
-            squash=asked.squash_merge,
-            committer=who.key_id,
-            metadata=asked.metadata,
-            allow_empty=asked.allow_empty,
-        )
+        try:
+            made = repo.merge(
+                source_ref,
+                destination_branch,
+                asked.message or "",
+                strategy=asked.strategy or "",
+                squash=asked.squash_merge,
+                committer=who.key_id,
+                metadata=asked.metadata,
+                allow_empty=asked.allow_empty,
+            )
+        except Contention as error:
+            raise Busy(str(error)) from error
         return MergeResult(reference=made)
 
     return answer(await service.repository(repository, make))

@@ -21,7 +21,7 @@ from api.models import (
 from api.params import AMOUNT, After, Amount, Force, Prefix, amount_of
 from api.routes import failures
 from api.service import ServiceOf
-from refstore.errors import InvalidName
+from refstore.errors import Invalid, InvalidName
 from refstore.ids import RepositoryName
 from refstore.lake import Lake
 from refstore.objects import child
@@ -49,10 +49,14 @@ async def list_repositories(
     "/repositories", operation_id="createRepository", status_code=201, responses={201: {"model": Repository}, **failures(409, 501)}
 )
 async def create_repository(service: ServiceOf, who: Operator, body: RepositoryCreation, bare: bool = False) -> Response:
-    """Make an empty repository. Sample data is not added, whether it is asked for or not."""
+    """Make an empty repository."""
     del who
     if bare or body.read_only:  # who asks for either relies on it
         raise NotSupported("bare and read-only repositories are not supported; leave both out, and give keys the role of a reader")
+    if body.sample_data:  # `lakectl` says that it is there
+        raise NotSupported("there is no sample data; leave sample_data out, and upload some")
+    if body.storage_id:
+        raise Invalid(f"there is one store here, and it has no name; leave storage_id {body.storage_id[:80]!r} out")
 
     def make() -> Repository:
         namespace = _namespace(service.lake, body.storage_namespace)

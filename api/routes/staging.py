@@ -22,10 +22,11 @@ from api.routes import failures
 from api.routes.objects import BINARY, IfMatch, streamed
 from api.service import Linking, ServiceOf
 from api.stats import physical, relative, stats, token_of, with_token
+from refstore import deadline
 from refstore.context import Context
 from refstore.errors import AlreadyExists, AlreadyLinked, Invalid
 from refstore.flows.uploading import Link
-from refstore.objects.base import ObjectInfo, ObjectStore, Stored
+from refstore.objects.base import ObjectInfo, ObjectStore, Stored, chunks_of
 from refstore.records import Issued
 from refstore.references import References
 from refstore.repository import Repository
@@ -140,7 +141,9 @@ async def put_signed(request: Request, service: ServiceOf, token: str) -> Respon
     received = await bodies.receive(request, bodies.Limits(service.settings.upload_bytes_max, service.settings.upload_idle_seconds))
 
     def store() -> Stored:
-        return context.objects.put(grant.address, received.body, if_absent=context.objects.conditional_put)
+        with deadline.operation(context.clock, context.safety.operation_deadline_seconds):
+            body = deadline.checked(chunks_of(received.body))
+            return context.objects.put(grant.address, body, if_absent=context.objects.conditional_put)
 
     stored = await service.run_body(store)
     return nothing(200, headers={"ETag": f'"{stored.checksum}"'})

@@ -12,6 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from api import create_app
+from api.service import Operations
 from reaper.daemon import Reaper
 from refstore import access
 from refstore.kv.base import KV
@@ -48,14 +49,21 @@ class Application(NamedTuple):
 
 @contextmanager
 def application(
-    settings: ApiSettings | None = None, *, kv: KV | None = None, objects: str = "", safety: Safety | None = None
+    settings: ApiSettings | None = None,
+    *,
+    kv: KV | None = None,
+    objects: str = "",
+    safety: Safety | None = None,
+    operations: Operations | None = None,
 ) -> Iterator[Application]:
     clock = FakeClock()
     where = objects or f"memory://{secrets.token_hex(8)}"
     own = safety or Safety(grace_seconds=GRACE_SECONDS, issue_seconds=4 * GRACE_SECONDS)
     with Lake(kv or MemoryKV(), where, clock=clock, safety=own) as lake, asyncio.Runner() as runner:
         access.ensure(lake.kv, clock, KEY_ID, SECRET)
-        app = create_app(Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings()), lake=lake)
+        app = create_app(
+            Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings()), lake=lake, operations_=operations
+        )
         transport = httpx.ASGITransport(app)
         http = httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(KEY_ID, SECRET))
         yield Application(app, lake, clock, runner, http)

@@ -32,6 +32,8 @@ OPERATORS_ONLY: Final = {
 }
 WRITERS_LOOKING: Final = {"getPhysicalAddress", "uploadObjectPreflight"}
 """By GET, and for writers all the same: what they answer is of use to nobody else."""
+THROWN_AWAY: Final = {"postStatsEvents"}
+"""By POST, and for readers: nothing is kept of it."""
 
 
 class Route(NamedTuple):
@@ -47,7 +49,7 @@ class Route(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        return self.method not in ("get", "head") or self.operation in WRITERS_LOOKING
+        return self.operation not in THROWN_AWAY and (self.method not in ("get", "head") or self.operation in WRITERS_LOOKING)
 
     @property
     def for_one_repository(self) -> bool:

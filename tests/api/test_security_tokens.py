@@ -27,6 +27,7 @@ from refstore.settings import ApiSettings, Settings
 from refstore.testing.clock import FakeClock
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
+from tests.interrupted import seal
 
 BACKING = "/repositories/alpha/branches/main/staging/backing"
 
@@ -202,13 +203,15 @@ def test_a_replayed_link_is_refused(attacked: Attacked) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "already_linked")
 
 
-@pytest.mark.parametrize("since", ["overwritten", "deleted", "committed", "reaped"])
+@pytest.mark.parametrize("since", ["overwritten", "overwritten in a commit", "deleted", "deleted in a commit", "committed", "reaped"])
 def test_a_link_replayed_after_its_object_moved_on_is_refused(attacked: Attacked, since: str) -> None:
     issued = attacked.issue()
     attacked.write(issued)
     assert attacked.link(issued["token"]).status_code == 200
     repo = attacked.asgi.lake.repository("alpha")
-    if since == "overwritten":
+    if since.endswith("in a commit"):
+        seal(repo)
+    if since.startswith("overwritten"):
         repo.upload("main", "p", b"newer")
     elif since == "committed":
         repo.commit("main", "c")
@@ -218,8 +221,8 @@ def test_a_link_replayed_after_its_object_moved_on_is_refused(attacked: Attacked
         attacked.asgi.clock.advance(3601)  # less than the token's life, more than the grace window
         attacked.asgi.reap()
     assert attacked.link(issued["token"]).status_code in (404, 409)
-    shown = {"overwritten": b"newer", "committed": b"body"}
-    assert [repo.read("main", listed.path) for listed in repo.list("main")] == ([shown[since]] if since in shown else [])
+    shown = {"overwritten": b"newer", "committed": b"body"}.get(since.partition(" ")[0])
+    assert [repo.read("main", listed.path) for listed in repo.list("main")] == ([shown] if shown is not None else [])
 
 
 def test_a_replayed_link_among_others_fails_nobody_elses(attacked: Attacked) -> None:

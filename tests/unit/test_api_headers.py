@@ -95,3 +95,13 @@ def test_a_content_type_is_taken(text: str) -> None:
 def test_what_is_no_content_type_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         headers.content_type_of(text)
+
+
+def test_what_was_uploaded_is_known_by_its_address() -> None:
+    """Of what is linked the checksum is whatever its linker said."""
+    made = [Address(f"data/2026112107/{number:026d}") for number in range(2)]
+    first, second = (entry(address=address, checksum="any") for address in made)
+    assert headers.etag_of(first) == f'"{made[0]}"'
+    assert matches(headers.etag_of(first), first)
+    assert not matches(headers.etag_of(first), second)
+    assert not headers.is_this(headers.etag_of(first), second)

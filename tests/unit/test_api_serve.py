@@ -19,8 +19,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from reaper.priority import NICE
 from refstore.cli import serve
-from refstore.cli.reaper import NICE
 from refstore.settings import Settings
 from tests.commands import Command
 
@@ -167,6 +167,8 @@ def test_the_reaper_is_a_process_that_lets_the_service_go_first(tmp_path: Path) 
         assert os.getpriority(os.PRIO_PROCESS, reaper) == max(NICE, os.getpriority(os.PRIO_PROCESS, service.process.pid))
         assert os.sched_getscheduler(reaper) == os.SCHED_BATCH
         assert os.sched_getscheduler(service.process.pid) == os.SCHED_OTHER
+        assert len(os.sched_getaffinity(reaper)) == 1
+        assert os.sched_getaffinity(service.process.pid) == os.sched_getaffinity(0)
         assert service.end() == 0
         assert "reaper_ended" in service.said, "it was asked, not killed"
         assert not lives(reaper)

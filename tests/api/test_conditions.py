@@ -1,0 +1,75 @@
+"""Conditions on reads are kept or refused, never taken in silence; and a signed put has the deadline that every operation has."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.api.conftest import Asgi
+
+A = "/repositories/ranges"
+OBJECTS = A + "/branches/main/objects"
+
+
+@pytest.fixture
+def repo(asgi: Asgi) -> str:
+    assert asgi("POST", "/repositories", json={"name": "ranges", "storage_namespace": ""}).status_code == 201
+    return A
+
+
+def put(asgi: Asgi, path: str, body: bytes) -> dict[str, object]:
+    found = asgi("POST", OBJECTS, params={"path": path}, content=body)
+    assert found.status_code == 201, found.text
+    return found.json()
+
+
+def test_if_range_of_what_was_replaced_gets_the_whole(asgi: Asgi, repo: str) -> None:
+    put(asgi, "a", b"one-one-one")
+    first = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=0-4"})
+    put(asgi, "a", b"TWO-TWO-TWO")
+    rest = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=5-", "If-Range": first.headers["etag"]})
+    assert (rest.status_code, rest.content) == (200, b"TWO-TWO-TWO")
+
+
+def test_a_condition_on_a_read_that_does_not_hold_is_not_taken_in_silence(asgi: Asgi, repo: str) -> None:
+    put(asgi, "a", b"one-one-one")
+    first = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=0-4"})
+    put(asgi, "a", b"TWO-TWO-TWO")
+    rest = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=5-", "If-Match": first.headers["etag"]})
+    assert rest.status_code in (400, 412)
+
+
+def link(asgi: Asgi, body: bytes) -> None:
+    given = asgi("GET", A + "/branches/main/staging/backing", params={"path": "a", "presign": "true"}).json()
+    assert asgi("PUT", given["presigned_url"], content=body).status_code == 200
+    told = {"staging": {"physical_address": given["physical_address"]}, "checksum": "any", "size_bytes": len(body)}
+    assert asgi("PUT", A + "/branches/main/staging/backing", params={"path": "a"}, json=told).status_code == 200
+
+
+def test_what_was_linked_is_not_another_link_with_the_same_checksum(asgi: Asgi, repo: str) -> None:
+    """`any` is what the documentation's own example says of each."""
+    link(asgi, b"one-one-one")
+    first = asgi("GET", repo + "/refs/main/objects", params={"path": "a"})
+    same = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"If-None-Match": first.headers["etag"]})
+    assert same.status_code == 304
+    link(asgi, b"TWO-TWO-TWO")
+    for condition in ({"If-None-Match": first.headers["etag"]}, {"Range": "bytes=5-", "If-Range": first.headers["etag"]}):
+        now = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers=condition)
+        assert (now.status_code, now.content) == (200, b"TWO-TWO-TWO")
+    assert asgi("GET", repo + "/refs/main/objects/stat", params={"path": "a"}).json()["checksum"] == "any"
+
+
+def test_a_signed_put_has_a_deadline_as_every_operation_has(asgi: Asgi, repo: str) -> None:
+    given = asgi("GET", A + "/branches/main/staging/backing", params={"path": "a", "presign": "true"}).json()
+
+    async def slowly():
+        for _ in range(40):
+            asgi.clock.sleep(3600)
+            await asyncio.sleep(0)
+            yield b"x" * (1 << 17)
+
+    told = asgi("PUT", given["presigned_url"], content=slowly())
+    direct = asgi("POST", OBJECTS, params={"path": "b"}, content=slowly())
+    assert direct.status_code == 503
+    assert told.status_code != 200, "forty hours"

@@ -1,0 +1,29 @@
+"""What an operator sees of the reaper over HTTP, and lets go on."""
+
+from __future__ import annotations
+
+from reaper import breaker
+from refstore import keys
+from refstore.cli.serve import _Operations
+from refstore.records import BreakerState, encode
+from tests.api.service import application
+
+
+def test_what_the_breaker_stops_is_let_go_on_in_a_deleted_repository_too() -> None:
+    with application(operations=_Operations()) as service:
+        ctx = service.lake.create_repository("sales").context
+        service.lake.delete_repository("sales")
+        service.lake.kv.set(keys.reaper_state(ctx.repo, "breaker"), encode(BreakerState("w", 1, "hourly", 5, 5)))
+        (found,) = service("GET", "/reaper/status", params={"repository": "sales"}).json()["repositories"]
+        assert found["stopped"]
+        answered = service("POST", "/repositories/sales/reaper/resume", json={"objects": 7})
+        assert (answered.status_code, "goes on" in answered.json()["message"]) == (200, True)
+        state = breaker.read(service.lake.kv, ctx.repo)
+        assert state is not None
+        assert (state.tripped_ms, state.let_objects) == (0, 7)
+
+
+def test_a_repository_that_never_was_is_not_found() -> None:
+    with application(operations=_Operations()) as service:
+        assert service("GET", "/reaper/status", params={"repository": "sales"}).status_code == 404
+        assert service("POST", "/repositories/sales/reaper/resume").status_code == 404
