@@ -24,9 +24,13 @@ from typing import Any, Self
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 START_SECONDS = 30.0
 """How long a server may take until it answers."""
+ANSWER_SECONDS = 20.0
+"""How long a command may take: a server that syncs each change waits for the disk, which others use too."""
 POLL_SECONDS = 0.02
 START_ATTEMPTS = 5
 """Between finding a free port and binding it, somebody else may take it."""
@@ -109,8 +113,9 @@ class RedisServer:
         return self._process.pid
 
     def client(self, **options: Any) -> redis.Redis:
-        """For tests and set-up only: an own connection, with short timeouts."""
-        return redis.Redis(port=self.port, socket_timeout=5, protocol=2, decode_responses=True, **options)
+        """For tests and set-up only: an own connection. It asks once: what is sent again after a slow answer may not be done twice."""
+        once = Retry(NoBackoff(), 0)
+        return redis.Redis(port=self.port, socket_timeout=ANSWER_SECONDS, retry=once, protocol=2, decode_responses=True, **options)
 
     def command(self) -> list[str]:
         persistence = ["--appendonly", "yes", "--appendfsync", self.fsync] if self.aof else ["--appendonly", "no"]
