@@ -1,8 +1,9 @@
 """The HTTP API: its flows against an empty route of the same app, uploads against plain Starlette, pages against their encoding.
 
 The server is `refstore serve` with one worker on the embedded default, on tmpfs, its log in a file; the clients are one other process
-that speaks bare HTTP. The empty route is `GET /api/v1/user`: it has the middleware, the authentication and an answer's encoding, and
-asks no store for anything.
+that speaks bare HTTP. Server and clients have a processor each, as far as a row does not say otherwise: else the kernel moves the
+server's threads and the clients back and forth between the processors, and how it does so that day is measured as well. The empty
+route is `GET /api/v1/user`: it has the middleware, the authentication and an answer's encoding, and asks no store for anything.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from urllib.parse import quote
 from bench import api_servers, lakes
 from bench.api_client import Call, write_calls
 from bench.api_servers import Server
-from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, rates
+from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, on_processor, rates
 from bench.reaping import reset_branch
 from bench.workshop import Workshop, filling, make_lake
+from refstore import keys
 from refstore.repository import Repository
 
 CLIENTS: Final = 16
@@ -46,8 +48,8 @@ REAPING: Final[dict[str, object]] = {
 }
 """A reaper that takes what is due as soon as it sees it."""
 REAPED_SECONDS_MAX: Final = 600.0
-LOOK_SECONDS: Final = 0.5
-"""Between two looks at what is left; each lists a hundred thousand names."""
+LOOK_SECONDS: Final = 0.1
+"""Between two looks at what is left."""
 EMPTY: Final = Call("GET", "/api/v1/user")
 REPOSITORY: Final = f"/api/v1/repositories/{lakes.REPOSITORY}"
 
@@ -71,34 +73,43 @@ def flows(shop: Workshop) -> Iterator[Row]:
         repo.create_branch("staged", "main")
         repo.commit("main", "what is committed")
         lakes.upload(repo, "staged", range(scale.served))
-        shop.say(f"api: issuing {scale.asked * scale.turns:,} addresses")
-        warm, *links = [issued(repo, folder, f"{turn}", scale.asked if turn else WARM) for turn in range(scale.turns + 1)]
+        shop.say(f"api: issuing {2 * scale.asked * scale.turns:,} addresses")
+        apart, together = ([issued(repo, folder, f"{name}-{turn}", scale.asked) for turn in range(scale.turns)] for name in "ab")
+        warm = issued(repo, folder, "warm", 2 * WARM)
     chance = random.Random(1)
     paths = [lakes.path_of(chance.randrange(scale.served)) for _ in range(scale.asked)]
     staged, committed = ([stat(ref, path) for path in paths] for ref in ("staged", "main"))
-    with api_servers.refstore(folder, shop.on_disk("api") / "log") as server:
-        for calls in (staged[:WARM], committed[:WARM], warm, [EMPTY] * WARM):
+    logs = shop.on_disk("api")
+    with api_servers.refstore(folder, logs / "apart") as server:
+        for calls in (staged[:WARM], committed[:WARM], warm[:WARM], [EMPTY] * WARM):
             load(shop, server, calls)
-
-        def against_empty(what: str, turns: Sequence[Sequence[Call]]) -> Row:
-            shop.say(f"api: {what}")
-            each, floor = in_turns(
-                scale.turns,
-                lambda turn: load(shop, server, turns[turn])["seconds"],
-                lambda turn: load(shop, server, [EMPTY] * len(turns[turn]))["seconds"],
-            )
-            return Row(
-                what=f"{what} through the API, {CLIENTS} keep-alive clients",
-                ours=rates(scale.asked, each, "calls/s"),
-                other=rates(scale.asked, floor, "calls/s"),
-                other_name="an empty route: GET /api/v1/user",
-                bar=at_least(SHARE),
-            )
-
-        yield against_empty("stat of staged objects", [staged] * scale.turns)
-        yield against_empty("stat of committed objects", [committed] * scale.turns)
-        yield against_empty("link of issued addresses", links)
+        yield against_empty(shop, server, "stat of staged objects", [staged] * scale.turns)
+        yield against_empty(shop, server, "stat of committed objects", [committed] * scale.turns)
+        yield against_empty(shop, server, "link of issued addresses", apart)
+    with api_servers.refstore(folder, logs / "together", apart=False) as server:
+        for calls in (warm[WARM:], [EMPTY] * WARM):
+            load(shop, server, calls)
+        yield against_empty(shop, server, "link of issued addresses", together)
     shop.drop(folder)
+
+
+def against_empty(shop: Workshop, server: Server, what: str, turns: Sequence[Sequence[Call]]) -> Row:
+    """`turns`: the calls of each."""
+    shop.say(f"api: {what}")
+    each, floor = in_turns(
+        len(turns),
+        lambda turn: load(shop, server, turns[turn])["seconds"],
+        lambda turn: load(shop, server, [EMPTY] * len(turns[turn]))["seconds"],
+    )
+    asked = len(turns[0])
+    placed = "server and clients on a processor each" if server.apart else "server and clients wherever the kernel puts them"
+    return Row(
+        what=f"{what} through the API, {CLIENTS} keep-alive clients, {placed}",
+        ours=rates(asked, each, "calls/s"),
+        other=rates(asked, floor, "calls/s"),
+        other_name="an empty route: GET /api/v1/user",
+        bar=at_least(SHARE) if server.apart else None,
+    )
 
 
 def uploads(shop: Workshop) -> Iterator[Row]:
@@ -170,6 +181,7 @@ def pages(shop: Workshop) -> Iterator[Row]:
 def beside_reaper(shop: Workshop) -> Iterator[Row]:
     yield p99_beside(shop, alone=True)
     yield p99_beside(shop, alone=False)
+    yield giving_way(shop)
 
 
 def p99_beside(shop: Workshop, *, alone: bool) -> Row:
@@ -192,7 +204,7 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
         spans.append(time.perf_counter() - began)
 
     settings = {} if alone else REAPING
-    with api_servers.refstore(folder, shop.on_disk("beside") / "log", reaper=not alone, **settings) as server:
+    with api_servers.refstore(folder, shop.on_disk("beside") / "log", reaper=not alone, apart=False, **settings) as server:
 
         def beside(turn: int) -> float:
             shop.say(f"api: stat beside a reaper, turn {turn + 1} of {scale.long_turns}")
@@ -211,25 +223,62 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
         ours=Series(each, "ms"),
         other=Series(quiet, "ms"),
         other_name="without",
-        bar=at_most(P99_FACTOR) if alone else None,
+        bar=at_most(P99_FACTOR),
         note=f"{CLIENTS} clients, together {STATS_PER_SECOND:g} calls/s; the reaper is {where}",
     )
 
 
+def giving_way(shop: Workshop) -> Row:
+    """What it costs a reaper that it lets others go first where nobody is."""
+    count = shop.scale.reaped
+
+    def reap(*options: str) -> Callable[[int], float]:
+        def turn(number: int) -> float:
+            shop.say(f"api: a reaper with {' '.join(options) or 'the defaults'}, turn {number + 1} of {shop.scale.long_turns}")
+            folder = shop.in_memory("giving-way")
+            make_lake(folder)
+            reset_branch(folder, count, "main")
+            began = time.perf_counter()
+            api_servers.reap(folder, *options, **REAPING)
+            seconds = time.perf_counter() - began
+            wait_until_reaped(folder, 0)
+            shop.drop(folder)
+            return seconds
+
+        return turn
+
+    polite, selfish = in_turns(shop.scale.long_turns, reap(), reap("--nice", "0"))
+    return Row(
+        what=f"reap {count:,} objects with `refstore reaper`, which lets others go first, its start included",
+        ours=rates(count, polite, "objects/s"),
+        other=rates(count, selfish, "objects/s"),
+        other_name="--nice 0",
+    )
+
+
 def wait_until_reaped(folder: Path, left: int) -> None:
-    """Until no more blobs are there than that. Raises RuntimeError."""
+    """Until no token waits for the reaper; so many blobs are there then. Raises RuntimeError.
+
+    The KV is asked: to list what is left in the folder, again and again, takes more of the processor than the service does.
+    """
     until = time.monotonic() + REAPED_SECONDS_MAX
-    while sum(1 for hour in folder.glob("objects/*/data/*") for _ in os.scandir(hour)) > left:
-        if time.monotonic() > until:
-            raise RuntimeError("the reaper of the service did not delete what is due")
-        time.sleep(LOOK_SECONDS)
+    with lakes.open_lake(*lakes.stores_in(folder)) as lake:
+        decided = keys.deleted_tokens(lake.repository(lakes.REPOSITORY).context.repo)
+        while lake.kv.count(decided, limit=1):
+            if time.monotonic() > until:
+                raise RuntimeError("the reaper of the service did not delete what is due")
+            time.sleep(LOOK_SECONDS)
+    there = sum(1 for hour in folder.glob("objects/*/data/*") for _ in os.scandir(hour))
+    if there != left:
+        raise RuntimeError(f"the reaper left {there} blobs; {left} were to stay")
 
 
 def load(shop: Workshop, server: Server, calls: Sequence[Call], *, clients: int = CLIENTS) -> dict[str, Any]:
     """What the client's process measured when it made the calls once, as fast as it got answers."""
     file = write_calls(shop.on_disk("calls") / "calls", calls)
     busy = server.cpu_seconds()
-    done = in_fresh_process("api_load", port=server.port, authorization=server.authorization, calls=str(file), clients=clients)
+    with on_processor(-1 if server.apart else None):
+        done = in_fresh_process("api_load", port=server.port, authorization=server.authorization, calls=str(file), clients=clients)
     assert done["answered"] == len(calls), f"{done['answered']} of {len(calls)} calls were answered"
     file.unlink()
     return {**done, "server_cpu_seconds": server.cpu_seconds() - busy}

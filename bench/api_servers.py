@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench.measure import on_processor
+
 KEY_ID: Final = "bench"
 STARTED: Final = "serves http://127.0.0.1:"
 START_SECONDS_MAX: Final = 60.0
@@ -27,6 +29,8 @@ class Server(NamedTuple):
     port: int
     authorization: str
     pid: int
+    apart: bool
+    """Whether it has a processor of its own, and so have its clients; else the kernel places them."""
 
     def cpu_seconds(self) -> float:
         """Of the process, so far."""
@@ -39,33 +43,33 @@ def environ_of(settings: Mapping[str, object]) -> dict[str, str]:
     return {**os.environ, **{f"REFSTORE_{name.upper()}": str(value) for name, value in settings.items()}}
 
 
-def reap(data: Path, **settings: object) -> None:
+def reap(data: Path, *options: str, **settings: object) -> None:
     """`refstore reaper --once` on the embedded default. Raises CalledProcessError."""
-    command = [sys.executable, "-m", "refstore", "reaper", "--once", "--data", str(data)]
+    command = [sys.executable, "-m", "refstore", "reaper", "--once", *options, "--data", str(data)]
     subprocess.run(command, cwd=Path(__file__).parents[1], env=environ_of(settings), capture_output=True, timeout=600, check=True)
 
 
 @contextmanager
-def refstore(data: Path, logs: Path, *, reaper: bool = False, **settings: object) -> Generator[Server, None, None]:
+def refstore(data: Path, logs: Path, *, reaper: bool = False, apart: bool = True, **settings: object) -> Generator[Server, None, None]:
     """`refstore serve` with one worker on the embedded default, its log in a file. `settings`: as the environment names them."""
     secret = secrets.token_urlsafe(30)
     environ = environ_of({**settings, "access_key_id": KEY_ID, "secret_access_key": secret})
     options = ["--data", str(data), "--port", "0", "--workers", "1", "--reaper" if reaper else "--no-reaper"]
     authorization = "Basic " + base64.b64encode(f"{KEY_ID}:{secret}".encode()).decode()
-    with _running([sys.executable, "-m", "refstore", "serve", *options], environ, logs) as (port, pid):
-        yield Server(port, authorization, pid)
+    with _running([sys.executable, "-m", "refstore", "serve", *options], environ, logs, apart) as (port, pid):
+        yield Server(port, authorization, pid, apart)
 
 
 @contextmanager
 def plain(folder: Path, logs: Path) -> Generator[Server, None, None]:
-    with _running([sys.executable, "-m", "bench.api_servers", str(folder)], dict(os.environ), logs) as (port, pid):
-        yield Server(port, "none", pid)
+    with _running([sys.executable, "-m", "bench.api_servers", str(folder)], dict(os.environ), logs, apart=True) as (port, pid):
+        yield Server(port, "none", pid, apart=True)
 
 
 @contextmanager
-def _running(command: list[str], environ: dict[str, str], logs: Path) -> Generator[tuple[int, int], None, None]:
+def _running(command: list[str], environ: dict[str, str], logs: Path, apart: bool) -> Generator[tuple[int, int], None, None]:
     """(port, process id) of a server that says on standard error where it listens."""
-    with logs.open("wb") as log:
+    with logs.open("wb") as log, on_processor(0 if apart else None):
         process = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=environ, stdin=subprocess.DEVNULL, stderr=log)
     try:
         yield _port(process, logs), process.pid

@@ -8,10 +8,12 @@ one number.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -95,6 +97,17 @@ def in_turns(turns: int, *sides: Callable[[int], float]) -> list[tuple[float, ..
 
 def rates(count: int, seconds: Sequence[float], unit: str) -> Series:
     return Series(tuple(count / each for each in seconds), unit)
+
+
+@contextmanager
+def on_processor(which: int | None) -> Generator[None, None, None]:
+    """What is started in the block runs on that one of the processors that may be used, -1 for the last; None: on any."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, usable if which is None else {sorted(usable)[which]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)
 
 
 def in_fresh_process(worker: str, **arguments: object) -> dict[str, Any]:
