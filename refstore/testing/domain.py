@@ -32,7 +32,7 @@ from refstore.safety import Safety
 from refstore.testing.clock import FakeClock
 from refstore.testing.explorer import Scenario
 from refstore.testing.ids import CountingIds
-from refstore.testing.invariants import BRANCH, DATA, ENTRY, audit, column_of, decoded
+from refstore.testing.invariants import BRANCH, DATA, ENTRY, NO_KEY, audit, column_of, decoded
 from refstore.testing.reaping import settle
 from refstore.testing.replay import PRIVATE, Stores, Task
 from refstore.testing.steps import CLOCK, OBJECTS, Interned, body_of, clock_value, stored
@@ -168,10 +168,11 @@ class World:
         *tasks: Task,
         clock_moves: bool = False,
         safety_only: bool = False,
+        leaves: bool = False,
         ends: Callable[[dict[str, bytes]], Ends] | None = None,
         remembers: frozenset[str] = frozenset(),
     ) -> Scenario:
-        """`ends` is made from the private objects, which it may want to read."""
+        """`ends` is made from the private objects, which it may want to read. `leaves`: blobs without a reference key may be left."""
         names = Interned()
         store = {names.key(key): names.value(value) for key, value in self.contents.items()}
         private: dict[str, bytes] = {}
@@ -182,7 +183,7 @@ class World:
                 store[names.key(Key(OBJECTS, key))] = names.value(value)
         if clock_moves:
             store[names.key(CLOCK)] = names.value(clock_value(self.clock.now_ms()))
-        domain = RepositoryDomain(self, private, safety_only=safety_only)
+        domain = RepositoryDomain(self, private, safety_only=safety_only, leaves=leaves)
         judge = ends(private) if ends is not None else None
         return Scenario(name, domain, store, names, private, tasks, self.clock.now_ms(), clock_moves, judge, remembers)
 
@@ -190,13 +191,14 @@ class World:
 class RepositoryDomain:
     """See `explorer.Domain`."""
 
-    def __init__(self, world: World, private: dict[str, bytes], *, safety_only: bool) -> None:
+    def __init__(self, world: World, private: dict[str, bytes], *, safety_only: bool, leaves: bool) -> None:
         self._record = world.repo.record
         self._repo = world.repo.record.id
         self._safety = world.safety
         self._wall_ms = world.clock.now_ms()
         self._private = private
         self._safety_only = safety_only
+        self._leaves = leaves
         self._trees: dict[object, tuple[object, int]] = {}
         self._watch = _Watch(self._repo, private)
 
@@ -234,6 +236,8 @@ class RepositoryDomain:
         contents, blobs = contents_of(store, names)
         blobs |= {key: stored(body, 0) for key, body in self._private.items()}
         found = audit(DictKV(contents), DictObjects(blobs, FakeClock()), self._repo, now_ms=self._wall_ms + 1000 * DAY_MS, shards=1)
+        if self._leaves:
+            found.leaked = [leaked for leaked in found.leaked if leaked.state != NO_KEY]
         findings = found.findings() if not self._safety_only else [f"lost: {what}, named by {by}" for what, by in found.lost]
         return findings[0] if findings else None
 

@@ -38,6 +38,7 @@ COMMIT, TAG = 30, 32
 
 SHARDS: Final = 64
 DATA: Final = "data/"
+NO_KEY: Final = "no reference key"
 
 Record = list[Any]
 
@@ -262,7 +263,7 @@ class _Auditor:
         """Why an unnamed object has no right to be there; '' if it has."""
         value = self._kv.get(Key(f"{self._repo}/references/{crc32(address.encode()) % self._shards:02x}", address))
         if value is ABSENT:
-            return "no reference key"
+            return NO_KEY
         record = self._decoded("references", address, value)
         match record:
             case [10, references, *_] if any(token in self._live for token, *_ in references):

@@ -210,10 +210,16 @@ def mutants() -> Iterator[Mutant]:
         caught_by="upload | reset; reap | scrub | restore what it wrote",
     )
     yield Mutant(
-        name="a long upload does not re-check its reference",
+        name="an upload that outlived its token removes what has no reference key",
         rule="11",
-        edits=(Edit("refstore.flows.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),),
-        caught_by="long upload | reset; reap | scrub",
+        edits=(
+            Edit(
+                "refstore.flows.uploading:_withdraw",
+                " if isinstance(record, Deleting)]",
+                " if record is None or isinstance(record, Deleting)]",
+            ),
+        ),
+        caught_by="upload | reset; reap; scrub; restore what it wrote; commit; reap",
     )
     yield Mutant(
         name="a reader trusts what it read first",

@@ -57,6 +57,8 @@ class Plan:
     """Labels whose first calls link one address: only one of them may be told that it did."""
     safety_only: bool = False
     """Leaks are not looked for: without ages, a scrubber cannot know of a blob that is still to be written."""
+    leaves: bool = False
+    """A blob may be left that came when the reaper was through with its address (rule 11): the offline job's."""
     nothing_marked: bool = False
     """No commit that landed may be marked in the end."""
     clock_moves: bool = False
@@ -90,6 +92,7 @@ class Plan:
             *tasks,
             clock_moves=self.clock_moves,
             safety_only=self.safety_only,
+            leaves=self.leaves,
             ends=(lambda private: Promised(repo, private, kept, somewhere, once=self.once, nothing_marked=self.nothing_marked))
             if kept or somewhere or self.once or self.nothing_marked
             else None,

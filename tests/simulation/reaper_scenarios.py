@@ -55,7 +55,7 @@ def registry_markers_hints() -> Iterator[Plan]:
 
     yield plan("markers: commit | reset", m1, {"C": [COMMIT], "R": [RESET]}, "CR", **more)
     yield plan("markers: commit | reap | reap", m1, {"C": [COMMIT], "G": [REAP], "H": [REAP]}, **more)
-    yield plan("long upload | reset; reap | scrub", Start, {"U": [OVERWRITE], "R": [RESET, REAP], "S": [SCRUB]}, **more)
+    yield plan("long upload | reset; reap | scrub", Start, {"U": [OVERWRITE], "R": [RESET, REAP], "S": [SCRUB]}, leaves=True, **more)
     yield plan("markers: reap after commit | scrub", committed_m1, {"G": [REAP], "S": [SCRUB], "H": [REAP]}, "G", **more)
 
     def shared() -> Start:

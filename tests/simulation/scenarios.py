@@ -383,6 +383,18 @@ def restores() -> Iterator[Plan]:
         group="restore",
     )
 
+    yield plan(
+        "upload | reset; reap; scrub; restore what it wrote; commit; reap",
+        Start,
+        lambda start: {
+            "U": [UPLOAD_Q],
+            "R": [RESET, PROCESS, SCRUB_REFERENCES, do.restore("feat", "z", first_address(start, "U")), do.commit("feat", "c2"), PROCESS],
+        },
+        keeps="R",
+        leaves=True,
+        group="restore",
+    )
+
     def staged(start: Start) -> Call:
         return do.restore("feat", "q", start.addresses["P0"])
 
