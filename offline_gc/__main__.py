@@ -3,7 +3,8 @@
     spark-submit --master yarn .../offline_gc/__main__.py sales returns --config /etc/refstore.toml
 
 The stores are found as every command finds them: the options below, REFSTORE_*, one TOML file. Prints each run's summary as a line of
-JSON. Ends with 0; 4 if a mark waits for an operator; 5 if the store did not delete everything; 1 and the cause for all else.
+JSON. Ends with 0; 4 if a mark waits for an operator; 5 if the store did not delete everything; 1 and the cause for all else. What is wrong
+in one repository, or with one mark, keeps no other waiting.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -38,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--min-age-seconds", type=float)
     parser.add_argument("--full", action="store_true", help="list and read everything, also what the last run did")
     asked = parser.parse_args(arguments)
+    troubles: list[RefstoreError] = []
+
+    def stopped(name: str, _mark_id: str, error: RefstoreError) -> None:
+        troubles.append(error)
+        sys.stderr.write(f"refstore: {name}: {error}\n")
+
     flags = {name: getattr(asked, name) for name in ("data", "kv", "objects", "config")}
     try:
         settings = load(flags, os.environ, default_data=Path("lake")).settings
@@ -46,17 +54,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = 0
         with Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake:
             names = asked.repository or [name for name, _ in lake.repositories()]
-            repositories = [lake.repository(name) for name in names]
             with session(SparkOptions(master="")) as spark:
-                for repository in repositories:
-                    ran = run.run(repository.context, spark, options)
+                for name in names:
+                    try:
+                        ran = run.run(lake.repository(name).context, spark, options, on_unswept=partial(stopped, name))
+                    except RefstoreError as error:  # the others do not answer for it
+                        stopped(name, "", error)
+                        continue
                     for summary in (*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest):
                         sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
                     code = max(code, FAILED if ran.failed else ASKING if any(each.state is State.ASKING for each in ran.waiting) else 0)
     except RefstoreError as error:
         sys.stderr.write(f"refstore: {error}\n")
         return 1
-    return code
+    return 1 if troubles else code
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
@@ -36,7 +36,7 @@ from offline_gc.steps import Steps, Tell, silent
 from offline_gc.summary import Manifest, Online, Summary, read_manifest, read_summary, write_manifest, write_summary
 from offline_gc.sweeping import Mode, Outcome, Unit
 from refstore.context import Context
-from refstore.errors import Corrupt, RefstoreError
+from refstore.errors import Corrupt, KVUnavailable, RefstoreError
 from refstore.ids import CommitId
 from refstore.marks import STANDING, Marks, Named, Run, Source, State, new_mark_id
 from refstore.marks.commits import PAGE
@@ -348,7 +348,7 @@ class Ran:
 
     marked: Summary
     swept: Sequence[Summary]
-    """The marks whose time had come, this run's own among them where the grace is none."""
+    """The marks whose time had come, this run's own among them where the grace is none; each as its last sweep left it."""
     waiting: Sequence[Run]
     """Marks that stand and are not due, or need an operator."""
 
@@ -362,22 +362,52 @@ class Ran:
         return sum(summary.swept.failed for summary in self.swept if summary.swept is not None)
 
 
-def run(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silent) -> Ran:
-    """The nightly job: sweep what is due, then mark, then sweep what is due at once. What was swept is not listed again."""
-    swept = list(_sweep_due(ctx, spark, tell))
+def run(
+    ctx: Context,
+    spark: SparkSession,
+    options: Options,
+    tell: Tell = silent,
+    *,
+    on_unswept: Callable[[str, RefstoreError], None] | None = None,
+) -> Ran:
+    """The nightly job: sweep what is due, then mark, then sweep what is due at once. What was swept is not listed again.
+
+    A mark that something keeps from being swept is told, by its id, and stops nothing else; without `on_unswept` it raises.
+    """
+    unswept: set[str] = set()
+    swept = {each.mark_id: each for each in _sweep_due(ctx, spark, tell, on_unswept, unswept)}
     marked = mark(ctx, spark, options, tell)
-    swept += _sweep_due(ctx, spark, tell)
+    swept |= {each.mark_id: each for each in _sweep_due(ctx, spark, tell, on_unswept, unswept)}
     forget_old(ctx)
-    _draw(ctx, [marked, *swept])
+    _draw(ctx, [marked, *swept.values()])
     waiting = [each for each in Marks(ctx).runs() if each.state in (State.MARKED, State.ASKING, State.SWEEPING)]
-    return Ran(marked, swept, waiting)
+    return Ran(marked, list(swept.values()), waiting)
 
 
-def _sweep_due(ctx: Context, spark: SparkSession, tell: Tell) -> Iterator[Summary]:
-    for each in list(Marks(ctx).runs()):
-        due = each.state is State.MARKED and each.record.deletes_at_ms <= ctx.clock.now_ms()
-        if due or each.state is State.SWEEPING:
-            yield sweep(ctx, spark, each.mark_id, tell)
+def _sweep_due(
+    ctx: Context, spark: SparkSession, tell: Tell, on_unswept: Callable[[str, RefstoreError], None] | None, unswept: set[str]
+) -> Iterator[Summary]:
+    """`unswept`: those that were tried and told, which are not tried again; grows.
+
+    No sweep rests on that of an earlier mark: what commits name that stand under one that is not swept yet drops out (rule 14).
+    """
+    marks = Marks(ctx)
+    for mark_id in [each.mark_id for each in marks.runs()]:
+        if mark_id in unswept or not _is_due(marks.run(mark_id), ctx.clock.now_ms()):  # as it is now: the sweeps before took their time
+            continue
+        try:
+            done = sweep(ctx, spark, mark_id, tell)
+        except RefstoreError as error:
+            if on_unswept is None or isinstance(error, KVUnavailable):
+                raise
+            unswept.add(mark_id)
+            on_unswept(mark_id, error)
+        else:
+            yield done
+
+
+def _is_due(each: Run, now_ms: int) -> bool:
+    return each.state is State.SWEEPING or (each.state is State.MARKED and each.record.deletes_at_ms <= now_ms)
 
 
 def _draw(ctx: Context, done: Iterable[Summary]) -> None:

@@ -22,7 +22,6 @@ from refstore.cli.shapes import when
 from refstore.errors import InvalidSettings, NotFound, RefstoreError
 from refstore.lake import Lake
 from refstore.marks import Marks, Run, State
-from refstore.repository import Repository
 
 if TYPE_CHECKING:
     from offline_gc.run import Options
@@ -144,11 +143,18 @@ def sweep(
             typer.echo(f"Nothing of {repo_name} is due.", err=True)
             return
         done: list[Summary] = []
+        troubles: list[tuple[str, RefstoreError]] = []
         with _spark(master, conf) as spark, _told() as tell:
             from offline_gc.run import sweep as run_sweep
 
-            done.extend(run_sweep(repo.context, spark, each, tell) for each in chosen)
-        _emit_summaries(ctx, done)
+            for each in chosen:
+                try:
+                    done.append(run_sweep(repo.context, spark, each, tell))
+                except RefstoreError as error:  # no sweep rests on another
+                    troubles.append((each, error))
+        if done or not troubles:
+            _emit_summaries(ctx, done)
+        _raise_last(troubles)
         if any(each.swept is not None and each.swept.failed for each in done):
             raise typer.Exit(FAILED)
 
@@ -340,26 +346,32 @@ def _in_spark(ctx: typer.Context, repo_name: str | None, every: bool, job: _Job,
     if (repo_name is None) != every:
         ctx.fail("name one repository, or give --all")
     with open_lake(ctx) as lake, _spark(master, conf) as spark, _told() as tell:
-        repos = [lake.repository(repo_name)] if repo_name is not None else [lake.repository(name) for name, _ in lake.repositories()]
-        done, asking, failed, troubles = _all(repos, job, spark, tell)
+        names = [repo_name] if repo_name is not None else [name for name, _ in lake.repositories()]
+        done, asking, failed, troubles = _all(lake, names, job, spark, tell)
         cleared = _clear(lake, job, spark, tell, troubles) if every and job.what == "run" else []
         if done or cleared or not troubles:
             _emit_summaries(ctx, done, cleared)
-        for name, error in troubles[:-1]:
-            typer.echo(f"{name}: {error}", err=True)
-        if troubles:
-            raise troubles[-1][1]
+        _raise_last(troubles)
     if failed or any(each["failed"] for each in cleared):
         raise typer.Exit(FAILED)
     if asking:
         raise typer.Exit(ASKING)
 
 
+def _raise_last(troubles: Sequence[tuple[str, RefstoreError]]) -> None:
+    """Say all that went wrong; the last is said by who catches it."""
+    for name, error in troubles[:-1]:
+        typer.echo(f"{name}: {error}", err=True)
+    if troubles:
+        raise troubles[-1][1]
+
+
 def _all(
-    repos: Sequence[Repository], job: _Job, spark: SparkSession, tell: Any
+    lake: Lake, names: Sequence[str], job: _Job, spark: SparkSession, tell: Any
 ) -> tuple[list[Summary], int, int, list[tuple[str, RefstoreError]]]:
-    """(what was done, marks that wait for an operator, keys that failed, what kept which repositories from being done)"""
+    """(what was done, marks that wait for an operator, keys that failed, what went wrong in which repositories)"""
     from dataclasses import replace
+    from functools import partial
 
     from offline_gc import run
     from refstore.retention.rules import read_rules
@@ -370,20 +382,25 @@ def _all(
     done: list[Summary] = []
     troubles: list[tuple[str, RefstoreError]] = []
     asking = failed = 0
-    for repo in repos:
+
+    def unswept(name: str, _mark_id: str, error: RefstoreError) -> None:
+        troubles.append((name, error))
+
+    for name in names:
         try:
+            repo = lake.repository(name)
             if job.what == "simulate":
                 done.append(run.simulate(repo.context, spark, options, tell))
             elif job.what == "mark":
                 done.append(run.mark(repo.context, spark, options, tell))
                 asking += bool(done[-1].question)
             else:
-                ran = run.run(repo.context, spark, options, tell)
+                ran = run.run(repo.context, spark, options, tell, on_unswept=partial(unswept, name))
                 done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
                 asking += sum(each.state is State.ASKING for each in ran.waiting)
                 failed += ran.failed
         except RefstoreError as error:  # the others do not answer for it
-            troubles.append((repo.name, error))
+            troubles.append((name, error))
     return done, asking, failed, troubles
 
 

@@ -13,7 +13,7 @@ from refstore.errors import Conflict, Corrupt, Unavailable
 from refstore.lake import NAMESPACES
 from refstore.marks import Marks, State, new_mark_id
 from refstore.marks.runs import Runs
-from tests.reaping import reap_all
+from tests.reaping import reap_all, release_all
 from tests.spark.test_leftovers import delete_and_drain
 from tests.spark.world import World
 from tests.unit.test_marks import aborted
@@ -117,3 +117,31 @@ def test_simulate_says_of_a_commit_of_which_a_part_is_marked_what_mark_does(worl
     would = run.simulate(world.ctx, spark, Options()).marked
     does = run.mark(world.ctx, spark, Options())
     assert would == does.marked
+
+
+def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting_and_nothing_that_it_may_still_give_back_goes(
+    world: World, spark: SparkSession
+) -> None:
+    old = world.commit(a=b"first", both=b"named by two", days_ago=9)
+    world.commit(a=b"second", days_ago=8)
+    release_all(world.repo)
+    world.age()
+    at_once = Options(grace_days=0, min_age_seconds=0)
+    broken = run.mark(world.ctx, spark, at_once).mark_id
+    world.ctx.objects.delete_many([f"_refstore/gc/{broken}/mark.json"])
+    second = world.address("main", "a")
+    world.commit(a=b"third", both=None, days_ago=7)
+    release_all(world.repo)
+    world.age()
+    good = run.mark(world.ctx, spark, at_once).mark_id
+    with pytest.raises(Corrupt, match=broken):
+        run.run(world.ctx, spark, at_once)
+    told: list[tuple[str, str]] = []
+    ran = run.run(world.ctx, spark, at_once, on_unswept=lambda mark_id, error: told.append((mark_id, error.code)))
+    assert told == [(broken, Corrupt.code)], "once, though it is looked for twice"
+    states = {each.mark_id: each.state for each in Marks(world.ctx).runs()}
+    assert (states[broken], states[good]) == (State.MARKED, State.SWEPT)
+    assert good in {each.mark_id for each in ran.swept}
+    assert second not in world.data()
+    world.repo.unmark(broken)
+    assert (world.repo.read(old, "a"), world.repo.read(old, "both")) == (b"first", b"named by two")

@@ -1,37 +1,212 @@
-"""`refstore gc run --all`: repositories do not answer for one another."""
+"""`refstore gc run --all`: repositories do not answer for one another, nor marks of one repository for one another."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+import offline_gc.__main__ as job
 from offline_gc import run
 from offline_gc.run import Options
+from offline_gc.summary import Count, Swept
+from refstore.cli import gc
 from refstore.cli.gc import _all, _Job  # pyright: ignore[reportPrivateUsage]
-from refstore.errors import Conflict
+from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError
 from refstore.lake import Lake
+from refstore.marks import Marks, State, new_mark_id
 from refstore.settings import embedded
+from tests.commands import Command
+
+NO_SPARK = cast(Any, None)
+JOB = cast(_Job, SimpleNamespace(what="run", options=Options, rules=None))
 
 
-def test_a_repository_in_which_something_is_wrong_keeps_no_other_from_being_collected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    kv, objects = embedded(tmp_path / "lake")
+    with Lake.open(kv, f"{objects}?fsync=0") as lake:
+        for name in ("broken", "sales"):
+            lake.create_repository(name)
+        yield lake
 
-    def collect(ctx: Any, *_: object) -> Any:
+
+def collected(asked: list[str]) -> Callable[..., Any]:
+    """`run.run`, that fails in one repository."""
+
+    def collect(ctx: Any, *_: object, **__: object) -> Any:
         asked.append(ctx.name)
         if ctx.name == "broken":
             raise Conflict("mark x is being made; wait for it, or take it over if it is dead")
-        return SimpleNamespace(swept=(), waiting=(), failed=0, marked=None, latest=None)
+        return SimpleNamespace(swept=(), waiting=(), failed=0, marked=None, latest={"repository": ctx.name})
 
-    monkeypatch.setattr(run, "run", collect)
-    kv, objects = embedded(tmp_path)
-    with Lake.open(kv, f"{objects}?fsync=0") as lake:
-        repos = [lake.create_repository(name) for name in ("broken", "sales")]
-        job = cast(_Job, SimpleNamespace(what="run", options=Options, rules=None))
-        *_, troubles = _all(repos, job, cast(Any, None), None)
+    return collect
+
+
+def test_a_repository_in_which_something_is_wrong_keeps_no_other_from_being_collected(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(run, "run", collected(asked))
+    *_, troubles = _all(lake, ["broken", "sales"], JOB, NO_SPARK, None)
     assert [(name, type(error)) for name, error in troubles] == [("broken", Conflict)]
     assert asked == ["broken", "sales"]
+
+
+def test_a_repository_whose_store_cannot_be_opened_keeps_no_other_from_being_collected(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, broken = lake.open_store, lake.repository("broken").record.namespace
+
+    def opened(url: str) -> Any:
+        if url == broken:
+            raise Corrupt("the disk is not there")
+        return real(url)
+
+    kv, objects = embedded(tmp_path / "lake")
+    with Lake.open(kv, f"{objects}?fsync=0") as again:
+        again.open_store = opened
+        asked: list[str] = []
+        monkeypatch.setattr(run, "run", collected(asked))
+        *_, troubles = _all(again, ["broken", "sales"], JOB, NO_SPARK, None)
+    assert [(name, type(error)) for name, error in troubles] == [("broken", Corrupt)]
+    assert asked == ["sales"]
+
+
+def test_so_it_is_where_spark_submit_runs_the_job(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def session(_: object) -> Generator[None, None, None]:
+        yield
+
+    asked: list[str] = []
+    monkeypatch.setattr(run, "run", collected(asked))
+    monkeypatch.setattr(job, "session", session)
+    assert job.main(["--data", str(tmp_path / "lake")]) == 1
+    said = capsys.readouterr()
+    assert [json.loads(line) for line in said.out.splitlines()] == [{"repository": "sales"}]
+    assert said.err == "refstore: broken: mark x is being made; wait for it, or take it over if it is dead\n"
+    assert asked == ["broken", "sales"]
+
+
+# ---- the marks of one repository
+
+
+def nothing(*_: object) -> None: ...
+
+
+def nothing_marked(*_: object) -> Any:
+    return SimpleNamespace(mark_id="")
+
+
+class Sweeps:
+    """`run.sweep`, for marks that stand in the KV only: what becomes of each, one after the other; then it is swept."""
+
+    def __init__(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ctx = lake.repository("sales").context
+        self.marks = Marks(self.ctx)
+        self.asked: list[str] = []
+        self.outcomes: dict[str, list[RefstoreError | int]] = {}
+        monkeypatch.setattr(run, "sweep", self.sweep)
+        monkeypatch.setattr(run, "mark", nothing_marked)
+        monkeypatch.setattr(run, "_draw", nothing)
+
+    def marked(self, *outcomes: RefstoreError | int) -> str:
+        mark_id = self.marks.finish_marking(self.marks.begin("digest", 0, [], new_mark_id(self.ctx)), {}).mark_id
+        self.outcomes[mark_id] = list(outcomes)
+        return mark_id
+
+    def sweep(self, _ctx: object, _spark: object, mark_id: str, _tell: object) -> Any:
+        self.asked.append(mark_id)
+        found = self.outcomes[mark_id].pop(0) if self.outcomes[mark_id] else 0
+        if isinstance(found, RefstoreError):
+            raise found
+        self.marks.begin_sweep(mark_id)
+        if not found:
+            self.marks.finish_sweep(mark_id, {})
+        swept = Swept(mode="delete", at_ms=0, outcomes={"failed": Count(found)} if found else {}, by_reason={})
+        return SimpleNamespace(mark_id=mark_id, swept=swept)
+
+    def states(self, mark_ids: Sequence[str]) -> list[State]:
+        return [self.marks.run(mark_id).state for mark_id in mark_ids]
+
+
+@pytest.fixture
+def sweeps(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Sweeps:
+    return Sweeps(lake, monkeypatch)
+
+
+def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting(sweeps: Sweeps) -> None:
+    bad, good = sweeps.marked(Corrupt("it lost its files")), sweeps.marked()
+    told: list[tuple[str, RefstoreError]] = []
+
+    def tell(mark_id: str, error: RefstoreError) -> None:
+        told.append((mark_id, error))
+
+    ran = run.run(sweeps.ctx, NO_SPARK, Options(), on_unswept=tell)
+    assert [(mark_id, type(error)) for mark_id, error in told] == [(bad, Corrupt)]
+    assert sweeps.asked == [bad, good], "it is tried once in a run"
+    assert sweeps.states([bad, good]) == [State.MARKED, State.SWEPT]
+    assert [each.mark_id for each in ran.swept] == [good]
+    assert [each.mark_id for each in ran.waiting] == [bad]
+
+
+def test_what_kept_a_mark_from_being_swept_is_told_by_the_command(lake: Lake, sweeps: Sweeps) -> None:
+    sweeps.marked(Corrupt("it lost its files"))
+    sweeps.marked()
+    done, _, _, troubles = _all(lake, ["sales"], JOB, NO_SPARK, None)
+    assert [(name, type(error)) for name, error in troubles] == [("sales", Corrupt)]
+    assert len(done) == 2
+
+
+def test_whoever_asks_for_nothing_else_hears_it_at_once(sweeps: Sweeps) -> None:
+    sweeps.marked(Corrupt("it lost its files"))
+    with pytest.raises(Corrupt):
+        run.run(sweeps.ctx, NO_SPARK, Options())
+
+
+def test_a_kv_that_does_not_answer_ends_the_run(sweeps: Sweeps) -> None:
+    first, _ = sweeps.marked(KVUnavailable("down")), sweeps.marked()
+    with pytest.raises(KVUnavailable):
+        run.run(sweeps.ctx, NO_SPARK, Options(), on_unswept=nothing)
+    assert sweeps.asked == [first]
+
+
+def test_a_mark_that_somebody_took_back_meanwhile_is_no_trouble(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = sweeps.marked(), sweeps.marked()
+    sweep = sweeps.sweep
+
+    def slowly(*of: Any) -> Any:
+        sweeps.marks.unmark(second)
+        return sweep(*of)
+
+    monkeypatch.setattr(run, "sweep", slowly)
+    ran = run.run(sweeps.ctx, NO_SPARK, Options())
+    assert [each.mark_id for each in ran.swept] == [first]
+
+
+def test_what_the_store_deleted_at_the_second_try_did_not_fail(sweeps: Sweeps) -> None:
+    """A sweep that left some keys is made again behind the marking."""
+    mark_id = sweeps.marked(3)
+    ran = run.run(sweeps.ctx, NO_SPARK, Options())
+    assert sweeps.states([mark_id]) == [State.SWEPT]
+    assert ran.failed == 0
+    assert [each.mark_id for each in ran.swept] == [mark_id]
+
+
+def test_gc_sweep_sweeps_what_can_be_swept_and_says_what_cannot(sweeps: Sweeps, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = sweeps.marked(Corrupt("it lost its files")), sweeps.marked()
+
+    @contextmanager
+    def no_spark(*_: object) -> Generator[None, None, None]:
+        yield
+
+    monkeypatch.setattr(gc, "_spark", no_spark)
+    monkeypatch.setattr(gc, "_emit_summaries", nothing)
+    ran = refstore("gc", "sweep", "sales")
+    assert (ran.code, ran.err) == (6, "refstore: it lost its files\n")
+    assert sweeps.states([bad, good]) == [State.MARKED, State.SWEPT]
