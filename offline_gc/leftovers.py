@@ -30,6 +30,7 @@ from refstore.errors import Conflict, ObjectNotFound
 from refstore.ids import RepositoryId, RepositoryName
 from refstore.kv.base import ABSENT, Key
 from refstore.lake import NAMESPACE_OBJECT, NAMESPACES, Lake, as_folder
+from refstore.objects.base import ObjectStore
 from refstore.records import RepositoryRecord, decode
 from refstore.retention.rules import DAY_MS, Rules
 
@@ -46,6 +47,13 @@ class Cleared(NamedTuple):
     """Not refstore's: left where it is."""
     forgotten: bool = False
     """Whether nothing of it is left, and the namespace is free."""
+    private: int = 0
+    """Journals, reports and what says whose the namespace is: how many of them the store did not delete."""
+
+    @property
+    def failed(self) -> int:
+        """What the store did not delete; the next run tries it again."""
+        return self.private + (self.swept.failed if self.swept is not None else 0)
 
 
 def closed(lake: Lake) -> Iterator[tuple[RepositoryId, RepositoryRecord]]:
@@ -90,15 +98,21 @@ def clear(lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: Spark
     if swept.failed or young or options.mode != "delete":
         return Cleared(repo, due_ms, swept, foreign)
     _check_alone(lake, repo, record)  # another run may have been through with it meanwhile, and somebody have the namespace by now
-    # what says whose the namespace is goes last: until then a run that died is made again
-    for prefix in (ROOT, f"{PRIVATE}journal/"):
-        left = (info.key for info in store.list(prefix))
-        while page := list(islice(left, BULK_KEYS)):
-            store.delete_many(page)
-    store.delete_many([NAMESPACE_OBJECT])
+    if failed := _without_private(store):
+        return Cleared(repo, due_ms, swept, foreign, private=failed)
     lake.kv.set_if(Key(NAMESPACES, as_folder(record.namespace)), repo.encode(), ABSENT)  # its own claim, not the next one's
     lake.kv.delete(keys.closed_repository(repo))
     return Cleared(repo, due_ms, swept, foreign, forgotten=True)
+
+
+def _without_private(store: ObjectStore) -> int:
+    """What says whose the namespace is goes last: until then a run that died, or that the store failed, is made again. How many stay."""
+    failed = 0
+    for prefix in (ROOT, f"{PRIVATE}journal/"):
+        left = (info.key for info in store.list(prefix))
+        while page := list(islice(left, BULK_KEYS)):
+            failed += len(store.delete_many(page).failed)
+    return failed or len(store.delete_many([NAMESPACE_OBJECT]).failed)
 
 
 def _is_free(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> bool:

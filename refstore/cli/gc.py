@@ -421,7 +421,7 @@ def _clear(lake: Lake, job: _Job, spark: SparkSession, tell: Any, troubles: list
                 "due": when(found.due_ms),
                 "deleted": deleted.objects if deleted else 0,
                 "bytes": deleted.bytes if deleted else 0,
-                "failed": found.swept.failed if found.swept else 0,
+                "failed": found.failed,
                 "foreign": found.foreign.objects,
                 "forgotten": found.forgotten,
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -12,6 +13,7 @@ from reaper import retiring
 from refstore.errors import Conflict
 from refstore.kv.base import Key
 from refstore.lake import NAMESPACE_OBJECT, NAMESPACES, as_folder
+from refstore.objects.base import Deletion
 from tests.reaping import reap_all, scrub_all
 from tests.spark.world import World
 
@@ -76,3 +78,28 @@ def test_a_run_that_died_at_its_very_end_is_no_trouble_to_the_namespaces_next_re
     assert list(leftovers.closed(world.lake)) == []
     assert world.data() == before
     assert (world.blobs / NAMESPACE_OBJECT).read_text() == world.lake.repository("again").context.repo
+
+
+@pytest.mark.parametrize("stays", [NAMESPACE_OBJECT, "_refstore/gc/"])
+def test_a_namespace_is_free_only_when_the_store_has_deleted_all_that_is_refstores(
+    world: World, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, stays: str
+) -> None:
+    namespace = world.repo.record.namespace
+    delete_and_drain(world)
+    world.age()
+    ((repo, record),) = leftovers.closed(world.lake)
+    store = world.lake.context(world.repo.context.name, record).objects
+    delete_many = store.delete_many
+
+    def all_but_one(keys: Sequence[str]) -> Deletion:
+        kept = [key for key in keys if key.startswith(stays)][:1]
+        done = delete_many([key for key in keys if key not in kept])
+        return done._replace(failed=(*done.failed, *((key, "the store said no") for key in kept)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete_many", all_but_one)
+        cleared = leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0, min_age_seconds=0))
+    assert (cleared.forgotten, cleared.failed) == (False, 1)
+    assert (world.blobs / NAMESPACE_OBJECT).read_text() == repo, "what says whose it is goes last"
+    assert leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0)).forgotten
+    world.lake.create_repository("again", namespace=namespace)
