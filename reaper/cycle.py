@@ -162,6 +162,9 @@ class Pass:
 
             return self._eraser.begin(doomed, gone, otherwise=partial(self._breaker.went, permit, 0), unhinted=True).settle
 
+        def released(references: int, emptied: int) -> None:
+            self._tally.count(released=references, emptied=emptied)
+
         try:
             done = processing.process_deleted(
                 self._ctx,
@@ -170,12 +173,13 @@ class Pass:
                 grace_seconds=self._grace_seconds,
                 delete_now=delete_now if at_once else None,
                 may_delete_now=self._may_delete_now,
+                on_released=released,
                 go_on=self._going_on,
                 page=self._settings.batch_keys,
             )
         finally:
             self._eraser.settle()
-        self._tally.count(released=done.released, emptied=done.emptied, tokens=int(done.finished))
+        self._tally.count(tokens=int(done.finished))
         self._tally.more |= not done.finished
 
     def _may_delete_now(self, count: int) -> bool:

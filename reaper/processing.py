@@ -127,6 +127,7 @@ def process_deleted(
     grace_seconds: float,
     delete_now: DeleteNow | None = None,
     may_delete_now: Callable[[int], bool] | None = None,
+    on_released: Callable[[int, int], None] | None = None,
     go_on: Callable[[], bool] | None = None,
     page: int = PAGE,
 ) -> Processed:
@@ -135,7 +136,8 @@ def process_deleted(
     With `delete_now`, what loses its last reference becomes `deleting` at once and is handed over, page by page; without, or
     where `may_delete_now` says no to so many, it enters its grace window. A page's entries go only after its references, and
     after what was handed over is settled: a crash leaves entries whose references are gone, and who processes them again
-    finishes what was begun. Raises CorruptRecord: the page that it stands on was not touched.
+    finishes what was begun. `on_released` is told of each page how many references were taken off, and how many addresses lost their
+    last one: also of those before an error. Raises CorruptRecord: the page that it stands on was not touched.
     """
     references = References(ctx.kv, ctx.repo, ctx.clock)
     staging = keys.staging(ctx.repo, token)
@@ -155,6 +157,8 @@ def process_deleted(
         entries += len(pairs)
         released += done.removed
         emptied += len(done.emptied)
+        if on_released is not None:
+            on_released(done.removed, len(done.emptied))
         settle = delete_now(_doomed(items, done.emptied)) if delete_now is not None and direct and done.emptied else None
         behind.drop()
         behind = _Behind(ctx, staging, pairs[0][0], pairs[-1][0], settle)

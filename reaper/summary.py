@@ -42,7 +42,7 @@ class Summary:
     missing: int = 0
     """Addresses that had no object any more, or never had one."""
     failed: int = 0
-    """Objects that the store did not delete; they are tried again."""
+    """Objects that the store did not delete; they are tried again. Of several rounds: those that the last one did not."""
     scrubbed: int = 0
     """References of crashed operations that were dropped."""
     hints: int = 0
@@ -102,8 +102,9 @@ class Tally:
         self.more |= summary.more
 
     def follow(self, summary: Summary) -> None:
-        """Of a later round over the same ones: what it found standing still is not more of them."""
+        """Of a later round over the same ones: what it found standing still, or failed to delete again, is not more of them."""
         held_back = max(self.counts.get("held_back", 0), summary.held_back)
+        self.counts["failed"] = 0
         self.add(summary)
         self.counts["held_back"] = held_back
 

@@ -20,7 +20,7 @@ from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
 from refstore.objects.memory import MemoryObjects
-from refstore.records import Entry, RepositoryRecord, decode
+from refstore.records import Entry, Listed, RepositoryRecord, decode, decode_reference
 from refstore.repository import Repository
 from refstore.safety import Safety
 from refstore.settings import ReaperSettings
@@ -218,6 +218,11 @@ class World:
 
     def references(self) -> int:
         return sum(self.kv.count(keys.references(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS))
+
+    def listed(self) -> int:
+        """Addresses that something is listed for."""
+        shards = (keys.references(self.repo.context.repo, shard) for shard in range(keys.SHARDS))
+        return sum(isinstance(decode_reference(raw), Listed) for shard in shards for _, raw in self.kv.scan_all(shard))
 
     def hints(self) -> int:
         return sum(self.kv.count(keys.due_shard(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS))

@@ -56,7 +56,7 @@ def reaper(
     """Delete what nobody names any more: for ever, or with --once until nothing is due.
 
     Any number of reapers may run, on any machines. SIGTERM ends one after the batch in hand. The exit code is 0 if all went well,
-    4 if the breaker holds deletions back, 5 if a store did not answer, 6 if something could not be read.
+    4 if the breaker holds deletions back, 5 if a store did not answer or did not delete everything, 6 if something could not be read.
 
     \b
     Example: refstore reaper --once --dry-run
@@ -287,7 +287,7 @@ def _report(ctx: typer.Context, done: Summary) -> None:
 def _exit_code(done: Summary) -> int:
     if done.corrupt:
         return 6
-    if done.unavailable:
+    if done.unavailable or done.failed:
         return 5
     if done.error_count:
         return 1
