@@ -157,8 +157,8 @@ class Pass:
             permit = self._breaker.covered(len(doomed))
 
             def gone(done: Deleted) -> None:
-                self._breaker.went(permit, done.objects)
                 self._gone(done)
+                self._breaker.went(permit, done.objects)
 
             return self._eraser.begin(doomed, gone, otherwise=partial(self._breaker.went, permit, 0), unhinted=True).settle
 
@@ -257,11 +257,11 @@ class Pass:
             self._failed(f"reference/{address}", error)
 
         def gone(done: Deleted) -> None:
-            self._breaker.went(permit, done.objects)
             self._gone(done)
             left = set(done.failed)
             addresses = {item.address for item in doomed if item.address not in left}
             self._tally.count(expired=sum(item.cause == EXPIRED for item in doomed if item.address in addresses))
+            self._breaker.went(permit, done.objects)
             drop_hints(self._ctx, [hint for hint in hints if hint.address in addresses])
 
         permit = self._breaker.permit(len(hints))

@@ -11,7 +11,7 @@ from reaper import cycle
 from refstore import keys
 from refstore.cli.reaper import _exit_code  # pyright: ignore[reportPrivateUsage]
 from refstore.errors import CommitNotFound, Gone, KVUnavailable, ObjectsUnavailable
-from refstore.kv.base import ABSENT
+from refstore.kv.base import ABSENT, Op
 from refstore.records import Stamp, decode
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
 
@@ -236,3 +236,26 @@ def test_what_was_released_counts_though_the_pass_was_broken_off_behind_it(what:
     world.clock.advance(world.settings.lease_seconds + 1)
     again = world.run_once()
     assert (first.tally.summary().released + again.released, world.stored()) == (20, set())
+
+
+@pytest.mark.parametrize("grace_seconds", [None, 0])
+def test_what_the_store_deleted_counts_though_the_kv_fails_right_behind_it(grace_seconds: int | None) -> None:
+    world = World(grace_seconds=grace_seconds, breaker_share=1)
+    world.upload("main", "a", "b", "c")
+    world.repo.reset("main")
+    if grace_seconds is None:
+        world.run_once()
+        world.clock.advance(GRACE_SECONDS + 1)
+    counter = keys.reaper_state(world.repo.context.repo, "deleted/")
+
+    def fail(op: Op) -> None:
+        """As the reaper tells the others how much it deleted."""
+        if op.key.partition == counter.partition and op.key.name.startswith(counter.name):
+            raise KVUnavailable("planted: the KV is down")
+
+    world.kv.before = fail
+    tools = world.tools()
+    with pytest.raises(KVUnavailable):
+        cycle.run(world.lake.context(world.repo.name, world.record), world.record, tools)
+    assert not world.stored()
+    assert tools.tally.summary().deleted == 3
