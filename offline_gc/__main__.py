@@ -21,10 +21,11 @@ import msgspec
 from offline_gc import run
 from offline_gc.run import Options
 from offline_gc.session import SparkOptions, session
-from refstore.errors import RefstoreError
+from refstore.errors import RefstoreError, RepositoryNotFound
 from refstore.issuance import SigningKey
 from refstore.lake import Lake
 from refstore.marks import State
+from refstore.redaction import redact_text
 from refstore.settings import load
 
 ASKING = 4
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def stopped(name: str, _mark_id: str, error: RefstoreError) -> None:
         troubles.append(error)
-        sys.stderr.write(f"refstore: {name}: {error}\n")
+        sys.stderr.write(f"refstore: {name}: {redact_text(str(error))}\n")
 
     flags = {name: getattr(asked, name) for name in ("data", "kv", "objects", "config")}
     try:
@@ -57,15 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with session(SparkOptions(master="")) as spark:
                 for name in names:
                     try:
-                        ran = run.run(lake.repository(name).context, spark, options, on_unswept=partial(stopped, name))
+                        repository = lake.repository(name)
+                        ran = run.run(repository.context, spark, options, on_unswept=partial(stopped, name))
                     except RefstoreError as error:  # the others do not answer for it
-                        stopped(name, "", error)
+                        if asked.repository or not isinstance(error, RepositoryNotFound):  # else it was deleted since it was listed
+                            stopped(name, "", error)
                         continue
                     for summary in (*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest):
                         sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
                     code = max(code, FAILED if ran.failed else ASKING if any(each.state is State.ASKING for each in ran.waiting) else 0)
     except RefstoreError as error:
-        sys.stderr.write(f"refstore: {error}\n")
+        sys.stderr.write(f"refstore: {redact_text(str(error))}\n")
         return 1
     return 1 if troubles else code
 

@@ -19,9 +19,11 @@ import typer
 from refstore.cli.common import emit, invocation_of, open_lake, progress, repository_of
 from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.shapes import when
-from refstore.errors import InvalidSettings, NotFound, RefstoreError
+from refstore.errors import InvalidSettings, NotFound, RefstoreError, RepositoryNotFound
 from refstore.lake import Lake
 from refstore.marks import Marks, Run, State
+from refstore.redaction import redact_text
+from refstore.repository import Repository
 
 if TYPE_CHECKING:
     from offline_gc.run import Options
@@ -154,7 +156,7 @@ def sweep(
                     troubles.append((each, error))
         if done or not troubles:
             _emit_summaries(ctx, done)
-        _raise_last(troubles)
+        _raise_last(troubles, of_many=len(chosen) > 1)
         if any(each.swept is not None and each.swept.failed for each in done):
             raise typer.Exit(FAILED)
 
@@ -346,22 +348,22 @@ def _in_spark(ctx: typer.Context, repo_name: str | None, every: bool, job: _Job,
     if (repo_name is None) != every:
         ctx.fail("name one repository, or give --all")
     with open_lake(ctx) as lake, _spark(master, conf) as spark, _told() as tell:
-        names = [repo_name] if repo_name is not None else [name for name, _ in lake.repositories()]
+        names = [lake.repository(repo_name).name] if repo_name is not None else [name for name, _ in lake.repositories()]
         done, asking, failed, troubles = _all(lake, names, job, spark, tell)
         cleared = _clear(lake, job, spark, tell, troubles) if every and job.what == "run" else []
         if done or cleared or not troubles:
             _emit_summaries(ctx, done, cleared)
-        _raise_last(troubles)
+        _raise_last(troubles, of_many=every)
     if failed or any(each["failed"] for each in cleared):
         raise typer.Exit(FAILED)
     if asking:
         raise typer.Exit(ASKING)
 
 
-def _raise_last(troubles: Sequence[tuple[str, RefstoreError]]) -> None:
-    """Say all that went wrong; the last is said by who catches it."""
-    for name, error in troubles[:-1]:
-        typer.echo(f"{name}: {error}", err=True)
+def _raise_last(troubles: Sequence[tuple[str, RefstoreError]], *, of_many: bool) -> None:
+    """Say all that went wrong, `of_many` with where; who catches the last says it, too."""
+    for name, error in troubles if of_many else troubles[:-1]:
+        typer.echo(f"{name}: {redact_text(str(error))}", err=True)
     if troubles:
         raise troubles[-1][1]
 
@@ -388,7 +390,9 @@ def _all(
 
     for name in names:
         try:
-            repo = lake.repository(name)
+            repo = _still_there(lake, name)
+            if repo is None:
+                continue
             if job.what == "simulate":
                 done.append(run.simulate(repo.context, spark, options, tell))
             elif job.what == "mark":
@@ -402,6 +406,14 @@ def _all(
         except RefstoreError as error:  # the others do not answer for it
             troubles.append((name, error))
     return done, asking, failed, troubles
+
+
+def _still_there(lake: Lake, name: str) -> Repository | None:
+    """None: it was deleted since it was listed."""
+    try:
+        return lake.repository(name)
+    except RepositoryNotFound:
+        return None
 
 
 def _clear(lake: Lake, job: _Job, spark: SparkSession, tell: Any, troubles: list[tuple[str, RefstoreError]]) -> list[dict[str, Any]]:

@@ -36,6 +36,11 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield lake
 
 
+@contextmanager
+def no_session(*_: object) -> Generator[None, None, None]:
+    yield
+
+
 def collected(asked: list[str]) -> Callable[..., Any]:
     """`run.run`, that fails in one repository."""
 
@@ -76,16 +81,31 @@ def test_a_repository_whose_store_cannot_be_opened_keeps_no_other_from_being_col
     assert asked == ["sales"]
 
 
+@pytest.mark.parametrize("how", ["command", "spark-submit"])
+def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    def collect(ctx: Any, *_: object, **__: object) -> Any:
+        """The night is long."""
+        lake.delete_repository("sales")
+        return SimpleNamespace(swept=(), waiting=(), failed=0, marked=None, latest={"repository": ctx.name})
+
+    monkeypatch.setattr(run, "run", collect)
+    if how == "command":
+        done, _, _, troubles = _all(lake, ["broken", "sales"], JOB, NO_SPARK, None)
+        assert (len(done), troubles) == (1, [])
+    else:
+        monkeypatch.setattr(job, "session", no_session)
+        assert job.main(["--data", str(tmp_path / "lake")]) == 0
+        assert capsys.readouterr().err == ""
+
+
 def test_so_it_is_where_spark_submit_runs_the_job(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @contextmanager
-    def session(_: object) -> Generator[None, None, None]:
-        yield
-
     asked: list[str] = []
     monkeypatch.setattr(run, "run", collected(asked))
-    monkeypatch.setattr(job, "session", session)
+    monkeypatch.setattr(job, "session", no_session)
     assert job.main(["--data", str(tmp_path / "lake")]) == 1
     said = capsys.readouterr()
     assert [json.loads(line) for line in said.out.splitlines()] == [{"repository": "sales"}]
@@ -201,12 +221,21 @@ def test_what_the_store_deleted_at_the_second_try_did_not_fail(sweeps: Sweeps) -
 def test_gc_sweep_sweeps_what_can_be_swept_and_says_what_cannot(sweeps: Sweeps, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = sweeps.marked(Corrupt("it lost its files")), sweeps.marked()
 
-    @contextmanager
-    def no_spark(*_: object) -> Generator[None, None, None]:
-        yield
-
-    monkeypatch.setattr(gc, "_spark", no_spark)
+    monkeypatch.setattr(gc, "_spark", no_session)
     monkeypatch.setattr(gc, "_emit_summaries", nothing)
     ran = refstore("gc", "sweep", "sales")
-    assert (ran.code, ran.err) == (6, "refstore: it lost its files\n")
+    assert (ran.code, ran.err) == (6, f"{bad}: it lost its files\nrefstore: it lost its files\n")
     assert sweeps.states([bad, good]) == [State.MARKED, State.SWEPT]
+
+
+def test_the_command_ends_with_what_went_wrong_and_says_where(lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(run, "run", collected(asked))
+    monkeypatch.setattr(gc, "_spark", no_session)
+    monkeypatch.setattr(gc, "_emit_summaries", nothing)
+    assert refstore("gc", "run", "nowhere").code == 3
+    assert refstore("gc", "run", "sales").code == 0
+    ran = refstore("gc", "run", "--all")
+    assert ran.code == 4
+    assert "broken: mark x is being made" in ran.err
+    assert asked == ["sales", "broken", "sales"]
