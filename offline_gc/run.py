@@ -29,7 +29,7 @@ from offline_gc.counting import summarised, swept_of
 from offline_gc.deciding import Decision, age_seconds, check_clock, decide, filters_of, horizon, store_now_ms
 from offline_gc.listing import ListedStretch
 from offline_gc.packets import Packet, Side
-from offline_gc.places import Work, remove, work_of
+from offline_gc.places import ROOT, Work, remove, work_of
 from offline_gc.session import parts_of, translated
 from offline_gc.small import Small
 from offline_gc.steps import Steps, Tell, silent
@@ -297,8 +297,7 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     """
     marks = Marks(ctx)
     if marks.run(mark_id).state is State.MARKED:
-        read_summary(ctx.objects, mark_id)  # while it can be unmarked still
-        read_manifest(ctx.objects, mark_id)
+        _check_files(ctx.objects, mark_id)  # while it can be unmarked still
     begun = rechecking.begin(ctx, marks, mark_id)
     run = begun.run
     if run.state is State.SWEPT:
@@ -337,6 +336,14 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     summary = msgspec.structs.replace(summary, state=state.value, swept=swept)
     write_summary(ctx.objects, summary)
     return summary
+
+
+def _check_files(store: ObjectStore, mark_id: str) -> None:
+    """Raises NotFound, Corrupt: the mark has lost what its sweep needs."""
+    read_summary(store, mark_id)
+    wanted = {unit.key for unit in read_manifest(store, mark_id).units}
+    if wanted - {info.key for info in store.list(f"{ROOT}{mark_id}/mark/")}:
+        raise Corrupt(f"mark {mark_id} has lost its files in {store.url}; unmark it, then mark again")
 
 
 # ---- both

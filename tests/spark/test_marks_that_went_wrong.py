@@ -76,12 +76,16 @@ def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
     assert not ran.waiting
 
 
-def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(world: World, spark: SparkSession) -> None:
+@pytest.mark.parametrize("lost", ["mark.json", "mark/"])
+def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(world: World, spark: SparkSession, lost: str) -> None:
     old = world.commit(a=b"one", days_ago=3)
     world.commit(a=None, b=b"two")
+    release_all(world.repo)
     world.age()
     marked = run.mark(world.ctx, spark, Options(grace_days=0, min_age_seconds=0))
-    world.ctx.objects.delete_many([f"_refstore/gc/{marked.mark_id}/mark.json"])
+    gone = [info.key for info in world.ctx.objects.list(f"_refstore/gc/{marked.mark_id}/{lost}")]
+    assert gone
+    world.ctx.objects.delete_many(gone)
     with pytest.raises(Corrupt, match="unmark it"):
         run.sweep(world.ctx, spark, marked.mark_id)
     world.repo.unmark(marked.mark_id)
