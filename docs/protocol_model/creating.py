@@ -82,7 +82,7 @@ class Creating(Staging):
             if record is None:
                 return "404"
             ref = item.ref.id
-            if done is LOST and record.token == token and not (listed(held) and item.ref in held[1]):
+            if done is LOST and record.token == token and held is not None and not (listed(held) and item.ref in held[1]):
                 return "ok"  # it had landed: only who takes the entry away takes its reference off a live token
             if done is LOST:
                 # it may have landed, and been replaced and released since, or land later: its reference stays until its token is processed

@@ -119,7 +119,7 @@ class Staging(Retry):
             return item
         if before == now:
             held = yield ("get", ("r", address))
-            if not (listed(held) and ref in held[1]) and (own or held is not None):
+            if held is not None and not (listed(held) and ref in held[1]):  # no key says nothing: it may be committed elsewhere
                 record = yield ("open", ("b", branch))
                 if record is not None and record.token == before:
                     return "ok"  # the swap had landed: only who replaced the entry takes its reference off a live token

@@ -92,7 +92,7 @@ def place(
             results = ctx.kv.execute([*writes, *marks, branches.get_op(branch)])
         except OutcomeUnknown:
             # what landed may have been overwritten and released since, so nothing is placed again as it was
-            released = _released(references, token, placements, own=on_empty)
+            released = _released(references, token, placements)
             seen = branches.open(branch)  # in this order
             if token == seen.record.token:
                 placements = [item for item in placements if item.path not in released]
@@ -119,18 +119,17 @@ def place(
         raise Moved(moved)
 
 
-def _released(references: References, token: Token, placements: Sequence[Placement], *, own: bool) -> set[Path]:
+def _released(references: References, token: Token, placements: Sequence[Placement]) -> set[Path]:
     """Placements whose reference is not listed any more: under a token that is current then, they landed and were replaced.
 
-    Of an address that is not the writer's `own`, no list says nothing: it may be committed.
+    No key says nothing (rule 4): the address may be committed under another name, which a copy or `restore` gave it.
     """
     placed = [(item.path, item.entry) for item in placements if item.entry is not None and item.referenced]
     records = references.get_many([entry.address for _, entry in placed])
     return {
         path
         for (path, entry), record in zip(placed, records, strict=True)
-        if not (isinstance(record, Listed) and Reference(token, path, entry.reference_id) in record.references)
-        and (own or record is not None)
+        if record is not None and not (isinstance(record, Listed) and Reference(token, path, entry.reference_id) in record.references)
     }
 
 
@@ -188,7 +187,7 @@ def _place_where_nothing_is(ctx: Context, branch: BranchName, token: Token, item
                 placed = ctx.kv.set_if(key, raw, encode(entry), once=True)
         except OutcomeUnknown:
             # it may have landed, and been taken away since, or land later: its reference stays until its token is processed
-            released = _released(references, token, [item], own=on_empty)
+            released = _released(references, token, [item])
             now = branches.open(branch).record.token  # in this order
             if now == token and released:
                 return  # it had landed; who took it away let go of its reference

@@ -419,6 +419,14 @@ def restores() -> Iterator[Plan]:
         keeps="E",
         group="restore",
     )
+    yield plan(
+        "lost reply: restore what is staged | commit; reap",
+        m1,
+        lambda start: {"E": [staged(start)], "C": [COMMIT, REAP]},
+        lossy="E",
+        keeps="E",
+        group="restore",
+    )
     yield restored(
         "lost reply: restore | hard delete | reset; reap", lambda start: {"E": [back(start)], "H": hard, "R": [RESET, REAP]}, lossy="EEH"
     )

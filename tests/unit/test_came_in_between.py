@@ -10,9 +10,10 @@ import pytest
 from refstore import deadline, keys
 from refstore.branches import Branches
 from refstore.clock import Clock
-from refstore.errors import BranchNotFound, Gone, KVUnavailable, ObjectNotFound, RefstoreError
+from refstore.errors import BranchNotFound, Contention, Gone, KVUnavailable, ObjectNotFound, RefstoreError
 from refstore.flows import committing, refs
 from refstore.flows.committing import CommitOptions
+from refstore.flows.uploading import Link
 from refstore.ids import BranchName
 from refstore.kv.base import ABSENT, Exchange, Op, SetIf
 from refstore.kv.retrying import Retrying
@@ -177,6 +178,35 @@ def test_a_link_that_landed_and_was_replaced_does_not_come_back(clock: FakeClock
     kv.then = others
     repo.link("main", "p", issued.token)
     assert shown(repo) == {"p": b"newer"}
+
+
+@pytest.mark.parametrize("how", ["restored", "linked", "linked where nothing is"])
+def test_what_never_landed_is_not_told_although_its_address_was_committed_elsewhere(clock: FakeClock, how: str) -> None:
+    """Its key is gone then, and with it the reference that says whether it landed."""
+    kv = Interrupted(before=lambda op: entering(op) or placing_once(op))
+    repo = world(kv, clock)
+    repo.create_branch("other", "main")
+    issued = repo.issue("main", "p")
+    repo.context.objects.put(issued.address, b"1")
+    address = repo.upload("other", "q", b"1").address if how == "restored" else issued.address
+
+    def others() -> None:
+        if how != "restored":
+            repo.restore("other", address, "q")
+        repo.commit("other", "theirs")
+        release_all(repo)
+        lost()
+
+    def make() -> object:
+        if how == "restored":
+            return repo.restore("main", address, "p")
+        return list(repo.link_many("main", [Link(path="p", token=issued.token, if_absent=how != "linked")]))
+
+    kv.then = others
+    with pytest.raises(Contention):
+        make()
+    assert shown(repo) == {}
+    assert repo.read("other", "q") == b"1"
 
 
 # ---- creation of a repository
