@@ -261,9 +261,14 @@ def _take_back_if_marked(
     sources: Mapping[CommitId, Sequence[Path]],
     marks: Sequence[Result],
 ) -> None:
-    """Undo entries that name what a commit marked meanwhile alone may hold (rule 13). Raises Gone."""
+    """Undo entries that name what a commit marked meanwhile alone may hold (rule 13). Raises Gone.
+
+    One that replaced itself had landed before, its reply lost: what it replaced then is not known, so that nothing is staged there.
+    """
     for (commit, paths), mark in zip(sources.items(), marks, strict=True):
         if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):
             with deadline.lifted():  # who comes that late may have outlived the wait of the run that marked
-                ctx.kv.set_if_many([SetIf(op.key, op.value, old) for op, old in zip(writes, replaced, strict=True)])
+                ctx.kv.set_if_many(
+                    [SetIf(op.key, op.value, ABSENT if old == op.value else old) for op, old in zip(writes, replaced, strict=True)]
+                )
             raise marked(commit, decode(mark, Mark))

@@ -284,6 +284,26 @@ def test_a_copy_that_outlived_the_wait_names_nothing_that_went(checked: bool) ->
         repo.read("main", "z")
 
 
+def test_a_refused_copy_whose_reply_was_lost_is_not_left_there(clock: FakeClock) -> None:
+    """Made again, it replaces itself: that is not what is put back."""
+    kv = Interrupted(behind=entering)
+    repo = world(kv, clock)
+    repo.upload("main", "p", b"1")
+    old = repo.commit("main", "old")
+    repo.delete("main", "p")
+    repo.upload("main", "r", b"3")
+    repo.commit("main", "new")
+
+    def others() -> None:
+        mark(repo, old)
+        lost()
+
+    kv.then = others
+    with pytest.raises(Gone):
+        repo.copy(old, "p", "main", "z")
+    assert shown(repo) == {"r": b"3"}
+
+
 # ---- placed where nothing is
 
 
