@@ -62,8 +62,11 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
 
 
 def _were_live(ctx: Context, tokens: set[Token], there: BranchRecord | None) -> bool:
-    """Whether one of the tokens was current on a branch that is gone: it is retired there still, or has its marker, or was processed."""
+    """Whether one of the tokens was current on a branch that is gone: it is retired there still, or in a marker, or was processed."""
     if there is not None and any(retired.token in tokens for retired in there.retired):
+        return True
+    # in this order: what a commit took is in its marker first, then has one of its own, then was processed
+    if any(not tokens.isdisjoint(taken.tokens) for _, taken in Markers(ctx.kv, ctx.repo, ctx.clock).committed()):
         return True
     wanted = sorted(tokens)
     if any(value is not ABSENT for value in ctx.kv.get_many([keys.deleted_token(ctx.repo, token) for token in wanted])):

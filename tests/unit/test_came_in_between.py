@@ -104,11 +104,15 @@ def test_who_made_a_branch_is_not_told_that_it_existed(clock: FakeClock) -> None
     repo.create_branch("late", "main")
 
 
-def test_a_branch_that_was_made_and_deleted_is_not_made_again(clock: FakeClock) -> None:
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_branch_that_was_made_and_deleted_is_not_made_again(clock: FakeClock, committed: bool) -> None:
     kv = Interrupted(behind=opening)
     repo = world(kv, clock)
 
     def others() -> None:
+        if committed:
+            repo.upload("late", "p", b"1")
+            repo.commit("late", "theirs")
         repo.delete_branch("late")
         lost()
 
