@@ -170,9 +170,15 @@ def _copy(repo: Repository, way: _Way, *, recursive: bool, and_delete: bool = Fa
 
 
 def _renamed(repo: Repository, way: _Way) -> Iterator[Copy]:
-    """Each path with the prefix, under its new one. All are read first: what a move adds must not be moved again."""
+    """Each path with the prefix, under its new one. All are read first: what a move adds must not be moved again.
+
+    Where one prefix begins with the other, a path may go over another one that is to go itself: that one comes first, so that it is in
+    an earlier batch or in the same, which is copied as if at once.
+    """
     paths = [item.path for item in repo.list(way.source_ref, prefix=way.source)]
     goal = way.destination or way.source
+    if goal.startswith(way.source) or way.source.startswith(goal):
+        paths.sort(key=len, reverse=len(goal) > len(way.source))
     return (Copy(path, goal + path[len(way.source) :]) for path in paths)
 
 

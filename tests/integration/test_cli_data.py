@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from refstore.cli import changing
 from refstore.context import Context
 from refstore.flows import copying, uploading
 from refstore.flows.uploading import Upload
@@ -204,6 +205,20 @@ class TestCopyAndMove:
         assert filled.json("mv", "-r", "sales", "main", "b/", "b/b/") == {"branch": "main", "moved": 2}
         assert paths(filled.json("ls", "sales", "main", "-r")) == ["a", "b/b/1", "b/b/2", "c"]
         assert filled.ok("cat", "sales", "main", "b/b/1").out == "b/1"
+
+    @pytest.mark.parametrize("what", ["mv", "cp"])
+    @pytest.mark.parametrize(("source", "goal"), [("b/", "b/b/"), ("b/b/", "b/")])
+    def test_what_goes_over_the_source_of_another_batch_waits_for_it(
+        self, filled: Command, monkeypatch: pytest.MonkeyPatch, what: str, source: str, goal: str
+    ) -> None:
+        for path in ("b/b/1", "b/b/b/1", "b/b/c", "b/b/b/c"):
+            filled.ok("upload", "sales", "main", "-", path, stdin=path.encode())
+        before = paths(filled.json("ls", "sales", "main", "-r"))
+        monkeypatch.setattr(changing, "BATCH", 1)
+        filled.ok(what, "-r", f"sales/main/{source}", f"sales/main/{goal}")
+        for path in map(str, before):
+            if path.startswith(source):
+                assert filled.ok("cat", "sales", "main", goal + path[len(source) :]).out == path
 
     def test_mv_across_branches(self, filled: Command) -> None:
         filled.ok("branch", "create", "sales", "dev")
