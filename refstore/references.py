@@ -120,6 +120,8 @@ class References:
                 asked.append(index)
                 writes.append(SetIf(keys.reference(self._repo, address), value, encode(Listed((ref,), now))))
         won = dict(zip(asked, self._kv.set_if_many(writes), strict=True)) if writes else {}
+        if lost := [index for index, ok in won.items() if not ok]:  # or they landed unnoticed, and somebody added to the list since
+            won |= zip(lost, self.holds([(items[index][0], items[index][2]) for index in lost]), strict=True)
         return [won.get(index, False) for index in range(len(items))]
 
     def hold(self, items: Sequence[tuple[Address, Reference]], *, on_empty: bool) -> list[Hold]:

@@ -213,6 +213,28 @@ def test_what_never_landed_is_not_told_although_its_address_was_committed_elsewh
     assert repo.read("other", "q") == b"1"
 
 
+def linking(op: Op) -> bool:
+    return isinstance(op, SetIf) and "/references" in op.key.partition and op.expected is not ABSENT
+
+
+def test_a_link_whose_list_grew_before_it_was_answered_is_made(clock: FakeClock) -> None:
+    """`restore` takes an address that is listed, too: it cannot tell a link under way from one that died."""
+    kv = Interrupted(behind=linking)
+    repo = world(kv, clock)
+    repo.create_branch("other", "main")
+    issued = repo.issue("main", "p")
+    repo.context.objects.put(issued.address, b"1")
+
+    def others() -> None:
+        repo.restore("other", issued.address, "q")
+        lost()
+
+    kv.then = others
+    repo.link("main", "p", issued.token)
+    assert shown(repo) == {"p": b"1"}
+    assert repo.read("other", "q") == b"1"
+
+
 # ---- creation of a repository
 
 
