@@ -24,7 +24,7 @@ from offline_gc.places import Work
 from offline_gc.session import parts_of, translated
 from offline_gc.small import Comparison, Small, TooMuch, compare
 from offline_gc.steps import Steps
-from offline_gc.summary import UnitRow, read_manifest
+from offline_gc.summary import UnitRow, read_units
 from refstore.context import Context
 from refstore.errors import Corrupt
 from refstore.ids import CommitId
@@ -144,7 +144,7 @@ def in_spark(spark: SparkSession, wanted: Comparison) -> list[Counted]:
 def _units(ctx: Context, mark_id: str) -> Sequence[UnitRow]:
     """What an earlier mark is going to sweep. One whose files are lost sweeps nothing, and then this run takes it."""
     try:
-        return read_manifest(ctx.objects, mark_id).units
+        return read_units(ctx.objects, mark_id)
     except Corrupt:
         return ()
 

@@ -14,7 +14,7 @@ import msgspec
 
 from offline_gc.places import ROOT
 from offline_gc.summary import DRIFT_NOTE, Count, Counts, Online, Summary, read_summary
-from refstore.errors import NotFound
+from refstore.errors import Corrupt, NotFound
 from refstore.marks import Marks, State
 from refstore.objects.base import ObjectStore
 
@@ -37,8 +37,11 @@ def write_page(store: ObjectStore, summary: Summary, others: Sequence[Summary]) 
     store.put(f"{ROOT}{summary.mark_id}/{PAGE}", page(summary, others).encode())
 
 
-def summaries(store: ObjectStore, marks: Marks) -> Iterator[Summary]:
-    """Of the runs that left one, oldest first. Their state is what the KV says now."""
+def summaries(store: ObjectStore, marks: Marks, *, readable: bool = False) -> Iterator[Summary]:
+    """Of the runs that left one, oldest first. Their state is what the KV says now.
+
+    Raises Corrupt: one is not as it was written. With `readable` those are left out.
+    """
     for run in marks.runs():
         if run.state in (State.MARKING, State.ABANDONED):
             continue
@@ -46,6 +49,10 @@ def summaries(store: ObjectStore, marks: Marks) -> Iterator[Summary]:
             summary = read_summary(store, run.mark_id)
         except NotFound:
             continue
+        except Corrupt:
+            if readable:
+                continue
+            raise
         yield with_state(summary, run.state)
 
 

@@ -29,11 +29,11 @@ from offline_gc.counting import summarised, swept_of
 from offline_gc.deciding import Decision, age_seconds, check_clock, decide, filters_of, horizon, store_now_ms
 from offline_gc.listing import ListedStretch
 from offline_gc.packets import Packet, Side
-from offline_gc.places import ROOT, Work, remove, work_of
+from offline_gc.places import Work, remove, work_of
 from offline_gc.session import parts_of, translated
 from offline_gc.small import Small
 from offline_gc.steps import Steps, Tell, silent
-from offline_gc.summary import Manifest, Online, Summary, read_manifest, read_summary, write_manifest, write_summary
+from offline_gc.summary import Manifest, Online, Summary, read_manifest, read_summary, read_units, write_manifest, write_summary
 from offline_gc.sweeping import Mode, Outcome, Unit
 from refstore.context import Context
 from refstore.errors import Corrupt, KVUnavailable, RefstoreError
@@ -297,7 +297,8 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     """
     marks = Marks(ctx)
     if marks.run(mark_id).state is State.MARKED:
-        _check_files(ctx.objects, mark_id)  # while it can be unmarked still
+        read_summary(ctx.objects, mark_id)  # while it can be unmarked still
+        read_units(ctx.objects, mark_id)
     begun = rechecking.begin(ctx, marks, mark_id)
     run = begun.run
     if run.state is State.SWEPT:
@@ -336,14 +337,6 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     summary = msgspec.structs.replace(summary, state=state.value, swept=swept)
     write_summary(ctx.objects, summary)
     return summary
-
-
-def _check_files(store: ObjectStore, mark_id: str) -> None:
-    """Raises NotFound, Corrupt: the mark has lost what its sweep needs."""
-    read_summary(store, mark_id)
-    wanted = {unit.key for unit in read_manifest(store, mark_id).units}
-    if wanted - {info.key for info in store.list(f"{ROOT}{mark_id}/mark/")}:
-        raise Corrupt(f"mark {mark_id} has lost its files in {store.url}; unmark it, then mark again")
 
 
 # ---- both
@@ -419,7 +412,7 @@ def _is_due(each: Run, now_ms: int) -> bool:
 
 def _draw(ctx: Context, done: Iterable[Summary]) -> None:
     """The pages of what this run did, written behind the deeds: that one cannot be written takes nothing back."""
-    every = list(report.summaries(ctx.objects, Marks(ctx)))
+    every = list(report.summaries(ctx.objects, Marks(ctx), readable=True))
     wanted = {summary.mark_id for summary in done}
     for number, summary in enumerate(every):
         if summary.mark_id in wanted:

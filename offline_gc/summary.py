@@ -177,6 +177,14 @@ def read_manifest(store: ObjectStore, mark_id: str) -> Manifest:
         raise Corrupt(f"mark {mark_id} has lost its files in {store.url}; unmark it, then mark again") from error
 
 
+def read_units(store: ObjectStore, mark_id: str) -> list[UnitRow]:
+    """What a mark is going to sweep. Raises Corrupt: its list, or a part of it, is lost."""
+    units = read_manifest(store, mark_id).units
+    if {unit.key for unit in units} - {info.key for info in store.list(f"{ROOT}{mark_id}/mark/")}:
+        raise Corrupt(f"mark {mark_id} has lost a part of its files in {store.url}; unmark it, then mark again")
+    return units
+
+
 def _convert(value: Any, kind: type[Any], mark_id: str) -> Any:
     try:
         return msgspec.convert(value, kind)

@@ -179,6 +179,7 @@ class Repository:
         return next(iter(self.copy_many(source, branch, [Copy(path, destination or path)])))
 
     def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Iterator[Entry]:
+        """As `copy`, in batches of 1,000, each as if at once; the one after sees what the one before made."""
         for batch in _batched(copies, uploading.BATCH):
             yield from self._copy_batch(source, branch, batch)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_gc import leftovers, run
+from offline_gc import leftovers, report, run
 from offline_gc.run import Options
 from offline_gc.summary import Manifest, write_manifest
 from refstore.errors import Conflict, Corrupt, Unavailable
@@ -76,6 +76,12 @@ def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
     assert not ran.waiting
 
 
+def lose(world: World, mark_id: str, what: str) -> None:
+    gone = [info.key for info in world.ctx.objects.list(f"_refstore/gc/{mark_id}/{what}")]
+    assert gone
+    world.ctx.objects.delete_many(gone)
+
+
 @pytest.mark.parametrize("lost", ["mark.json", "mark/"])
 def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(world: World, spark: SparkSession, lost: str) -> None:
     old = world.commit(a=b"one", days_ago=3)
@@ -83,9 +89,7 @@ def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(world
     release_all(world.repo)
     world.age()
     marked = run.mark(world.ctx, spark, Options(grace_days=0, min_age_seconds=0))
-    gone = [info.key for info in world.ctx.objects.list(f"_refstore/gc/{marked.mark_id}/{lost}")]
-    assert gone
-    world.ctx.objects.delete_many(gone)
+    lose(world, marked.mark_id, lost)
     with pytest.raises(Corrupt, match="unmark it"):
         run.sweep(world.ctx, spark, marked.mark_id)
     world.repo.unmark(marked.mark_id)
@@ -123,8 +127,9 @@ def test_simulate_says_of_a_commit_of_which_a_part_is_marked_what_mark_does(worl
     assert would == does.marked
 
 
+@pytest.mark.parametrize("lost", ["mark.json", "mark/"])
 def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting_and_nothing_that_it_may_still_give_back_goes(
-    world: World, spark: SparkSession
+    world: World, spark: SparkSession, lost: str
 ) -> None:
     old = world.commit(a=b"first", both=b"named by two", days_ago=9)
     world.commit(a=b"second", days_ago=8)
@@ -132,7 +137,7 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting_and_nothing_that_it_
     world.age()
     at_once = Options(grace_days=0, min_age_seconds=0)
     broken = run.mark(world.ctx, spark, at_once).mark_id
-    world.ctx.objects.delete_many([f"_refstore/gc/{broken}/mark.json"])
+    lose(world, broken, lost)
     second = world.address("main", "a")
     world.commit(a=b"third", both=None, days_ago=7)
     release_all(world.repo)
@@ -149,3 +154,17 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting_and_nothing_that_it_
     assert second not in world.data()
     world.repo.unmark(broken)
     assert (world.repo.read(old, "a"), world.repo.read(old, "both")) == (b"first", b"named by two")
+
+
+def test_a_report_that_cannot_be_read_any_more_stops_no_later_job(world: World, spark: SparkSession) -> None:
+    world.commit(a=b"first", days_ago=9)
+    world.commit(a=b"second", days_ago=8)
+    release_all(world.repo)
+    world.age()
+    at_once = Options(grace_days=0, min_age_seconds=0)
+    swept = run.run(world.ctx, spark, at_once).marked.mark_id
+    world.ctx.objects.put(f"_refstore/gc/{swept}/summary.json", b'{"mark_id": 7}')
+    later = run.run(world.ctx, spark, at_once)
+    assert [info.key for info in world.ctx.objects.list(f"_refstore/gc/{later.marked.mark_id}/report.html")]
+    with pytest.raises(Corrupt, match=swept):
+        list(report.summaries(world.ctx.objects, Marks(world.ctx)))
