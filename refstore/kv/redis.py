@@ -231,7 +231,10 @@ class RedisKV(KV):
                         _read(connection)
                     replies[place] = _read(connection)
                 if self._waits(calls, flight):
-                    self._confirmed(_read(connection))
+                    confirmed = _read(connection)
+                    # what was refused is not there to be confirmed; a replica, which refuses all writes, takes no WAIT either
+                    if any(calls[place].writes and not isinstance(replies[place], redis.ResponseError) for _, place in flight):
+                        self._confirmed(confirmed)
             if any(isinstance(reply, redis.ResponseError) for reply in replies):
                 _reset(links)  # a master that was demoted says so in a reply; the next connection finds the new one
         except (redis.RedisError, OSError) as error:

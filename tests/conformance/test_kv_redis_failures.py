@@ -378,8 +378,10 @@ def test_wait_counts_replicas(tmp_path: Path, key: Key) -> None:
                 kv.set(key, b"2")
                 assert kv.execute([Exchange(key, b"3"), Get(key)]) == [b"2", b"3"]
                 assert client.zrangebylex(key_of("refstore", key.partition), "-", "+") == ["k\0003"]
-            with driver(replica.url) as kv, pytest.raises(KVUnavailable, match="replica"):
-                kv.set(key, b"4")
+            for query in ("", "?wait=1"):
+                with driver(replica.url + query) as kv, pytest.raises(KVUnavailable, match="replica") as caught:
+                    kv.set(key, b"4")
+                assert caught.value.nothing_done
 
 
 @pytest.mark.slow
@@ -485,6 +487,21 @@ def test_a_cluster_failover(tmp_path: Path, part: str) -> None:
             cluster.owner_of(key_of("refstore", keys[0].partition)).kill()
             assert kv.set_if_many([SetIf(key, b"1", b"2") for key in keys]) == [True] * 30
             assert kv.get_many(keys) == [b"2"] * 30
+
+
+def test_a_node_that_was_demoted_points_to_its_successor_with_wait_too(key: Key) -> None:
+    """It answers MOVED to the write, and to the WAIT behind it that a replica takes none."""
+    with RedisStub(lambda command: performed.get(command[0], b"-ERR unknown\r\n")) as master:
+        performed = {b"EVAL": b"$1\r\n1\r\n", b"WAIT": b":1\r\n"}
+        with RedisStub(lambda command: refused.get(command[0], b"-ERR unknown\r\n")) as demoted:
+            refused = {
+                b"CLUSTER": b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n" % demoted.port,
+                b"EVAL": b"-MOVED 3999 127.0.0.1:%d\r\n" % master.port,
+                b"WAIT": b"-ERR WAIT cannot be used with replica instances.\r\n",
+            }
+            with driver(f"redis+cluster://127.0.0.1:{demoted.port}?wait=1") as kv:
+                assert kv.set_if(key, b"0", b"1")
+        assert [command[0] for command in master.commands][-2:] == [b"EVAL", b"WAIT"]
 
 
 def test_a_single_server_is_no_cluster(server: RedisServer, key: Key) -> None:
