@@ -544,6 +544,17 @@ def test_only_the_servers_own_document_confirms_a_completion(quick: Bench, fault
         quick.store.put("a", pattern(9 * MIB))
 
 
+@pytest.mark.parametrize("if_absent", [False, True])
+@pytest.mark.parametrize("size", [1, 9 * MIB], ids=["small", "large"])
+@pytest.mark.parametrize("body", [b"", b"<html>welcome</html>"], ids=["nothing", "a page of a proxy"])
+def test_only_an_answer_with_an_etag_confirms_what_was_put(quick: Bench, body: bytes, size: int, if_absent: bool):
+    quick.always(Reply(body), lambda request: request.method == "PUT")
+    with pytest.raises(ObjectsUnavailable):
+        quick.store.put("a", pattern(size), if_absent=if_absent)
+    assert quick.keys() == []
+    assert quick.uploads() == []
+
+
 @pytest.mark.parametrize("what", ["part 2", "the completion"])
 def test_an_upload_that_fails_leaves_no_object_and_no_parts(bench: Bench, what: str):
     bench.always(

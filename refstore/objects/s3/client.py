@@ -48,6 +48,8 @@ _ANSWERS: Final = {
 }
 """The document that confirms each operation; without this look at it, boto reads a 200 that was cut to nothing, or some
 proxy's page, as a confirmation without errors."""
+_WRITES: Final = ("PutObject", "UploadPart")
+"""Confirmed by an ETag, and by no document."""
 _ATTEMPTS: Final = 3
 _PAUSES_SECONDS: Final = 3.0
 """The most that boto's standard mode waits between three attempts: 1 and 2 seconds."""
@@ -125,6 +127,8 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
     client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
     for operation in _ANSWERS:
         client.meta.events.register(f"before-parse.s3.{operation}", _refuse_other_answers)
+    for operation in _WRITES:
+        client.meta.events.register(f"before-parse.s3.{operation}", _refuse_without_etag)
     return client
 
 
@@ -132,6 +136,12 @@ def _refuse_other_answers(operation_model: Any, response_dict: dict[str, Any], *
     """Makes a 200 without the operation's own document a server error, which is retried: botocore's own way (see its
     `_handle_200_error`) for an error in a 200."""
     if response_dict["status_code"] == 200 and _ANSWERS[operation_model.name] not in response_dict["body"].lstrip()[:512]:
+        response_dict["status_code"] = 500
+
+
+def _refuse_without_etag(response_dict: dict[str, Any], **_: object) -> None:
+    """The same for a 200 to a write by somebody who does not say what is stored now."""
+    if response_dict["status_code"] == 200 and "ETag" not in response_dict["headers"]:
         response_dict["status_code"] = 500
 
 
