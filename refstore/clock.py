@@ -1,13 +1,16 @@
 """The clock that is passed in, so that no test sleeps to make time pass.
 
 Wall time is milliseconds since the epoch (it stands in records, and may jump); monotonic time is seconds (it
-measures how long something of this process took, and never jumps back).
+measures how long something of this process took, a sleep of the machine included, and never jumps back).
 """
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+_PASSED: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine sleeps. `time.monotonic` does not, and others do not wait for an operation any longer for that."""
 
 
 class Clock(Protocol):
@@ -25,7 +28,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_seconds(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_PASSED)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
