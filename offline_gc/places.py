@@ -177,5 +177,5 @@ def read_json(store: ObjectStore, key: str) -> Any:
     """Raises ObjectNotFound, Corrupt."""
     try:
         return msgspec.json.decode(store.read(key))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(f"{key} in {store.url} is not the JSON that was written ({error}); mark again") from error

@@ -357,6 +357,9 @@ StagedRecord = Entry | Tombstone
 ReferenceRecord = Listed | Emptied | Issued | Deleting
 BranchRecord = Branch | ClosedBranch
 
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
+"""What a decoder raises: for a text that is not UTF-8 it has no error of its own."""
+
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 _staged: Final = msgspec.msgpack.Decoder(StagedRecord)
 _reference: Final = msgspec.msgpack.Decoder(ReferenceRecord)
@@ -385,7 +388,7 @@ def decode_staged_many(values: Iterable[bytes]) -> list[StagedRecord]:
     decode = _staged.decode
     try:
         return [decode(value) for value in values]
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         raise _corrupt("staging entry", error) from error
 
 
@@ -394,7 +397,7 @@ def decode_reference_many(values: Iterable[bytes | Absent]) -> list[ReferenceRec
     decode = _reference.decode
     try:
         return [None if value is ABSENT else decode(value) for value in values]
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         raise _corrupt("reference", error) from error
 
 
@@ -420,7 +423,7 @@ def maybe(value: bytes | Absent, kind: type[R]) -> R | None:
 def _decode(decoder: msgspec.msgpack.Decoder[T], value: bytes, what: str) -> T:
     try:
         return decoder.decode(value)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         raise _corrupt(what, error) from error
 
 

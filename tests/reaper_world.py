@@ -211,10 +211,12 @@ class World:
         self.clock.advance(GRACE_SECONDS + 1)
         self.run_once()
 
-    def corrupt(self, key: Key) -> None:
-        """What stands there cannot be read any more."""
-        assert self.kv.get(key) is not ABSENT
-        self.kv.set(key, b"\xc1 not a record")
+    def corrupt(self, key: Key, *, one_byte: bool = False) -> None:
+        """What stands there cannot be read any more. `one_byte`: of a text in it; all else is as it was."""
+        value = self.kv.get(key)
+        assert value is not ABSENT
+        self.kv.set(key, value.replace(b"m", b"\xff", 1) if one_byte else b"\xc1 not a record")
+        assert self.kv.get(key) != value
 
     def references(self) -> int:
         return sum(self.kv.count(keys.references(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS))

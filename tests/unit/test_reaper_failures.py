@@ -16,10 +16,11 @@ from refstore.records import Stamp, decode
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
 
 
-def test_a_reference_that_cannot_be_read_stays_and_stops_no_other(world: World) -> None:
+@pytest.mark.parametrize("one_byte", [False, True])
+def test_a_reference_that_cannot_be_read_stays_and_stops_no_other(world: World, one_byte: bool) -> None:
     bad, good = world.upload("main", "a", "b")
     world.repo.delete_many("main", ["a", "b"])
-    world.corrupt(keys.reference(world.repo.context.repo, bad.address))
+    world.corrupt(keys.reference(world.repo.context.repo, bad.address), one_byte=one_byte)
     world.clock.advance(GRACE_SECONDS + 1)
     done = world.run_pass()
     assert done.deleted == 1

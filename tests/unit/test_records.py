@@ -6,6 +6,7 @@ held to the last line of each case.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import get_args
 
 import msgspec
@@ -52,7 +53,9 @@ from refstore.records import (
     decode,
     decode_branch,
     decode_reference,
+    decode_reference_many,
     decode_staged,
+    decode_staged_many,
     encode,
     maybe,
 )
@@ -306,6 +309,25 @@ def test_a_torn_record_is_corrupt(case: str) -> None:
             decode(value[:size], type(RECORDS[case]))
     with pytest.raises(CorruptRecord):
         decode(value + b"\x00", type(RECORDS[case]))
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_a_record_with_one_bad_byte_is_read_or_corrupt(case: str) -> None:
+    """A text of it may not be one any more, which the decoder has an error of its own for."""
+    value = encode(RECORDS[case])
+    kind = type(RECORDS[case])
+    for place in range(len(value)):
+        for bad in (0x00, 0x80, 0xFF, value[place] ^ 0x80):
+            with suppress(CorruptRecord):
+                assert isinstance(decode(value[:place] + bytes([bad]) + value[place + 1 :], kind), kind)
+
+
+def test_a_page_with_one_text_that_is_none_is_corrupt() -> None:
+    entry, listed = (encode(RECORDS[case]).replace(b"data", b"dat\xff").replace(b"main", b"mai\xff") for case in ("entry", "listed"))
+    with pytest.raises(CorruptRecord):
+        decode_staged_many([entry])
+    with pytest.raises(CorruptRecord):
+        decode_reference_many([ABSENT, listed])
 
 
 @given(st.binary(max_size=64))
