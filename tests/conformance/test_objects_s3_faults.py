@@ -358,6 +358,15 @@ def test_a_proxy_that_ignores_ranges_is_found_out(quick: Bench):
 # -- listing
 
 
+@pytest.mark.parametrize("body", [b"", b"<html>welcome</html>"], ids=["nothing", "a page of a proxy"])
+def test_a_page_of_a_proxy_is_no_object(quick: Bench, body: bytes):
+    quick.direct.put("a", b"a")
+    quick.always(Reply(body), any_request)
+    for look in (quick.store.head, quick.store.read, lambda key: list(quick.store.get(key, start=0, end=1))):
+        with pytest.raises(ObjectsUnavailable):
+            look("a")
+
+
 @pytest.mark.parametrize("after_bytes", [0, 300, 5000])
 def test_a_listing_that_is_cut_once_is_complete(bench: Bench, after_bytes: int):
     keys = [f"data/1/{number:03}" for number in range(100)]

@@ -48,7 +48,7 @@ _ANSWERS: Final = {
 }
 """The document that confirms each operation; without this look at it, boto reads a 200 that was cut to nothing, or some
 proxy's page, as a confirmation without errors."""
-_WRITES: Final = ("PutObject", "UploadPart")
+_WITH_ETAG: Final = ("PutObject", "UploadPart", "HeadObject")
 """Confirmed by an ETag, and by no document."""
 _ATTEMPTS: Final = 3
 _PAUSES_SECONDS: Final = 3.0
@@ -127,7 +127,7 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
     client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
     for operation in _ANSWERS:
         client.meta.events.register(f"before-parse.s3.{operation}", _refuse_other_answers)
-    for operation in _WRITES:
+    for operation in _WITH_ETAG:
         client.meta.events.register(f"before-parse.s3.{operation}", _refuse_without_etag)
     return client
 
@@ -140,7 +140,7 @@ def _refuse_other_answers(operation_model: Any, response_dict: dict[str, Any], *
 
 
 def _refuse_without_etag(response_dict: dict[str, Any], **_: object) -> None:
-    """The same for a 200 to a write by somebody who does not say what is stored now."""
+    """The same for a 200 by somebody who does not say which version is stored."""
     if response_dict["status_code"] == 200 and "ETag" not in response_dict["headers"]:
         response_dict["status_code"] = 500
 

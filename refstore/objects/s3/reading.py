@@ -84,6 +84,9 @@ def _open(bucket: Bucket, key: str, start: int, end: int | None, etag: str | Non
             if said(error).code in errors.UNSATISFIABLE | errors.PRECONDITION:
                 return None
             raise
+    if "ETag" not in answer or "ContentLength" not in answer:
+        answer["Body"].close()
+        raise ObjectsUnavailable(f"{bucket.url} answered for {key!r} as no S3 server does; see whether a proxy answers in its place")
     bucket.seen = True
     if ranged and not answer.get("ContentRange", "").startswith(f"bytes {start}-"):
         answer["Body"].close()
