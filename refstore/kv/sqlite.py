@@ -267,7 +267,10 @@ class SqliteKV(KV):
             return KVUnavailable(f"the KV file {self._path} did not do it ({error}): {why}", nothing_done=nothing_done)
         if (why := _MISCONFIGURED.get(primary)) is not None:
             return StoreMisconfigured(f"the KV file {self._path} cannot be used ({error}): {why}")
-        if (why := _CORRUPT.get(primary)) is not None:
+        why = _CORRUPT.get(primary)
+        if primary == -1 and isinstance(error, sqlite3.OperationalError):
+            why = "a name in it is not text"  # Python says so, not SQLite, so without a code
+        if why is not None:
             return Corrupt(f"the KV file {self._path} is damaged ({error}): {why}; stop all processes and restore it from a backup")
         return error
 

@@ -275,6 +275,18 @@ def test_a_damaged_page(path: Path) -> None:
     kv.close()
 
 
+def test_a_name_that_is_no_text_any_more(path: Path) -> None:
+    kv = opened(path)
+    kv.set(KEY, b"v")
+    kv.close()
+    other = sqlite3.connect(path)
+    other.execute("UPDATE kv SET name = CAST(X'6BFF' AS TEXT)")
+    other.commit()
+    other.close()
+    with pytest.raises(Corrupt, match="restore it from a backup"):
+        opened(path).scan(KEY.partition)
+
+
 def test_a_database_of_something_else(path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE theirs (a)")
