@@ -337,6 +337,14 @@ def test_versions_are_never_mixed(bench: Bench, same_size: bool):
     assert set(got) == {ord("1")}
 
 
+def test_an_object_that_grew_behind_the_answer_that_it_is_too_short(quick: Bench):
+    quick.direct.put("a", b"abcdef")
+    quick.once(Refuse(416, "InvalidRange"), get_object)
+    with pytest.raises(ObjectsUnavailable, match="changed while it was read"):
+        quick.store.get("a", start=2, end=4)
+    assert b"".join(quick.store.get("a", start=2, end=4)) == b"cd"
+
+
 def test_an_object_that_is_deleted_while_it_is_read(bench: Bench):
     bench.direct.put("a", bytes(5 * MIB))
     bench.once(CutBody(2 * MIB), get_object)

@@ -33,7 +33,9 @@ def read(bucket: Bucket, key: str, start: int, end: int | None) -> Iterator[byte
     asked(key, start, end)
     answer = None if end == start else _open(bucket, key, start, end, None)
     if answer is None:
-        bounds(key, start, end, head(bucket, key).size_bytes)
+        first, last = bounds(key, start, end, head(bucket, key).size_bytes)
+        if first < last:
+            raise _changed(bucket, key)
         yield b""
         return
     (body, etag, stop), at, resumes = answer, start, 0
@@ -60,10 +62,14 @@ def read(bucket: Bucket, key: str, start: int, end: int | None) -> Iterator[byte
             if answer is None or answer[1:] != (etag, stop):
                 if answer is not None:
                     answer.body.close()
-                raise ObjectsUnavailable(f"{key!r} in {bucket.url} changed while it was read; read it again") from broken
+                raise _changed(bucket, key) from broken
             body = answer.body
     finally:
         body.close()
+
+
+def _changed(bucket: Bucket, key: str) -> ObjectsUnavailable:
+    return ObjectsUnavailable(f"{key!r} in {bucket.url} changed while it was read; read it again")
 
 
 def _open(bucket: Bucket, key: str, start: int, end: int | None, etag: str | None) -> _Answer | None:
