@@ -76,9 +76,7 @@ def log(
     """Commits from the newest on; only those that changed one of the objects or something below one of the prefixes, if any are given."""
     last = repo.get_commit(stop_at)[0] if stop_at else None
     skipping = bool(after)
-    for found, commit in repo.log(ref, first_parent=first_parent):
-        if since_ms is not None and commit.created_ms < since_ms:
-            return
+    for found, commit in repo.log(ref, first_parent=first_parent, since_ms=since_ms):
         if not skipping and ((not objects and not prefixes) or _changed(repo, found, commit, objects, prefixes)):
             yield found, commit
         if found == after:

@@ -392,9 +392,9 @@ class Repository:
         commit = refs.resolve(self.context, ref).commit
         return commit, refs.get_commit(self.context, commit)
 
-    def log(self, ref: str, *, first_parent: bool = False) -> Iterator[tuple[CommitId, Commit]]:
-        """The ref's commit and its ancestors, newest first."""
-        return comparing.log(self.context, ref, first_parent=first_parent)
+    def log(self, ref: str, *, first_parent: bool = False, since_ms: int | None = None) -> Iterator[tuple[CommitId, Commit]]:
+        """The ref's commit and its ancestors, newest first; each line as far as its first commit that is older than `since_ms`."""
+        return comparing.log(self.context, ref, first_parent=first_parent, since_ms=since_ms)
 
     def history(self, ref: str, *, first_parent: bool = False) -> Iterator[Logged]:
         """The same, each commit with its mark: active, marked since when and when its data goes, or swept on which day, by which mark."""

@@ -55,7 +55,7 @@ async def log_commits(
     ] = None,
     limit: Annotated[bool, Query(description="Do not say whether there is more.")] = False,
     first_parent: bool = False,
-    since: Annotated[datetime | None, Query(description="Only commits from then on.")] = None,
+    since: Annotated[datetime | None, Query(description="Only commits from then on, and none behind an older one.")] = None,
     stop_at: Annotated[str | None, Query(max_length=512, description="The last commit to show.")] = None,
 ) -> Response:
     del who

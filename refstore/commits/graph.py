@@ -33,15 +33,20 @@ def next_generation(parents: Iterable[Commit]) -> int:
     return 1 + max((parent.generation for parent in parents), default=-1)
 
 
-def log(get_commit: GetCommit, head: CommitId, *, first_parent: bool = False) -> Iterator[tuple[CommitId, Commit]]:
+def log(
+    get_commit: GetCommit, head: CommitId, *, first_parent: bool = False, since_ms: int | None = None
+) -> Iterator[tuple[CommitId, Commit]]:
     """`head` and its ancestors: no commit before its descendants, otherwise the newest first.
 
-    With `first_parent` only the line of first parents: what the branch itself went through.
+    With `first_parent` only the line of first parents: what the branch itself went through. With `since_ms` each line only as far as its
+    first commit that is older: beside that one there may be another line with newer ones.
     """
     frontier = _Frontier(get_commit)
     frontier.push(head, 0)
     while frontier:
         found, commit, _ = frontier.pop()
+        if since_ms is not None and commit.created_ms < since_ms:
+            continue
         yield found, commit
         for parent in commit.parents[:1] if first_parent else commit.parents:
             frontier.push(parent, 0, child=commit)

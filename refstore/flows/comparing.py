@@ -23,9 +23,10 @@ PAGE = 1000
 """Staged changes that are compared with the head under one reading of the branch record."""
 
 
-def log(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[tuple[CommitId, Commit]]:
-    """The ref's commit and its ancestors, newest first."""
-    return graph.log(lambda commit: refs.get_commit(ctx, commit), refs.resolve(ctx, ref).commit, first_parent=first_parent)
+def log(ctx: Context, ref: str, *, first_parent: bool, since_ms: int | None = None) -> Iterator[tuple[CommitId, Commit]]:
+    """The ref's commit and its ancestors, newest first; each line as far as its first commit that is older than `since_ms`."""
+    head = refs.resolve(ctx, ref).commit
+    return graph.log(lambda commit: refs.get_commit(ctx, commit), head, first_parent=first_parent, since_ms=since_ms)
 
 
 class Lifetime(StrEnum):

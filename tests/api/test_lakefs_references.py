@@ -100,6 +100,19 @@ def test_a_log_pages_and_filters(repo: lakefs.Repository, main: lakefs.Branch, h
     assert messages(main, since=datetime.fromtimestamp(1_700_000_000, UTC) + timedelta(minutes=3)) == ["c4", "c3"]
 
 
+def test_a_log_since_a_time_goes_on_beside_an_older_line(repo: lakefs.Repository, main: lakefs.Branch) -> None:
+    """A merge brings in a long line that is older than what the branch did meanwhile."""
+    dev = repo.branch("dev").create("main")
+    for number in range(3):
+        dev.object(f"dev/{number}").upload("x")
+        dev.commit(f"old {number}", date=1_600_000_000 + number)
+    upload_all(main, ["main"])
+    main.commit("new", date=1_700_000_000)
+    dev.merge_into(main, message="merged")
+    assert messages(main, since=datetime.fromtimestamp(1_650_000_000, UTC)) == ["merged", "new", "Repository created"]
+    assert messages(main, since=datetime.fromtimestamp(1_650_000_000, UTC), amount=1) == ["merged", "new", "Repository created"]
+
+
 def test_a_log_follows_first_parents_when_it_is_told_to(repo: lakefs.Repository, main: lakefs.Branch) -> None:
     dev = repo.branch("dev").create("main")
     upload_all(dev, ["dev"])
