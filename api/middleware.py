@@ -25,6 +25,7 @@ from api.answers import answer
 from api.errors import TooLarge, respond
 from api.metrics import Metrics
 from api.models import Error
+from api.naming import keep_apart
 from refstore import ids
 from refstore.errors import InvalidName, RefstoreError
 
@@ -64,6 +65,7 @@ class Around:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
+        keep_apart(scope)
         request_id = _id_of(scope)
         structlog.contextvars.bind_contextvars(request_id=request_id)
         status = 0

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_
 
 from fastapi import Request, Response
 from fastapi.params import Depends, Header, Query
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from api.naming import NamedRoute
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -22,7 +23,7 @@ SCALARS: Final = (str, int, bool, str | None, int | None, bool | None)
 """What one text stands for."""
 
 
-class PlannedRoute(APIRoute):
+class PlannedRoute(NamedRoute):
     """For `APIRouter(route_class=...)`."""
 
     def get_route_handler(self) -> Handler:

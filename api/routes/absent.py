@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from api.auth import Reader
 from api.errors import NotSupported
+from api.naming import NamedRoute
 
-router = APIRouter()
+router = APIRouter(route_class=NamedRoute)
 
 METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _REPO: Final = "/repositories/{repository}"

@@ -23,13 +23,14 @@ from api.models import (
     ResetCreation,
     RevertCreation,
 )
+from api.naming import NamedRoute
 from api.params import AMOUNT, After, Amount, Delimiter, Force, Prefix, amount_of
 from api.routes import failures
 from api.service import ServiceOf
 from refstore.errors import Invalid
 from refstore.repository import Repository
 
-router = APIRouter(prefix="/repositories/{repository}/branches", tags=["branches"])
+router = APIRouter(prefix="/repositories/{repository}/branches", tags=["branches"], route_class=NamedRoute)
 
 
 @router.get("", operation_id="listBranches", responses={200: {"model": RefList}, **failures()})

@@ -20,6 +20,7 @@ from api.models import (
     PrepareGCUncommittedResponse,
     Unmarked,
 )
+from api.naming import NamedRoute
 from api.params import AMOUNT, After, Amount, amount_of
 from api.routes import failures
 from api.service import ServiceOf
@@ -31,7 +32,7 @@ from refstore.marks import Marks, Run
 from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["collection"])
+router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=NamedRoute)
 RUNS_MAX = 1000
 
 _RULES = "/settings/gc_rules"

@@ -22,6 +22,7 @@ from api.models import (
     Resume,
     Why,
 )
+from api.naming import NamedRoute
 from api.params import AMOUNT, Amount, Prefix, amount_of
 from api.routes import failures
 from api.service import ServiceOf
@@ -30,7 +31,7 @@ from refstore.flows.viewing import AddressView
 from refstore.ids import Address
 from refstore.repository import Repository
 
-router = APIRouter(tags=["refstore"])
+router = APIRouter(tags=["refstore"], route_class=NamedRoute)
 PhysicalAddress = Annotated[str, Query(min_length=1, max_length=4096, description="As a listing shows it, or data/<slice>/<id>.")]
 OBJECT: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
 

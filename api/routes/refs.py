@@ -24,13 +24,14 @@ from api.models import (
     MergeResult,
     PathText,
 )
+from api.naming import NamedRoute
 from api.params import AMOUNT, After, Amount, Delimiter, Prefix, amount_of
 from api.routes import failures
 from api.service import ServiceOf
 from refstore.errors import CommitNotFound, Contention
 from refstore.repository import Repository
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["refs"])
+router = APIRouter(prefix="/repositories/{repository}", tags=["refs"], route_class=NamedRoute)
 FILTERS_MAX = 100
 
 

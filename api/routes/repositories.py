@@ -18,6 +18,7 @@ from api.models import (
     RepositoryMetadataKeys,
     RepositoryMetadataSet,
 )
+from api.naming import NamedRoute
 from api.params import AMOUNT, After, Amount, Force, Prefix, amount_of
 from api.routes import failures
 from api.service import ServiceOf
@@ -27,7 +28,7 @@ from refstore.lake import Lake
 from refstore.objects import child
 from refstore.records import RepositoryRecord
 
-router = APIRouter(tags=["repositories"])
+router = APIRouter(tags=["repositories"], route_class=NamedRoute)
 
 LOCAL = ("local://", "mem://")
 """lakeFS's own words for a store in files or in memory: `local://A/B` is the folder A/B below the lake's objects."""

@@ -8,12 +8,13 @@ from starlette.responses import Response
 from api.answers import answer, nothing, page_of
 from api.auth import Reader, Writer
 from api.models import Ref, RefList, TagCreation
+from api.naming import NamedRoute
 from api.params import AMOUNT, After, Amount, Force, Prefix, amount_of
 from api.routes import failures
 from api.service import ServiceOf
 from refstore.repository import Repository
 
-router = APIRouter(prefix="/repositories/{repository}/tags", tags=["tags"])
+router = APIRouter(prefix="/repositories/{repository}/tags", tags=["tags"], route_class=NamedRoute)
 
 
 @router.get("", operation_id="listTags", responses={200: {"model": RefList}, **failures()})
