@@ -57,7 +57,8 @@ def _commit(found: CommitId, commit: Commit, mark: Mark | None) -> models.Commit
         generation=commit.generation,
     )
     if mark is not None:
-        model.state = "swept" if mark.swept_ms else "marked"
+        model.state = "active" if mark.prefixes else "swept" if mark.swept_ms else "marked"
+        model.expired_prefixes = list(mark.prefixes) or None
         model.marked_since, model.deletes_at, model.mark_id = mark.since_ms // 1000, mark.deletes_at_ms // 1000, mark.mark_id
     return model
 

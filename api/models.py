@@ -180,10 +180,12 @@ class Commit(Model):
     generation: int = 0
     version: int = 1
     state: str | None = None
-    """refstore's own: active, marked or swept (absent: active)."""
+    """refstore's own: active, marked or swept (absent: active). One of which only a part has expired is active."""
     marked_since: int | None = None
     deletes_at: int | None = None
     mark_id: str | None = None
+    expired_prefixes: list[str] | None = None
+    """Only what it names at paths that start so has expired (absent: all of it, where it is marked)."""
 
 
 class CommitList(Model):
@@ -468,6 +470,8 @@ class MarkedCommit(Model):
     since: int
     deletes_at: int
     swept: int | None = None
+    expired_prefixes: list[str] | None = None
+    """As in Commit."""
 
 
 class MarkedCommitList(Model):

@@ -162,6 +162,7 @@ async def list_marked_commits(service: ServiceOf, who: Reader, repository: str, 
                     since=mark.since_ms // 1000,
                     deletes_at=mark.deletes_at_ms // 1000,
                     swept=_seconds(mark.swept_ms),
+                    expired_prefixes=list(mark.prefixes) or None,
                 )
                 for commit, mark in results
             ],

@@ -66,7 +66,9 @@ def test_lakefs_client_works_with_such_names(repo: lakefs.Repository) -> None:
     dev = repo.branch("feature/x").create("main")
     repo.branch("main").object("a").upload("body")
     repo.branch("main").object("a").copy("feature/x", "dir/a")
+    dev.object("signed").upload("signed", pre_sign=True)
     dev.commit("made")
+    assert dev.object("signed").reader("r").read() == "signed"
     tag = repo.tag("release/1.0").create(dev)
     assert repo.ref("feature/x@").object("dir/a").reader("r").read() == "body"
     assert tag.object("dir/a").reader("r").read() == "body"
