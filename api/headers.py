@@ -88,14 +88,22 @@ def object_headers(entry: Entry) -> dict[str, str]:
 
 
 def metadata_of(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """User metadata of an upload. HTTP does not keep the case of names, so they are in lower case."""
+    """User metadata of an upload. HTTP does not keep the case of names, so they are in lower case, nor say how a value is encoded."""
     found: dict[str, str] = {}
     for name, value in headers:
         if name.startswith(METADATA) and len(name) > len(METADATA):
-            found[name[len(METADATA) :]] = value
+            found[name[len(METADATA) :]] = _decoded(value)
         elif name.startswith(INTERNAL) and len(name) > len(INTERNAL):
-            found[INTERNAL_NAME + name[len(INTERNAL) :]] = value
+            found[INTERNAL_NAME + name[len(INTERNAL) :]] = _decoded(value)
     return found
+
+
+def _decoded(value: str) -> str:
+    """A header's value, which was read as latin-1: in UTF-8 where it is that, as most clients send it; Python's send latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def content_type_of(text: str) -> str:
