@@ -60,6 +60,7 @@ IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="*
 IfMatch = Annotated[str | None, Header(alias="If-Match", description="Not supported.")]
 UserMetadata = Annotated[bool, Query(description="Whether to answer with user metadata.")]
 Range = Annotated[str | None, Header(alias="Range", description="One range of bytes.")]
+IfChanged = Annotated[str | None, Header(alias="If-None-Match", description="Answer 304 if it is still this.")]
 IfRange = Annotated[str | None, Header(alias="If-Range", description="The range only of this; else the whole.")]
 
 
@@ -184,12 +185,11 @@ async def get_object(
     presign: Presign = False,
     range_: Range = None,
     if_range: IfRange = None,
-    if_none_match: Annotated[str | None, Header(alias="If-None-Match", description="Answer 304 if it is still this.")] = None,
+    if_none_match: IfChanged = None,
     if_match: IfMatch = None,
 ) -> Response:
     del who
-    if if_match is not None:
-        raise Invalid("If-Match is not supported; leave it out, or send If-Range with a range")
+    _no_match(if_match)
     for _ in range(ATTEMPTS):
         context, entry = await service.stat(repository, ref, path)
         if headers.matches(if_none_match, entry):
@@ -210,12 +210,30 @@ async def get_object(
     "/refs/{ref}/objects",
     operation_id="headObject",
     response_class=Response,
-    responses={200: {"description": "It is there."}, 206: {"description": "It has this range."}} | failures(410, 416),
+    responses={
+        200: {"description": "It is there."},
+        206: {"description": "It has this range."},
+        304: {"description": "Not changed."},
+    }
+    | failures(410, 416),
 )
-async def head_object(service: ServiceOf, who: Reader, repository: str, ref: str, path: ObjectPath, range_: Range = None) -> Response:
+async def head_object(
+    service: ServiceOf,
+    who: Reader,
+    repository: str,
+    ref: str,
+    path: ObjectPath,
+    range_: Range = None,
+    if_range: IfRange = None,
+    if_none_match: IfChanged = None,
+    if_match: IfMatch = None,
+) -> Response:
     del who
+    _no_match(if_match)
     entry = (await service.stat(repository, ref, path)).entry
-    part = headers.range_of(range_, entry.size_bytes)
+    if headers.matches(if_none_match, entry):
+        return nothing(304, headers={"ETag": headers.etag_of(entry)})
+    part = headers.range_of(range_ if headers.is_this(if_range, entry) else None, entry.size_bytes)
     found = headers.object_headers(entry)
     found["Content-Length"] = str(entry.size_bytes if part is None else part.end - part.start)
     if part is not None:
@@ -371,6 +389,12 @@ def _opened(context: Context, entry: Entry, start: int, end: int) -> Iterator[by
         with suppress(ObjectNotFound):
             return context.objects.get(entry.address, start=start, end=end)
     return None
+
+
+def _no_match(if_match: str | None) -> None:
+    """Raises Invalid."""
+    if if_match is not None:
+        raise Invalid("If-Match is not supported; leave it out, or send If-Range with a range")
 
 
 def _only_if_absent(if_none_match: str | None, if_match: str | None) -> bool:

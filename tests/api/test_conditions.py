@@ -40,6 +40,28 @@ def test_a_condition_on_a_read_that_does_not_hold_is_not_taken_in_silence(asgi: 
     assert rest.status_code in (400, 412)
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"If-None-Match": "own"}, 304),
+        ({"If-None-Match": "*"}, 304),
+        ({"If-None-Match": '"another"'}, 200),
+        ({"Range": "bytes=0-4", "If-Range": "own"}, 206),
+        ({"Range": "bytes=0-4", "If-Range": '"another"'}, 200),
+        ({"If-Match": '"another"'}, 400),
+    ],
+)
+def test_a_head_keeps_the_conditions_that_a_get_keeps(asgi: Asgi, repo: str, headers: dict[str, str], status: int) -> None:
+    put(asgi, "a", b"one-one-one")
+    where = repo + "/refs/main/objects"
+    own = asgi("HEAD", where, params={"path": "a"}).headers["etag"]
+    sent = {name: own if value == "own" else value for name, value in headers.items()}
+    get, head = (asgi(method, where, params={"path": "a"}, headers=sent) for method in ("GET", "HEAD"))
+    assert (get.status_code, head.status_code) == (status, status)
+    same = ("etag", "content-length", "content-range", "content-type")
+    assert [head.headers.get(name) for name in same] == [get.headers.get(name) for name in same]
+
+
 def link(asgi: Asgi, body: bytes) -> None:
     given = asgi("GET", A + "/branches/main/staging/backing", params={"path": "a", "presign": "true"}).json()
     assert asgi("PUT", given["presigned_url"], content=body).status_code == 200
