@@ -106,9 +106,9 @@ def object_path(path: str) -> Path:
 
 
 def path_prefix(prefix: str) -> str:
-    """A prefix to list or reset: a path, or empty."""
+    """A prefix to list or reset: the beginning of a path, or empty. Dots at its end may be the beginning of a name."""
     if prefix:
-        object_path(prefix.rstrip("/") or "x")
+        object_path(f"{prefix[:-1]}x" if prefix.endswith(".") else prefix.rstrip("/") or "x")
     return prefix
 
 

@@ -83,6 +83,15 @@ def test_a_path_that_only_looks_hostile_is_a_name_like_any_other(service: Applic
     assert all("/data/" in name or "/_refstore/" in name for name in files(folder) - {"secret"})
 
 
+@pytest.mark.parametrize(("prefix", "shown"), [(".", [".hidden"]), ("a/.", ["a/..b", "a/.b"]), ("a/..", ["a/..b"])])
+def test_a_prefix_that_ends_in_dots_is_the_beginning_of_a_name(service: Application, prefix: str, shown: list[str]) -> None:
+    for path in (".hidden", "a/.b", "a/..b", "a/b"):
+        assert service("POST", UPLOAD, params={"path": path}, content=b"x").status_code == 201
+    found = service("GET", "/repositories/alpha/refs/main/objects/ls", params={"prefix": prefix})
+    assert found.status_code == 200, found.text
+    assert [row["path"] for row in found.json()["results"]] == shown
+
+
 def test_a_lone_surrogate_in_json_is_refused(service: Application) -> None:
     headers = {"content-type": "application/json"}
     refused = service("POST", UPLOAD + "/move", content=b'{"src_path": "p", "dest_path": "\\ud800"}', headers=headers)

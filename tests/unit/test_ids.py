@@ -95,12 +95,12 @@ def test_a_path_is_taken_as_it_is_or_refused(path: str) -> None:
         assert not {".", ".."} & set(path.split("/"))
 
 
-@pytest.mark.parametrize("prefix", ["", "a", "a/", "/", "a//"])
+@pytest.mark.parametrize("prefix", ["", "a", "a/", "/", "a//", ".", "a/.", "a/..", "a" * 1024, "a" * 1022 + "/."])
 def test_prefixes(prefix: str) -> None:
     assert ids.path_prefix(prefix) == prefix
 
 
-@pytest.mark.parametrize("prefix", ["../", "a/../", "a\0"])
+@pytest.mark.parametrize("prefix", ["../", "a/../", "a/./", "a/../.", "a\0", "a\0.", "a" * 1025, "a" * 1024 + "."])
 def test_bad_prefixes(prefix: str) -> None:
     with pytest.raises(InvalidPath):
         ids.path_prefix(prefix)
