@@ -45,12 +45,12 @@ def is_small(request: Request) -> bool:
     return declared.isdigit() and int(declared) <= SMALL_BYTES
 
 
-async def receive(request: Request, limits: Limits) -> Received:
-    """Raises Invalid, TooLarge, TooSlow, ClientDisconnect."""
+async def receive(request: Request, limits: Limits, *, forms: bool = True) -> Received:
+    """`forms`: whether a form is taken apart, or is the object. Raises Invalid, TooLarge, TooSlow, ClientDisconnect."""
     sent = request.headers.get("content-type", "")
     kind, options = parse_options_header(sent)
     chunks = _bounded(request, limits)
-    if kind == b"multipart/form-data":
+    if forms and kind == b"multipart/form-data":
         form = _Form(options.get(b"boundary", b""))
         chunks = form.content_of(chunks)
     else:

@@ -138,7 +138,8 @@ async def put_signed(request: Request, service: ServiceOf, token: str) -> Respon
         return grant, context
 
     grant, context = await service.run(check)
-    received = await bodies.receive(request, bodies.Limits(service.settings.upload_bytes_max, service.settings.upload_idle_seconds))
+    limits = bodies.Limits(service.settings.upload_bytes_max, service.settings.upload_idle_seconds)
+    received = await bodies.receive(request, limits, forms=False)
 
     def store() -> Stored:
         with deadline.operation(context.clock, context.safety.operation_deadline_seconds):

@@ -95,3 +95,14 @@ def test_a_signed_put_has_a_deadline_as_every_operation_has(asgi: Asgi, repo: st
     direct = asgi("POST", OBJECTS, params={"path": "b"}, content=slowly())
     assert direct.status_code == 503
     assert told.status_code != 200, "forty hours"
+
+
+def test_a_signed_put_stores_what_it_was_sent_as_it_is(asgi: Asgi, repo: str) -> None:
+    """As S3 does: the body is the object, whatever it says it is."""
+    body = b'--B\r\nContent-Disposition: form-data; name="content"\r\n\r\nwithin\r\n--B--\r\n'
+    given = asgi("GET", repo + "/branches/main/staging/backing", params={"path": "a", "presign": "true"}).json()
+    sent = asgi("PUT", given["presigned_url"], content=body, headers={"Content-Type": "multipart/form-data; boundary=B"})
+    assert sent.status_code == 200, sent.text
+    told = {"staging": {"physical_address": given["physical_address"]}, "checksum": "any", "size_bytes": len(body)}
+    assert asgi("PUT", repo + "/branches/main/staging/backing", params={"path": "a"}, json=told).status_code == 200
+    assert asgi("GET", repo + "/refs/main/objects", params={"path": "a"}).content == body
