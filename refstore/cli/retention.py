@@ -300,11 +300,8 @@ def _warn(rules: Rules) -> None:
 
 
 def _moment(at_ms: int | None) -> str | None:
-    """A time; None where it never comes. What is beyond the calendar's end is told as such: a period may be millions of years."""
-    try:
-        return None if at_ms == FOREVER_MS else when(at_ms)
-    except (ValueError, OverflowError, OSError):
-        return "after the year 9999" if at_ms is not None and at_ms > 0 else "before the year 1"
+    """A time; None where it never comes."""
+    return None if at_ms == FOREVER_MS else when(at_ms)
 
 
 def _who() -> str:

@@ -14,8 +14,11 @@ from refstore.records import Commit, Entry
 
 
 def when(at_ms: int | None) -> str | None:
-    """A time as ISO 8601, in UTC, to the second."""
-    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """A time as ISO 8601, in UTC, to the second. What is beyond the calendar's end is told as such."""
+    try:
+        return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return "after the year 9999" if at_ms is not None and at_ms > 0 else "before the year 1"
 
 
 def entry_row(path: str, entry: Entry) -> dict[str, object]:
@@ -86,6 +89,6 @@ def milliseconds(date: str | None) -> int | None:
         return None
     try:
         at = datetime.fromisoformat(date)
-    except ValueError:
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).timestamp() * 1000)
+    except (ValueError, OverflowError):
         raise Invalid(f"{date!r} is not a date; write it as 2026-11-21 or 2026-11-21T07:00:00Z") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -175,6 +175,22 @@ class TestHistory:
         assert ran.code == 2
         assert "2026-11-21" in ran.err
 
+    @pytest.mark.parametrize("date", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+    def test_a_date_beyond_the_calendar_commits_nothing(self, sales: Command, date: str) -> None:
+        put(sales, "main", "a", "1")
+        ran = sales("commit", "sales", "main", "-m", "x", "--date", date, "--json")
+        assert (ran.code, ran.error["code"]) == (2, "invalid")
+        assert [row["message"] for row in sales.json("log", "sales")] == ["Repository created"]
+
+    def test_a_commit_that_an_application_dated_so_hides_no_other(self, sales: Command) -> None:
+        with refstore.open(data=str(sales.folder / "lake")) as lake:
+            repo = lake.repository("sales")
+            for message, at in (("late", 1 << 60), ("early", -(1 << 60))):
+                repo.commit("main", message, date_ms=at, allow_empty=True)
+        dates = {row["message"]: row["date"] for row in sales.json("log", "sales")}
+        assert (dates["late"], dates["early"]) == ("after the year 9999", "before the year 1")
+        assert "after the year 9999" in sales.ok("log", "sales").out
+
     def test_merge_and_its_conflicts(self, sales: Command) -> None:
         put(sales, "main", "a", "1")
         commit(sales, "main", "base")
