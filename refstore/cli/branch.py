@@ -12,7 +12,8 @@ from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.history import change_row
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import when
-from refstore.ids import BranchName
+from refstore.flows import branching
+from refstore.ids import BranchName, branch_name
 from refstore.records import Branch
 from refstore.repository import Repository
 from refstore.staging import Staging
@@ -74,6 +75,7 @@ def delete(ctx: typer.Context, given: Place, dry_run: DryRun = False, yes: Yes =
     """
     repo_name, name = words(ctx, given, "REPO BRANCH")
     with repository_of(ctx, repo_name) as repo:
+        branching.check_may_go(repo.context, branch_name(name), default=repo.default_branch)
         if dry_run:
             emit(ctx, (change_row(change) for change in repo.diff(name)))
             return

@@ -10,6 +10,7 @@ from refstore.cli.branch import branch_row
 from refstore.cli.common import emit, open_lake
 from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.shapes import pairs, when
+from refstore.flows import retaining
 from refstore.ids import RepositoryName
 from refstore.records import RepositoryRecord
 from refstore.redaction import redact_url
@@ -82,6 +83,7 @@ def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = F
     """
     with open_lake(ctx) as lake:
         found = lake.repository(name)
+        retaining.check_no_holds(found.context)
         if dry_run:
             emit(ctx, (branch_row(found, branch, record) for branch, record in found.branches()))
             return

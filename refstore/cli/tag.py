@@ -58,8 +58,7 @@ def delete(ctx: typer.Context, given: Place, dry_run: DryRun = False, yes: Yes =
     repo_name, name = words(ctx, given, "REPO TAG")
     with repository_of(ctx, repo_name) as repo:
         if dry_run:
-            found = [record.commit for other, record in repo.tags(prefix=name) if other == name]
-            emit(ctx, ({"tag": name, "commit": commit} for commit in found))
+            emit(ctx, [{"tag": name, "commit": repo.get_tag(name).commit}])
             return
         confirm(ctx, f"tag {name!r} goes", yes=yes)
         repo.delete_tag(name)

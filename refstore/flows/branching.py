@@ -96,10 +96,15 @@ def reset(ctx: Context, name: BranchName) -> None:
 
 def delete(ctx: Context, name: BranchName, *, default: BranchName) -> None:
     """Delete a branch and everything uncommitted on it. One step, however much there is. Raises BranchNotFound, Conflict."""
-    if name == default:
-        raise Conflict(f"{name!r} is the default branch of {ctx.name!r} and cannot be deleted")
+    check_may_go(ctx, name, default=default)
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     _delete(ctx, branches, name, branches.open(name))
+
+
+def check_may_go(ctx: Context, name: BranchName, *, default: BranchName) -> None:
+    """A repository keeps its default branch. Raises Conflict."""
+    if name == default:
+        raise Conflict(f"{name!r} is the default branch of {ctx.name!r} and cannot be deleted")
 
 
 def get(ctx: Context, name: BranchName) -> Branch:

@@ -109,6 +109,17 @@ class TestBranches:
         assert sales("reset", "sales", "main", "--path", "a", "--prefix", "b").code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["branch", "delete", "sales", "main"], 4), (["tag", "delete", "sales", "v1"], 3), (["repo", "delete", "sales"], 4)],
+)
+def test_a_dry_run_refuses_what_the_call_itself_would(sales: Command, words: list[str], code: int) -> None:
+    sales.ok("retention", "set", "sales", "-", stdin=b'{"legal_holds": [{"prefix": "contracts/"}]}')
+    really, dry = sales(*words, "--yes", "--json"), sales(*words, "--dry-run", "--json")
+    assert (really.code, dry.code, dry.out) == (code, code, "")
+    assert dry.error == really.error
+
+
 class TestTags:
     def test_create_list_delete(self, sales: Command) -> None:
         put(sales, "main", "a", "1")
