@@ -307,8 +307,8 @@ def candidate_files(directory: Path, user_directory: Path) -> tuple[Path, ...]:
 
 
 def embedded(data: Path) -> tuple[str, str]:
-    """(kv URL, objects URL) of the embedded default under a directory."""
-    root = quote(str(data.absolute()))
+    """(kv URL, objects URL) of the embedded default under a directory, which may be named from where one is (`../lake`)."""
+    root = quote(str(data.resolve() if ".." in data.parts else data.absolute()))
     return f"sqlite://{root}/kv.sqlite", f"file://{root}/objects"
 
 

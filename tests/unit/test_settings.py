@@ -117,6 +117,21 @@ class TestStores:
             assert [name for name, _ in lake.repositories()] == ["lake"]
         assert [path.name for path in tmp_path.iterdir()] == ["a b%20c"]
 
+    @pytest.mark.parametrize("place", ["the command line", "a file", "the SDK"])
+    def test_a_folder_may_be_named_from_where_one_is(self, toml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+        (tmp_path / "work").mkdir()
+        monkeypatch.chdir(tmp_path / "work")
+        toml("data = 'lake'\n")
+        if place == "the SDK":
+            opened = refstore.open("../lake")
+        else:
+            flags: dict[str, object] = {"data": "../lake"} if place == "the command line" else {"config": "../refstore.toml"}
+            settings = loaded(flags).settings
+            (tmp_path / "lake").mkdir(exist_ok=True)
+            opened = Lake.open(settings.kv, settings.objects)
+        with opened as lake:
+            assert lake.create_repository("sales").record.namespace.startswith(f"file://{tmp_path}/lake/objects/sales.")
+
     def test_urls(self) -> None:
         found = loaded({"kv": "redis://h", "objects": "s3://b"})
         assert (found.settings.data, found.settings.kv, found.settings.objects) == (None, "redis://h", "s3://b")
