@@ -5,9 +5,7 @@ Marking and sweeping run in Spark (the extra `spark`); status, unmark, confirm, 
 
 from __future__ import annotations
 
-import getpass
 import json
-import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +16,8 @@ import typer
 
 from refstore.cli.common import emit, invocation_of, open_lake, progress, repository_of
 from refstore.cli.destroying import DryRun, Yes, confirm
+from refstore.cli.files import local_errors
+from refstore.cli.retention import read_document, who
 from refstore.cli.shapes import when
 from refstore.errors import InvalidSettings, NotFound, RefstoreError, RepositoryNotFound
 from refstore.lake import Lake
@@ -199,9 +199,7 @@ def simulate(
     \b
     Example: refstore gc simulate sales --rules stricter.json
     """
-    document: str | None = None
-    if rules is not None:
-        document = sys.stdin.read() if str(rules) == "-" else rules.read_text("utf-8")
+    document = read_document(str(rules)) if rules is not None else None
     options = _options(None, min_age_seconds, "delete", 0.5, 10_000, foreign=foreign)
     _in_spark(ctx, repo_name, False, _Job("simulate", options, document), master, conf)
 
@@ -234,7 +232,7 @@ def confirm_(ctx: typer.Context, repo_name: Name, mark_id: Annotated[str, typer.
         marks = Marks(repo.context)
         found = marks.run(mark_id)
         confirm(ctx, found.record.question or f"mark {mark_id} is {found.state.value}", yes=yes)
-        emit(ctx, _run_row(marks.confirm(mark_id, getpass.getuser())))
+        emit(ctx, _run_row(marks.confirm(mark_id, who())))
 
 
 @group.command("status")
@@ -271,7 +269,8 @@ def report(
             raise NotFound(f"{repo_name!r} has no report{of}; see which runs there were: refstore gc status {repo_name}")
         summary = chosen[-1]
         if html is not None:
-            html.write_text(page(summary, every[: every.index(summary)]), "utf-8")
+            with local_errors():
+                html.write_text(page(summary, every[: every.index(summary)]), "utf-8")
         _emit_summaries(ctx, [summary])
 
 

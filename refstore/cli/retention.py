@@ -70,12 +70,12 @@ def set_(
     Example: refstore retention set sales rules.json
              refstore retention set sales rules.json --dry-run
     """
-    document = _read(file)
+    document = read_document(file)
     with repository_of(ctx, repo_name) as repo:
         if dry_run:
             _explain_all(ctx, repo, retaining.check(repo.context, document).rules)
             return
-        done = repo.set_retention(document, by=_who() if by is None else by)
+        done = repo.set_retention(document, by=who() if by is None else by)
         _warn(done.rules)
         _warn_of_sweeps(repo)
         emit(ctx, _row(repo, done))
@@ -262,15 +262,15 @@ def _lives(repo: Repository, rules: Rules) -> tuple[Lives, Refs]:
 def _rules(repo: Repository, file: str) -> Rules:
     """Those of a file, or those in force. Raises NotFound where there are none."""
     if file:
-        return retaining.check(repo.context, _read(file)).rules
+        return retaining.check(repo.context, read_document(file)).rules
     found = repo.retention()
     if found is None:
         raise retaining.no_rules(repo.context)
     return found.rules
 
 
-def _read(file: str) -> str:
-    """Raises Invalid."""
+def read_document(file: str) -> str:
+    """The text of a file of rules; '-' is standard input. Raises Invalid."""
     most = 4 * DOCUMENT_CHARACTERS_MAX + 4
     with local_errors():
         if file == "-":
@@ -304,7 +304,8 @@ def _moment(at_ms: int | None) -> str | None:
     return None if at_ms == FOREVER_MS else when(at_ms)
 
 
-def _who() -> str:
+def who() -> str:
+    """The user's name; '' where the user has none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without users

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 import offline_gc.__main__ as job
-from offline_gc import run
+from offline_gc import report, run
 from offline_gc.run import Options
 from offline_gc.summary import Count, Swept
 from refstore.cli import gc
@@ -239,3 +239,31 @@ def test_the_command_ends_with_what_went_wrong_and_says_where(lake: Lake, refsto
     assert ran.code == 4
     assert "broken: mark x is being made" in ran.err
     assert asked == ["sales", "broken", "sales"]
+
+
+def test_a_file_that_cannot_be_read_or_written_is_no_defect(lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refstore("gc", "simulate", "sales", "--rules", "nowhere.json").code == 2
+    (refstore.folder / "rules.json").write_bytes(b"\xff\xfe")
+    ran = refstore("gc", "simulate", "sales", "--rules", "rules.json")
+    assert (ran.code, "is not UTF-8" in ran.err) == (2, True)
+
+    def one(*_: object) -> list[Any]:
+        return [SimpleNamespace(mark_id="m")]
+
+    def empty(*_: object) -> str:
+        return ""
+
+    monkeypatch.setattr(report, "summaries", one)
+    monkeypatch.setattr(report, "page", empty)
+    ran = refstore("gc", "report", "sales", "--html", "nowhere/report.html")
+    assert (ran.code, "nowhere/report.html: No such file or directory" in ran.err) == (2, True)
+
+
+def test_a_mark_is_confirmed_where_the_user_has_no_name(sweeps: Sweeps, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000780000")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    marking = sweeps.marks.begin("digest", 0, [], new_mark_id(sweeps.ctx))
+    mark_id = sweeps.marks.finish_marking(marking, {}, question="80 % of all objects").mark_id
+    assert refstore.json("gc", "confirm", "sales", mark_id, "--yes")["state"] == "marked"
