@@ -143,6 +143,7 @@ def sweep(
             return
         if not chosen:
             typer.echo(f"Nothing of {repo_name} is due.", err=True)
+            _emit_summaries(ctx, [])
             return
         done: list[Summary] = []
         troubles: list[tuple[str, RefstoreError]] = []

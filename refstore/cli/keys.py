@@ -80,3 +80,4 @@ def revoke(ctx: typer.Context, id_: Annotated[str, typer.Argument(metavar="ID", 
     with open_lake(ctx) as lake:
         confirm(ctx, f"access key {id_} will not open anything any more", yes=yes)
         access.revoke(lake.kv, id_)
+        emit(ctx, {"access_key_id": id_, "revoked": True})

@@ -153,6 +153,8 @@ def resume(
         reason = breaker.explain(breaker.read(context.kv, context.repo))
         if not reason:
             typer.echo(f"Hard deletion of {repo_name} goes on already.", err=True)
+            if invocation_of(ctx).json:
+                emit(ctx, {"repository": repo_name, "until": None, "objects": None})
             return
         confirm(ctx, f"{reason}; deletion will go on", yes=yes)
         state = breaker.resume(context, seconds=3600.0 if seconds is None and count is None else seconds, objects=count)

@@ -130,6 +130,10 @@ def test_what_cannot_be_read_is_an_exit_code_of_its_own(sales: Command) -> None:
     assert "nothing that depends on it will be deleted" in ran.err
 
 
+def test_resume_says_in_json_too_that_there_is_nothing_to_resume(sales: Command) -> None:
+    assert sales.json("reaper", "resume", "sales") == {"repository": "sales", "until": None, "objects": None}
+
+
 def test_why_knows_the_living_the_deleted_and_nothing_else(sales: Command) -> None:
     upload(sales, "main", 1)
     (address,) = blobs(sales)

@@ -267,3 +267,7 @@ def test_a_mark_is_confirmed_where_the_user_has_no_name(sweeps: Sweeps, refstore
     marking = sweeps.marks.begin("digest", 0, [], new_mark_id(sweeps.ctx))
     mark_id = sweeps.marks.finish_marking(marking, {}, question="80 % of all objects").mark_id
     assert refstore.json("gc", "confirm", "sales", mark_id, "--yes")["state"] == "marked"
+
+
+def test_nothing_to_sweep_is_an_answer_too(lake: Lake, refstore: Command) -> None:
+    assert refstore.json("gc", "sweep", "sales") == {"runs": [], "deleted_repositories": []}
