@@ -20,7 +20,7 @@ def address(ctx: typer.Context, given: Annotated[list[str], place("REPO ADDRESS"
     \b
     Example: refstore address sales data/2026112107/01jd3v...
     """
-    repo_name, of = _repo_and_address(ctx, given)
+    repo_name, of = repo_and_address(ctx, given)
     with repository_of(ctx, repo_name) as repo:
         found = repo.address(of)
         names = [{"branch": name.branch, "path": name.path, "state": name.state.value, "token": name.token} for name in found.references]
@@ -79,7 +79,7 @@ def restore(ctx: typer.Context, given: Annotated[list[str], place("REPO BRANCH A
         emit(ctx, entry_details(*repo.restore_and_tell(branch, of, path or None)))
 
 
-def _repo_and_address(ctx: typer.Context, given: list[str]) -> tuple[str, str]:
+def repo_and_address(ctx: typer.Context, given: list[str]) -> tuple[str, str]:
     """An address has slashes of its own, so a location here is `repo/data/<slice>/<id>`."""
     if len(given) == 1 and "/data/" in given[0]:
         repo_name, _, rest = given[0].partition("/data/")

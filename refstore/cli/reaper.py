@@ -12,9 +12,10 @@ import typer
 
 from reaper.priority import NICE, giving_way
 from refstore import ids
+from refstore.cli.address import repo_and_address
 from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
 from refstore.cli.destroying import Yes, confirm
-from refstore.cli.places import PlacedCommand, place, words
+from refstore.cli.places import PlacedCommand, place
 from refstore.cli.shapes import when
 from refstore.errors import RepositoryNotFound
 from refstore.settings import ReaperSettings
@@ -170,7 +171,7 @@ def why(ctx: typer.Context, given: Annotated[list[str], place("REPO ADDRESS")]) 
     """
     from reaper.why import why as look
 
-    repo_name, address = words(ctx, given, "REPO ADDRESS")
+    repo_name, address = repo_and_address(ctx, given)
     with repository_of(ctx, repo_name) as repo:
         found = look(repo.context, address)
         view = found.view

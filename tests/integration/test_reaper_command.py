@@ -138,6 +138,7 @@ def test_why_knows_the_living_the_deleted_and_nothing_else(sales: Command) -> No
     upload(sales, "main", 1)
     (address,) = blobs(sales)
     assert sales.json("why", "sales", address)["state"] == "referenced"
+    assert sales.json("why", f"sales/{address}") == sales.json("why", "sales", address)
     sales.ok("reset", "sales", "main", "--yes")
     sales.ok("reaper", "--once", "--grace-seconds", "0")
     found = sales.json("why", "sales", address)
