@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Final, NamedTuple
 
-from refstore.errors import Corrupt, RefstoreError, Unavailable
+from refstore.errors import Corrupt, InvalidSettings, MissingExtra, RefstoreError, StoreMisconfigured, Unavailable
 
 ERRORS_KEPT: Final = 100
 """How many errors a summary names; all are counted."""
@@ -74,6 +74,11 @@ class Summary:
         return any(error.code in _CORRUPT for error in self.errors)
 
     @property
+    def misconfigured(self) -> bool:
+        """Whether a store is set up so that it refuses: an operator must look."""
+        return any(error.code in _MISCONFIGURED for error in self.errors)
+
+    @property
     def unavailable(self) -> bool:
         return any(error.code in _UNAVAILABLE for error in self.errors)
 
@@ -120,4 +125,5 @@ def _codes(kind: type[RefstoreError]) -> frozenset[str]:
 
 
 _CORRUPT: Final = _codes(Corrupt)
+_MISCONFIGURED: Final = _codes(StoreMisconfigured) | _codes(InvalidSettings) | _codes(MissingExtra)
 _UNAVAILABLE: Final = _codes(Unavailable)

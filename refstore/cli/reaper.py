@@ -57,7 +57,8 @@ def reaper(
     """Delete what nobody names any more: for ever, or with --once until nothing is due.
 
     Any number of reapers may run, on any machines. SIGTERM ends one after the batch in hand. The exit code is 0 if all went well,
-    4 if the breaker holds deletions back, 5 if a store did not answer or did not delete everything, 6 if something could not be read.
+    4 if the breaker holds deletions back, 5 if a store did not answer or did not delete everything, 6 if something could not be
+    read, or a store lets nobody in.
 
     \b
     Example: refstore reaper --once --dry-run
@@ -288,7 +289,7 @@ def _report(ctx: typer.Context, done: Summary) -> None:
 
 
 def _exit_code(done: Summary) -> int:
-    if done.corrupt:
+    if done.corrupt or done.misconfigured:
         return 6
     if done.unavailable or done.failed:
         return 5

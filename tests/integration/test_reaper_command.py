@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from refstore import keys
+from refstore.errors import InvalidSettings
 from refstore.flows.uploading import Upload
 from refstore.lake import Lake
+from refstore.objects.local import LocalObjects
 from refstore.records import CommittedTokens, encode
 from tests.commands import Command
 
@@ -132,6 +134,20 @@ def test_what_cannot_be_read_is_an_exit_code_of_its_own(sales: Command) -> None:
 
 def test_resume_says_in_json_too_that_there_is_nothing_to_resume(sales: Command) -> None:
     assert sales.json("reaper", "resume", "sales") == {"repository": "sales", "until": None, "objects": None}
+
+
+def test_a_store_that_lets_nobody_in_is_an_operators_to_mend(sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload(sales, "main", 1)
+    sales.ok("reset", "sales", "main", "--yes")
+
+    def refuse(*_: object) -> None:
+        raise InvalidSettings("deleting failed: Permission denied; give user 7 read and write permission to the store's directory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalObjects, "delete_many", refuse)
+        ran = sales("reaper", "--once", "--grace-seconds", "0")
+    assert (ran.code, "Permission denied" in ran.err) == (6, True)
+    assert sales.json("reaper", "--once", "--grace-seconds", "0")["deleted"] == 1
 
 
 def test_why_knows_the_living_the_deleted_and_nothing_else(sales: Command) -> None:
