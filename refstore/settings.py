@@ -316,11 +316,19 @@ def _file(flags: Mapping[str, object], environ: Mapping[str, str], files: Sequen
     named = flags.get(CONFIG) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
     if named:
         path = Path(str(named)).expanduser()
-        if not path.is_file():
+        if not _is_file(path):
             place = "--config" if flags.get(CONFIG) else "REFSTORE_CONFIG"
             raise InvalidSettings(f"{place} names {path}, which is not a file; write it, or leave {place} out")
         return path
-    return next((path for path in files if path.is_file()), None)
+    return next((path for path in files if _is_file(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    """Raises InvalidSettings where it cannot be told: what may stand there must not be left out."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise InvalidSettings(f"{path} cannot be looked for ({error.strerror}); make its folder readable, or name another file") from error
 
 
 def _read(file: Path) -> dict[str, object]:

@@ -73,7 +73,7 @@ def open_lake(ctx: typer.Context, *, create: bool = False) -> Generator[Lake, No
     if settings.data is not None:
         if create:
             _make_folder(settings.data)
-        elif not settings.data.is_dir():
+        elif not _is_folder(settings.data):
             raise NotFound(f"there is no lake in {settings.data}; make its first repository with: refstore repo create NAME --data DIR")
     keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
     with Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake:
@@ -132,6 +132,13 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidSettings(f"{folder} cannot be made ({error.strerror}); name another folder with --data") from error
+
+
+def _is_folder(folder: Path) -> bool:
+    try:
+        return folder.is_dir()
+    except OSError as error:
+        raise InvalidSettings(f"{folder} cannot be looked for ({error.strerror}); name another folder with --data") from error
 
 
 class _Silent:

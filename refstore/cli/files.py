@@ -37,10 +37,10 @@ def source_file(file: Path) -> SourceFile:
 
 def tree(folder: Path) -> list[tuple[str, SourceFile]]:
     """Every regular file below a folder, by relative path, in order. Links to folders are not followed; special files are left out."""
-    if not folder.is_dir():
-        raise Invalid(f"{folder} is not a folder; leave --recursive out for a single file")
     found: list[tuple[str, SourceFile]] = []
     with local_errors():
+        if not folder.is_dir():
+            raise Invalid(f"{folder} is not a folder; leave --recursive out for a single file")
         for parent, _, names in os.walk(folder, onerror=_raise):
             for name in names:
                 file = Path(parent, name)

@@ -101,8 +101,9 @@ def download(
         else:
             entry = repo.stat(ref, path)
             goal = Path(target or ".")
-            if goal.is_dir():
-                goal /= path.rsplit("/", 1)[-1] or "object"
+            with local_errors():
+                if goal.is_dir():
+                    goal /= path.rsplit("/", 1)[-1] or "object"
             answer = {"path": path, "file": str(goal), "size_bytes": _fetch(repo, ref, path, entry, goal, bar=bar)}
     emit(ctx, answer)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 import refstore
@@ -56,6 +60,29 @@ class TestRepositories:
         assert ran.code == 3
         assert "refstore repo create" in ran.err
         assert not (refstore.folder / "typo").exists()
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["repo", "list", "--data", "shut"],
+            ["upload", "-r", "sales", "main", "shut", "x/"],
+            ["download", "sales", "main", "a", "shut"],
+        ],
+    )
+    def test_a_folder_that_may_not_be_looked_for_is_no_defect(
+        self, sales: Command, monkeypatch: pytest.MonkeyPatch, words: list[str]
+    ) -> None:
+        put(sales, "main", "a", "1")
+        looked = Path.stat
+
+        def stat(path: Path, **how: bool) -> os.stat_result:
+            if path.name == "shut":
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return looked(path, **how)
+
+        monkeypatch.setattr(Path, "stat", stat)
+        ran = sales(*words)
+        assert (ran.code, "Permission denied" in ran.err) == (2, True)
 
 
 class TestBranches:

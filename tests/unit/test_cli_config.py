@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import json
@@ -115,6 +116,23 @@ class TestConfig:
         monkeypatch.setenv("REFSTORE_LOG_LEVEL", "error")
         assert seen() == ("error", "environment REFSTORE_LOG_LEVEL")
         assert seen("--log-level", "info") == ("info", "command line")
+
+    @pytest.mark.parametrize("place", ["here", "the user's", "--config"])
+    def test_a_folder_that_it_may_not_look_into(self, refstore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+        """What may stand there must not be taken for nothing: other durations would be in force."""
+        files = {"here": tmp_path, "the user's": tmp_path / "home" / "refstore", "--config": tmp_path / "other"}
+        shut = files[place] / "refstore.toml"
+        looked = Path.stat
+
+        def stat(path: Path, **how: bool) -> os.stat_result:
+            if path == shut:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return looked(path, **how)
+
+        monkeypatch.setattr(Path, "stat", stat)
+        outcome = refstore("config", *(["--config", str(shut)] if place == "--config" else []))
+        assert outcome.code == 2
+        assert f"{shut} cannot be looked for (Permission denied)" in outcome.err
 
     def test_no_secret_is_shown(self, refstore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("REFSTORE_SIGNING_KEYS", f"k1:{SECRET}")
