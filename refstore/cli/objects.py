@@ -18,9 +18,12 @@ from refstore.errors import CorruptObject, Invalid, ObjectNotFound
 from refstore.flows.reading import Listed
 from refstore.ids import is_own
 from refstore.records import Entry
+from refstore.redaction import redact_url
 from refstore.repository import Repository
 
 app = typer.Typer()
+
+OUTSIDE_SHOWN: Final = 20
 
 _SHA256_DIGITS: Final = 64
 
@@ -115,10 +118,19 @@ def _row(item: Listed) -> dict[str, object]:
 
 
 def _below(repo: Repository, ref: str, prefix: str) -> dict[str, Entry]:
-    found = {item.path: item.entry for item in repo.list(ref, prefix=prefix) if item.entry is not None and is_own(item.entry.address)}
+    """What can be downloaded, by path; of the rest, which lies elsewhere, it is said where."""
+    found = {item.path: item.entry for item in repo.list(ref, prefix=prefix) if item.entry is not None}
     if not found:
         raise ObjectNotFound(f"nothing on {ref!r} starts with {prefix!r}; list it with: refstore ls")
-    return found
+    own = {path: entry for path, entry in found.items() if is_own(entry.address)}
+    outside = [f"{path!r} is staged from outside, at {redact_url(found[path].address)}" for path in found if path not in own]
+    if not own:
+        raise Invalid(f"{outside[0]}; read it there")
+    for each in outside[:OUTSIDE_SHOWN]:
+        print(f"refstore: warning: {each}, and not downloaded", file=sys.stderr)
+    if len(outside) > OUTSIDE_SHOWN:
+        print(f"refstore: warning: ... and {len(outside) - OUTSIDE_SHOWN} more", file=sys.stderr)
+    return own
 
 
 def _goals(found: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Path]:

@@ -336,6 +336,15 @@ class TestOtherWriters:
         ran = sales("link", "sales", "main", "x", "--token", given["token"], "--json")
         assert (ran.code, ran.error["code"]) == (3, "object_not_found")
 
+    def test_what_is_staged_from_outside_is_not_downloaded_and_told(self, sales: Command) -> None:
+        sales.ok("stage", "sales", "main", "old/1", "s3://archive/1", "--size-bytes", "3")
+        ran = sales("download", "-r", "sales", "main", "old/", "down")
+        assert (ran.code, "'old/1' is staged from outside, at s3://archive/1" in ran.err) == (2, True)
+        sales.ok("upload", "sales", "main", "-", "old/2", stdin=b"2")
+        ran = sales.ok("download", "-r", "sales", "main", "old/", "down", "--json")
+        assert ran.json["objects"] == 1
+        assert "'old/1' is staged from outside, at s3://archive/1, and not downloaded" in ran.err
+
     def test_stage(self, sales: Command) -> None:
         answer = sales.json("stage", "sales", "main", "old", "s3://archive/2019.csv", "--size-bytes", "12")
         assert answer["address"] == "s3://archive/2019.csv"
