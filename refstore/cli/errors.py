@@ -1,7 +1,7 @@
 """How a command fails: one table from the error tree to exit codes, and what is printed.
 
     0    it was done
-    1    something unexpected: a defect; `--debug` shows the traceback
+    1    something unexpected: a defect; `--debug` shows the traceback. Or a question was not answered with yes
     2    the call is wrong: usage, settings, names; change it
     3    what is named is not there
     4    the state does not allow it, or what is named is gone; look, then decide
