@@ -10,6 +10,7 @@ from api import models
 from api.models import Diff, DiffList, DiffType, Pagination
 from refstore.commits.diffing import Change, Kind
 from refstore.commits.merging import sides
+from refstore.flows.comparing import Logged
 from refstore.ids import CommitId
 from refstore.marks import Marks
 from refstore.records import Commit, Mark
@@ -57,7 +58,7 @@ def _commit(found: CommitId, commit: Commit, mark: Mark | None) -> models.Commit
         generation=commit.generation,
     )
     if mark is not None:
-        model.state = "active" if mark.prefixes else "swept" if mark.swept_ms else "marked"
+        model.state = Logged(found, commit, mark).lifetime.value
         model.expired_prefixes = list(mark.prefixes) or None
         model.marked_since, model.deletes_at, model.mark_id = mark.since_ms // 1000, mark.deletes_at_ms // 1000, mark.mark_id
     return model

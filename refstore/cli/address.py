@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from refstore.cli.common import emit, invocation_of, repository_of
-from refstore.cli.places import PlacedCommand, place, words
+from refstore.cli.places import PlacedCommand, place, without_scheme, words
 from refstore.cli.shapes import entry_details, when
 
 app = typer.Typer()
@@ -82,7 +82,7 @@ def restore(ctx: typer.Context, given: Annotated[list[str], place("REPO BRANCH A
 def repo_and_address(ctx: typer.Context, given: list[str]) -> tuple[str, str]:
     """An address has slashes of its own, so a location here is `repo/data/<slice>/<id>`."""
     if len(given) == 1 and "/data/" in given[0]:
-        repo_name, _, rest = given[0].partition("/data/")
+        repo_name, _, rest = without_scheme(given[0]).partition("/data/")
         return repo_name, f"data/{rest}"
     repo_name, of = words(ctx, given, "REPO ADDRESS")
     return repo_name, of

@@ -347,10 +347,11 @@ def _options(
 def _in_spark(ctx: typer.Context, repo_name: str | None, every: bool, job: _Job, master: str, conf: Sequence[str] | None) -> None:
     if (repo_name is None) != every:
         ctx.fail("name one repository, or give --all")
-    with open_lake(ctx) as lake, _spark(master, conf) as spark, _told() as tell:
+    with open_lake(ctx) as lake:
         names = [lake.repository(repo_name).name] if repo_name is not None else [name for name, _ in lake.repositories()]
-        done, asking, failed, troubles = _all(lake, names, job, spark, tell)
-        cleared = _clear(lake, job, spark, tell, troubles) if every and job.what == "run" else []
+        with _spark(master, conf) as spark, _told() as tell:
+            done, asking, failed, troubles = _all(lake, names, job, spark, tell)
+            cleared = _clear(lake, job, spark, tell, troubles) if every and job.what == "run" else []
         if done or cleared or not troubles:
             _emit_summaries(ctx, done, cleared)
         _raise_last(troubles, of_many=every)

@@ -49,10 +49,14 @@ def is_location(word: str) -> bool:
     return "/" in word
 
 
-def location(word: str) -> Location:
+def without_scheme(word: str) -> str:
     for scheme in _SCHEMES:
         word = word.removeprefix(scheme)
-    repository, _, rest = word.partition("/")
+    return word
+
+
+def location(word: str) -> Location:
+    repository, _, rest = without_scheme(word).partition("/")
     ref, _, path = rest.partition("/")
     return Location(repository, ref.replace("%2F", "/").replace("%2f", "/"), path)
 

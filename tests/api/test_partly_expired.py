@@ -28,3 +28,5 @@ def test_a_commit_of_which_a_part_was_swept_is_not_called_swept(asgi: Asgi) -> N
     shown = asgi("GET", f"/repositories/part/commits/{old}").json()
     assert shown["state"] == "marked"
     assert "expired_prefixes" not in shown
+    ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000)))
+    assert asgi("GET", f"/repositories/part/commits/{old}").json()["state"] == "sweeping"
