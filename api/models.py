@@ -180,7 +180,7 @@ class Commit(Model):
     generation: int = 0
     version: int = 1
     state: str | None = None
-    """refstore's own: active, marked, sweeping (it cannot be unmarked any more) or swept; absent: active. So is one that expired in part."""
+    """refstore's own: active (or absent), marked, sweeping (it cannot be unmarked any more), swept. One that expired in part is active."""
     marked_since: int | None = None
     deletes_at: int | None = None
     mark_id: str | None = None
