@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -126,26 +127,26 @@ def test_a_branch_that_was_made_and_deleted_is_not_made_again(clock: FakeClock, 
 # ---- a commit, and another's
 
 
+def commit_by_another(repo: Repository) -> None:
+    """Of what is staged on main; between its seal and its advance, an upload of q."""
+    ctx, name = repo.context, BranchName("main")
+    branches, staging = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock), Staging(ctx.kv, ctx.repo)
+    record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
+    repo.upload("main", "q", b"2")
+    tree = refs.head_commit(ctx, record.head)
+    written = ctx.trees.apply_encoded(tree.metarange, committing._changes(staging, record.sealed))
+    new, _ = committing._write(ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed)
+    assert branches.advance(name, record.head, record.sealed, new, new)
+    Markers(ctx.kv, ctx.repo, ctx.clock).publish(branches, name)
+    release_all(repo)
+
+
 def test_nothing_to_commit_is_not_said_where_something_always_was(clock: FakeClock) -> None:
     kv = Interrupted()
     repo = world(kv, clock)
     repo.upload("main", "p", b"1")
-    ctx, name = repo.context, BranchName("main")
-    branches, staging = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock), Staging(ctx.kv, ctx.repo)
-
-    def others() -> None:
-        """A commit of p; between its seal and its advance, an upload of q."""
-        record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
-        repo.upload("main", "q", b"2")
-        tree = refs.head_commit(ctx, record.head)
-        written = ctx.trees.apply_encoded(tree.metarange, committing._changes(staging, record.sealed))
-        new, _ = committing._write(ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed)
-        assert branches.advance(name, record.head, record.sealed, new, new)
-        Markers(ctx.kv, ctx.repo, ctx.clock).publish(branches, name)
-        release_all(repo)
-
-    kv.scanned = keys.staging(ctx.repo, branches.open(name).record.token)
-    kv.then = others
+    kv.scanned = keys.staging(repo.context.repo, repo.get_branch("main").token)
+    kv.then = partial(commit_by_another, repo)
     repo.commit("main", "mine")
 
 
@@ -261,20 +262,7 @@ def test_a_commit_whose_tokens_another_took_does_not_say_that_nothing_was_staged
     kv = Interrupted(behind=lambda op: isinstance(op, SetIf) and op.key.partition.endswith("/branches") and op.key.name == "main")
     repo = world(kv, clock)
     repo.upload("main", "p", b"1")
-    ctx, name = repo.context, BranchName("main")
-    branches, staging = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock), Staging(ctx.kv, ctx.repo)
-
-    def others() -> None:
-        record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
-        repo.upload("main", "q", b"2")
-        tree = refs.head_commit(ctx, record.head)
-        written = ctx.trees.apply_encoded(tree.metarange, committing._changes(staging, record.sealed))
-        new, _ = committing._write(ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed)
-        assert branches.advance(name, record.head, record.sealed, new, new)
-        Markers(ctx.kv, ctx.repo, ctx.clock).publish(branches, name)
-        release_all(repo)
-
-    kv.then = others
+    kv.then = partial(commit_by_another, repo)
     repo.commit("main", "mine")
 
 
