@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from typing import TypeVar
 
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from api.models import Pagination
+from refstore.flows.reading import PAGE_BYTES_MAX
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -25,10 +25,18 @@ def nothing(status: int = NO_CONTENT, *, headers: Mapping[str, str] | None = Non
     return Response(status_code=status, headers=headers)
 
 
-def page_of(found: Iterator[T], amount: int, name: Callable[[T], str]) -> tuple[list[T], Pagination]:
-    """The first `amount` of what is found, and whether there is more."""
-    results = list(islice(found, amount + 1))
-    more = len(results) > amount
-    del results[amount:]
+def page_of(
+    found: Iterator[T], amount: int, name: Callable[[T], str], size: Callable[[T], int] = lambda _item: 0
+) -> tuple[list[T], Pagination]:
+    """The first `amount` of what is found, fewer where their bytes (`size`) fill a page before, and whether there is more."""
+    results: list[T] = []
+    size_bytes = 0
+    more = False
+    for item in found:
+        if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
+            more = True
+            break
+        results.append(item)
+        size_bytes += size(item)
     offset = name(results[-1]) if more and results else ""
     return results, Pagination(has_more=more, next_offset=offset, results=len(results), max_per_page=amount)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from starlette.routing import Match
+from starlette.types import Scope
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from api import errors, openapi
-from api.auth import Authenticator
+from api.auth import Authenticator, claimed_key
+from api.bodies import Limits
+from api.connections import request_slots
 from api.metrics import Metrics
-from api.middleware import Around
+from api.middleware import NO_ROUTE, Around, Located
 from api.routes import (
     absent,
     branches,
     collection,
     documentation,
+    imports,
     installation,
     objects,
     operations,
@@ -45,7 +51,7 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
     own = lake is None
     if lake is None:
         keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
-        lake = Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys)
+        lake = Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys, import_from=settings.api.import_from)
     service = Service(lake, settings.api, operations_)
     metrics = Metrics()
 
@@ -62,18 +68,20 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
     app.state.service = service
     app.state.metrics = metrics
     authenticator = app.state.authenticator = Authenticator(service)
-    for router in (
+    routers = (
         staging.router,  # these first, as routes are tried in order: nothing is asked for as often
         objects.router,
         installation.router,
         repositories.router,
         branches.router,
+        imports.router,
         tags.router,
         refs.router,
         collection.router,
         operations.router,
         absent.router,
-    ):
+    )
+    for router in routers:
         app.include_router(router, prefix=API)
     app.include_router(probes.router)
     app.include_router(documentation.router)
@@ -82,8 +90,25 @@ def create_app(settings: Settings, *, lake: Lake | None = None, operations_: Ope
     app.add_middleware(
         Around,
         metrics=metrics,
-        body_bytes_max=settings.api.body_bytes_max,
-        body_idle_seconds=settings.api.upload_idle_seconds,
+        limits=Limits(settings.api.body_bytes_max, settings.api.upload_idle_seconds, settings.api.upload_bytes_per_second_min),
         admit=authenticator.principal,
+        claimed=claimed_key,
+        locate=lambda scope: _locate(routers, scope),
+        public_url=settings.api.public_url,
+        slots=request_slots(settings.api) if settings.api.trusted_proxies else None,
     )
+    if settings.api.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.api.trusted_proxies))
     return app
+
+
+def _locate(routers: Sequence[APIRouter], scope: Scope) -> Located:
+    """The route that the request would have come to, had it not been refused at the door."""
+    if scope["path"].startswith(API):
+        below = {**scope, "path": scope["path"][len(API) :]}
+        for router in routers:
+            for route in router.routes:
+                match, found = route.matches(below)
+                if match is Match.FULL:
+                    return Located(getattr(route, "path", ""), found.get("path_params", {}))
+    return Located(NO_ROUTE, {})

@@ -1,20 +1,17 @@
 """Who is calling: Basic auth with an access key, as lakeFS's clients send it, or the bearer token that a login answered.
 
-What a request presented is looked up once and then known for `key_seconds`, under a keyed hash of it with a key of this process, so no
-secret is kept; after that the key's record is read again. Wrong secrets are counted, and who sends too many waits (`guessing.py`); not who
-was let in with the same before. A token names its key, and which making of it: it is good only as long as
-that very key is, not for one that was made again under the same id.
+What a request presented is looked up once and then known for `key_seconds` (`known_callers.py`); after that the key's record is read again.
+Wrong secrets are counted, and who sends too many waits (`guessing.py`); not who
+was let in with the same before. A token names its key, and carries a mark of the secret that it was bought with: it is good only as
+long as that very secret is, not for a key that was made again under the same id, and until an operator ends the key's tokens.
+Why a key opens nothing any more hears only who proved its secret.
 """
 
 from __future__ import annotations
 
 import base64
-import hmac
 import secrets
-import time
-from collections import OrderedDict
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Annotated, Any, Final, NamedTuple
 
 import jwt
@@ -22,16 +19,17 @@ from fastapi import Depends, Request
 
 from api.errors import Forbidden, TooManyGuesses, Unauthenticated
 from api.guessing import Caller, Guesses
+from api.key_uses import KeyUses
+from api.known_callers import Credential, KnownCallers, Secret, Token
 from api.middleware import address_of
 from api.service import Service
 from refstore import access
 from refstore.access import Role
 from refstore.issuance import ALGORITHM, ISSUER, SigningKey
-from refstore.records import AccessKeyRecord
+from refstore.records import AccessKeyRecord, SecretHash
 
 AUDIENCE: Final = "refstore-api"
 """Not a repository's id, which is the audience of issued addresses: neither token is good for the other."""
-KNOWN_MAX: Final = 4096
 
 
 class Principal(NamedTuple):
@@ -57,81 +55,72 @@ class Authenticator:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._seconds = service.settings.key_seconds
-        self._own = secrets.token_bytes(32)
-        self._known: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+        self._known = KnownCallers(service.settings.key_seconds)
         self._guesses = Guesses(service.lake.clock, service.settings.wrong_secrets_max)
+        self._uses = KeyUses(service.lake)
 
     async def principal(self, header: str | None, address: str) -> Principal:
         """Raises Unauthenticated, TooManyGuesses."""
-        if not header:
-            raise Unauthenticated("this needs an access key; send it by Basic auth, or log in and send the token")
-        digest = self._digest(header)
-        known = self._known.get(digest)
-        if known is not None and time.monotonic() < known[1]:
-            return known[0]
+        credential = credential_of(header)
+        known, was_right = self._known.get(credential)
+        if known is not None:
+            return known
         try:
-            principal = await self._service.run(lambda: self._look_up(header, address, was_right=known is not None))
+            principal = await self._service.run(lambda: self._look_up(credential, address, was_right=was_right))
         except (Unauthenticated, TooManyGuesses):
-            self._known.pop(digest, None)
+            self._known.forget(credential)
             raise
-        self._know(digest, principal)
+        self._known.add(credential, principal)
         return principal
 
     async def login(self, key_id: str, secret: str, address: str) -> tuple[str, int]:
         """(bearer token, when it expires in seconds since the epoch). Raises Unauthenticated, TooManyGuesses."""
-        digest = self._digest(_basic(key_id, secret))
-        was_right = digest in self._known
+        credential = Secret(key_id, secret)
+        _, was_right = self._known.get(credential)
         try:
             principal, token, expires = await self._service.run(lambda: self._log_in(key_id, secret, address, was_right=was_right))
         except (Unauthenticated, TooManyGuesses):
-            self._known.pop(digest, None)
+            self._known.forget(credential)
             raise
-        self._know(digest, principal)
+        self._known.add(credential, principal)
         return token, expires
 
-    def _know(self, digest: bytes, principal: Principal) -> None:
-        self._known[digest] = principal, time.monotonic() + self._seconds
-        self._known.move_to_end(digest)
-        while len(self._known) > KNOWN_MAX:
-            self._known.popitem(last=False)
-
-    def _digest(self, header: str) -> bytes:
-        return blake2b(header.encode(errors="surrogatepass"), key=self._own).digest()
-
     def _log_in(self, key_id: str, secret: str, address: str, *, was_right: bool) -> tuple[Principal, str, int]:
-        principal, record = self._by_secret(Caller(key_id, address), secret, was_right=was_right)
+        record, proven = self._by_secret(Caller(key_id, address), secret, was_right=was_right)
+        principal = self._let_in(key_id, record, proven)
         now = self._service.lake.clock.now_ms() // 1000
-        expires = now + self._service.settings.login_seconds
+        ends = [at_ms // 1000 for at_ms in (record.expires_ms, proven.ends_ms) if at_ms]
+        expires = min([now + self._service.settings.login_seconds, *ends])
         signing = self._keys()[0]
-        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": principal.key_id, "iat": now, "exp": expires, "key": _making(record)}
-        return principal, jwt.encode(claims, signing.secret, algorithm=ALGORITHM, headers={"kid": signing.kid}), expires
+        mark = access.mark_token(record, proven)
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": key_id, "iat": now, "exp": expires, "key": mark}
+        token = jwt.encode(claims, signing.secret, algorithm=ALGORITHM, headers={"kid": signing.kid})
+        return principal, token, expires
 
-    def _look_up(self, header: str, address: str, *, was_right: bool) -> Principal:
-        scheme, _, value = header.partition(" ")
-        match scheme.lower():
-            case "basic":
-                try:
-                    key_id, colon, secret = base64.b64decode(value, validate=True).decode().partition(":")
-                except ValueError:  # not base64, not UTF-8, not even ASCII
-                    key_id = colon = secret = ""
-                if not colon:
-                    raise Unauthenticated("the Basic credentials are not id:secret in base64; check the client")
-                return self._by_secret(Caller(key_id, address), secret, was_right=was_right)[0]
-            case "bearer":
-                return self._by_token(value.strip())
-            case _:
-                raise Unauthenticated("the Authorization header is neither Basic nor Bearer; see /docs")
+    def _look_up(self, credential: Credential, address: str, *, was_right: bool) -> Principal:
+        if isinstance(credential, Token):
+            return self._by_token(credential.text)
+        record, proven = self._by_secret(Caller(credential.key_id, address), credential.secret, was_right=was_right)
+        return self._let_in(credential.key_id, record, proven)
 
-    def _by_secret(self, caller: Caller, secret: str, *, was_right: bool) -> tuple[Principal, AccessKeyRecord]:
-        key_id = caller.key_id
+    def _let_in(self, key_id: str, record: AccessKeyRecord, proven: SecretHash) -> Principal:
+        """Return who has proven this secret, or a token bought with it. Raises Unauthenticated where it opens nothing any more."""
+        refusal = access.refusal(key_id, record, proven, self._service.lake.clock.now_ms())
+        if refusal:
+            raise Unauthenticated(refusal)
+        self._uses.note(key_id, record.created_ms)
+        return Principal(key_id, Role(record.role), record.repositories, record.created_ms)
+
+    def _by_secret(self, caller: Caller, secret: str, *, was_right: bool) -> tuple[AccessKeyRecord, SecretHash]:
+        """Return the key and which of its secrets it is, ended or not. Raises Unauthenticated, TooManyGuesses."""
         if not was_right:
             self._guesses.check(caller)
-        found = access.find(self._service.lake.kv, key_id)
-        if not access.matches(found or _NOBODY, secret) or found is None:  # compared also where there is no key: both take as long
+        found = access.find(self._service.lake.kv, caller.key_id)
+        proven = access.find_secret(found or _NOBODY, secret)  # compared also where there is no key: both take as long
+        if found is None or proven is None:
             self._guesses.wrong(caller)
             raise Unauthenticated("no such access key, or not its secret; list the keys with: refstore keys list")
-        return Principal(key_id, Role(found.role), found.repositories, found.created_ms), found
+        return found, proven
 
     def _by_token(self, token: str) -> Principal:
         try:
@@ -147,7 +136,7 @@ class Authenticator:
                 issuer=ISSUER,
                 options={"require": ["iss", "aud", "sub", "iat", "exp"], "verify_exp": False, "verify_iat": False},
             )
-            subject, expires, making = str(claims["sub"]), int(claims["exp"]), str(claims["key"])
+            subject, expires, mark = str(claims["sub"]), int(claims["exp"]), str(claims["key"])
         except Unauthenticated:
             raise
         except Exception as error:
@@ -156,9 +145,10 @@ class Authenticator:
         if expires * 1000 <= self._service.lake.clock.now_ms():
             raise Unauthenticated("the bearer token has expired; log in again")
         found = access.find(self._service.lake.kv, subject)
-        if found is None or not hmac.compare_digest(_making(found).encode(), making.encode(errors="surrogatepass")):
-            raise Unauthenticated("the access key of this token was revoked; ask an operator for another")
-        return Principal(subject, Role(found.role), found.repositories, found.created_ms)
+        proven = access.find_token_secret(found, mark) if found is not None else None
+        if found is None or proven is None:
+            raise Unauthenticated("the token was ended, or its access key revoked; log in again, or ask an operator for another key")
+        return self._let_in(subject, found, proven)
 
     def _keys(self) -> Sequence[SigningKey]:
         return self._service.lake.signing()
@@ -169,8 +159,8 @@ def needs(role: Role) -> Any:
 
     async def check(request: Request) -> Principal:
         principal = await authenticator_of(request).principal(request.headers.get("authorization"), address_of(request.scope))
+        request.state.key_id = principal.key_id  # before it is refused, as the log says to whom that happened
         principal.check(role, request.path_params.get("repository"))
-        request.state.key_id = principal.key_id
         return principal
 
     return Depends(check)
@@ -186,14 +176,37 @@ def authenticator_of(request: Request) -> Authenticator:
     return found
 
 
-def _basic(key_id: str, secret: str) -> str:
-    """The header that says the same: who logs in and who sends the secret each time are let in alike."""
-    return "Basic " + base64.b64encode(f"{key_id}:{secret}".encode(errors="surrogatepass")).decode()
+def credential_of(header: str | None) -> Credential:
+    """What an Authorization header presents. Raises Unauthenticated."""
+    if not header:
+        raise Unauthenticated("this needs an access key; send it by Basic auth, or log in and send the token")
+    scheme, _, value = header.partition(" ")
+    match scheme.lower():
+        case "basic":
+            try:
+                key_id, colon, secret = base64.b64decode(value, validate=True).decode().partition(":")
+            except ValueError:  # not base64, not UTF-8, not even ASCII
+                key_id = colon = secret = ""
+            if not colon:
+                raise Unauthenticated("the Basic credentials are not id:secret in base64; check the client")
+            return Secret(key_id, secret)
+        case "bearer":
+            return Token(value.strip())
+        case _:
+            raise Unauthenticated("the Authorization header is neither Basic nor Bearer; see /docs")
 
 
-def _making(record: AccessKeyRecord) -> str:
-    """Tells apart two keys made under one id, and says nothing of either's secret."""
-    return hmac.digest(record.salt, b"the making of this key", "sha256").hex()[:32]
+def claimed_key(header: str | None) -> str:
+    """The access key that an Authorization header names, proven or not; '' where it names none that could be one. For the log."""
+    try:
+        credential = credential_of(header)
+        if isinstance(credential, Secret):
+            found = credential.key_id
+        else:
+            found = str(jwt.decode(credential.text, options={"verify_signature": False}).get("sub", ""))
+    except Exception:  # noqa: BLE001  # whatever a hostile header makes the parser say, it names no key
+        return ""
+    return found if access.is_id(found) else ""
 
 
 _NOBODY: Final = AccessKeyRecord(secrets.token_bytes(16), secrets.token_bytes(32), 0, 0)

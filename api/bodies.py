@@ -1,15 +1,16 @@
 """Request bodies on their way to a store, never whole in memory: raw, or the `content` part of a form, as lakeFS's clients send them.
 
 A body that ends within `SMALL_BYTES` is given as the pieces that it came in, which are never put together where they are written one by
-one; a longer one as blocks, read from the network while the one before is written. A client that sends nothing for `idle_seconds` is given
-up.
+one; a longer one as blocks, read from the network while the one before is written. A client that sends nothing for `idle_seconds`, or too
+little for long, is given up (`Patience`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Final, NamedTuple
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -18,6 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from api.errors import TooLarge, TooSlow
 from refstore.errors import Invalid
+from refstore.settings import ApiSettings
 
 SMALL_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 64 << 10
@@ -26,6 +28,10 @@ BLOCK_BYTES: Final = 1 << 20
 """At least so much is handed over at a time: a thread is woken for each."""
 FIELD: Final = "content"
 _HEADER_BYTES_MAX: Final = 16 << 10
+_LENGTH: Final = re.compile(r"[0-9]{1,19}")
+"""Far more bytes than there are; int() refuses to read thousands of digits."""
+
+T = TypeVar("T")
 
 
 class Received(NamedTuple):
@@ -37,12 +43,58 @@ class Received(NamedTuple):
 class Limits(NamedTuple):
     bytes_max: int
     idle_seconds: float
+    bytes_per_second_min: int = 0
+    """On average. 0: however slow."""
+
+
+def limits_of(settings: ApiSettings) -> Limits:
+    """Those of an object."""
+    return Limits(settings.upload_bytes_max, settings.upload_idle_seconds, settings.upload_bytes_per_second_min)
+
+
+class Patience:
+    """How long a body is waited for: `idle_seconds` for each piece, and in all a second more for each `bytes_per_second_min` that came.
+
+    Only the client's time counts: while a store is busy with what came, nobody waits for more."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._size_bytes = 0
+        self._waited_seconds = 0.0
+
+    async def wait(self, coming: Awaitable[T], size_of: Callable[[T], int]) -> T:
+        """Raises TimeoutError."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with asyncio.timeout(self._left_seconds()):
+            piece = await coming
+        self._waited_seconds += loop.time() - began
+        self._size_bytes += size_of(piece)
+        return piece
+
+    def _left_seconds(self) -> float:
+        idle_seconds, rate = self._limits.idle_seconds, self._limits.bytes_per_second_min
+        return min(idle_seconds, idle_seconds + self._size_bytes / rate - self._waited_seconds) if rate else idle_seconds
+
+    def __str__(self) -> str:
+        """What happened when it ended, and what to do."""
+        least = f", or less than {self._limits.bytes_per_second_min} bytes a second" if self._limits.bytes_per_second_min else ""
+        return f"the request's body sent nothing for {self._limits.idle_seconds:g} s{least}; send it again, faster"
+
+
+def declared_bytes(value: str | None) -> int | None:
+    """What a Content-Length says; None: there is none. Raises Invalid."""
+    if not value:
+        return None
+    if not _LENGTH.fullmatch(value):
+        raise Invalid("the Content-Length is not a number of bytes with at most 19 digits; send the body's length")
+    return int(value)
 
 
 def is_small(request: Request) -> bool:
-    """Whether the body is said to end within SMALL_BYTES."""
-    declared = request.headers.get("content-length", "")
-    return declared.isdigit() and int(declared) <= SMALL_BYTES
+    """Whether the body is said to end within SMALL_BYTES. Raises Invalid."""
+    declared = declared_bytes(request.headers.get("content-length"))
+    return declared is not None and declared <= SMALL_BYTES
 
 
 async def receive(request: Request, limits: Limits, *, forms: bool = True) -> Received:
@@ -71,17 +123,17 @@ async def receive(request: Request, limits: Limits, *, forms: bool = True) -> Re
 
 async def _bounded(request: Request, limits: Limits) -> AsyncIterator[bytes]:
     """The body as it comes, cut off where it is too long or too slow."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limits.bytes_max:
+    declared = declared_bytes(request.headers.get("content-length"))
+    if declared is not None and declared > limits.bytes_max:
         raise _too_large(limits.bytes_max)
     size_bytes = 0
+    patience = Patience(limits)
     stream = request.stream()
     while True:
         try:
-            async with asyncio.timeout(limits.idle_seconds):
-                chunk = await anext(stream, b"")
+            chunk = await patience.wait(anext(stream, b""), len)
         except TimeoutError:
-            raise TooSlow(f"the request's body sent nothing for {limits.idle_seconds:g} s; send it again, faster") from None
+            raise TooSlow(str(patience)) from None
         if not chunk:
             return  # request.stream() ends with an empty chunk
         size_bytes += len(chunk)
@@ -207,4 +259,4 @@ def _too_large(bytes_max: int) -> TooLarge:
     return TooLarge(f"the request's body is larger than {bytes_max} bytes; send less, or raise api.upload_bytes_max or api.body_bytes_max")
 
 
-__all__ = ["ClientDisconnect", "Limits", "Received", "is_small", "receive"]
+__all__ = ["ClientDisconnect", "Limits", "Patience", "Received", "declared_bytes", "is_small", "limits_of", "receive"]

@@ -15,6 +15,7 @@ from api.answers import answer
 from api.models import Error, MergeConflictResult
 from refstore import errors
 from refstore.errors import MergeConflict, RefstoreError
+from refstore.imports import TooManyImports
 from refstore.redaction import redact_text
 
 RETRY_AFTER_SECONDS: Final = "1"
@@ -28,6 +29,7 @@ STATUS: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
     (errors.Conflict, 409),
     (errors.Unavailable, 503),
     (errors.StoreMisconfigured, 500),
+    (errors.ForeignNotAllowed, 403),
     (errors.MissingExtra, 501),
     (errors.Corrupt, 500),
 )
@@ -58,6 +60,13 @@ class TooManyGuesses(RefstoreError):
     def __init__(self, message: str, retry_after_seconds: int) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class TooManyRequests(RefstoreError):
+    """A client that a trusted proxy names has too many requests under way."""
+
+    code = "too_many_requests"
+    retryable = True
 
 
 class Forbidden(RefstoreError):
@@ -95,6 +104,8 @@ _OWN: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
     (Unauthenticated, 401),
     (Forbidden, 403),
     (TooManyGuesses, 429),
+    (TooManyImports, 429),
+    (TooManyRequests, 429),
     (NotSupported, 501),
     (Busy, 503),
     (TooLarge, 413),
@@ -138,7 +149,7 @@ def install(app: FastAPI) -> None:
 def _headers(error: RefstoreError, status: int) -> Mapping[str, str] | None:
     if status == 401:
         return {"WWW-Authenticate": 'Basic realm="refstore"'}
-    if status == 503:
+    if status == 503 or isinstance(error, (TooManyImports, TooManyRequests)):
         return {"Retry-After": RETRY_AFTER_SECONDS}
     if isinstance(error, TooManyGuesses):
         return {"Retry-After": str(error.retry_after_seconds)}

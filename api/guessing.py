@@ -13,6 +13,7 @@ import math
 import secrets
 import threading
 from collections import OrderedDict
+from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
@@ -86,16 +87,18 @@ class Guesses:
             self._wrong.popitem(last=False)
 
     def _pair(self, caller: Caller) -> bytes:
-        return self._digest(b"key", _site_of(caller.address) + b"\0" + caller.key_id.encode(errors="surrogatepass"))
+        return self._digest(b"key", site_of(caller.address) + b"\0" + caller.key_id.encode(errors="surrogatepass"))
 
     def _site(self, caller: Caller) -> bytes:
-        return self._digest(b"address", _site_of(caller.address))
+        return self._digest(b"address", site_of(caller.address))
 
     def _digest(self, kind: bytes, name: bytes) -> bytes:
         return blake2b(name, key=self._own, person=kind, digest_size=16).digest()
 
 
-def _site_of(address: str) -> bytes:
+@lru_cache(maxsize=4096)
+def site_of(address: str) -> bytes:
+    """What counts as one address: an IPv4 one, however it is written, or an IPv6 network of 64 bits."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:  # a socket of this machine, or a test

@@ -8,12 +8,15 @@ from typing import Final, NamedTuple
 
 from api import models
 from api.models import Diff, DiffList, DiffType, Pagination
+from refstore import user_metadata
 from refstore.commits.diffing import Change, Kind
+from refstore.commits.filters import PathFilter
 from refstore.commits.merging import sides
 from refstore.flows.comparing import Logged
+from refstore.flows.reading import PAGE_BYTES_MAX
 from refstore.ids import CommitId
 from refstore.marks import Marks
-from refstore.records import Commit, Mark
+from refstore.records import Commit, Complete, Mark
 from refstore.repository import Repository
 
 _BEHIND = "\U0010ffff"
@@ -37,16 +40,16 @@ def commit_model(repo: Repository, found: CommitId, commit: Commit) -> models.Co
 
 def new_commit_model(found: CommitId, commit: Commit) -> models.Commit:
     """One that was made just now: nothing has marked it, and nothing is read that could fail where the commit did not."""
-    return _commit(found, commit, None)
+    return _commit(found, commit, None, None)
 
 
 def commit_models(repo: Repository, items: Sequence[tuple[CommitId, Commit]]) -> list[models.Commit]:
     """With what the offline job has decided about them."""
-    marks = Marks(repo.context).of([found for found, _ in items]) if items else []
-    return [_commit(found, commit, mark) for (found, commit), mark in zip(items, marks, strict=True)]
+    shown = Marks(repo.context).shown([found for found, _ in items]) if items else []
+    return [_commit(found, commit, *each) for (found, commit), each in zip(items, shown, strict=True)]
 
 
-def _commit(found: CommitId, commit: Commit, mark: Mark | None) -> models.Commit:
+def _commit(found: CommitId, commit: Commit, mark: Mark | None, complete: Complete | None) -> models.Commit:
     model = models.Commit(
         id=found,
         parents=list(commit.parents),
@@ -61,6 +64,8 @@ def _commit(found: CommitId, commit: Commit, mark: Mark | None) -> models.Commit
         model.state = Logged(found, commit, mark).lifetime.value
         model.expired_prefixes = list(mark.prefixes) or None
         model.marked_since, model.deletes_at, model.mark_id = mark.since_ms // 1000, mark.deletes_at_ms // 1000, mark.mark_id
+    elif complete is not None:
+        model.state = Logged(found, commit, None, complete).lifetime.value
     return model
 
 
@@ -77,14 +82,20 @@ def log(
 ) -> Iterator[tuple[CommitId, Commit]]:
     """Commits from the newest on; only those that changed one of the objects or something below one of the prefixes, if any are given."""
     last = repo.get_commit(stop_at)[0] if stop_at else None
+    only = PathFilter(objects, prefixes) if objects or prefixes else None
     skipping = bool(after)
     for found, commit in repo.log(ref, first_parent=first_parent, since_ms=since_ms):
-        if not skipping and ((not objects and not prefixes) or _changed(repo, found, commit, objects, prefixes)):
+        if not skipping and (only is None or repo.changed(commit, only)):
             yield found, commit
         if found == after:
             skipping = False
         if found == last:
             return
+
+
+def size_of(commit: Commit) -> int:
+    """Bytes of what its users wrote."""
+    return len(commit.message.encode(errors="replace")) + user_metadata.size_of(commit.metadata)
 
 
 def differences(changes: Iterator[Change]) -> Iterator[Difference]:
@@ -105,6 +116,7 @@ def to_merge(repo: Repository, left: CommitId, base: CommitId, right: CommitId, 
 def diff_page(read: Callable[[str], Iterator[Difference]], prefix: str, after: str, amount: int, delimiter: str) -> DiffList:
     """One page of differences, read from a path on; with a delimiter, what goes on behind it is folded into its common prefix."""
     results: list[Diff] = []
+    size_bytes = 0
     inside = _common(after, prefix, delimiter) if delimiter else ""
     folded, cursor = (inside, inside + _BEHIND) if inside else ("", after)
     more = True
@@ -113,8 +125,9 @@ def diff_page(read: Callable[[str], Iterator[Difference]], prefix: str, after: s
             common = _common(change.path, prefix, delimiter) if delimiter else ""
             if common and common == folded:
                 continue
-            if len(results) == amount:
+            if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
                 return _list(results, amount, has_more=True)
+            size_bytes += len((common or change.path).encode(errors="replace"))
             if common:
                 results.append(Diff(type="prefix_changed", path=common, path_type="common_prefix"))
                 folded, cursor = common, common + _BEHIND
@@ -130,18 +143,6 @@ def _list(results: list[Diff], amount: int, *, has_more: bool) -> DiffList:
     return DiffList(
         pagination=Pagination(has_more=has_more, next_offset=offset, results=len(results), max_per_page=amount), results=results
     )
-
-
-def _changed(repo: Repository, found: CommitId, commit: Commit, objects: list[str], prefixes: list[str]) -> bool:
-    parent = commit.parents[0] if commit.parents else None
-    if parent is None:
-        return False  # a repository begins empty
-    if any(next(repo.diff(parent, found, prefix=prefix), None) is not None for prefix in prefixes):
-        return True
-    if not objects:
-        return False
-    before, now = repo.stat_many(parent, objects), repo.stat_many(found, objects)
-    return any(before.get(path) != now.get(path) for path in objects)
 
 
 def _common(path: str, prefix: str, delimiter: str) -> str:

@@ -6,6 +6,7 @@ says so.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -57,7 +58,7 @@ class StorageConfig(Model):
     pre_sign_support_ui: bool = False
     import_support: bool = False
     import_validity_regex: str = ""
-    """'': whoever wants to import asks, and is told what to do instead."""
+    """'': whoever wants to import asks, and is told what an operator has to set."""
     pre_sign_multipart_upload: bool = False
 
 
@@ -180,12 +181,25 @@ class Commit(Model):
     generation: int = 0
     version: int = 1
     state: str | None = None
-    """refstore's own: active (or absent), marked, sweeping (it cannot be unmarked any more), swept. One that expired in part is active."""
+    """refstore's own: active (or absent), marked, sweeping (it cannot be unmarked any more), tagged (for the bucket to delete), swept; or
+    "expired, complete": it has expired, and nothing of what it names goes. One that expired in part is active."""
     marked_since: int | None = None
     deletes_at: int | None = None
     mark_id: str | None = None
     expired_prefixes: list[str] | None = None
     """Only what it names at paths that start so has expired (absent: all of it, where it is marked)."""
+
+
+class ImportStatus(Model):
+    completed: bool
+    update_time: datetime
+    ingested_objects: int
+    """Listed so far, or imported."""
+    skipped_objects: int = 0
+    """refstore's own: what the sources hold and cannot be named, such as links."""
+    metarange_id: str | None = None
+    commit: Commit | None = None
+    error: Error | None = None
 
 
 class CommitList(Model):
@@ -199,6 +213,24 @@ class CommitCreation(Model):
     date: Seconds | None = None
     allow_empty: bool = False
     force: bool = False
+
+
+class ImportLocation(Model):
+    type: Literal["common_prefix", "object"]
+    path: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+    """The URL of a prefix, or of an object."""
+    destination: Annotated[str, StringConstraints(max_length=1024)]
+    """The object's path; of a prefix, the folder that takes what is below it, and is replaced as a whole."""
+
+
+class ImportCreation(Model):
+    paths: Annotated[list[ImportLocation], Field(max_length=PATHS_MAX)]
+    commit: CommitCreation
+    force: bool = False
+
+
+class ImportCreationResponse(Model):
+    id: str
 
 
 class CommitOverrides(Model):
@@ -387,6 +419,8 @@ class Move(Model):
 class Restore(Model):
     physical_address: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
     path: PathText | None = None
+    force: bool = False
+    """Whether it may go over what was written to the path since."""
 
 
 class NamedBy(Model):
@@ -394,11 +428,14 @@ class NamedBy(Model):
     path: str
     staging_token: str
     state: str
+    last_modified: int | None = None
 
 
 class AddressReferences(Model):
     physical_address: str
     state: str
+    reference_state: str | None = None
+    commit: str | None = None
     references: list[NamedBy]
     since: int | None = None
     cause: str = ""
@@ -413,6 +450,9 @@ class JournalEvent(Model):
     size_bytes: int | None = None
     reaper: str
     reason: str = ""
+    by: str = ""
+    run: str = ""
+    rule: str = ""
 
 
 class Why(Model):
@@ -427,7 +467,8 @@ class InGrace(Model):
     path: str
     cause: str
     since: int
-    deletes_at: int
+    deletes_at: int | None = None
+    """None: the reaper has not passed since."""
     size_bytes: int | None = None
 
 
@@ -451,6 +492,8 @@ class MarkRun(Model):
     began: int
     deletes_at: int
     finished: int | None = None
+    tagged: int | None = None
+    """Since when everything is tagged for the bucket to delete."""
     swept: int | None = None
     counts: dict[str, int] = {}
     swept_counts: dict[str, int] = {}
@@ -469,6 +512,8 @@ class MarkedCommit(Model):
     mark_id: str
     since: int
     deletes_at: int
+    tagged: int | None = None
+    """Since when its data is tagged for the bucket to delete."""
     swept: int | None = None
     expired_prefixes: list[str] | None = None
     """As in Commit."""
@@ -481,6 +526,10 @@ class MarkedCommitList(Model):
 
 class Unmarked(Model):
     unmarked: int
+    still_expired: int = 0
+    """Of these, what the rules call expired still: the next run marks it again."""
+    pinned: int = 0
+    """How many are among the pins of the rules now, where that was asked for."""
 
 
 class CollectionStatus(Model):

@@ -16,11 +16,14 @@ from typing import Annotated, Final, Generic, NamedTuple, Protocol, TypeVar
 from fastapi import Depends, Request
 
 from api.errors import NotSupported
+from api.foreign import Foreign
+from api.reads import Reads
 from refstore import ids
 from refstore.context import Context
 from refstore.errors import Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
 from refstore.flows.uploading import Link, Upload
 from refstore.flows.viewing import AddressView
+from refstore.imports import Imports
 from refstore.lake import Lake
 from refstore.records import Entry
 from refstore.repository import Repository
@@ -31,6 +34,7 @@ K = TypeVar("K", bound=Hashable)
 A = TypeVar("A")
 R = TypeVar("R")
 
+READINESS_SECONDS: Final = 1.0
 TOGETHER_MAX: Final = 200
 AT_ONCE: Final = 8
 """Bulk calls for one branch that may be under way."""
@@ -48,19 +52,36 @@ class Operations(Protocol):
 
     def why(self, repository: Repository, address: str) -> tuple[AddressView, Sequence[WhyEvent]]: ...
 
+    def reaper_metrics(self) -> bytes:
+        """What the reaper beside the service counted, as Prometheus reads it; b'' where there is none."""
+        ...
+
     def resume(self, ctx: Context, seconds: float | None, objects: int | None) -> str:
         """Let hard deletion go on; what its state is then, in words."""
         ...
 
 
-class WhyEvent(NamedTuple):
-    at_ms: int
-    outcome: str
-    path: str
-    cause: str
-    size_bytes: int
-    reaper: str
-    reason: str
+class WhyEvent(Protocol):
+    """A deletion of an address (`refstore.deletions.explain.Deletion`)."""
+
+    @property
+    def at_ms(self) -> int: ...
+    @property
+    def by(self) -> str: ...
+    @property
+    def run(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def cause(self) -> str: ...
+    @property
+    def rule(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
 
 
 class Place(NamedTuple):
@@ -87,9 +108,15 @@ class Service:
         self.lake = lake
         self.settings = settings
         self._operations = operations
+        self.foreign = Foreign(lake, settings)
+        self.imports = Imports(self.foreign.stores, self.foreign.allowed, at_once=settings.imports_at_once)
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-api")
         self._bodies = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-body")
         """Apart: an upload holds its thread for as long as its client takes."""
+        self.reads = Reads(lake.clock, settings)
+        self._looking = asyncio.Lock()
+        self._readiness: tuple[float, dict[str, str]] | None = None
+        """When the last look at the stores began, and what it found."""
         self._stats: Together[Place, str, Found | None] = Together(self.run, self._stat_many)
         self._links: Together[Place, Linking, Found] = Together(
             self.run, self._link_many, key=lambda item: item.path, again=(Invalid, NotFound)
@@ -97,6 +124,10 @@ class Service:
         self._uploads: Together[Place, Upload, Found] = Together(
             self.run, self._upload_many, key=lambda item: item.path, again=(Invalid, NotFound)
         )
+
+    def reaper_metrics(self) -> bytes:
+        """What the reaper beside the service counted; b'' where there is none."""
+        return self._operations.reaper_metrics() if self._operations is not None else b""
 
     @property
     def operations(self) -> Operations:
@@ -107,14 +138,27 @@ class Service:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do it in a thread, in this request's context."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, contextvars.copy_context().run, work)
+        with self.reads.way.taken():
+            return await asyncio.get_running_loop().run_in_executor(self._pool, contextvars.copy_context().run, work)
 
     async def run_body(self, work: Callable[[], T]) -> T:
         """The same for what reads a request's body, which may take long."""
         return await asyncio.get_running_loop().run_in_executor(self._bodies, contextvars.copy_context().run, work)
 
+    async def readiness(self, look: Callable[[Lake], dict[str, str]]) -> dict[str, str]:
+        """What a look at the stores found, made at most once in READINESS_SECONDS, however many ask."""
+        async with self._looking:
+            now = self.lake.clock.monotonic_seconds()
+            if self._readiness is None or now >= self._readiness[0] + READINESS_SECONDS:
+                self._readiness = now, await self.run(lambda: look(self.lake))
+            return self._readiness[1]
+
     async def repository(self, name: str, work: Callable[[Repository], T]) -> T:
         return await self.run(lambda: work(self.lake.repository(name)))
+
+    async def read(self, request: Request, key: str, name: str, work: Callable[[Repository], T]) -> T:
+        """`repository` for reads that may take long, by an access key: in slots of their own, and no longer than the client is there."""
+        return await self.reads.make(request, key, lambda: work(self.lake.repository(name)))
 
     async def stat(self, repository: str, ref: str, path: str) -> Found:
         """Raises ObjectNotFound."""
@@ -145,6 +189,9 @@ class Service:
             self._pool.submit(work)
 
     def close(self) -> None:
+        self.imports.close()
+        self.foreign.stores.close()
+        self.reads.close()
         self._pool.shutdown(cancel_futures=True)
         self._bodies.shutdown(cancel_futures=True)
 

@@ -6,7 +6,7 @@ import re
 from typing import Final
 from urllib.parse import parse_qsl
 
-from api.headers import DEFAULT_TYPE
+from api.headers import type_of
 from api.models import ObjectStats
 from refstore.context import Context
 from refstore.errors import InvalidToken
@@ -18,6 +18,10 @@ _AS_GIVEN: Final = re.compile(rf"{TOKEN}=([A-Za-z0-9_.-]+)")
 
 
 def namespace_of(ctx: Context) -> str:
+    return ctx.shown_namespace or _url_of(ctx)
+
+
+def _url_of(ctx: Context) -> str:
     return ctx.objects.url.partition("?")[0].rstrip("/")
 
 
@@ -27,8 +31,9 @@ def physical(ctx: Context, address: Address) -> str:
 
 
 def relative(ctx: Context, text: str) -> Address:
-    """The address of a full URL, or of an address as it stands in our own records. Raises InvalidName."""
-    return own_address(text.partition("?")[0].removeprefix(namespace_of(ctx) + "/"))
+    """The address of a full URL, as it is shown or as it is, or of an address as it stands in our own records. Raises InvalidName."""
+    bare = text.partition("?")[0]
+    return own_address(bare.removeprefix(namespace_of(ctx) + "/").removeprefix(_url_of(ctx) + "/"))
 
 
 def with_token(url: str, token: str) -> str:
@@ -55,11 +60,11 @@ def stats(
         path_type="object",
         physical_address=url or physical(ctx, entry.address),
         physical_address_expiry=expiry,
-        checksum=entry.checksum,
+        checksum=entry.md5 or entry.checksum,
         size_bytes=entry.size_bytes,
         mtime=entry.mtime_ms // 1000,
         metadata=entry.metadata if user_metadata else None,
-        content_type=entry.content_type or DEFAULT_TYPE,
+        content_type=type_of(entry),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from bench import api, bookkeeping, branches, commits, growth, listing, machine, memory, reaping, reaping_s3, report, retention
+from bench import api, bookkeeping, branches, commits, growth, imports, listing, machine, memory, reaping, reaping_s3, report, retention
 from bench.measure import Row
 from bench.workshop import FULL, QUICK, Workshop
 
@@ -36,6 +36,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "api": api.run,
     "reaping-s3": reaping_s3.run,
     "commits": commits.run,
+    "imports": imports.run,
     "retention": retention.run,
     "reaping": reaping.run,
     "offline-mark": _offline("offline_mark"),

@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +26,7 @@ from bench.api_servers import Server
 from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, on_processor, rates
 from bench.reaping import reset_branch
 from bench.workshop import Workshop, filling, make_lake
-from refstore import keys
+from refstore import access, keys
 from refstore.repository import Repository
 
 CLIENTS: Final = 16
@@ -34,6 +35,9 @@ SHARE: Final = 0.5
 PAGES_PER_SECOND: Final = 20
 PAGE: Final = 1000
 P99_FACTOR: Final = 2
+P99_FACTOR_BESIDE_READS: Final = 5
+FILTERS: Final = 100
+"""Prefixes of one log, as many as it takes."""
 UPLOAD_BYTES: Final = 1 << 20
 STATS_PER_SECOND: Final = 200.0
 """The pace at which the p99 is taken: an answer's latency when a server is asked for all that it can do says only how many wait."""
@@ -59,6 +63,7 @@ def run(shop: Workshop) -> Iterator[Row]:
     yield from uploads(shop)
     yield from pages(shop)
     yield from beside_reaper(shop)
+    yield beside_reads(shop)
 
 
 def flows(shop: Workshop) -> Iterator[Row]:
@@ -127,23 +132,37 @@ def uploads(shop: Workshop) -> Iterator[Row]:
             calls = [Call("POST", f"{target}turn-{turn}/{number}", "", UPLOAD_BYTES, 201) for number in range(scale.uploaded)]
             return load(shop, ours, calls)["seconds"]
 
-        def floor(_turn: int) -> float:
-            seconds = load(shop, plain, [Call("POST", "/upload", "", UPLOAD_BYTES, 201)] * scale.uploaded)["seconds"]
-            for file in bare.iterdir():  # as much is in memory as ours leaves there, and no more
-                file.unlink()
-            return seconds
+        def peer(route: str) -> Callable[[int], float]:
+            def measure(_turn: int) -> float:
+                seconds = load(shop, plain, [Call("POST", route, "", UPLOAD_BYTES, 201)] * scale.uploaded)["seconds"]
+                for file in bare.iterdir():  # as much is in memory as ours leaves there, and no more
+                    file.unlink()
+                return seconds
+
+            return measure
 
         load(shop, ours, [Call("POST", f"{REPOSITORY}/branches/main/objects?path=warm/{n}", "", UPLOAD_BYTES, 201) for n in range(CLIENTS)])
         load(shop, plain, [Call("POST", "/upload", "", UPLOAD_BYTES, 201)] * CLIENTS)
-        each, others = in_turns(scale.turns, api, floor)
+        each, hashed, bare_seconds = in_turns(scale.turns, api, peer("/hashed"), peer("/upload"))
     shop.drop(folder)
+    what = "upload of 1 MiB objects through the API to the local store"
+    note = f"{CLIENTS} keep-alive clients; ours with checksums, sync, rename and reference"
+    rate = rates(scale.uploaded, each, "MiB/s")
+    other = "plain Starlette, request.stream() into a file"
     yield Row(
-        what="upload of 1 MiB objects through the API to the local store",
-        ours=rates(scale.uploaded, each, "MiB/s"),
-        other=rates(scale.uploaded, others, "MiB/s"),
-        other_name="plain Starlette, request.stream() into a file",
+        what=what,
+        ours=rate,
+        other=rates(scale.uploaded, hashed, "MiB/s"),
+        other_name=f"{other}, with SHA-256 and MD5",
+        note=note,
+    )
+    yield Row(
+        what=what,
+        ours=rate,
+        other=rates(scale.uploaded, bare_seconds, "MiB/s"),
+        other_name=other,
         bar=at_least(SHARE),
-        note=f"{CLIENTS} keep-alive clients; ours with checksum, sync, rename and reference",
+        note=f"{note}; theirs without",
     )
 
 
@@ -225,6 +244,58 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
         other_name="without",
         bar=at_most(P99_FACTOR),
         note=f"{CLIENTS} clients, together {STATS_PER_SECOND:g} calls/s; the reaper is {where}",
+    )
+
+
+def beside_reads(shop: Workshop) -> Row:
+    """The p99 of one key's stat, at a steady pace, while another key sends expensive reads without a pause."""
+    scale = shop.scale
+    folder = shop.in_memory("reads")
+    make_lake(folder)
+    with filling(folder) as lake:
+        repo = lake.repository(lakes.REPOSITORY)
+        lakes.upload(repo, "main", range(scale.served))
+        for number in range(scale.logged):
+            repo.commit("main", f"commit {number}")
+            lakes.upload(repo, "main", [number * scale.served // scale.logged])
+        reader = access.create(lake.kv, lake.clock, access.Role.READER)
+    chance = random.Random(3)
+    calls = [stat("main", lakes.path_of(chance.randrange(scale.served))) for _ in range(scale.asked)]
+    nowhere = "&".join(f"prefixes=events/year%3D2026/batch-00000/part-{number:04d}.nowhere" for number in range(FILTERS))
+    kinds = (
+        f"commits?amount=1000&{nowhere}",
+        f"diff/main?type=three_dot&amount={PAGE}",
+        f"objects/ls?amount={PAGE}",
+        f"objects/ls?amount={PAGE}&delimiter=/&prefix=events/year%3D2026/",
+    )
+    refs = ("main", f"main~{scale.logged - 1}", "main", "main")
+    expensive = [Call("GET", f"{REPOSITORY}/refs/{refs[n % 4]}/{kinds[n % 4]}") for n in range(scale.expensive)]
+    authorization = "Basic " + b64encode(f"{reader.key.id}:{reader.secret}".encode()).decode()
+    spans: list[float] = []
+    with api_servers.refstore(folder, shop.on_disk("reads") / "log", apart=False) as server:
+        greedy = server._replace(authorization=authorization)
+
+        def attack() -> None:
+            spans.append(load(shop, greedy, expensive)["seconds"])
+
+        def beside(turn: int) -> float:
+            shop.say(f"api: stat beside expensive reads, turn {turn + 1} of {scale.long_turns}")
+            return paced(shop, server, calls, attack)["p99_ms"]
+
+        def without(_turn: int) -> float:
+            return paced(shop, server, calls, lambda: time.sleep(spans[-1]))["p99_ms"]
+
+        load(shop, server, calls[:WARM])
+        each, quiet = in_turns(scale.long_turns, beside, without)
+    shop.drop(folder)
+    return Row(
+        what=f"p99 of stat while another key sends expensive reads without a pause, {CLIENTS} at a time",
+        ours=Series(each, "ms"),
+        other=Series(quiet, "ms"),
+        other_name="without",
+        bar=at_most(P99_FACTOR_BESIDE_READS),
+        note=f"{CLIENTS} clients, together {STATS_PER_SECOND:g} stats/s; logs of {scale.logged} commits with {FILTERS} prefixes,"
+        f" differences and listings of {PAGE:,}",
     )
 
 

@@ -6,6 +6,7 @@ python -m bench.api_servers FOLDER     plain Starlette, writing bodies into the 
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import secrets
 import socket
@@ -106,9 +107,19 @@ def serve_plain(folder: Path) -> None:
                 file.write(chunk)
         return Response(status_code=201)
 
+    async def hash_upload(request: Request) -> Response:
+        """The same, with the two hashes that clients and merges compare."""
+        sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+        with (folder / secrets.token_hex(16)).open("wb") as file:
+            async for chunk in request.stream():
+                sha256.update(chunk)
+                md5.update(chunk)
+                file.write(chunk)
+        return Response(sha256.hexdigest() + md5.hexdigest(), status_code=201)
+
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"plain Starlette {STARTED}{listening.getsockname()[1]}", file=sys.stderr, flush=True)
-    app = Starlette(routes=[Route("/upload", upload, methods=["POST"])])
+    app = Starlette(routes=[Route("/upload", upload, methods=["POST"]), Route("/hashed", hash_upload, methods=["POST"])])
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listening])
 
 

@@ -1,6 +1,6 @@
 """Lakes with many staged objects, made by the product's own uploads, and the blobs they name, made by the quickest means.
 
-What is measured afterwards is never the making. The KV is filled by `Repository.upload_many`, so it holds what a user's lake
+What is measured afterwards is never the making. The KV is filled by `Repository.iter_upload_many`, so it holds what a user's lake
 would; only the blobs' way is short: nowhere, or into a bare file without the care that a real `put` takes.
 """
 
@@ -127,4 +127,4 @@ def uploads(numbers: Iterable[int]) -> Iterator[Upload]:
 
 def upload(repo: Repository, branch: str, numbers: Iterable[int]) -> int:
     """How many there were."""
-    return sum(1 for _ in repo.upload_many(branch, uploads(numbers)))
+    return sum(1 for _ in repo.iter_upload_many(branch, uploads(numbers)))

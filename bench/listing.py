@@ -1,18 +1,23 @@
-"""Listing staged objects, against boto3 listing objects of a real S3 server."""
+"""Listing staged objects: against boto3 listing objects of a real S3 server, and the commands' tables against their JSON."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from pathlib import Path
 
 from bench import lakes
-from bench.measure import Row, at_least, in_turns, rates, seconds_of
+from bench.measure import Row, Series, at_least, at_most, in_turns, rates, seconds_of
 from bench.workshop import Workshop
 from refstore.lake import Lake
 from tests.servers.s3_base import BUCKET, S3Server
 
 KEYS_PER_SECOND_FACTOR = 5
+PRINTED_FACTOR = 3
 FILLERS = 4
 
 
@@ -48,6 +53,42 @@ def run(shop: Workshop) -> Iterator[Row]:
                 bar=at_least(KEYS_PER_SECOND_FACTOR),
                 note="Repository.list, every page and entry",
             )
+    yield from printed(shop)
+
+
+def printed(shop: Workshop) -> Iterator[Row]:
+    """What `ls` and `diff` take to print every row for people, against the same rows with --json."""
+    count, folder = shop.scale.staged, shop.on_disk("printed")
+    shop.say(f"listing: staging {count:,} objects for the commands")
+    with lakes.open_lake(*lakes.stores_in(folder), lakes.nowhere) as lake:
+        lakes.upload(lake.create_repository(lakes.REPOSITORY), "main", range(count))
+    for words in (("ls", lakes.REPOSITORY, "main", "--recursive"), ("diff", lakes.REPOSITORY, "main")):
+        seen: list[tuple[float, float]] = []
+
+        def table(_turn: int, words: tuple[str, ...] = words, seen: list[tuple[float, float]] = seen) -> float:
+            seen.append(print_all(folder, words, count))
+            return seen[-1][1]
+
+        ours, theirs = in_turns(shop.scale.turns, table, lambda _turn, words=words: print_all(folder, (*words, "--json"), count)[1])
+        what = f"refstore {words[0]} of {count:,} staged objects, printed for people"
+        yield Row(what=what, ours=Series(ours, "s"), other=Series(theirs, "s"), other_name="with --json", bar=at_most(PRINTED_FACTOR))
+        first = Series(tuple(first for first, _ in seen), "s")
+        yield Row(what=f"refstore {words[0]}: until the first row is out", ours=first, other=Series(ours, "s"), other_name="until the last")
+
+
+def print_all(folder: Path, words: tuple[str, ...], count: int) -> tuple[float, float]:
+    """Seconds until the first row was read from the command's output, and until the last."""
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "refstore", "--data", str(folder), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the titles, or the bracket
+        process.stdout.readline()
+        first = time.perf_counter() - began
+        lines = 1 + sum(1 for _ in process.stdout)
+    assert process.returncode == 0, f"{words[0]} ended with {process.returncode}"
+    assert count <= lines <= count + 1, f"{words[0]} printed {lines} lines of {count} objects"
+    return first, time.perf_counter() - began
 
 
 def list_staged(lake: Lake, branch: str, count: int) -> float:

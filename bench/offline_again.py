@@ -3,7 +3,10 @@
 Whole directories are overwritten, as a pipeline does that writes partitions anew; and as many objects at random, which changes every
 range of the tree, so that all of it is read.
 
-Both are whole runs, from the rules to the summary, on the embedded default with real files. Nobody else is at work in this lake, so
+And the same beside commits that have expired and are complete: an append-only branch, of which all commits but the last are marked and
+unmarked by every run. Against the same lake under rules that keep these commits.
+
+All are whole runs, from the rules to the summary, on the embedded default with real files. Nobody else is at work in this lake, so
 there is nobody to wait for; Spark has started. The first upload is of ten days ago, as its addresses say: a run lists again what was
 made in the last hours.
 """
@@ -32,7 +35,13 @@ FACTOR: Final = 0.1
 CHANGED: Final = 100
 """One in so many."""
 AGO_MS: Final = 10 * 86_400_000
+COMPLETE: Final = 1000
+"""Commits that are complete, each of so many objects:"""
+APPENDED: Final = 10
+COMPLETE_FACTOR: Final = 1.1
+LOG: Final = "log"
 RULES: Final = '{"default_retention_days": 0}'
+KEEPING: Final = '{"default_retention_days": 0, "branches": [{"branch_id": "log", "retention_days": 36500}]}'
 
 
 class Earlier(SystemClock):
@@ -73,6 +82,61 @@ def run(shop: Workshop) -> Iterator[Row]:
                 bar=at_most(FACTOR),
             )
     shop.drop(folder)
+    yield from beside_complete_commits(shop)
+
+
+def beside_complete_commits(shop: Workshop) -> Iterator[Row]:
+    count = shop.scale.marked_again
+    commits = min(COMPLETE, count // 10)
+    folders = {rules: shop.in_memory(f"complete-{number}") for number, rules in enumerate((RULES, KEEPING))}
+    blobs: dict[str, Path] = {}
+    for rules, folder in folders.items():
+        kv_url, objects_url = lakes.stores_in(folder)
+        shop.say(f"marking again beside {commits:,} commits under {rules}: {count:,} objects with their files")
+        with lakes.open_lake(kv_url, objects_url) as lake:
+            repo = lake.create_repository(lakes.REPOSITORY)
+            repo.set_retention(rules)
+            repo.create_branch(LOG, "main")
+            blobs[rules] = lakes.blobs_of(folder, repo)
+        _append(folder, blobs[rules], range(count, count + commits * APPENDED), commits)
+        _change(folder, blobs[rules], range(count), Earlier())
+    seconds: dict[str, list[float]] = {rules: [] for rules in folders}
+    with session(SparkOptions(master=MASTER)) as spark:
+        for turn in range(shop.scale.turns + 1):
+            changed = _directories(random.Random(turn), count)
+            for rules, folder in folders.items():
+                if turn:
+                    _change(folder, blobs[rules], changed, SystemClock())
+                with Lake.open(*lakes.stores_in(folder), safety=AT_ONCE) as lake:
+                    ctx = lake.repository(lakes.REPOSITORY).context
+                    if turn:
+                        seconds[rules].append(_marked(ctx, spark, full=False, expected=len(changed)))
+                        continue
+                    found = job.mark(ctx, spark, EVERYTHING).commits["complete"]
+                    assert found == (commits if rules == RULES else 0), f"{found} commits are complete"
+            shop.say(f"marking {count:,} again beside {commits:,} commits, turn {turn}: {[each[-1:] for each in seconds.values()]}")
+    yield Row(
+        what=f"mark {count:,} objects again beside {commits:,} expired commits that are complete",
+        ours=Series(tuple(seconds[RULES]), "s"),
+        other=Series(tuple(seconds[KEEPING]), "s"),
+        other_name="the same beside as many commits that the rules keep",
+        bar=at_most(COMPLETE_FACTOR),
+    )
+    for folder in folders.values():
+        shop.drop(folder)
+
+
+def _append(folder: Path, blobs: Path, numbers: range, commits: int) -> None:
+    kv_url, objects_url = lakes.stores_in(folder)
+    sink = lakes.files_under(blobs)
+    kv = open_kv(f"{kv_url}?synchronous=normal")
+    with Lake(kv, objects_url, open_store=lambda url: lakes.ShortWay(open_objects(url), sink), clock=Earlier()) as lake:
+        repo = lake.repository(lakes.REPOSITORY)
+        each = len(numbers) // commits
+        for at in range(0, len(numbers), each):
+            lakes.upload(repo, LOG, numbers[at : at + each])
+            repo.commit(LOG, "appended")
+    in_fresh_process("reap", data=str(folder))
 
 
 def _directories(rng: random.Random, count: int) -> list[int]:

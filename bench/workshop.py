@@ -53,6 +53,10 @@ class Scale:
     """Objects that the HTTP API is asked for."""
     asked: int = 8_000
     """Calls of the API per turn."""
+    logged: int = 300
+    """Commits whose log is filtered."""
+    expensive: int = 400
+    """Expensive reads per turn."""
     uploaded: int = 400
     """Objects of 1 MiB per turn."""
     pages: int = 50
@@ -82,6 +86,8 @@ QUICK: Final = Scale(
     swept=2_000,
     served=2_000,
     asked=500,
+    logged=30,
+    expensive=40,
     uploaded=20,
     pages=3,
     turns=2,

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from offline_gc import run
+from offline_gc.lifecycle import overdue
 from offline_gc.run import Options
 from offline_gc.session import SparkOptions, session
 from refstore.errors import RefstoreError, RepositoryNotFound
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         continue
                     for summary in (*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest):
                         sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
+                    for line in overdue(ran.waiting, lake.clock.now_ms(), settings.offline.tag_wait_days):
+                        sys.stderr.write(f"refstore: warning: {name}: {line}\n")
                     code = max(code, FAILED if ran.failed else ASKING if any(each.state is State.ASKING for each in ran.waiting) else 0)
     except RefstoreError as error:
         sys.stderr.write(f"refstore: {redact_text(str(error))}\n")

@@ -2,6 +2,7 @@
 
     carried.bin              Carried: how far the listing went, and the runs that this one rests on
     carried/<bucket>.bin     Known: what was named, and what was listed and stays, as keys
+    carried/complete*.bin    what complete commits name (`complete_commits.py`), as keys
     kept/<number>.parquet    what the KV named
 
 A run that begins anew writes the first layer; each run that goes on from it writes another one, of what changed. What commits keep is
@@ -29,6 +30,7 @@ from offline_gc.packets import Packet, Side
 from offline_gc.places import ROOT, Work, remove
 from offline_gc.summary import Count
 from refstore.errors import Corrupt, ObjectNotFound
+from refstore.ids import CommitId
 from refstore.marks import STANDING, Marks, Run, State
 from refstore.objects.base import ObjectStore
 
@@ -76,6 +78,19 @@ class Layer(msgspec.Struct, frozen=True):
                 yield self.files[bucket]
 
 
+class CompleteCommits(msgspec.Struct, frozen=True, kw_only=True):
+    """The commits that a run marked and unmarked itself (`complete_commits.py`), and what it knew of what they name."""
+
+    commits: set[CommitId] = set()
+    watched: bool = False
+    """Whether what they name is in `read`, or in trees that were kept; else a run reads it again."""
+    ranges: set[str] = set()
+    """Of their trees: at least those that are not in `read`."""
+    read: set[str] = set()
+    """Ranges of which every address has its key in `files`."""
+    files: list[str] = []
+
+
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
     mark_id: str
     complete: str
@@ -92,9 +107,12 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     units: Units
     there: Count
     """What the complete listing had."""
+    complete_commits: CompleteCommits = CompleteCommits()
+    """What only they name was never part of a mark: that they keep it again changes nothing of what is known."""
 
     def runs(self) -> set[str]:
-        return {key.removeprefix(ROOT).partition("/")[0] for layer in self.layers for key in layer.files.values()} | {self.mark_id}
+        files = [key for layer in self.layers for key in layer.files.values()] + self.complete_commits.files
+        return {key.removeprefix(ROOT).partition("/")[0] for key in files} | {self.mark_id}
 
     def cuts(self, after: str) -> list[str]:
         """Where to cut what is not listed again."""
@@ -116,7 +134,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
             return "some commits keep only a part of what they name"
         if not self.units.metaranges <= units.metaranges:
             return "a commit came to nothing since"
-        if any(map(wanted.keeps, self.units.past)):
+        if any(wanted.keeps(commit) for commit in self.units.past if commit not in self.complete_commits.commits):
             return "a commit keeps what it names again"
         if cutoff_ms < self.cutoff_ms:
             return "objects of an age are to be left alone that the last run looked at"
@@ -156,6 +174,7 @@ def carry_over(
     former: Sequence[str],
     listed: Count,
     before: Carried | None,
+    complete_commits: CompleteCommits,
 ) -> None:
     """Write down what the next run can go on from. `listed`: what this run saw, where it saw everything."""
     write(
@@ -171,6 +190,7 @@ def carry_over(
             former=list(former),
             units=units,
             there=before.there if before else listed,
+            complete_commits=complete_commits,
         ),
     )
 
@@ -255,6 +275,18 @@ def read_known(store: ObjectStore, key: str) -> Known:
     """Raises Corrupt."""
     try:
         return _read(store, key, Known)
+    except ObjectNotFound as error:
+        raise _damaged(store, key, "it is not there") from error
+
+
+def write_keys(store: ObjectStore, key: str, keys: Keys) -> None:
+    _write(store, key, keys.tobytes())
+
+
+def read_keys(store: ObjectStore, key: str) -> Keys:
+    """Raises Corrupt."""
+    try:
+        return _keys(_read(store, key, bytes))
     except ObjectNotFound as error:
         raise _damaged(store, key, "it is not there") from error
 

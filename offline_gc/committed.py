@@ -108,7 +108,7 @@ class Units(msgspec.Struct, frozen=True):
     def since(self, before: Units, work: Work) -> Sources:
         """What came to be read since, and what is not read any more. Only trees that one of the two has are opened, and of these
         two kinds only the ranges that they do not share are read. Raises CorruptRange."""
-        store = _trees(work)
+        store = trees_of(work)
         then, now = _ranges_of(store, before.roots), _ranges_of(store, self.roots)
         # in the order of their paths: what a range has in common with the one that it replaced is seen by one task (`packets.py`)
         changed = [(now[each], int(Side.COMMITTED)) for each in now.keys() - then.keys()]
@@ -196,6 +196,16 @@ class Wanted:
         metaranges = {brief.metarange for brief in (*self._full.values(), *self._past.values())}
         return Units(roots - {""}, added - {""}, metaranges - {""}, set(self._past))
 
+    def whole_trees(self) -> set[str]:
+        """Metaranges of kept commits whose parents are not kept, too: what is read of those that are kept as a whole."""
+        roots = {brief.metarange for brief in self._full.values() if brief.parent is None or brief.parent not in self._full}
+        return roots - {""}
+
+    def metarange(self, commit: CommitId) -> str | None:
+        """Of a commit that the look met; None: it did not, as the commit never landed."""
+        found = self._full.get(commit) or self._brief(commit)
+        return found.metarange if found else None
+
     def keeps(self, commit: CommitId) -> bool:
         """Whether all that it names is kept."""
         return commit in self._full
@@ -250,7 +260,7 @@ def opening(work: Work, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> St
     """Opens trees, and reads listings of added addresses. What is to be read of ranges comes of it as packets for so many tasks."""
 
     def open_(told: Iterable[Packet]) -> Iterator[Packet]:
-        store = _trees(work)
+        store = trees_of(work)
         gathering = Gathering(cuts, work.seed)
         known: set[str] = set()
         to_read: dict[tuple[str, int, int], None] = {}
@@ -289,7 +299,7 @@ def reading(work: Work, cuts: Cuts, filters: Sequence[Filter]) -> Step:
         for packet in told:
             for range_id, side, number in msgspec.msgpack.decode(packet.body, type=list[tuple[str, int, int]]):
                 wanted.setdefault(range_id, set()).add((side, number))
-        store = _trees(work)
+        store = trees_of(work)
         gathering = Gathering(cuts, work.seed, own=frozenset(Side))
 
         def opened(range_id: str) -> tuple[Any, Any]:
@@ -347,5 +357,6 @@ def _added(store: TreeStore, listing: str) -> Any:
     return pa.concat_arrays(found) if found else pa.array([], pa.string())
 
 
-def _trees(work: Work) -> TreeStore:
+def trees_of(work: Work) -> TreeStore:
+    """The trees of the namespace, read without a cache."""
     return TreeStore(store_at(work.url, work), RandomIds(), SystemClock(), Caches(0, 0))

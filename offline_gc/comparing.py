@@ -78,6 +78,8 @@ class Compared(NamedTuple):
     rows: list[Counted]
     sources: dict[str, int]
     """How many objects of commits were read."""
+    pending: Sequence[str]
+    """The files of marks that stand."""
 
     def units(self) -> list[UnitRow]:
         """The files of the mark, in the order of their addresses."""
@@ -119,7 +121,8 @@ def left_over(
         asked = Asked(carry=carry, horizon=before.horizon if before else "")
         wanted = Comparison(work, cuts, told, in_kv, others, sources, asked)
         rows = _compared(spark, wanted, small)
-    return Compared(bounds, rows, {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)})
+    read = {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)}
+    return Compared(bounds, rows, read, [key for key, _ in pending])
 
 
 def _compared(spark: SparkSession, wanted: Comparison, small: Small | None) -> list[Counted]:

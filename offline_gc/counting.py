@@ -10,16 +10,17 @@ import msgspec
 from offline_gc import breaker
 from offline_gc.carried import Carried
 from offline_gc.comparing import Compared, Gathered
-from offline_gc.deciding import Decision
+from offline_gc.deciding import Decision, expired_by
 from offline_gc.listing import ListedStretch
 from offline_gc.marking import Counted
 from offline_gc.places import Kind, folder_of
-from offline_gc.summary import Count, Online, Summary, Swept, kind_name, totals
-from offline_gc.sweeping import FAILED, Mode, Outcome
+from offline_gc.summary import FAILED, Count, Online, Summary, Swept, kind_name, totals
+from offline_gc.sweeping import Mode, Outcome
 from refstore.branches import Branches
 from refstore.context import Context
 from refstore.flows.refs import head_commit
 from refstore.marks import Run
+from refstore.retention.rules import render
 
 FAILURES_SHOWN: Final = 20
 
@@ -54,7 +55,7 @@ def summarised(
     summary = Summary(
         repository=ctx.name,
         mark_id=run.mark_id,
-        state=run.state.value,
+        state=run.shown,
         began_ms=run.record.began_ms,
         deletes_at_ms=run.record.deletes_at_ms,
         min_age_seconds=age,
@@ -62,6 +63,8 @@ def summarised(
         why_complete=why_complete,
         there_before=before.there if before else Count(),
         rules_digest=run.record.rules_digest,
+        rules_document=render(decision.rules),
+        expired_by=expired_by(decision),
         commits={**run.record.counts, "expired": len(decision.commits), "given_up": len(decision.given_up), "partly": len(decision.partly)},
         listed=total(of("listed")),
         listed_by_kind=totals((kind_name(row.kind), row.objects, row.bytes) for row in of("listed")),

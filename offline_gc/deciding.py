@@ -5,6 +5,7 @@ Reads the KV only; needs no Spark.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,8 +19,9 @@ from refstore.ids import CommitId
 from refstore.marks import Kept, Marks, barrier_seconds
 from refstore.objects.base import ObjectStore
 from refstore.retention.active import State
+from refstore.retention.history import NONE
 from refstore.retention.paths import Keeps, PathClass, Plan, plan
-from refstore.retention.rules import DAY_MS, Rules
+from refstore.retention.rules import DAY_MS, Periods, Rules
 from refstore.safety import Safety
 
 CLOCK_GRAIN_SECONDS: Final = 2.0
@@ -53,6 +55,21 @@ def decide(ctx: Context, *, rules: Rules | None = None, grace_days: float | None
     grace_ms = int((rules.grace_days if grace_days is None else grace_days) * DAY_MS)
     given_up = list(Marks(ctx).given_up())
     return Decision(rules, made, made.lives.commits(State.EXPIRED), given_up, list(made.partly()), grace_ms)
+
+
+def expired_by(decision: Decision) -> dict[str, int]:
+    """Count by which rule commits have expired: for who asks later why something was deleted."""
+    found: Counter[str] = Counter()
+    lives, periods = decision.plan.lives, Periods(decision.rules)
+    for commit in decision.commits:
+        holder = lives.holder[lives.history.numbers[commit]]
+        chosen = periods.default if holder == NONE else periods.of(lives.branches[holder])
+        found[f"{chosen.rule}: {chosen.days} days"] += 1
+    for _, prefixes in decision.partly:
+        found.update(f"rule for paths {prefix!r}" for prefix in prefixes)
+    if decision.given_up:
+        found["never landed"] = len(decision.given_up)
+    return dict(found)
 
 
 def filters_of(made: Plan) -> Callable[[Kept], Filter | None]:

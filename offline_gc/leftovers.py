@@ -3,6 +3,9 @@
 The reaper has drained it by then: no branch, commit or reference of it is left in the KV, and its id never comes again, so nothing can name
 what lies there. Two things are looked at all the same before the first deletion: that no living repository has the namespace, and
 that the namespace itself says whose it is. A run that dies is made again from the start.
+
+Where the bucket deletes (`--mode tag`), everything is tagged, and TAGGED in the namespace says what was, and since when. The nights that
+follow list again and tag only what is new; when a listing has nothing of refstore's any more the namespace is free, as otherwise at once.
 """
 
 from __future__ import annotations
@@ -10,32 +13,51 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from offline_gc import kept, listing, marking, sweeping
+import msgspec
+
+from offline_gc import deletion_index, kept, listing, marking, sweeping
 from offline_gc.addresses import Cuts
 from offline_gc.comparing import buckets_of
 from offline_gc.counting import swept_of
 from offline_gc.deciding import age_seconds, store_now_ms
 from offline_gc.marking import DELETED_REPOSITORY, Asked, Counted
 from offline_gc.packets import Packet, Side
-from offline_gc.places import BULK_KEYS, PRIVATE, ROOT, work_of
+from offline_gc.places import BULK_KEYS, PRIVATE, ROOT, read_json, remove, work_of, write_json
 from offline_gc.run import Options
 from offline_gc.session import parts_of, translated
 from offline_gc.steps import Steps, Tell, silent
 from offline_gc.summary import Count, Swept
 from offline_gc.sweeping import Outcome, Unit
 from refstore import ids, keys
-from refstore.errors import Conflict, ObjectNotFound
+from refstore.errors import Conflict, Corrupt, ObjectNotFound
 from refstore.ids import RepositoryId, RepositoryName
 from refstore.kv.base import ABSENT, Key
-from refstore.lake import NAMESPACE_OBJECT, NAMESPACES, Lake, as_folder
+from refstore.lake import NAMESPACE_OBJECT, Lake
+from refstore.namespaces import NAMESPACES, as_folder
 from refstore.objects.base import ObjectStore
-from refstore.records import RepositoryRecord, decode
+from refstore.records import ClearedRepository, RepositoryRecord, decode, encode, maybe
 from refstore.retention.rules import DAY_MS, Rules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+TAGGED: Final = f"{ROOT}tagged.json"
+"""`Tagged`, as JSON."""
+
+
+class Tagged(msgspec.Struct, frozen=True):
+    """What earlier nights tagged of a deleted repository."""
+
+    since_ms: int
+    units: list[str]
+    """The files that name it."""
+
+
+RUNS_NOTED: Final = 30
+"""Of the runs that cleared a namespace, so many are kept by name: the last ones."""
 
 
 class Cleared(NamedTuple):
@@ -47,6 +69,10 @@ class Cleared(NamedTuple):
     """Not refstore's: left where it is."""
     forgotten: bool = False
     """Whether nothing of it is left, and the namespace is free."""
+    waiting: Count = Count()
+    """What is tagged, and was still listed: the bucket has yet to delete it."""
+    tagged_ms: int = 0
+    """Since when. 0: nothing is tagged."""
     private: int = 0
     """Journals, reports and what says whose the namespace is: how many of them the store did not delete."""
 
@@ -84,25 +110,69 @@ def clear(lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: Spark
         bounds, told = buckets_of(stretches)
         cuts = Cuts.of(bounds)
         listed = kept.packets_of(spark, told, parts_of(spark))
-        found = marking.garbage(listed, [], cuts.buckets, work, Asked(every_reason=DELETED_REPOSITORY)).collect()
-        units = [row.detail for row in (Counted(*row) for row in found) if row.what == "unit"]
+        tagged = _tagged(store)
+        before = [(unit, Side.PENDING) for unit in tagged.units] if options.mode == "tag" else []
+        named = [kept.addresses_in(spark, work, cuts, before, parts_of(spark))] if before else []
+        collected: list[Any] = marking.garbage(listed, named, cuts.buckets, work, Asked(every_reason=DELETED_REPOSITORY)).collect()
+        found = [Counted(*row) for row in collected]
+        units = [row.detail for row in found if row.what == "unit"]
         asked = [Packet.telling(number, Side.LISTED, Unit(key, key.replace("/mark/", "/sweep/"))) for number, key in enumerate(units)]
         rows: list[Outcome] = []
         tasks = parts_of(spark) * sweeping.TASKS_PER_CORE
         if asked:
-            frame = sweeping.sweep(kept.packets_of(spark, asked, tasks), [], tasks, work, options.mode)
+            frame = sweeping.sweep(kept.packets_of(spark, asked, tasks), [], tasks, work, options.mode, options.tag)
             rows = [Outcome(*row) for row in frame.collect()]
     swept = swept_of(rows, options.mode, 0, lake.clock.now_ms(), steps.seconds.get("sweeping", 0.0))
     foreign = Count(sum(each.foreign for each in stretches), sum(each.foreign_bytes for each in stretches))
     young = sum(each.young for each in stretches)
-    if swept.failed or young or options.mode != "delete":
-        return Cleared(repo, due_ms, swept, foreign)
+    _note(lake, repo, record, work.mark_id, swept)
+    waiting = sum((Count(row.objects, row.bytes) for row in found if row.what == "pending"), swept.tagged)
+    if swept.tagged.objects and not swept.failed:  # what failed is in the same files: tagging all of them again tells which
+        tagged = Tagged(tagged.since_ms or swept.at_ms, [*tagged.units, *units])
+        write_json(store, TAGGED, tagged)
+    if swept.failed or young or waiting.objects:
+        deletion_index.cover(ctx, work.mark_id, [deletion_index.outcome_key(key) for key in units], swept.at_ms)
+        remove(store, work.mark_id, "listing/", "clock")
+        return Cleared(repo, due_ms, swept, foreign, waiting=waiting, tagged_ms=tagged.since_ms)
     _check_alone(lake, repo, record)  # another run may have been through with it meanwhile, and somebody have the namespace by now
     if failed := _without_private(store):
         return Cleared(repo, due_ms, swept, foreign, private=failed)
     lake.kv.set_if(Key(NAMESPACES, as_folder(record.namespace)), repo.encode(), ABSENT)  # its own claim, not the next one's
     lake.kv.delete(keys.closed_repository(repo))
     return Cleared(repo, due_ms, swept, foreign, forgotten=True)
+
+
+def _tagged(store: ObjectStore) -> Tagged:
+    """Raises Corrupt."""
+    try:
+        return msgspec.convert(read_json(store, TAGGED), Tagged)
+    except ObjectNotFound:
+        return Tagged(0, [])
+    except msgspec.ValidationError as error:
+        raise Corrupt(f"{TAGGED} in {store.url} is not as it was written ({error}); delete it, and everything is tagged again") from error
+
+
+def _note(lake: Lake, repo: RepositoryId, record: RepositoryRecord, mark_id: str, swept: Swept) -> None:
+    """Add to what the KV keeps of the repository for ever: `refstore why` answers from it when the namespace is free."""
+    key = keys.cleared_repository(repo)
+    known = maybe(lake.kv.get(key), ClearedRepository)
+    gone = swept.outcomes.get(sweeping.DELETED, Count()) + swept.outcomes.get(sweeping.MISSING, Count())
+    runs, before = (known.runs, Count(known.objects, known.bytes)) if known is not None else ((), Count())
+    total = before + gone
+    lake.kv.set(
+        key,
+        encode(
+            ClearedRepository(
+                record.namespace,
+                record.created_ms,
+                record.closed_ms,
+                swept.at_ms,
+                (*runs, mark_id)[-RUNS_NOTED:],
+                total.objects,
+                total.bytes,
+            )
+        ),
+    )
 
 
 def _without_private(store: ObjectStore) -> int:

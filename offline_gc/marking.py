@@ -207,7 +207,7 @@ def _listed_before(store: ObjectStore, work: Work, horizon: str, known: list[Kno
     unsure = np.flatnonzero(goes & ~among(keys, named.expired))
     with Workers(threads_at(work)) as workers:
         asked = (addresses[place].as_py() for place in unsure.tolist())
-        goes[unsure] = np.fromiter(workers.ahead(partial(_is_there, store), asked), bool, len(unsure))
+        goes[unsure] = np.fromiter(workers.ahead(partial(is_there, store), asked), bool, len(unsure))
     addresses, sizes = addresses.filter(pa.array(goes)), sizes[goes]
     table = pa.table(
         {
@@ -220,7 +220,7 @@ def _listed_before(store: ObjectStore, work: Work, horizon: str, known: list[Kno
     return table.sort_by("address")
 
 
-def _is_there(store: ObjectStore, address: str) -> bool:
+def is_there(store: ObjectStore, address: str) -> bool:
     try:
         store.head(address)
     except ObjectNotFound:

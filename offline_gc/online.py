@@ -42,8 +42,8 @@ def _latest_view(ctx: Context, rules: Rules, *, dry_run: bool) -> Online:
     left: list[str] = []
     known = Ranges()
     held = outdating.held_heads(ctx, rules)
-    for rule in latest_view(rules, ctx.clock.now_ms()):
-        for branch in outdating.open_branches(ctx):
+    for branch in outdating.open_branches(ctx):
+        for rule in latest_view(rules, branch, ctx.clock.now_ms()):
             done = outdating.remove_outdated(ctx, branch, rule, held, known, dry_run=dry_run)
             total += Count(done.objects, done.size_bytes)
             commits += done.commits

@@ -35,7 +35,7 @@ from refstore.safety import Safety
 ROOT: Final = "_refstore/gc/"
 PRIVATE: Final = "_refstore/"
 TAG: Final = "refstore-expire-now"
-"""The object tag that a bucket's lifecycle rule deletes by, where the sweep's mode is `tag`."""
+"""The object tag that a bucket's lifecycle rule deletes by, where the sweep's mode is `tag`, and the settings do not name another."""
 DATA: Final = "data/"
 BULK_KEYS: Final = 1000
 """What a store deletes at once."""

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from offline_gc.places import ROOT
-from offline_gc.summary import DRIFT_NOTE, Count, Counts, Online, Summary, read_summary
+from offline_gc.summary import BUCKET, DELETED, DRIFT_NOTE, Count, Counts, Online, Summary, read_summary
 from refstore.errors import Corrupt, NotFound
 from refstore.marks import Marks, State
 from refstore.objects.base import ObjectStore
@@ -53,11 +53,7 @@ def summaries(store: ObjectStore, marks: Marks, *, readable: bool = False) -> It
             if readable:
                 continue
             raise
-        yield with_state(summary, run.state)
-
-
-def with_state(summary: Summary, state: State) -> Summary:
-    return msgspec.structs.replace(summary, state=state.value)
+        yield msgspec.structs.replace(summary, state=run.shown)
 
 
 def page(summary: Summary, others: Sequence[Summary]) -> str:
@@ -72,7 +68,7 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
             f" {_time(summary.began_ms)}, to be swept from {_time(summary.deletes_at_ms)} on.</p>"
         ),
     ]
-    if summary.question:
+    if summary.question and summary.state == State.ASKING:
         parts.append(f"<p class=ask>An operator has to confirm this mark before it is swept: {escape(summary.question)}.</p>")
     parts += [f"<p class=ask>Not applied: {escape(each)}.</p>" for each in summary.online.left]
     if summary.goes_on_from:
@@ -128,7 +124,7 @@ def _reclaimed(summary: Summary) -> int:
     if summary.swept is None:
         return 0
     outcomes = summary.swept.outcomes
-    return outcomes.get("deleted", Count()).bytes + outcomes.get("tagged", Count()).bytes
+    return outcomes.get(DELETED, Count()).bytes + outcomes.get(BUCKET, Count()).bytes
 
 
 def _table(rows: Mapping[str, Count]) -> str:

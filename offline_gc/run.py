@@ -1,6 +1,7 @@
 """The flows of the offline job, each in one function, in the order of rule 13: mark, wait, list, look, conclude; and the sweep.
 
-    mark    clocks -> rules on branches -> rules -> begin (marks, flag) -> wait -> listing -> look -> what nobody names -> breaker -> finish
+    mark    clocks -> rules on branches -> rules -> begin (marks, flag) -> wait -> listing -> look -> what nobody names -> breaker
+            -> complete commits are unmarked -> finish
     sweep   the rules of today -> begin -> what dropped out since -> delete or tag -> finish
 
 A run of marking that dies leaves nothing that counts: the next one begins anew, under a new mark id. A sweep that dies goes on where it
@@ -20,20 +21,31 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from offline_gc import breaker, carried, committed, kept, listing, online, rechecking, report, sweeping
+from offline_gc import breaker, carried, committed, complete_commits, deletion_index, kept, listing, online, rechecking, report, sweeping
 from offline_gc.addresses import Cuts
-from offline_gc.carried import Carried
+from offline_gc.carried import Carried, CompleteCommits
 from offline_gc.committed import Wanted
-from offline_gc.comparing import Gathered, earlier, gathered, left_over
+from offline_gc.comparing import Compared, Gathered, earlier, gathered, left_over
 from offline_gc.counting import summarised, swept_of
 from offline_gc.deciding import Decision, age_seconds, check_clock, decide, filters_of, horizon, store_now_ms
 from offline_gc.listing import ListedStretch
 from offline_gc.packets import Packet, Side
-from offline_gc.places import Work, remove, work_of
+from offline_gc.places import TAG, Work, remove, work_of
 from offline_gc.session import parts_of, translated
 from offline_gc.small import Small
 from offline_gc.steps import Steps, Tell, silent
-from offline_gc.summary import Manifest, Online, Summary, read_manifest, read_summary, read_units, write_manifest, write_summary
+from offline_gc.summary import (
+    Count,
+    Manifest,
+    Online,
+    Summary,
+    Swept,
+    read_manifest,
+    read_summary,
+    read_units,
+    write_manifest,
+    write_summary,
+)
 from offline_gc.sweeping import Mode, Outcome, Unit
 from refstore.context import Context
 from refstore.errors import Corrupt, KVUnavailable, RefstoreError
@@ -62,6 +74,8 @@ class Options:
     min_age_seconds: float | None = None
     """Younger objects are left alone; None: a day. Never less than the longest operation."""
     mode: Mode = "delete"
+    tag: str = TAG
+    """The key of the tag that the bucket's lifecycle rule deletes by, where the mode is `tag`."""
     limits: breaker.Limits = field(default_factory=breaker.Limits)
     foreign: bool = False
     """Whether what lies in `data/` and was not written by refstore goes, too."""
@@ -128,10 +142,12 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
             carry=units is not None,
             small=options.small if gone_on else None,
         )
+        complete = _complete(spark, work, marks.may_be_complete(run), named, compared, gone_on, steps)
         summary = summarised(
             ctx, run, decision, age, stretches, named, compared, options.limits, applied, steps.seconds, gone_on, why_complete
         )
-        write_manifest(store, Manifest(run.mark_id, work.seed, options.mode, compared.units()))
+        summary = _with_complete(summary, decision, complete)
+        write_manifest(store, Manifest(run.mark_id, work.seed, options.mode, compared.units(), options.tag))
         write_summary(store, summary)
         if units is not None:
             carried.carry_over(
@@ -145,8 +161,12 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
                 former=named.addresses.files,
                 listed=summary.listed + summary.young,
                 before=gone_on,
+                complete_commits=complete,
             )
-        done = marks.finish_marking(run, {"objects": summary.marked.objects, "bytes": summary.marked.bytes}, question=summary.question)
+        whole = marks.unmark_complete(run, complete.commits)
+        counts = {"objects": summary.marked.objects, "bytes": summary.marked.bytes}
+        counts |= {"commits_marked": run.record.counts["commits_marked"] - whole, "commits_complete": whole}
+        done = marks.finish_marking(run, counts, question=summary.question)
     except BaseException as error:
         over = False
         with suppress(RefstoreError):  # it is told what went wrong first; the next run clears up what this one could not
@@ -216,6 +236,31 @@ def _looked(
     return _looked(ctx, spark, anew, run, options, decision, cutoff_ms, None, unfit, steps)
 
 
+def _complete(
+    spark: SparkSession,
+    work: Work,
+    marked: Iterable[CommitId],
+    named: Gathered,
+    compared: Compared,
+    before: Carried | None,
+    steps: Steps,
+) -> CompleteCommits:
+    """Which of the commits that are marked name nothing that goes."""
+    with steps.step("looking for commits that are complete"), translated("looking for commits that are complete"):
+        landed = {commit: metarange for commit in marked if (metarange := named.commits.metarange(commit)) is not None}
+        units = [unit.key for unit in compared.units()]
+        known = before.complete_commits if before else None
+        question = complete_commits.Question(work, landed, named.commits.whole_trees(), units, compared.pending, known)
+        return complete_commits.find(question, spark)
+
+
+def _with_complete(summary: Summary, decision: Decision, complete: CompleteCommits) -> Summary:
+    """Not those of which only a part has expired: they are active."""
+    found = len(complete.commits & {*decision.commits})
+    counts = {"commits_marked": summary.commits.get("commits_marked", found) - found, "complete": found}
+    return msgspec.structs.replace(summary, commits={**summary.commits, **counts})
+
+
 def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silent) -> Summary:
     """What `mark` would mark now, by the repository's rules or by `options.rules`. Touches nothing: no commit is marked, nobody is waited
     for, and what it writes for itself goes to a temporary folder (on a cluster: to the namespace, and is gone when it ends).
@@ -242,7 +287,10 @@ def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = s
             looked = _as_if_marked(everything(ctx, run, PAGE), would, set(decision.given_up))
             named = gathered(work, looked, filters_of(decision.plan), said, files)
         compared = left_over(ctx, spark, work, run, stretches, named, [*would, *earlier(marks, run)], steps)
+        unmarked = (commit for commit, mark in zip(would, marks.of(list(would)), strict=True) if mark is None)
+        complete = _complete(spark, work, unmarked, named, compared, None, steps)
         summary = summarised(ctx, run, decision, age, stretches, named, compared, options.limits, applied, steps.seconds)
+        summary = _with_complete(summary, decision, complete)
         return msgspec.structs.replace(summary, state=SIMULATED)
 
 
@@ -288,8 +336,11 @@ def _scratch(ctx: Context, spark: SparkSession, mark_id: str) -> Generator[tuple
 # ---- the sweep
 
 
-def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) -> Summary:
+def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, *, mode: Mode | None = None) -> Summary:
     """Delete, or tag, what a mark holds and nothing names again. Made again it goes on; once swept it does nothing.
+
+    What is tagged the bucket deletes: until it has, the sweep made again asks how far it is (`_settle`), and the mark is not swept.
+    `mode`: other than the mark was made for; `delete` also takes what was tagged, and nobody waits for the bucket.
 
     What the rules of today keep stays (`rechecking.py`). Raises Conflict (not due, not confirmed), Gone (unmarked), NotFound, Corrupt,
     Unavailable. What the store did not delete after retries stands in the summary as failed, and the mark stays open: the next sweep
@@ -299,6 +350,8 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     if marks.run(mark_id).state is State.MARKED:
         read_summary(ctx.objects, mark_id)  # while it can be unmarked still
         read_units(ctx.objects, mark_id)
+    if marks.run(mark_id).is_tagged and mode != "delete":
+        return _settle(ctx, spark, marks.run(mark_id), tell)
     begun = rechecking.begin(ctx, marks, mark_id)
     run = begun.run
     if run.state is State.SWEPT:
@@ -313,28 +366,61 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent) 
     by_rules = rechecking.keep(marks, begun, wanted)
     sources = wanted.sources()
     with steps.step("sweeping"), translated("sweeping"):
-        told = [
-            Packet.telling(number, Side.LISTED, Unit(unit.key, unit.key.replace("/mark/", "/sweep/")), unit.objects)
-            for number, unit in enumerate(manifest.units)
-        ]
+        told = _told_of(manifest)
         tasks = parts_of(spark) * sweeping.TASKS_PER_CORE
         units = kept.packets_of(spark, told, tasks)
-        mode: Mode = "tag" if manifest.mode == "tag" else "delete"
+        mode = mode or ("tag" if manifest.mode == "tag" else "delete")
         rows: list[Outcome] = []
         if sources.trees or sources.added:
             cuts = Cuts.of([unit.first for unit in manifest.units[1:]])
             back, done = committed.addresses(spark, work, cuts, sources, parts_of(spark))
-            rows = [Outcome(*row) for row in sweeping.sweep(units, back, min(cuts.buckets, tasks), work, mode).collect()] if told else []
+            rows = (
+                [Outcome(*row) for row in sweeping.sweep(units, back, min(cuts.buckets, tasks), work, mode, manifest.tag).collect()]
+                if told
+                else []
+            )
             done()
         elif told:
-            rows = [Outcome(*row) for row in sweeping.sweep(units, [], tasks, work, mode).collect()]
+            rows = [Outcome(*row) for row in sweeping.sweep(units, [], tasks, work, mode, manifest.tag).collect()]
     swept = swept_of(rows, mode, dropped, ctx.clock.now_ms(), steps.seconds.get("sweeping", 0.0))
     swept = msgspec.structs.replace(swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed)
-    state = run.state
+    return _told_what_became(ctx, marks, run, summary, manifest, swept)
+
+
+def _settle(ctx: Context, spark: SparkSession, run: Run, tell: Tell) -> Summary:
+    """Ask what the bucket has deleted of what a mark tagged; with the last of it the mark is swept."""
+    marks = Marks(ctx)
+    summary, manifest = read_summary(ctx.objects, run.mark_id), read_manifest(ctx.objects, run.mark_id)
+    steps = Steps(spark, tell, lambda: None)
+    with steps.step("asking what the bucket has deleted"), translated("asking what the bucket has deleted"):
+        tasks = parts_of(spark) * sweeping.TASKS_PER_CORE
+        told = _told_of(manifest)
+        units = kept.packets_of(spark, told, tasks)
+        rows = [Outcome(*row) for row in sweeping.settle(units, work_of(ctx, run.mark_id, manifest.seed)).collect()] if told else []
+    before = summary.swept
+    swept = swept_of(rows, "tag", before.commits_dropped_out if before else 0, ctx.clock.now_ms(), before.seconds if before else 0.0)
+    if before is not None:
+        swept = msgspec.structs.replace(swept, dropped_out_by_rules=before.dropped_out_by_rules, rules_changed=before.rules_changed)
+    return _told_what_became(ctx, marks, run, summary, manifest, swept)
+
+
+def _told_of(manifest: Manifest) -> list[Packet]:
+    return [
+        Packet.telling(number, Side.LISTED, Unit(unit.key, deletion_index.outcome_key(unit.key)), unit.objects)
+        for number, unit in enumerate(manifest.units)
+    ]
+
+
+def _told_what_became(ctx: Context, marks: Marks, run: Run, summary: Summary, manifest: Manifest, swept: Swept) -> Summary:
+    """Write down how far a sweep is: to be tried again, tagged and waiting for the bucket, or over."""
+    counts = {name: count.objects for name, count in swept.outcomes.items()}
     if not swept.failed:
-        counts = {name: count.objects for name, count in swept.outcomes.items()}
-        state = marks.finish_sweep(mark_id, counts).state
-    summary = msgspec.structs.replace(summary, state=state.value, swept=swept)
+        deletion_index.cover(ctx, run.mark_id, [deletion_index.outcome_key(unit.key) for unit in manifest.units], swept.at_ms)
+        run = marks.note_tagged(run.mark_id, counts) if swept.tagged.objects else marks.finish_sweep(run.mark_id, counts)
+    earlier = summary.swept.outcomes if summary.swept is not None else {}
+    newly = {name: count - earlier.get(name, Count()) for name, count in swept.outcomes.items()}
+    swept = msgspec.structs.replace(swept, tagged_ms=run.record.tagged_ms, newly=newly)
+    summary = msgspec.structs.replace(summary, state=run.shown, swept=swept)
     write_summary(ctx.objects, summary)
     return summary
 
@@ -369,16 +455,23 @@ def run(
     tell: Tell = silent,
     *,
     on_unswept: Callable[[str, RefstoreError], None] | None = None,
+    on_swept: Callable[[Summary], None] | None = None,
 ) -> Ran:
     """The nightly job: sweep what is due, then mark, then sweep what is due at once. What was swept is not listed again.
 
-    A mark that something keeps from being swept is told, by its id, and stops nothing else; without `on_unswept` it raises.
+    A mark that something keeps from being swept is told, by its id, and stops nothing else; without `on_unswept` it raises. `on_swept` is
+    told of each sweep before the marking, which may raise.
     """
     unswept: set[str] = set()
-    swept = {each.mark_id: each for each in _sweep_due(ctx, spark, tell, on_unswept, unswept)}
+    swept: dict[str, Summary] = {}
+    for each in _sweep_due(ctx, spark, tell, on_unswept, unswept):
+        swept[each.mark_id] = each
+        if on_swept is not None:
+            on_swept(each)
     marked = mark(ctx, spark, options, tell)
     swept |= {each.mark_id: each for each in _sweep_due(ctx, spark, tell, on_unswept, unswept)}
     forget_old(ctx)
+    deletion_index.catch_up_or_log(ctx)
     _draw(ctx, [marked, *swept.values()])
     waiting = [each for each in Marks(ctx).runs() if each.state in (State.MARKED, State.ASKING, State.SWEEPING)]
     return Ran(marked, list(swept.values()), waiting)

@@ -70,11 +70,16 @@ class SparkOptions:
         return self.master.startswith("local")
 
 
+def check_installed() -> None:
+    """Raises MissingExtra."""
+    if find_spec("pyspark") is None:
+        raise MissingExtra("spark", "the offline job")
+
+
 @contextmanager
 def session(options: SparkOptions) -> Generator[SparkSession, None, None]:
     """A session for the block. One that is there already (under spark-submit, in a notebook) is used, and left running."""
-    if find_spec("pyspark") is None:
-        raise MissingExtra("spark", "the offline job")
+    check_installed()
     from pyspark.sql import SparkSession
 
     before = SparkSession.getActiveSession()
@@ -90,8 +95,7 @@ def session(options: SparkOptions) -> Generator[SparkSession, None, None]:
 
 def start(options: SparkOptions) -> SparkSession:
     """Raises MissingExtra, InvalidSettings."""
-    if find_spec("pyspark") is None:
-        raise MissingExtra("spark", "the offline job")
+    check_installed()
     from pyspark.sql import SparkSession
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ

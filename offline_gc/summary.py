@@ -11,12 +11,23 @@ from typing import Any, Final
 
 import msgspec
 
-from offline_gc.places import ROOT, Kind, read_json, write_json
+from offline_gc.places import ROOT, TAG, Kind, read_json, write_json
 from refstore.errors import Corrupt, NotFound, ObjectNotFound
 from refstore.objects.base import ObjectStore
 
 SUMMARY: Final = "summary.json"
 MANIFEST: Final = "mark.json"
+
+# ---- what becomes of an object that was to go
+
+DELETED: Final = "deleted"
+TAGGED: Final = "tagged"
+"""And not deleted by the bucket yet, as far as anybody asked."""
+BUCKET: Final = "deleted by the bucket"
+MISSING: Final = "already gone"
+FAILED: Final = "failed"
+DROPPED: Final = "dropped out"
+"""Named again since it was marked."""
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -25,6 +36,9 @@ class Count(msgspec.Struct, frozen=True):
 
     def __add__(self, other: Count) -> Count:
         return Count(self.objects + other.objects, self.bytes + other.bytes)
+
+    def __sub__(self, other: Count) -> Count:
+        return Count(self.objects - other.objects, self.bytes - other.bytes)
 
 
 Counts = dict[str, Count]
@@ -44,6 +58,8 @@ class Manifest(msgspec.Struct, frozen=True):
     seed: int
     mode: str
     units: list[UnitRow]
+    tag: str = TAG
+    """The key of the tag, where the mode is `tag`."""
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +68,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     at_ms: int
     outcomes: Counts
-    """deleted, tagged, already gone, failed, dropped out."""
+    """deleted, tagged (and not deleted by the bucket yet), deleted by the bucket, already gone, failed, dropped out."""
     by_reason: dict[str, Counts]
     """By why it was marked."""
     by_prefix: dict[str, Counts] = {}
@@ -66,10 +82,19 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     failures: list[str] = []
     """Examples, with the store's reasons."""
     seconds: float = 0.0
+    newly: Counts = {}
+    """Of `outcomes`: what the last call of the sweep added to those before it."""
+    tagged_ms: int = 0
+    """Since when everything is tagged. 0: it is not, or the mode is another."""
+
+    @property
+    def tagged(self) -> Count:
+        """What waits for the bucket, at most."""
+        return self.outcomes.get(TAGGED, Count())
 
     @property
     def failed(self) -> int:
-        return self.outcomes.get("failed", Count()).objects
+        return self.outcomes.get(FAILED, Count()).objects
 
 
 DRIFT_NOTE: Final = (
@@ -101,6 +126,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     rules_digest: str
     commits: dict[str, int]
     """marked, marked in part, given up, kept, ..."""
+    rules_document: str = ""
+    """The retention rules that it went by: `refstore why` tells them years later."""
+    expired_by: dict[str, int] = {}
+    """How many commits expired by which of them."""
     goes_on_from: str = ""
     """The run before, where only what is newer was listed and read; '': everything was."""
     why_complete: str = ""

@@ -31,7 +31,7 @@ from reaper.deletion import EXPIRED, Deleted, Hint, Journal, condemn, count_cond
 from reaper.erasing import Beside, Eraser
 from reaper.leases import Leases
 from reaper.pace import Pace
-from reaper.processing import COMMITTED, Doomed
+from reaper.processing import Doomed
 from reaper.summary import Summary, Tally
 from refstore import keys
 from refstore.context import Context
@@ -39,7 +39,7 @@ from refstore.errors import CorruptRecord, KVUnavailable, ObjectsUnavailable, Re
 from refstore.flows import branching
 from refstore.ids import Address, Token, commit_id, staging_token
 from refstore.kv.base import ABSENT, Key
-from refstore.markers import REPOSITORY_DELETED
+from refstore.markers import COMMITTED, REPOSITORY_DELETED
 from refstore.records import CommittedTokens, DeletedToken, RepositoryRecord, Stamp, decode, encode
 from refstore.settings import ReaperSettings
 

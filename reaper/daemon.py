@@ -28,7 +28,7 @@ from reaper.pace import Backoff, Pace, nap
 from reaper.summary import Summary, Tally
 from refstore import ids, keys
 from refstore.context import Context
-from refstore.errors import CorruptRecord, KVUnavailable, RefstoreError
+from refstore.errors import CorruptRecord, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.ids import RepositoryId, RepositoryName
 from refstore.lake import Lake
 from refstore.records import Heartbeat, RepositoryRecord, decode, encode
@@ -107,9 +107,9 @@ class Reaper:
             while not stop():
                 try:
                     done = self.round(stop)
-                except KVUnavailable as error:
+                except (KVUnavailable, StoreMisconfigured) as error:  # a KV that may lose records by now, until it is set right
                     seconds = backoff.failed()
-                    _log.error("kv_unavailable", error=str(error), pause_seconds=round(seconds, 1))
+                    _log.error(error.code, error=str(error), pause_seconds=round(seconds, 1))
                 else:
                     backoff.succeeded()
                     if done.more and not done.error_count:
@@ -237,7 +237,7 @@ class Reaper:
         finally:
             gc.set_threshold(*thresholds)
             _log.info("reaper_ended", reaper=self.id, cycles=self._cycles)
-            with suppress(KVUnavailable):
+            with suppress(KVUnavailable, StoreMisconfigured):
                 self._lake.kv.delete(keys.heartbeat(self.id))
 
     def _beating(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
@@ -267,7 +267,7 @@ class Reaper:
             done.bytes,
             done.error_count,
         )
-        with suppress(KVUnavailable):
+        with suppress(KVUnavailable, StoreMisconfigured):
             self._lake.kv.set(keys.heartbeat(self.id), encode(beat))
         self._metrics.beat(now)
 

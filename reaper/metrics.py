@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, Protocol
 
 from reaper.backlog import Backlog
@@ -20,6 +23,12 @@ COUNTED: Final = {
     "error_count": ("refstore_reaper_errors", "Units of work that were stopped by an error."),
 }
 """Field of the summary -> the counter's name and help."""
+
+
+FETCHED_SECONDS: Final = 600
+"""For how long after a fetch `WrittenMetrics` finds out what costs to find out."""
+_WRITTEN: Final = "reaper.prom"
+_FETCHED: Final = "fetched"
 
 
 class Metrics(Protocol):
@@ -53,17 +62,17 @@ class NoMetrics:
     def close(self) -> None: ...
 
 
-class PrometheusMetrics:
-    """Served over HTTP until closed. Raises MissingExtra, InvalidSettings (the port is taken)."""
+class _Counted:
+    """Keeps the figures in a registry. Raises MissingExtra."""
 
     wanted = True
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self) -> None:
         try:
-            from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+            from prometheus_client import CollectorRegistry, Counter, Gauge
         except ModuleNotFoundError as error:
             raise MissingExtra("metrics", "serving metrics") from error
-        registry = CollectorRegistry()
+        registry = self._registry = CollectorRegistry()
         label = ("repository",)
         self._counters = {name: Counter(*of, labelnames=label, registry=registry) for name, of in COUNTED.items()}
         self._due = Gauge("refstore_reaper_due_objects", "Addresses whose time has come.", label, registry=registry)
@@ -71,14 +80,6 @@ class PrometheusMetrics:
         self._tokens = Gauge("refstore_reaper_waiting_tokens", "Tokens whose references are to be released.", label, registry=registry)
         self._breaker = Gauge("refstore_reaper_breaker_tripped", "1: hard deletion stands still.", label, registry=registry)
         self._beat = Gauge("refstore_reaper_beat_timestamp_seconds", "When the reaper last showed that it lives.", registry=registry)
-        try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
-        except OSError as error:
-            raise InvalidSettings(f"metrics cannot be served at {host}:{port} ({error}); choose another reaper.metrics_port") from error
-
-    @property
-    def port(self) -> int:
-        return self._server.server_port
 
     def passed(self, repository: str, summary: Summary) -> None:
         for name, counter in self._counters.items():
@@ -95,7 +96,60 @@ class PrometheusMetrics:
     def beat(self, now_ms: int) -> None:
         self._beat.set(now_ms / 1000)
 
+    def close(self) -> None: ...
+
+
+class PrometheusMetrics(_Counted):
+    """Served over HTTP until closed. Raises MissingExtra, InvalidSettings (the port is taken)."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__()
+        from prometheus_client import start_http_server
+
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=self._registry)
+        except OSError as error:
+            raise InvalidSettings(f"metrics cannot be served at {host}:{port} ({error}); choose another reaper.metrics_port") from error
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class WrittenMetrics(_Counted):
+    """Written into a folder with each sign of life, for the processes of a service that answer for the reaper beside them
+    (`read_written`). Raises MissingExtra."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody fetched them lately: the backlog costs requests to the KV."""
+        try:
+            return time.time() - (self._folder / _FETCHED).stat().st_mtime < FETCHED_SECONDS
+        except OSError:
+            return False
+
+    def beat(self, now_ms: int) -> None:
+        from prometheus_client import write_to_textfile
+
+        super().beat(now_ms)
+        with suppress(OSError):  # a disk that is full must not keep anybody from reaping; the beat's own time says how old the figures are
+            write_to_textfile(str(self._folder / _WRITTEN), self._registry)
+
+
+def read_written(folder: Path) -> bytes:
+    """Return what the reaper wrote last, as Prometheus reads it; nothing where it has not come so far. It is told that somebody asked."""
+    with suppress(OSError):
+        (folder / _FETCHED).touch()
+    try:
+        return (folder / _WRITTEN).read_bytes()
+    except OSError:
+        return b""

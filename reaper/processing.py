@@ -17,11 +17,12 @@ import msgspec
 from refstore import keys
 from refstore.branches import Branches
 from refstore.context import Context
+from refstore.deletions.journal_format import Doomed
 from refstore.errors import CorruptRecord
 from refstore.flows import refs
 from refstore.ids import Address, BranchName, CommitId, Path, Token, are_own, is_own
 from refstore.kv.base import ABSENT
-from refstore.markers import Markers
+from refstore.markers import COMMITTED, Markers
 from refstore.records import (
     Branch,
     CommittedTokens,
@@ -38,22 +39,6 @@ from refstore.references import References, Release
 
 PAGE: Final = 5000
 """Entries of a token that are released with shared round trips: on SQLite, one transaction of some 40 ms."""
-
-
-COMMITTED: Final = "committed "
-"""How the cause of a token begins that a commit took."""
-
-
-class Doomed(msgspec.Struct, frozen=True, gc=False):
-    """An address that is `deleting`: its blob is to go now. As a line of the journal it looks like this, too."""
-
-    address: Address
-    token: Token
-    """Of the reference whose removal emptied the list; '' where there never was one."""
-    path: Path
-    cause: str
-    size_bytes: int
-    """-1: not known."""
 
 
 Settle = Callable[[], object]

@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 def open(data: str | None = None, *, kv: str | None = None, objects: str | None = None, safety: Safety | None = None) -> Lake:  # noqa: A001  # refstore.open
     """Open a lake: the embedded default under the folder `data`, or any KV and object store by URL. Raises InvalidSettings."""
     from refstore.errors import InvalidSettings
+    from refstore.file_modes import make_folder
     from refstore.lake import Lake
     from refstore.settings import embedded
 
@@ -32,7 +33,7 @@ def open(data: str | None = None, *, kv: str | None = None, objects: str | None 
         raise InvalidSettings("give either data, a folder, or both kv and objects, as URLs")
     if data is not None:
         folder = Path(data).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         kv, objects = embedded(folder)
     assert kv is not None  # noqa: S101  # checked above
     assert objects is not None  # noqa: S101  # likewise

@@ -10,6 +10,7 @@ from refstore.ids import Ids, RepositoryId, RepositoryName
 from refstore.issuance import Issuer
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
+from refstore.objects.foreign import ForeignStores
 from refstore.safety import Safety
 
 
@@ -25,5 +26,9 @@ class Context:
     clock: Clock
     ids: Ids
     safety: Safety
+    foreign: ForeignStores
+    """For what is named and belongs to others."""
     grace_seconds: float
     """How long an address stays after its last reference went, in this repository."""
+    shown_namespace: str = ""
+    """What physical addresses begin with where the API shows them: the namespace's URL, or what a client of lakeFS's called it."""

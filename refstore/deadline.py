@@ -7,14 +7,24 @@ deadline lands at most `io_timeout_seconds` after it, and none starts later. Nes
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import NamedTuple
 
 from refstore.clock import Clock
 from refstore.errors import DeadlineExceeded
 
-_deadline: ContextVar[tuple[Clock, float, float] | None] = ContextVar("refstore_deadline", default=None)
+
+class _Standing(NamedTuple):
+    clock: Clock
+    at: float
+    seconds: float
+    is_abandoned: Callable[[], bool] | None = None
+    """Of a read: whether nobody waits for it any more."""
+
+
+_deadline: ContextVar[_Standing | None] = ContextVar("refstore_deadline", default=None)
 
 
 @contextmanager
@@ -23,7 +33,17 @@ def operation(clock: Clock, seconds: float) -> Generator[None, None, None]:
     if _deadline.get() is not None:
         yield
         return
-    token = _deadline.set((clock, clock.monotonic_seconds() + seconds, seconds))
+    token = _deadline.set(_Standing(clock, clock.monotonic_seconds() + seconds, seconds))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+@contextmanager
+def reading(clock: Clock, seconds: float, is_abandoned: Callable[[], bool]) -> Generator[None, None, None]:
+    """Run a block that only reads, and all operations in it, for so long at most, and no longer than somebody waits for it."""
+    token = _deadline.set(_Standing(clock, clock.monotonic_seconds() + seconds, seconds, is_abandoned))
     try:
         yield
     finally:
@@ -41,14 +61,20 @@ def lifted() -> Generator[None, None, None]:
 
 
 def check() -> None:
-    """Raises DeadlineExceeded once the time of the operation under way is up. Without one: nothing."""
+    """Raises DeadlineExceeded once the time of the operation under way is up, or nobody waits for it. Without one: nothing."""
     standing = _deadline.get()
     if standing is None:
         return
-    clock, at, seconds = standing
-    if clock.monotonic_seconds() >= at:
+    if standing.is_abandoned is not None and standing.is_abandoned():
+        raise DeadlineExceeded("the read was given up, as whoever asked for it has gone")
+    if standing.clock.monotonic_seconds() >= standing.at:
+        if standing.is_abandoned is not None:
+            raise DeadlineExceeded(
+                f"the read did not end within {standing.seconds:g} s (api.read_seconds); ask for less: fewer items, a longer prefix,"
+                " fewer filters, a shorter stretch of history"
+            )
         raise DeadlineExceeded(
-            f"the operation did not end within its deadline of {seconds:g} s; what it wrote is safe, and it may be made again,"
+            f"the operation did not end within its deadline of {standing.seconds:g} s; what it wrote is safe, and it may be made again,"
             " in smaller parts or with a larger operation_deadline_seconds on every process"
         )
 

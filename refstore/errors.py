@@ -21,6 +21,7 @@
     │   ├── DirtyBranch        uncommitted changes stand in the way
     │   ├── MergeConflict      carries the conflicting paths
     │   ├── AlreadyLinked      an issued address was linked before
+    │   ├── RunUnderWay        another run of the offline job is marking this repository
     │   └── Contention         others kept winning the race; the same call may be made again
     ├── Unavailable        a store did not answer; the same call may be made again, later (503)
     │   ├── KVUnavailable
@@ -28,6 +29,7 @@
     │   ├── ObjectsUnavailable
     │   └── DeadlineExceeded   the operation's own time is up; what it did is safe to do again
     ├── StoreMisconfigured a server is set up so that data could be lost; an operator must act (500)
+    ├── ForeignNotAllowed  data of others lies where an operator has not allowed this process to read (403)
     ├── MissingExtra       an optional dependency is not installed; carries the install hint
     └── Corrupt            stored bytes cannot be trusted; nothing that depends on them is deleted (500)
         ├── CorruptRecord      a KV value
@@ -143,6 +145,10 @@ class AlreadyLinked(Conflict):
     code = "already_linked"
 
 
+class RunUnderWay(Conflict):
+    code = "run_under_way"
+
+
 class Contention(Conflict):
     code = "contention"
     retryable = True
@@ -176,6 +182,10 @@ class DeadlineExceeded(Unavailable):
 
 class StoreMisconfigured(RefstoreError):
     code = "store_misconfigured"
+
+
+class ForeignNotAllowed(RefstoreError):
+    code = "foreign_not_allowed"
 
 
 class MissingExtra(RefstoreError):

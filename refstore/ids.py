@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NewType, Protocol
 
-from refstore.errors import InvalidName, InvalidPath
+from refstore.errors import Invalid, InvalidName, InvalidPath
 
 RepositoryName = NewType("RepositoryName", str)
 RepositoryId = NewType("RepositoryId", str)
@@ -33,6 +33,10 @@ from outside and is not ours to delete, a full URL."""
 PATH_BYTES_MAX: Final = 1024
 """S3's own limit for a key, and lakeFS's for a path."""
 
+CONTENT_TYPE_MAX: Final = 256
+
+_CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:[ \t]*;[\x20-\x7e]*)?")
+"""RFC 9110, 8.3. Not `\\s`: to Python that is every line break of Unicode, and one of them ends a header."""
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _REPOSITORY_ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}\.[0-9a-z]{26}")
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,254}")
@@ -45,6 +49,10 @@ _OWN_ADDRESSES = re.compile(rf"(?:{OWN_ADDRESS_PATTERN}\n)*")
 _OWN_ADDRESS_LENGTH: Final = 42
 _OWN_TIME_ENDS: Final = 26
 """Of an own address: the slice, and the ten digits of its id that count its time."""
+_ID_LENGTH: Final = 26
+_FIRST_MS: Final = 946_684_800_000
+_LAST_MS: Final = 4_102_444_800_000
+"""This century's ids."""
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32 in lower case: sorts as it counts."""
 
@@ -105,6 +113,20 @@ def object_path(path: str) -> Path:
     return Path(path)
 
 
+def content_type(text: str) -> str:
+    """Raises Invalid. What an object is, as HTTP names it, or nothing."""
+    if text and not is_content_type(text):
+        raise Invalid(
+            f"{text[:80]!r} is not a content type (RFC 9110, 8.3);"
+            f" give type/subtype, of at most {CONTENT_TYPE_MAX} characters, or leave it out"
+        )
+    return text
+
+
+def is_content_type(text: str) -> bool:
+    return len(text) <= CONTENT_TYPE_MAX and _CONTENT_TYPE.fullmatch(text) is not None
+
+
 def path_prefix(prefix: str) -> str:
     """A prefix to list or reset: the beginning of a path, or empty. Dots at its end may be the beginning of a name."""
     if prefix:
@@ -156,6 +178,14 @@ def _time_in(beginning: str) -> int | None:
         return at_ms if slice_of(at_ms) == slice_ else None
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def id_time_ms(id_: str) -> int | None:
+    """When an id was made (see `RandomIds`); None for one that does not count its time, or counts one that no clock shows."""
+    if len(id_) != _ID_LENGTH or any(digit not in _ALPHABET for digit in id_):
+        return None
+    at_ms = sum(_ALPHABET.index(digit) << shift for digit, shift in zip(id_[:10], range(45, -5, -5), strict=True))
+    return at_ms if _FIRST_MS <= at_ms < _LAST_MS else None
 
 
 def slice_of(at_ms: int) -> str:

@@ -4,6 +4,7 @@ Partitions (`<repo>` is the repository's id, `kv/base.py` says what a partition 
 
     repositories                      <name>                  RepositoryRecord
     closed-repositories               <repo>                  RepositoryRecord   (drained; the offline job's to forget)
+    cleared-repositories              <repo>                  ClearedRepository  (forgotten: its namespace is free)
     <repo>/branches                   <branch>                Branch | ClosedBranch
     <repo>/tags                       <tag>                   Tag
     <repo>/tokens                     <token>                 TokenRecord        (which staging partitions there may be)
@@ -17,14 +18,21 @@ Partitions (`<repo>` is the repository's id, `kv/base.py` says what a partition 
     <repo>/marks                      <commit id>             Mark
     <repo>/retention                  rules                   RetentionRecord
     <repo>/gc                         on                      GcFlag             (a run of marking is on)
+                                      indexed/<mark id>       (empty, or `lost`) (its deletions are in the index)
+                                      journal/indexed         key of a segment   (as far as the journal is in the index)
+                                      journal/damaged/<key>   (empty)            (what could not be taken into it)
     <repo>/gc/runs                    <mark id>               GcRun
     <repo>/gc/pins                    <mark id>/<address>     (empty)            (what that run must keep)
-    <repo>/gc/marked/<mark id>        <commit id>             (empty)            (what that run marked)
+    <repo>/gc/marked/<mark id>        <commit id>             (empty)            (what that run marked; "complete": and unmarked itself)
+    <repo>/gc/complete                <commit id>             Complete           (expired, and nothing of it goes)
+    <repo>/imports                    <import id>             ImportRecord
     <repo>/reaper                     breaker                 BreakerState
                                       deleted/<time>/<reaper> Counter
                                       scrubbed/<unit>         Stamp
     leases                            <repo>/<unit>           Lease
     reapers                           <reaper id>             Heartbeat
+    configuration/access-keys         <key id>                AccessKeyRecord
+    configuration/access-key-uses     <key id>                Stamp              (when it was used last, to the hour)
 
 A staging token has one partition, so a branch's staging area is read in path order from any point. References and due
 hints are spread over SHARDS partitions, so that no slot of a cluster and no reaper owns a repository. Names are
@@ -48,9 +56,13 @@ SHARDS: Final = 64
 
 REPOSITORIES: Final = "repositories"
 CLOSED_REPOSITORIES: Final = "closed-repositories"
+CLEARED_REPOSITORIES: Final = "cleared-repositories"
 LEASES: Final = "leases"
 REAPERS: Final = "reapers"
 ACCESS_KEYS: Final = "configuration/access-keys"
+ACCESS_KEY_USES: Final = "configuration/access-key-uses"
+GC_INDEXED: Final = "indexed/"
+GC_JOURNAL_DAMAGED: Final = "journal/damaged/"
 
 
 def repository(name: RepositoryName) -> Key:
@@ -61,8 +73,16 @@ def closed_repository(repo: RepositoryId) -> Key:
     return Key(CLOSED_REPOSITORIES, repo)
 
 
+def cleared_repository(repo: RepositoryId) -> Key:
+    return Key(CLEARED_REPOSITORIES, repo)
+
+
 def access_key(id_: str) -> Key:
     return Key(ACCESS_KEYS, id_)
+
+
+def access_key_use(id_: str) -> Key:
+    return Key(ACCESS_KEY_USES, id_)
 
 
 def branches(repo: RepositoryId) -> str:
@@ -181,6 +201,22 @@ def gc_flag(repo: RepositoryId) -> Key:
     return Key(f"{repo}/gc", "on")
 
 
+def gc_states(repo: RepositoryId) -> str:
+    return gc_flag(repo).partition
+
+
+def gc_indexed(repo: RepositoryId, mark_id: str) -> Key:
+    return Key(gc_states(repo), f"{GC_INDEXED}{mark_id}")
+
+
+def gc_journal_indexed(repo: RepositoryId) -> Key:
+    return Key(gc_states(repo), "journal/indexed")
+
+
+def gc_journal_damaged(repo: RepositoryId, segment: str) -> Key:
+    return Key(gc_states(repo), f"{GC_JOURNAL_DAMAGED}{segment}")
+
+
 def gc_runs(repo: RepositoryId) -> str:
     return f"{repo}/gc/runs"
 
@@ -205,12 +241,28 @@ def gc_marked(repo: RepositoryId, mark_id: str, commit_id: CommitId) -> Key:
     return Key(gc_marked_by(repo, mark_id), commit_id)
 
 
+def gc_complete(repo: RepositoryId) -> str:
+    return f"{repo}/gc/complete"
+
+
+def gc_complete_commit(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(gc_complete(repo), commit_id)
+
+
 def retention(repo: RepositoryId) -> str:
     return f"{repo}/retention"
 
 
 def retention_rules(repo: RepositoryId) -> Key:
     return Key(retention(repo), "rules")
+
+
+def imports(repo: RepositoryId) -> str:
+    return f"{repo}/imports"
+
+
+def import_(repo: RepositoryId, import_id: str) -> Key:
+    return Key(imports(repo), import_id)
 
 
 def reaper_states(repo: RepositoryId) -> str:

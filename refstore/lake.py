@@ -6,30 +6,34 @@ have, contain or lie in: what one repository's reaper or offline job deletes can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 import msgspec
+import structlog
 
-from refstore import deadline, ids, keys
+from refstore import deadline, ids, keys, user_metadata
 from refstore.branches import Branches
 from refstore.clock import Clock, SystemClock
 from refstore.commits import graph
 from refstore.commits.trees import Caches, Trees
 from refstore.context import Context
-from refstore.errors import AlreadyExists, Conflict, Contention, ObjectNotFound, RepositoryNotFound
+from refstore.errors import AlreadyExists, Conflict, Contention, ObjectNotFound, RepositoryNotFound, Unavailable
 from refstore.flows import branching, retaining
 from refstore.ids import Ids, RandomIds, RepositoryId, RepositoryName
 from refstore.issuance import Issuer, SigningKey, keys_of
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV, Key
 from refstore.markers import REPOSITORY_DELETED
+from refstore.namespaces import NAMESPACES, as_folder, check_new
 from refstore.objects import child, open_objects
 from refstore.objects.base import ObjectStore
-from refstore.objects.urls import parse
-from refstore.records import Commit, RepositoryRecord, decode, encode, maybe
+from refstore.objects.foreign import ForeignStores
+from refstore.records import ClearedRepository, Commit, RepositoryRecord, decode, encode, maybe
+from refstore.redaction import redact_text, redact_url
 from refstore.repository import Repository
 from refstore.safety import Safety
 from refstore.staging import Staging
@@ -37,9 +41,9 @@ from refstore.staging import Staging
 NAMESPACE_OBJECT: Final = "_refstore/namespace"
 """Says, in the namespace itself, which repository owns it: two lakes with different KVs must not share one either."""
 
-NAMESPACES: Final = "namespaces"
-"""The partition that says which repository has a namespace, by its URL as a folder."""
 _ATTEMPTS: Final = 16
+
+_log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -53,6 +57,9 @@ class Lake:
     safety: Safety = field(default_factory=Safety)
     signing_keys: Sequence[SigningKey] = ()
     open_store: Callable[[str], ObjectStore] = open_objects
+    import_from: Sequence[str] = ()
+    """URLs of foreign data (`api.import_from`): here they only say how their buckets are reached."""
+    _foreign: ForeignStores | None = None
     _issuer: Issuer | None = None
     _keys: Sequence[SigningKey] = ()
     _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
@@ -68,17 +75,20 @@ class Lake:
         safety: Safety | None = None,
         signing_keys: Sequence[SigningKey] = (),
         clock: Clock | None = None,
+        import_from: Sequence[str] = (),
     ) -> Lake:
         """Raises InvalidSettings, MissingExtra, StoreMisconfigured."""
         clock, safety = clock or SystemClock(), safety or Safety()
         kv = open_kv(kv_url, clock=clock, check=deadline.check)
         open_store = partial(open_objects, io_timeout_seconds=safety.objects_io_seconds)
-        return cls(kv, objects_url, clock=clock, safety=safety, signing_keys=signing_keys, open_store=open_store)
+        return cls(kv, objects_url, clock=clock, safety=safety, signing_keys=signing_keys, open_store=open_store, import_from=import_from)
 
     def close(self) -> None:
         for store in self._stores.values():
             store.close()
         self._stores.clear()
+        if self._foreign is not None:
+            self._foreign.close()
         self.kv.close()
 
     def __enter__(self) -> Lake:
@@ -95,34 +105,48 @@ class Lake:
         default_branch: str = "main",
         metadata: dict[str, str] | None = None,
         grace_seconds: int | None = None,
+        given_namespace: str = "",
     ) -> Repository:
-        """Make an empty repository. Raises AlreadyExists, Conflict (the namespace is taken).
+        """Make an empty repository. Raises AlreadyExists, Conflict (the namespace is taken), InvalidName.
 
-        The name is written last: until then nobody sees the repository, and a crash leaves only a claimed namespace.
+        `given_namespace`: how a client of lakeFS's named the namespace, if otherwise than by its URL. The API shows it so.
+        The name is written last: until then nobody sees the repository, and what fails gives the namespace back. A crash leaves a claimed
+        namespace, and so does a KV that does not say whether the name was written.
         """
         checked = ids.repository_name(name)
         branch = ids.branch_name(default_branch)
+        user_metadata.check(metadata or {}, f"repository {checked!r}")
         if self.kv.get(keys.repository(checked)) is not ABSENT:
             raise self._exists(checked)
         now = self.clock.now_ms()
         repo = ids.new_repository_id(self.ids, checked, now)
         url = namespace or child(self.objects_url, repo)
-        record = RepositoryRecord(repo, url, branch, now, metadata or {}, -1 if grace_seconds is None else grace_seconds)
-        self._claim(url, repo)
-        ctx = self._context(checked, record)
-        root = Commit((), "", "", (), now, "", "Repository created")
-        head = graph.commit_id(root)
-        self.kv.set(keys.commit(repo, head), encode(root))
-        self.kv.set(keys.landed(repo, head), b"")
-        token = Staging(self.kv, repo).new_token(branch, self.ids, self.clock)
-        Branches(self.kv, repo, self.ids, self.clock).create(branch, head, token)
-        if not self.kv.set_if(keys.repository(checked), ABSENT, encode(record)):
-            there = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
-            if there is None or there.id != repo:
-                self._unclaim(url, repo, ctx)
-                raise self._exists(checked)
-            record = there  # ours after all: the reply was lost, and others have changed the record since
-        return Repository(ctx, record)
+        grace = -1 if grace_seconds is None else grace_seconds
+        record = RepositoryRecord(repo, url, branch, now, metadata or {}, grace, given_namespace=given_namespace)
+        check_new(url, self.objects_url)
+        with ExitStack() as undo:
+            undo.callback(self._leave_kv, url, repo)
+            self._claim_key(url, repo)
+            undo.callback(self._leave_store, url, repo)
+            self._claim_store(url, repo)
+            ctx = self._context(checked, record)
+            root = Commit((), "", "", (), now, "", "Repository created")
+            head = graph.commit_id(root)
+            self.kv.set(keys.commit(repo, head), encode(root))
+            self.kv.set(keys.landed(repo, head), b"")
+            token = Staging(self.kv, repo).new_token(branch, self.ids, self.clock)
+            Branches(self.kv, repo, self.ids, self.clock).create(branch, head, token)
+            take_back = undo.pop_all()  # whether the name is written is not certain while the KV has not said so
+        try:
+            landed = record if self.kv.set_if(keys.repository(checked), ABSENT, encode(record)) else self._landed(checked, repo)
+        except Unavailable:
+            landed = self._landed(checked, repo)
+            if landed is None:
+                raise  # the write may still arrive, and its repository would rest on the claim
+        if landed is None:
+            take_back.close()
+            raise self._exists(checked)
+        return Repository(ctx, landed)
 
     def repository(self, name: str) -> Repository:
         """Raises RepositoryNotFound."""
@@ -152,7 +176,7 @@ class Lake:
             yield ids.repository_name(name), decode(value, RepositoryRecord)
 
     def set_metadata(self, name: str, *, put: Mapping[str, str] | None = None, remove: Iterable[str] = ()) -> RepositoryRecord:
-        """Change a repository's metadata. Raises RepositoryNotFound, Contention."""
+        """Change a repository's metadata. Raises RepositoryNotFound, Contention, Invalid (it would take too much)."""
         checked = ids.repository_name(name)
         key = keys.repository(checked)
         gone = set(remove)
@@ -162,6 +186,8 @@ class Lake:
             if record is None or record.closed_ms:
                 raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
             metadata = {name: value for name, value in {**record.metadata, **(put or {})}.items() if name not in gone}
+            if user_metadata.size_of(metadata) > user_metadata.size_of(record.metadata):  # else: less than an older version took
+                user_metadata.check(metadata, f"repository {checked!r}")
             changed = msgspec.structs.replace(record, metadata=metadata)
             if metadata == record.metadata or self.kv.set_if(key, raw, encode(changed)):
                 return changed
@@ -193,6 +219,22 @@ class Lake:
         """For the reaper and the offline job, which also work on repositories that are deleted."""
         return self._context(name, record)
 
+    def all_of(self, name: str) -> Iterator[tuple[Context, RepositoryRecord]]:
+        """All repositories of the name whose namespace is not free: the one that has it now, then deleted ones, the newest first."""
+        checked = ids.repository_name(name)
+        record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
+        if record is not None:
+            yield self._context(checked, record), record
+        drained = [decode(value, RepositoryRecord) for _, value in self.kv.scan_all(keys.CLOSED_REPOSITORIES, prefix=f"{checked}.")]
+        for each in sorted(drained, key=lambda each: -each.created_ms):
+            if record is None or each.id != record.id:
+                yield self._context(checked, each), each
+
+    def cleared(self, name: str) -> Iterator[tuple[RepositoryId, ClearedRepository]]:
+        """What is known of deleted repositories of the name whose data is gone, or is being deleted."""
+        for repo, value in self.kv.scan_all(keys.CLEARED_REPOSITORIES, prefix=f"{ids.repository_name(name)}."):
+            yield ids.repository_id(repo), decode(value, ClearedRepository)
+
     def signing(self) -> Sequence[SigningKey]:
         """The keys that tokens are signed with: the first signs, all verify. Those that were configured, or one that the KV keeps."""
         if not self._keys:
@@ -205,43 +247,75 @@ class Lake:
             objects = self._stores[record.namespace] = self.open_store(record.namespace)
         if self._issuer is None:
             self._issuer = Issuer(self.signing(), self.clock)
+        shown = (record.given_namespace or objects.url).partition("?")[0].rstrip("/")
         grace = self.safety.grace_seconds if record.grace_seconds < 0 else float(record.grace_seconds)
+        if self._foreign is None:
+            self._foreign = ForeignStores(self.open_store, known=[*self.import_from, self.objects_url])
         trees = Trees(objects, self.ids, self.clock, caches=self._caches)
-        return Context(record.id, name, self.kv, objects, trees, self._issuer, self.clock, self.ids, self.safety, grace)
+        return Context(
+            record.id, name, self.kv, objects, trees, self._issuer, self.clock, self.ids, self.safety, self._foreign, grace, shown
+        )
 
-    def _claim(self, url: str, repo: RepositoryId) -> None:
-        """Take the namespace for this repository alone. Raises Conflict."""
+    def _claim_key(self, url: str, repo: RepositoryId) -> None:
+        """Take the namespace for this repository alone, of those of this lake. Raises Conflict."""
         own = as_folder(url)
-        if not self.kv.set_if(Key(NAMESPACES, own), ABSENT, repo.encode()):
+        claim = Key(NAMESPACES, own)
+        if not self.kv.set_if(claim, ABSENT, repo.encode()) and self.kv.get(claim) != repo.encode():
             raise Conflict(f"namespace {own} belongs to a repository already; give each repository its own")
         for other, _ in self.kv.scan_all(NAMESPACES):
             if other != own and (other.startswith(own) or own.startswith(other)):
-                self.kv.delete(Key(NAMESPACES, own))
                 raise Conflict(f"namespace {own} and {other}, which belongs to a repository, lie in each other; choose another")
-        objects = self.open_store(url)
-        try:
-            if objects.conditional_put:
-                objects.put(NAMESPACE_OBJECT, repo.encode(), if_absent=True)
-            else:
-                _put_where_none(objects, repo)
-        except AlreadyExists:
-            self.kv.delete(Key(NAMESPACES, own))
-            raise Conflict(f"namespace {own} holds the data of another lake's repository; choose an empty one") from None
-        finally:
-            objects.close()
 
-    def _unclaim(self, url: str, repo: RepositoryId, ctx: Context) -> None:
-        """Undo a creation that lost the race for the name; nobody has seen any of it."""
-        ctx.objects.delete_many([NAMESPACE_OBJECT])
-        self.kv.delete(Key(NAMESPACES, as_folder(url)))
-        for partition in (keys.branches(repo), keys.commits(repo), keys.landed_commits(repo), keys.tokens(repo)):
-            self.kv.delete_range(partition, "", "\U0010ffff")
+    def _claim_store(self, url: str, repo: RepositoryId) -> None:
+        """Likewise of those of other lakes, whose KV is not known here. Raises Conflict."""
+        with closing(self.open_store(url)) as objects:
+            try:
+                if objects.conditional_put:
+                    objects.put(NAMESPACE_OBJECT, repo.encode(), if_absent=True)
+                else:
+                    _put_where_none(objects, repo)
+            except AlreadyExists:
+                if objects.read(NAMESPACE_OBJECT) != repo.encode():  # else the reply was lost, and the driver asked again
+                    raise Conflict(f"namespace {as_folder(url)} holds the data of another lake's repository; choose an empty one") from None
+
+    def _leave_store(self, url: str, repo: RepositoryId) -> None:
+        """Undo `_claim_store`, if the claim is this repository's. Done before `_leave_kv`: so long nobody else of this lake comes in."""
+        with self._undoing(url, repo), closing(self.open_store(url)) as objects, suppress(ObjectNotFound):
+            if objects.read(NAMESPACE_OBJECT) == repo.encode():
+                objects.delete_many([NAMESPACE_OBJECT])
+
+    def _leave_kv(self, url: str, repo: RepositoryId) -> None:
+        """Undo what a creation wrote to the KV whose name will never be: nobody has seen any of it."""
+        with self._undoing(url, repo):
+            self.kv.set_if(Key(NAMESPACES, as_folder(url)), repo.encode(), ABSENT)
+            for partition in (keys.branches(repo), keys.commits(repo), keys.landed_commits(repo), keys.tokens(repo)):
+                self.kv.delete_range(partition, "", "\U0010ffff")
+
+    @contextmanager
+    def _undoing(self, url: str, repo: RepositoryId) -> Generator[None, None, None]:
+        """Log what fails: what ended the creation is what its caller must hear of."""
+        try:
+            with deadline.lifted():
+                yield
+        except Exception as error:  # noqa: BLE001  # likewise
+            _log.warning("namespace_not_given_back", repository=repo, namespace=redact_url(url), error=redact_text(repr(error)))
+
+    def _landed(self, name: RepositoryName, repo: RepositoryId) -> RepositoryRecord | None:
+        """The record of a creation whose name was written, though the write did not say so; None: it was not written so far.
+
+        It may have been deleted and drained since. Looked for in the order in which it moves, so that it is not missed on its way.
+        """
+        with deadline.lifted():
+            there = maybe(self.kv.get(keys.repository(name)), RepositoryRecord)
+            if there is None or there.id != repo:
+                there = maybe(self.kv.get(keys.closed_repository(repo)), RepositoryRecord)
+            return there
 
     def _exists(self, name: RepositoryName) -> AlreadyExists:
         record = maybe(self.kv.get(keys.repository(name)), RepositoryRecord)
         if record is not None and record.closed_ms:
             return AlreadyExists(f"repository {name!r} was deleted and is still being drained; run the reaper, then try again")
-        return AlreadyExists(f"repository {name!r} exists already")
+        return AlreadyExists(f"repository already exists: {name!r}")
 
 
 def _put_where_none(objects: ObjectStore, repo: RepositoryId) -> None:
@@ -252,12 +326,3 @@ def _put_where_none(objects: ObjectStore, repo: RepositoryId) -> None:
         objects.put(NAMESPACE_OBJECT, repo.encode())
         return
     raise AlreadyExists("taken")
-
-
-def as_folder(url: str) -> str:
-    """The URL without its options, in one spelling, with one slash at the end, so that prefixes compare as folders do."""
-    parsed = parse(url)
-    host, path = parsed.host, parsed.path
-    if parsed.scheme == "file":
-        host, path = "", "/" + "/".join(segment for segment in path.split("/") if segment)
-    return parsed._replace(host=host, path=path.rstrip("/"), options={}).text() + "/"

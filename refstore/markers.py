@@ -24,6 +24,9 @@ REPOSITORY_DELETED: Final = "repository-deleted"
 NOTHING_COMMITTED: Final = "nothing-committed"
 """Fates of a token that no commit took; each is also the cause that the journal gives."""
 
+COMMITTED: Final = "committed "
+"""How the cause of a token begins that a commit took: what the commit did not keep of it goes."""
+
 _ATTEMPTS: Final = 8
 
 
@@ -89,7 +92,7 @@ class Markers:
         now = self._clock.now_ms()
         by_commit: dict[CommitId, list[Token]] = {}
         for token, fate in retired:
-            taken_by = _commit_of(fate)
+            taken_by = commit_of(fate)
             if taken_by is None:
                 self.set_deleted((token,), fate)
             else:
@@ -100,7 +103,7 @@ class Markers:
         )
 
 
-def _commit_of(fate: str) -> CommitId | None:
+def commit_of(fate: str) -> CommitId | None:
     """The commit a fate names, or None where the token was given up."""
     try:
         return commit_id(fate)

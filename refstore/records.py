@@ -45,6 +45,8 @@ class Entry(Record, frozen=True, tag=1):
     content_type: str = ""
     reference_id: str = ""
     """The id of the reference that this entry was placed with; '' once it is committed, and where it needs none."""
+    md5: str = ""
+    """Hex MD5 of the content, where it is known: what S3 clients compare a file with. Nothing of ours is decided by it."""
 
 
 class Tombstone(Record, frozen=True, tag=2):
@@ -181,10 +183,24 @@ class Mark(Record, frozen=True, tag=31):
     """Only what it names at paths that start so has expired; (): all of it."""
     earlier: bytes = b""
     """The mark, encoded, that this one took the place of, where a part of the commit was swept before: unmark brings it back."""
+    tagged_ms: int = 0
+    """When what only this commit named had been tagged for the bucket to delete (`--mode tag`). 0: not yet, or refstore deletes itself."""
 
     def covers(self, paths: Iterable[str]) -> bool:
         """Whether any of the paths has expired."""
         return not self.prefixes or any(path.startswith(self.prefixes) for path in paths)
+
+
+class Complete(Record, frozen=True, tag=36):
+    """`<repo>/gc/complete/<commit_id>`: the commit has expired, and the last run found that nothing of what it names goes.
+
+    Only for those who ask: the commit is not marked, and whatever decides looks at its mark.
+    """
+
+    since_ms: int
+    """When a run found so first; every run since found the same."""
+    mark_id: str
+    """That run's."""
 
 
 class GcFlag(Record, frozen=True, tag=34):
@@ -224,6 +240,8 @@ class GcRun(Record, frozen=True, tag=35):
     """What the sweep counted."""
     ended: str = ""
     """Why it was abandoned."""
+    tagged_ms: int = 0
+    """When all that it takes had been tagged for the bucket to delete; it is swept when the bucket has. 0: not yet, or not that way."""
 
 
 class TokenRecord(Record, frozen=True, tag=24):
@@ -254,6 +272,22 @@ class RepositoryRecord(Record, frozen=True, tag=40):
     """When it was deleted; the record stays until the reaper has drained it. 0: it lives."""
     rules_id: str = ""
     """The write id of the retention rules that were set last: a deletion that looked for legal holds before finds another record."""
+    given_namespace: str = ""
+    """The namespace as a client of lakeFS's gave it (`local://...`), which the API shows instead of the URL; '': it was given as a URL."""
+
+
+class ClearedRepository(Record, frozen=True, tag=45):
+    """`cleared-repositories/<repo>`: what is known of a deleted repository after its namespace was freed."""
+
+    namespace: str
+    created_ms: int
+    closed_ms: int
+    cleared_ms: int
+    runs: tuple[str, ...]
+    """The runs of the offline job that deleted what was in it."""
+    objects: int
+    """How many objects they deleted."""
+    bytes: int
 
 
 class RetentionRecord(Record, frozen=True, tag=41):
@@ -265,6 +299,8 @@ class RetentionRecord(Record, frozen=True, tag=41):
     set_by: str
     write_id: str
     """Differs in every version of the record, so that a retried write recognises its own."""
+    read_as: dict[str, str] = {}
+    """Prefixes of the document's filters that were taken as `branch/path` when it was set, and the branch of each."""
 
 
 # ---- the reaper's own
@@ -326,7 +362,53 @@ class Stamp(Record, frozen=True, tag=55):
     at_ms: int
 
 
+# ---- imports
+
+
+class ImportSource(NamedTuple):
+    """What an import names: one foreign object, or all that begin with a prefix."""
+
+    url: str
+    destination: str
+    """The object's path; or what the paths begin with, taken as a folder."""
+    is_object: bool = False
+
+
+class ImportRecord(Record, frozen=True, tag=70):
+    """`<repo>/imports/<id>`: an import that is done in the background (`refstore/imports.py`)."""
+
+    write_id: str
+    state: str
+    branch: BranchName
+    sources: tuple[ImportSource, ...]
+    message: str
+    committer: str
+    metadata: dict[str, str]
+    allow_empty: bool
+    began_ms: int
+    updated_ms: int
+    """When it was last heard of; 0: whoever did it gave it up, and the next may take it up at once."""
+    objects: int = 0
+    """So many were listed so far, or imported."""
+    skipped: int = 0
+    attempts: int = 1
+    commit: str = ""
+    """The commit that it is about to land, or that landed."""
+    error: str = ""
+    error_code: str = ""
+
+
 # ---- the service's own
+
+
+class SecretHash(NamedTuple):
+    """A secret as it is stored."""
+
+    salt: bytes
+    hash: bytes
+    """HMAC-SHA-256 of the secret under the salt."""
+    ends_ms: int = 0
+    """From when on it opens nothing. 0: it goes on."""
 
 
 class AccessKeyRecord(Record, frozen=True, tag=60):
@@ -340,6 +422,12 @@ class AccessKeyRecord(Record, frozen=True, tag=60):
     repositories: tuple[str, ...] = ()
     """The only ones it is for; empty: all."""
     description: str = ""
+    expires_ms: int = 0
+    """From when on the key opens nothing. 0: it does not expire."""
+    token_generation: int = 0
+    """Raised to end the bearer tokens that were given out before."""
+    previous: SecretHash | None = None
+    """The secret before the last rotation: good until it ends, and then still recognised, so that its user hears why it is refused."""
 
 
 def unreferenced(entry: Entry) -> Entry:
@@ -350,7 +438,7 @@ def unreferenced(entry: Entry) -> Entry:
 AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
-    | AccessKeyRecord | RetentionRecord | GcFlag | GcRun
+    | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

@@ -23,7 +23,10 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from refstore import deadline, ids
 from refstore.commits.diffing import Change
+from refstore.commits.filters import PathFilter
 from refstore.context import Context
+from refstore.deletions import explain
+from refstore.deletions.explain import PathWhy, Why
 from refstore.errors import AlreadyExists, AlreadyLinked, Contention
 from refstore.flows import (
     branching,
@@ -31,12 +34,16 @@ from refstore.flows import (
     comparing,
     copying,
     expiring,
+    importing,
     reading,
     refs,
     removing,
     restoring,
     retaining,
+    rule_review,
     tagging,
+    trash,
+    unmarking,
     uploading,
     viewing,
 )
@@ -44,15 +51,18 @@ from refstore.flows.committing import CommitOptions
 from refstore.flows.comparing import Logged
 from refstore.flows.copying import Copy
 from refstore.flows.expiring import Expired
+from refstore.flows.importing import Imported, Watch
 from refstore.flows.reading import Listed, Page, Resolved
-from refstore.flows.restoring import InGrace, Restored
+from refstore.flows.restoring import Outcome, Restored, Wanted
 from refstore.flows.retaining import Retention
+from refstore.flows.rule_review import Review
+from refstore.flows.trash import InGrace
 from refstore.flows.uploading import IssuedAddress, Link, Stage, Upload
 from refstore.flows.viewing import AddressView
 from refstore.ids import BranchName, CommitId, RepositoryName, TagName
 from refstore.marks import Marks
 from refstore.objects.base import Body
-from refstore.records import Branch, Commit, Entry, Mark, RepositoryRecord, Tag
+from refstore.records import Branch, Commit, Entry, ImportSource, Mark, RepositoryRecord, Tag
 from refstore.retention.rules import GcRules, Rules
 
 P = ParamSpec("P")
@@ -104,12 +114,16 @@ class Repository:
         item = Upload(path=path, body=body, metadata=metadata or {}, content_type=content_type, mtime_ms=mtime_ms, if_absent=if_absent)
         return self._upload_batch(branch, [item])[0]
 
-    def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[Entry]:
-        """Upload any number of objects, batch by batch with shared round trips, as `uploads` yields them.
+    def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Sequence[Entry]:
+        """Upload any number of objects, batch by batch with shared round trips; their entries, in the same order.
 
         One that is refused by its `if_absent` ends it, before its batch is written where that can be told, else behind its batch, which
         is uploaded; `upload_each` says of each what became of it.
         """
+        return list(self.iter_upload_many(branch, uploads))
+
+    def iter_upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[Entry]:
+        """As `upload_many`, for a stream: a batch is uploaded when the first of its entries is asked for, and nothing before."""
         for batch in _batched(uploads, uploading.BATCH):
             yield from self._upload_batch(branch, batch)
 
@@ -126,17 +140,46 @@ class Repository:
         self, branch: str, path: str, url: str, *, size_bytes: int, checksum: str = "", metadata: dict[str, str] | None = None
     ) -> Entry:
         """Name an object outside the namespace. It is not refstore's to delete, and never is deleted."""
-        return next(
-            iter(self.stage_many(branch, [Stage(path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})]))
-        )
+        item = Stage(path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
+        return self._stage_batch(branch, [item])[0]
 
-    def stage_many(self, branch: str, items: Iterable[Stage]) -> Iterator[Entry]:
+    def stage_many(self, branch: str, items: Iterable[Stage]) -> Sequence[Entry]:
+        """As `stage`, batch by batch; their entries, in the same order."""
+        return list(self.iter_stage_many(branch, items))
+
+    def iter_stage_many(self, branch: str, items: Iterable[Stage]) -> Iterator[Entry]:
+        """As `stage_many`, for a stream: a batch is staged when the first of its entries is asked for, and nothing before."""
         for batch in _batched(items, uploading.BATCH):
             yield from self._stage_batch(branch, batch)
 
     @_operation
     def _stage_batch(self, branch: str, batch: Sequence[Stage]) -> Sequence[Entry]:
         return uploading.stage_many(self.context, ids.branch_name(branch), batch)
+
+    def import_objects(
+        self,
+        branch: str,
+        sources: Sequence[ImportSource],
+        message: str,
+        *,
+        committer: str = "",
+        metadata: dict[str, str] | None = None,
+        allow_empty: bool = False,
+        dry_run: bool = False,
+        watch: Watch = importing.nothing_to_tell,
+    ) -> Imported:
+        """Name the objects of others, single ones or all below a prefix, in one commit, without reading them. They are never deleted.
+
+        What is at a prefix's destination is replaced as a whole: paths that the source does not have are gone from the branch. The
+        listing may take as long as it takes; the commit behind it is made under the operation deadline. `watch` is told how many were
+        listed, and how many left out; what it raises ends the import. `dry_run`: only list and count.
+
+        Raises Invalid (also: the source lies in a namespace of this lake), ObjectNotFound (it holds nothing), DirtyBranch,
+        NothingToCommit (all of it is there already).
+        """
+        options = _options(message, committer, metadata, None, allow_empty)
+        name = ids.branch_name(branch)
+        return importing.import_objects(self.context, name, sources, options, watch=watch, dry_run=dry_run)
 
     def issue(self, branch: str, path: str) -> IssuedAddress:
         """A physical address to write to, and the token that links it, once, to this branch and path."""
@@ -160,7 +203,12 @@ class Repository:
         item = Link(path=path, token=token, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
         return self._link_batch(branch, [item])[0]
 
-    def link_many(self, branch: str, items: Iterable[Link]) -> Iterator[Entry]:
+    def link_many(self, branch: str, items: Iterable[Link]) -> Sequence[Entry]:
+        """As `link`, batch by batch; their entries, in the same order."""
+        return list(self.iter_link_many(branch, items))
+
+    def iter_link_many(self, branch: str, items: Iterable[Link]) -> Iterator[Entry]:
+        """As `link_many`, for a stream: a batch is linked when the first of its entries is asked for, and nothing before."""
         for batch in _batched(items, uploading.BATCH):
             yield from self._link_batch(branch, batch)
 
@@ -176,10 +224,14 @@ class Repository:
 
     def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> Entry:
         """Give `path` of the ref `source` another name on `branch`, without reading the data."""
-        return next(iter(self.copy_many(source, branch, [Copy(path, destination or path)])))
+        return self._copy_batch(source, branch, [Copy(path, destination or path)])[0]
 
-    def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Iterator[Entry]:
+    def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Sequence[Entry]:
         """As `copy`, in batches of 1,000, each as if at once; the one after sees what the one before made."""
+        return list(self.iter_copy_many(source, branch, copies))
+
+    def iter_copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Iterator[Entry]:
+        """As `copy_many`, for a stream: a batch is copied when the first of its entries is asked for, and nothing before."""
         for batch in _batched(copies, uploading.BATCH):
             yield from self._copy_batch(source, branch, batch)
 
@@ -215,7 +267,7 @@ class Repository:
 
     @_operation
     def get(self, ref: str, path: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """The bytes [start, end) in chunks. Raises ObjectNotFound before the first chunk, Invalid for data staged from outside."""
+        """The bytes [start, end) in chunks, of foreign data as well. Raises ObjectNotFound, Gone before the first chunk."""
         return reading.open_object(self.context, ref, ids.object_path(path), start, end)
 
     def read(self, ref: str, path: str) -> bytes:
@@ -246,6 +298,7 @@ class Repository:
         self.delete_many(branch, [path])
 
     def delete_many(self, branch: str, paths: Iterable[str]) -> None:
+        """As `delete`, batch by batch."""
         for batch in _batched(paths, removing.BATCH):
             self._delete_batch(branch, batch)
 
@@ -268,23 +321,77 @@ class Repository:
         else:
             removing.reset_paths(self.context, name, path=path, prefix=prefix)
 
-    def restore(self, branch: str, address: str, path: str | None = None) -> Entry:
-        """Take back an address that is in its grace window. Raises Gone, AddressNotFound."""
-        return self.restore_and_tell(branch, address, path).entry
+    def restore(self, branch: str, address: str, path: str | None = None, *, force: bool = False) -> Entry:
+        """Take back an address that lost its last name, at the path that it had or another; the entry that is there now.
+
+        What was written to the path since stays, and the call raises AlreadyExists, unless `force` says that it may be replaced. Where
+        the branch has the address at that path already, nothing is changed. Raises Gone, AddressNotFound, ObjectNotFound.
+        """
+        done = self.restore_and_tell(branch, address, path, force=force)
+        assert done.entry is not None  # noqa: S101  # what was not restored raised
+        return done.entry
+
+    def restore_and_tell(
+        self, branch: str, address: str, path: str | None = None, *, force: bool = False, dry_run: bool = False
+    ) -> Restored:
+        """As `restore`, with the path that it was put at, and whether that changed anything. `dry_run`: what it would do."""
+        (done,) = self._restore_batch(branch, [Wanted(address, path)], force=force, dry_run=dry_run)
+        if done.error is not None:
+            raise done.error
+        return done
+
+    def restore_many(
+        self,
+        branch: str,
+        *,
+        lost_on: str | None = None,
+        prefix: str = "",
+        path: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Sequence[Restored]:
+        """Take back what a branch lost and can still be restored, each at the path that it had; what became of each.
+
+        `lost_on`: what another branch lost, which may be deleted; else the branch's own. `prefix`: only paths that start with it; or
+        `path`: this one. Of several versions of a path the one that was lost last is taken; what was only overwritten is left, but for
+        a `path`. `force` and `dry_run` as above. Holds a record of each object that is restored in memory.
+        """
+        source = ids.branch_name(branch if lost_on is None else lost_on)
+        self.get_branch(branch)
+        found = trash.in_grace(self.context, branch=source, prefix=prefix if path is None else ids.object_path(path))
+        wanted, older = restoring.choose((item for item in found if path is None or item.path == path), by_path=path is not None)
+        done = [Restored(item.address, item.path, None, Outcome.OLDER) for item in older]
+        for batch in _batched((Wanted(item.address, item.path) for item in wanted), restoring.BATCH):
+            done += self._restore_batch(branch, batch, force=force, dry_run=dry_run)
+        return done
 
     @_operation
-    def restore_and_tell(self, branch: str, address: str, path: str | None = None) -> Restored:
-        """As `restore`, with the path that it was put at."""
-        return restoring.restore(self.context, ids.branch_name(branch), address, path)
+    def _restore_batch(self, branch: str, batch: Sequence[Wanted], *, force: bool, dry_run: bool) -> Sequence[Restored]:
+        return restoring.restore_many(self.context, ids.branch_name(branch), batch, force=force, dry_run=dry_run)
 
-    def in_grace(self, *, branch: str | None = None, prefix: str = "") -> Iterator[InGrace]:
-        """What could be restored now."""
-        return restoring.in_grace(self.context, branch=ids.branch_name(branch) if branch is not None else None, prefix=prefix)
+    def in_grace(self, *, branch: str | None = None, prefix: str = "", after: str = "") -> Iterator[InGrace]:
+        """What could be restored now, behind the cursor `after`. What the reaper passes meanwhile may be listed twice."""
+        name = ids.branch_name(branch) if branch is not None else None
+        return trash.in_grace(self.context, branch=name, prefix=prefix, after=after)
 
     @_operation
     def address(self, address: str) -> AddressView:
         """Who names a physical address, and in which state."""
         return viewing.view(self.context, address)
+
+    def why(self, address: str, *, commits: bool = False) -> Why:
+        """What is known of a physical address: who names it, or when it was deleted, by whom, and under which rule.
+
+        `commits`: which commits named it, where it was deleted, too. Raises AddressNotFound: nothing is known of it.
+        """
+        return explain.explain_address(self.context, address, commits=commits)
+
+    def why_path(self, ref: str, path: str) -> PathWhy:
+        """What became of a path: the objects that were there, and of each what `why` says. `ref`: also a branch that is gone.
+
+        Raises ObjectNotFound: nothing is known of it.
+        """
+        return explain.explain_path(self.context, ref, path)
 
     # ---- history
 
@@ -397,23 +504,30 @@ class Repository:
         return comparing.log(self.context, ref, first_parent=first_parent, since_ms=since_ms)
 
     def history(self, ref: str, *, first_parent: bool = False) -> Iterator[Logged]:
-        """The same, each commit with its mark: active, marked since when and when its data goes, or swept on which day, by which mark."""
+        """The same, each commit with its mark: active, marked since when and when its data goes, swept on which day, by which mark; or
+        expired and complete, where nothing of its data goes."""
         return comparing.history(self.context, ref, first_parent=first_parent)
+
+    @_operation
+    def changed(self, commit: Commit, only: PathFilter) -> bool:
+        """Whether a commit changed one of these paths, against its first parent."""
+        return comparing.changed(self.context, commit, only)
 
     def marks(self) -> Iterator[tuple[CommitId, Mark]]:
         """Every commit that has expired: marked, on its way, or swept."""
         return Marks(self.context).scan()
 
-    def unmark(self, which: str) -> int:
+    def unmark(self, which: str, *, pin: bool = False, by: str = "") -> int:
         """Make a ref's commit, or all that a mark id marked, active again; how many were. Until the sweep begins: then raises Gone.
 
-        Raises NotFound, Conflict (the commit is not marked).
+        The next run marks again what the rules still call expired (`expired_of`). `pin`: first add the commits to the pins of the rules,
+        by whom, so that it does not. Raises NotFound, Conflict (the commit is not marked).
         """
-        marks = Marks(self.context)
-        if marks.knows(which):
-            return marks.unmark(which)
-        with deadline.operation(self.context.clock, self.context.safety.operation_deadline_seconds):
-            return marks.unmark(refs.resolve(self.context, which).commit)
+        return unmarking.unmark(self.context, which, pin=pin, by=by).unmarked
+
+    def expired_of(self, which: str) -> Sequence[CommitId]:
+        """Of a ref's commit, or of all that a mark id marked, what the rules in force call expired. Raises NotFound."""
+        return unmarking.look(self.context, which).expired
 
     def diff(self, left: str, right: str | None = None, *, prefix: str = "", after: str = "") -> Iterator[Change]:
         """Between the commits of two refs; or, with one branch, between its head and what is staged on it. In path order."""
@@ -474,6 +588,17 @@ class Repository:
     def set_retention(self, document: str, *, by: str = "") -> Retention:
         """Set the rules, the whole document at once (`docs/retention.md`). Raises InvalidRules, Contention."""
         return retaining.set_rules(self.context, document, by=by)
+
+    @_operation
+    def review_retention(self, document: str | None = None) -> Review:
+        """What to know of rules before they act: names and filters that match nothing here, and how many commits expire tonight.
+
+        `document`: instead of the rules in force. Reads the whole history. Raises InvalidRules, CorruptRecord.
+        """
+        if document is not None:
+            return rule_review.review(self.context, retaining.check(self.context, document).rules)
+        own = retaining.get(self.context)
+        return rule_review.review(self.context, own.rules if own is not None else Rules())
 
     @_operation
     def delete_retention(self) -> Retention:

@@ -21,6 +21,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote
@@ -40,6 +41,8 @@ _SECRET_BYTES_MIN: Final = 32
 _ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERVICE_")
 """What Kubernetes sets where a service is called refstore."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
+_TAG_KEY: Final = re.compile(r"[\w +\-=.:/@]{1,128}")
+_FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 _SIGNING_KEY: Final = re.compile(r"([A-Za-z0-9_.-]{1,64}):(.+)", re.DOTALL)
 
 
@@ -95,6 +98,12 @@ class ApiSettings:
     """Processes that answer; each holds its own connections, and counts wrong secrets for itself."""
     threads: int = 32
     """Requests of one process that may wait for a store at a time."""
+    reads_at_once: int = 4
+    """Expensive reads (listings, logs, differences, merge bases, what became of an address) that one process makes at a time."""
+    reads_per_key: int = 0
+    """Of `reads_at_once`, for one access key; 0: half of them."""
+    read_seconds: float = 30.0
+    """How long such a read may wait for its turn, and how long it may take."""
     public_url: str = ""
     """How clients reach the service, for URLs that it hands out; left out: as the request named it."""
     upload_bytes_max: int = 5 << 40
@@ -103,6 +112,21 @@ class ApiSettings:
     """The largest request that is not an object."""
     upload_idle_seconds: float = 60.0
     """An upload that sends nothing for so long is given up."""
+    upload_bytes_per_second_min: int = 1024
+    """One that sends less than this on average is given up as well, `upload_idle_seconds` after it fell behind. 0: however slow."""
+    idle_seconds: float = 60.0
+    """A connection on which nothing moves for so long is closed, unless the service is what it waits for."""
+    connections_max: int = 2048
+    """Of one process; fewer where it may not open two files for each (`ulimit -n`)."""
+    connections_per_address: int = 0
+    """Of `connections_max`; 0: half of them. Also how many requests at a time a client has that a trusted proxy names."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are believed: the last address there that is none of them is the
+    client's."""
+    tls_certificate: str = ""
+    """The PEM file of the service's certificate and of those between it and its root; left out: plain HTTP. Read again on SIGHUP."""
+    tls_key: str = ""
+    """The PEM file of its key, without a password."""
     presign_seconds: int = 900
     """How long a signed URL reads an object."""
     login_seconds: int = 86_400
@@ -112,20 +136,75 @@ class ApiSettings:
     wrong_secrets_max: int = 10
     """How many wrong secrets for one access key may come from one address in a minute, to each process, before the next have to wait;
     0: any number."""
+    namespaces: tuple[str, ...] = ()
+    """URLs of folders, such as s3://bucket/team/, below which repositories may be made over HTTP. Empty: below the lake's own objects, and
+    where that is S3, in any bucket that the service's credentials open."""
+    import_from: tuple[str, ...] = ()
+    """URLs of folders, such as s3://bucket/prefix/ or file:///directory/, below which data of others may be imported, and read where it was
+    named. An S3 URL may say how its bucket is reached (`?endpoint=...`). Empty: from nowhere."""
+    imports_at_once: int = 2
+    """Imports that one process may have under way."""
 
     def __post_init__(self) -> None:
         _within("api.port", self.port, 0, 65_535)
         _within("api.workers", self.workers, 1, 256)
         _within("api.threads", self.threads, 1, 1024)
+        _within("api.reads_at_once", self.reads_at_once, 1, 1024)
+        _within("api.reads_per_key", self.reads_per_key, 0, 1024)
+        _within("api.read_seconds", self.read_seconds, 0.01, 3600)
         if self.public_url and not re.fullmatch(r"https?://[^\s?#]+", self.public_url):
             raise InvalidSettings(f"api.public_url is {self.public_url!r}; it must be a URL such as https://lake.example.org")
         _within("api.upload_bytes_max", self.upload_bytes_max, 1, 5 << 40)
         _within("api.body_bytes_max", self.body_bytes_max, 1 << 10, 1 << 30)
         _within("api.upload_idle_seconds", self.upload_idle_seconds, 0.1, 3600)
+        _within("api.upload_bytes_per_second_min", self.upload_bytes_per_second_min, 0, 1 << 30)
+        _within("api.idle_seconds", self.idle_seconds, 0.1, 3600)
+        _within("api.connections_max", self.connections_max, 1, 1_000_000)
+        _within("api.connections_per_address", self.connections_per_address, 0, 1_000_000)
+        for network in self.trusted_proxies:
+            try:
+                ip_network(network)
+            except ValueError as error:
+                raise InvalidSettings(
+                    f"api.trusted_proxies: {network[:80]!r} is no address or network ({error}); write 192.0.2.7 or 10.1.0.0/16"
+                ) from None
         _within("api.presign_seconds", self.presign_seconds, 1, 7 * 86_400)
         _within("api.login_seconds", self.login_seconds, 60, 30 * 86_400)
         _within("api.key_seconds", self.key_seconds, 0, 3600)
+        _within("api.imports_at_once", self.imports_at_once, 1, 64)
+        for url in self.namespaces:
+            if not _URL.fullmatch(url) or "?" in url or "#" in url:
+                raise InvalidSettings(f"api.namespaces has {redact_url(url)!r}; it must be URLs such as s3://bucket/team/, without options")
+        for url in self.import_from:
+            if not _FOREIGN.fullmatch(url):
+                raise InvalidSettings(
+                    f"api.import_from has {redact_url(url)!r}; it must be URLs such as s3://bucket/prefix/ or file:///directory/"
+                )
         _within("api.wrong_secrets_max", self.wrong_secrets_max, 0, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineSettings:
+    """The offline job."""
+
+    tag_name: str = "refstore-expire-now"
+    """The object tag that the bucket's lifecycle rule deletes by, where `--mode tag` sweeps. After a change apply the rule again, and leave
+    the old one until what carries the old tag is gone."""
+    tag_wait_days: float = 3.0
+    """What is tagged and still there after so many days is warned of: the bucket's rule may not be in force."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 0
+    """Where Prometheus may fetch the metrics of `refstore gc run --every`. 0: nowhere."""
+
+    def __post_init__(self) -> None:
+        name = self.tag_name
+        if not _TAG_KEY.fullmatch(name) or name != name.strip() or name.lower().startswith("aws:"):
+            raise InvalidSettings(
+                f"offline.tag_name is {name[:200]!r}; a tag key of S3 has 1 to 128 letters, digits, spaces and + - = . _ : / @, and does"
+                " not begin with aws:"
+            )
+        _within("offline.tag_wait_days", self.tag_wait_days, 0, 3650)
+        _within("offline.metrics_port", self.metrics_port, 0, 65_535)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +225,7 @@ class Settings:
     safety: Safety = field(default_factory=Safety)
     reaper: ReaperSettings = field(default_factory=ReaperSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
+    offline: OfflineSettings = field(default_factory=OfflineSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
     def __post_init__(self) -> None:
@@ -234,7 +314,7 @@ class Setting(NamedTuple):
         if get_origin(kind) is Literal:
             return "one of " + ", ".join(get_args(kind))
         if get_origin(kind) is tuple:
-            return "a list of kid:secret texts"
+            return "a list of kid:secret texts" if self.secret else "a list of texts"
         return {int: "a whole number", float: "a number", Path: "a directory", str: "a text"}[cast(type, kind)]
 
     def shown(self, value: object) -> str | int | float | list[str] | None:
@@ -242,13 +322,15 @@ class Setting(NamedTuple):
             return [f"{kid}:{HIDDEN}" for kid in _kids(cast(tuple[str, ...], value))]
         if self.name in ("kv", "objects"):
             return redact_url(str(value))
+        if isinstance(value, tuple):
+            return [redact_url(str(each)) for each in cast("tuple[object, ...]", value)]
         return value if isinstance(value, int | float | None) else str(value)
 
 
 def _table(section: type, prefix: str = "") -> Iterator[Setting]:
     hints = get_type_hints(section)
     for entry in cast(Iterable[Field[object]], fields(section)):
-        if hints[entry.name] in (Safety, ReaperSettings, ApiSettings, LogSettings):
+        if hints[entry.name] in (Safety, ReaperSettings, ApiSettings, OfflineSettings, LogSettings):
             yield from _table(hints[entry.name], f"{entry.name}.")
         else:
             yield Setting(prefix + entry.name, hints[entry.name], None if entry.default is MISSING else entry.default)
@@ -418,6 +500,7 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
             safety=Safety(**section("safety")),  # type: ignore[arg-type]  # _convert gave every value its field's type
             reaper=ReaperSettings(**section("reaper")),  # type: ignore[arg-type]  # likewise
             api=ApiSettings(**section("api")),  # type: ignore[arg-type]  # likewise
+            offline=OfflineSettings(**section("offline")),  # type: ignore[arg-type]  # likewise
             log=LogSettings(**section("log")),  # type: ignore[arg-type]  # likewise
             **{name: value for name, value in values.items() if "." not in name},  # type: ignore[arg-type]  # likewise
         )

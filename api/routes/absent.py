@@ -22,7 +22,6 @@ _DUMP: Final = "refs are not dumped or restored through the API; back up the KV"
 _ASYNC: Final = "nothing is done apart from its request; leave out the /async and wait for the answer"
 
 ABSENT: Final[tuple[tuple[str, str], ...]] = (
-    (_REPO + "/branches/{branch}/import", "there is no import; stage objects that lie outside one by one, or upload them"),
     # a 404 would end `lakectl commit` and `merge` of 1.74.0, which ask for these first and go on after a 501
     (_REPO + "/branches/{branch}/commits/async{rest:path}", _ASYNC),
     (_REPO + "/refs/{source_ref}/merge/{destination_branch}/async{rest:path}", _ASYNC),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from api.answers import answer, nothing, page_of
@@ -35,6 +35,7 @@ router = APIRouter(prefix="/repositories/{repository}/branches", tags=["branches
 
 @router.get("", operation_id="listBranches", responses={200: {"model": RefList}, **failures()})
 async def list_branches(
+    request: Request,
     service: ServiceOf,
     who: Reader,
     repository: str,
@@ -43,14 +44,12 @@ async def list_branches(
     amount: Amount = AMOUNT,
     show_hidden: bool = False,
 ) -> Response:
-    del who
-
     def read(repo: Repository) -> RefList:
         found = ((name, record) for name, record in repo.branches(prefix=prefix, after=after) if show_hidden or not record.hidden)
         results, pagination = page_of(found, amount_of(amount), lambda item: item[0])
         return RefList(pagination=pagination, results=[Ref(id=name, commit_id=record.head) for name, record in results])
 
-    return answer(await service.repository(repository, read))
+    return answer(await service.read(request, who.key_id, repository, read))
 
 
 @router.post(
@@ -100,6 +99,7 @@ async def reset_branch(service: ServiceOf, who: Writer, repository: str, branch:
 
 @router.get("/{branch}/diff", operation_id="diffBranch", responses={200: {"model": DiffList}, **failures()})
 async def diff_branch(
+    request: Request,
     service: ServiceOf,
     who: Reader,
     repository: str,
@@ -110,7 +110,6 @@ async def diff_branch(
     delimiter: Delimiter = "",
 ) -> Response:
     """What is staged on the branch, against its head."""
-    del who
 
     def read(repo: Repository) -> DiffList:
         def staged(start: str) -> Iterator[Difference]:
@@ -118,7 +117,7 @@ async def diff_branch(
 
         return diff_page(staged, prefix, after, amount_of(amount), delimiter)
 
-    return answer(await service.repository(repository, read))
+    return answer(await service.read(request, who.key_id, repository, read))
 
 
 @router.post("/{branch}/commits", operation_id="commit", status_code=201, responses={201: {"model": Commit}, **failures(409, 412, 501)})

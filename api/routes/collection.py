@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from contextlib import suppress
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from api.answers import answer, nothing, page_of
@@ -25,15 +29,16 @@ from api.params import AMOUNT, After, Amount, amount_of
 from api.routes import failures
 from api.service import ServiceOf
 from api.stats import namespace_of
-from refstore.errors import NotFound
-from refstore.flows import preparing
-from refstore.ids import CommitId
+from refstore.errors import NotFound, RefstoreError
+from refstore.flows import preparing, unmarking
 from refstore.marks import Marks, Run
 from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
 
 router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=NamedRoute)
 RUNS_MAX = 1000
+_log = structlog.stdlib.get_logger(__name__)
+Pin = Annotated[bool, Query(description="Whether to add the commits to the pins of the rules first, so that no run marks them again.")]
 
 _RULES = "/settings/gc_rules"
 _INTERNAL_RULES = "/gc/rules"
@@ -61,9 +66,19 @@ async def get_rules(service: ServiceOf, who: Reader, repository: str) -> Respons
 @router.put(_RULES, operation_id="setGCRules", status_code=204, responses=failures(409))
 @router.post(_INTERNAL_RULES, operation_id="internalSetGarbageCollectionRules", status_code=204, responses=failures(409))
 async def set_rules(service: ServiceOf, who: Operator, repository: str, body: GarbageCollectionRules) -> Response:
-    """Set what lakeFS's format can say; pins, holds and the rest stay as they are."""
+    """Set what lakeFS's format can say; pins, holds and the rest stay as they are.
+
+    The answer has no place for what may not have been meant (a branch that is mistyped), so the log tells it.
+    """
     rules = GcRules(body.default_retention_days, tuple(BranchRule(rule.branch_id, rule.retention_days) for rule in body.branches))
-    await service.repository(repository, lambda repo: repo.set_gc_rules(rules, by=who.key_id))
+
+    def set_(repo: Repository) -> None:
+        repo.set_gc_rules(rules, by=who.key_id)
+        with suppress(RefstoreError):  # the rules are set, whether they can be reviewed or not
+            for warning in repo.review_retention().warnings:
+                _log.warning("retention_rules", repository=repository, by=who.key_id, warning=warning)
+
+    await service.repository(repository, set_)
     return nothing()
 
 
@@ -127,28 +142,26 @@ async def prepare_uncommitted(
 
 
 @router.get("/gc/status", operation_id="collectionStatus", responses={200: {"model": CollectionStatus}, **failures()})
-async def status(service: ServiceOf, who: Reader, repository: str) -> Response:
-    del who
-
+async def status(request: Request, service: ServiceOf, who: Reader, repository: str) -> Response:
     def read(repo: Repository) -> CollectionStatus:
         marks = Marks(repo.context)
         on = marks.on()
         return CollectionStatus(running=on.mark_id if on is not None else None, runs=_runs(marks))
 
-    return answer(await service.repository(repository, read))
+    return answer(await service.read(request, who.key_id, repository, read))
 
 
 @router.get("/gc/marks", operation_id="listMarks", responses={200: {"model": MarkRunList}, **failures()})
-async def list_marks(service: ServiceOf, who: Reader, repository: str) -> Response:
+async def list_marks(request: Request, service: ServiceOf, who: Reader, repository: str) -> Response:
     """The runs of marking, newest first."""
-    del who
-    return answer(await service.repository(repository, lambda repo: MarkRunList(results=_runs(Marks(repo.context)))))
+    return answer(await service.read(request, who.key_id, repository, lambda repo: MarkRunList(results=_runs(Marks(repo.context)))))
 
 
 @router.get("/gc/marks/commits", operation_id="listMarkedCommits", responses={200: {"model": MarkedCommitList}, **failures()})
-async def list_marked_commits(service: ServiceOf, who: Reader, repository: str, after: After = "", amount: Amount = AMOUNT) -> Response:
+async def list_marked_commits(
+    request: Request, service: ServiceOf, who: Reader, repository: str, after: After = "", amount: Amount = AMOUNT
+) -> Response:
     """Commits that are marked, or swept."""
-    del who
 
     def read(repo: Repository) -> MarkedCommitList:
         found = (item for item in Marks(repo.context).scan() if item[0] > after)
@@ -161,6 +174,7 @@ async def list_marked_commits(service: ServiceOf, who: Reader, repository: str, 
                     mark_id=mark.mark_id,
                     since=mark.since_ms // 1000,
                     deletes_at=mark.deletes_at_ms // 1000,
+                    tagged=_seconds(mark.tagged_ms),
                     swept=_seconds(mark.swept_ms),
                     expired_prefixes=list(mark.prefixes) or None,
                 )
@@ -168,14 +182,18 @@ async def list_marked_commits(service: ServiceOf, who: Reader, repository: str, 
             ],
         )
 
-    return answer(await service.repository(repository, read))
+    return answer(await service.read(request, who.key_id, repository, read))
 
 
 @router.delete("/gc/marks/{mark}", operation_id="unmark", responses={200: {"model": Unmarked}, **failures(409, 410)})
-async def unmark(service: ServiceOf, who: Operator, repository: str, mark: str) -> Response:
+async def unmark(service: ServiceOf, who: Operator, repository: str, mark: str, pin: Pin = False) -> Response:
     """Make a commit, or all that a mark marked, active again: until its sweep has begun."""
-    del who
-    return answer(await service.repository(repository, lambda repo: Unmarked(unmarked=Marks(repo.context).unmark(CommitId(mark)))))
+
+    def work(repo: Repository) -> Unmarked:
+        found = unmarking.unmark(repo.context, mark, pin=pin, by=who.key_id)
+        return Unmarked(unmarked=found.unmarked, still_expired=len(found.expired), pinned=len(found.commits) if pin else 0)
+
+    return answer(await service.repository(repository, work))
 
 
 @router.post("/gc/marks/{mark}/confirm", operation_id="confirmMark", responses={200: {"model": MarkRun}, **failures(409)})
@@ -192,10 +210,11 @@ def _run(run: Run) -> MarkRun:
     record = run.record
     return MarkRun(
         mark_id=run.mark_id,
-        state=run.state.value,
+        state=run.shown,
         began=record.began_ms // 1000,
         deletes_at=record.deletes_at_ms // 1000,
         finished=_seconds(record.finished_ms),
+        tagged=_seconds(record.tagged_ms),
         swept=_seconds(record.swept_ms),
         counts=record.counts,
         swept_counts=record.swept,

@@ -23,7 +23,7 @@ from api.models import (
 )
 from api.routes import failures
 from api.service import Service, ServiceOf
-from refstore import __version__
+from refstore import __version__, access
 
 router = APIRouter()
 
@@ -46,6 +46,7 @@ async def setup_state() -> Response:
 @router.post("/auth/login", operation_id="login", tags=["auth"], responses={200: {"model": AuthenticationToken}, **failures()})
 async def login(request: Request, body: LoginInformation) -> Response:
     """A bearer token for an access key."""
+    request.state.claimed_key = body.access_key_id if access.is_id(body.access_key_id) else ""
     token, expires = await authenticator_of(request).login(body.access_key_id, body.secret_access_key, address_of(request.scope))
     return answer(AuthenticationToken(token=token, token_expiration=expires))
 
@@ -99,7 +100,7 @@ def _storage(service: Service) -> StorageConfig:
     url = service.lake.objects_url.partition("?")[0].rstrip("/")
     scheme = url.partition("://")[0]
     if scheme == "s3":
-        kind, prefix = "s3", url
+        kind, prefix = "s3", next((each.rstrip("/") for each in service.settings.namespaces), url)
     else:  # lakeFS's clients take neither file:// nor memory:// for a namespace
         kind = "mem" if scheme == "memory" else "local"
         prefix = f"{kind}://"
@@ -108,5 +109,7 @@ def _storage(service: Service) -> StorageConfig:
         blockstore_namespace_example=f"{prefix}example" if prefix.endswith("/") else f"{prefix}/example",
         blockstore_namespace_ValidityRegex=f"^{kind}://",
         default_namespace_prefix=prefix,
+        import_support=bool(service.settings.import_from),
+        import_validity_regex="^(s3|s3a|s3n|file|local)://" if service.settings.import_from else "",
         pre_sign_support=kind == "s3",  # ours works where it is asked for, but is a request more than sending the data here
     )

@@ -80,8 +80,8 @@ async def stat_object(
 ) -> Response:
     del who
     context, entry = await service.stat(repository, ref, path)
-    if presign and is_own(entry.address):
-        url = await service.run(lambda: _signed_get(service, request, context, entry))
+    url = await service.run(partial(_signed, service, request, context, entry)) if presign else None
+    if url is not None:
         return answer(stats(context, path, entry, user_metadata=user_metadata, url=url.url, expiry=url.expires_seconds))
     return answer(stats(context, path, entry, user_metadata=user_metadata))
 
@@ -111,13 +111,13 @@ async def upload_object(
     ids.object_path(path)
     if not bodies.is_small(request):
         await service.repository(repository, lambda repo: _check_upload(repo, branch, path, if_absent))
-    limits = bodies.Limits(service.settings.upload_bytes_max, service.settings.upload_idle_seconds)
+    limits = bodies.limits_of(service.settings)
     received = await bodies.receive(request, limits)
     item = Upload(
         path=path,
         body=received.body,
         metadata=headers.metadata_of(request.headers.items()),
-        content_type=headers.content_type_of(received.content_type),
+        content_type=ids.content_type(received.content_type),
         if_absent=if_absent,
     )
     try:
@@ -150,7 +150,7 @@ async def stage_object(
             size_bytes=body.size_bytes,
             checksum=body.checksum,
             metadata=body.metadata or {},
-            content_type=headers.content_type_of(body.content_type or ""),
+            content_type=ids.content_type(body.content_type or ""),
             mtime_ms=mtime,
         )
         (entry,) = repo.stage_many(branch, [item])
@@ -194,12 +194,12 @@ async def get_object(
         context, entry = await service.stat(repository, ref, path)
         if headers.matches(if_none_match, entry):
             return nothing(304, headers={"ETag": headers.etag_of(entry)})
-        if presign and is_own(entry.address):
-            url = await service.run(partial(_signed_get, service, request, context, entry))
+        url = await service.run(partial(_signed, service, request, context, entry)) if presign else None
+        if url is not None:
             return RedirectResponse(url.url, 302)
         part = headers.range_of(range_ if headers.is_this(if_range, entry) else None, entry.size_bytes)
         start, end = part or (0, entry.size_bytes)
-        chunks = await service.run(partial(_opened, context, entry, start, end))
+        chunks = await service.run(partial(_opened, service, context, entry, start, end))
         if chunks is not None:
             return streamed(service, chunks, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None)
         await service.repository(repository, lambda repo: _Reading(repo.get(ref, path)).close())  # raises what became of it, or it changed
@@ -255,17 +255,16 @@ async def list_objects(
     user_metadata: UserMetadata = True,
     presign: Presign = False,
 ) -> Response:
-    del who
     most = amount_of(amount)
 
     def read(repo: Repository) -> Response:
         page = repo.page(ref, prefix=prefix, after=after, amount=most, delimiter=delimiter)
         results: list[ObjectStats] = []
         for path, entry in page.results:
+            url = _signed(service, request, repo.context, entry) if presign and entry is not None else None
             if entry is None:
                 results.append(common_prefix(path))
-            elif presign and is_own(entry.address):
-                url = _signed_get(service, request, repo.context, entry)
+            elif url is not None:
                 results.append(stats(repo.context, path, entry, user_metadata=user_metadata, url=url.url, expiry=url.expires_seconds))
             else:
                 results.append(stats(repo.context, path, entry, user_metadata=user_metadata))
@@ -273,7 +272,7 @@ async def list_objects(
         pagination = Pagination(has_more=page.has_more, next_offset=offset, results=len(results), max_per_page=most)
         return answer(ObjectStatsList.model_construct(pagination=pagination, results=results))
 
-    return await service.repository(repository, read)
+    return await service.read(request, who.key_id, repository, read)
 
 
 @router.get(
@@ -383,11 +382,15 @@ class _Reading:
                 close()
 
 
-def _opened(context: Context, entry: Entry, start: int, end: int) -> Iterator[bytes] | None:
-    """The bytes of this very entry: read by its path they could be another's, under this one's headers. None: they are not there."""
-    if is_own(entry.address):
-        with suppress(ObjectNotFound):
-            return context.objects.get(entry.address, start=start, end=end)
+def _opened(service: Service, context: Context, entry: Entry, start: int, end: int) -> Iterator[bytes] | None:
+    """The bytes of this very entry: read by its path they could be another's, under this one's headers. None: they are not there.
+
+    Raises Forbidden, Gone of what belongs to others.
+    """
+    if not is_own(entry.address):
+        return service.foreign.get(entry, start, end)
+    with suppress(ObjectNotFound):
+        return context.objects.get(entry.address, start=start, end=end)
     return None
 
 
@@ -413,5 +416,9 @@ def _check_upload(repo: Repository, branch: str, path: str, if_absent: bool) -> 
         raise PreconditionFailed(f"{path!r} is on {branch!r} already; it was left as it is")
 
 
-def _signed_get(service: Service, request: Request, context: Context, entry: Entry) -> signed.Signed:
+def _signed(service: Service, request: Request, context: Context, entry: Entry) -> signed.Signed | None:
+    """A URL that reads the object without credentials; None: of what belongs to others there is none, or it may not be read here."""
+    if not is_own(entry.address):
+        url = service.foreign.presign_get(entry, service.settings.presign_seconds)
+        return signed.Signed(url, context.clock.now_ms() // 1000 + service.settings.presign_seconds) if url else None
     return signed.sign(service, request, context, entry.address, "get", seconds=service.settings.presign_seconds)

@@ -12,6 +12,7 @@ from api.routes import failures
 from api.service import ServiceOf
 from refstore import keys
 from refstore.errors import RefstoreError
+from refstore.lake import Lake
 from refstore.objects import open_objects
 
 router = APIRouter(tags=["health"])
@@ -27,31 +28,32 @@ async def liveness() -> Response:
     "/readiness", operation_id="readiness", responses={200: {"description": "Both stores answer."}, 503: {"description": "One does not."}}
 )
 async def readiness(service: ServiceOf) -> Response:
-    """Whether the KV and the object store answer."""
-
-    def check() -> dict[str, str]:
-        found = {"kv": "ok", "objects": "ok"}
-        try:
-            service.lake.kv.scan(keys.REPOSITORIES, limit=1)
-        except RefstoreError as error:
-            found["kv"] = error.code
-        try:
-            store = open_objects(service.lake.objects_url)
-            try:
-                next(iter(store.list("_refstore/readiness")), None)
-            finally:
-                store.close()
-        except RefstoreError as error:
-            found["objects"] = error.code
-        return found
-
-    found = await service.run(check)
+    """Whether the KV and the object store answer, or did a moment ago: anybody may ask, and no store is opened for each."""
+    found = await service.readiness(_stores)
     return JSONResponse(found, 200 if set(found.values()) == {"ok"} else 503)
 
 
+def _stores(lake: Lake) -> dict[str, str]:
+    """What is wrong with each store, or that it is ok."""
+    found = {"kv": "ok", "objects": "ok"}
+    try:
+        lake.kv.scan(keys.REPOSITORIES, limit=1)
+    except RefstoreError as error:
+        found["kv"] = error.code
+    try:
+        store = open_objects(lake.objects_url)
+        try:
+            next(iter(store.list("_refstore/readiness")), None)
+        finally:
+            store.close()
+    except RefstoreError as error:
+        found["objects"] = error.code
+    return found
+
+
 @router.get("/metrics", operation_id="metrics", response_class=Response, responses=failures())
-async def metrics(request: Request, who: Reader) -> Response:
-    """For Prometheus, which sends an access key as its basic_auth."""
+async def metrics(request: Request, service: ServiceOf, who: Reader) -> Response:
+    """For Prometheus, which sends an access key as its basic_auth. With what the reaper beside the service counted."""
     del who
     counted: Metrics = request.app.state.metrics
-    return Response(counted.text(), media_type=CONTENT_TYPE)
+    return Response(counted.text() + await service.run(service.reaper_metrics), media_type=CONTENT_TYPE)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from api import history
@@ -44,6 +44,7 @@ async def get_commit(service: ServiceOf, who: Reader, repository: str, commit_id
 
 @router.get("/refs/{ref}/commits", operation_id="logCommits", responses={200: {"model": CommitList}, **failures()})
 async def log_commits(
+    request: Request,
     service: ServiceOf,
     who: Reader,
     repository: str,
@@ -59,7 +60,6 @@ async def log_commits(
     since: Annotated[datetime | None, Query(description="Only commits from then on, and none behind an older one.")] = None,
     stop_at: Annotated[str | None, Query(max_length=512, description="The last commit to show.")] = None,
 ) -> Response:
-    del who
     since_ms = int((since if since.tzinfo else since.replace(tzinfo=UTC)).timestamp() * 1000) if since is not None else None
 
     def read(repo: Repository) -> CommitList:
@@ -73,16 +73,17 @@ async def log_commits(
             since_ms=since_ms,
             stop_at=stop_at,
         )
-        results, pagination = page_of(found, amount_of(amount), lambda item: item[0])
+        results, pagination = page_of(found, amount_of(amount), lambda item: item[0], lambda item: history.size_of(item[1]))
         if limit:
             pagination.has_more = False
         return CommitList(pagination=pagination, results=commit_models(repo, results))
 
-    return answer(await service.repository(repository, read))
+    return answer(await service.read(request, who.key_id, repository, read))
 
 
 @router.get("/refs/{left_ref}/diff/{right_ref}", operation_id="diffRefs", responses={200: {"model": DiffList}, **failures()})
 async def diff_refs(
+    request: Request,
     service: ServiceOf,
     who: Reader,
     repository: str,
@@ -96,8 +97,6 @@ async def diff_refs(
         Literal["two_dot", "three_dot"], Query(description="three_dot: what merging the right one into the left one would do.")
     ] = "three_dot",
 ) -> Response:
-    del who
-
     def read(repo: Repository) -> DiffList:
         left, right = (repo.get_commit(ref)[0] for ref in (left_ref, right_ref))
         base = repo.merge_base(left, right) if type == "three_dot" else left
@@ -111,7 +110,7 @@ async def diff_refs(
 
         return diff_page(changed, prefix, after, amount_of(amount), delimiter)
 
-    return answer(await service.repository(repository, read))
+    return answer(await service.read(request, who.key_id, repository, read))
 
 
 @router.get(
@@ -119,9 +118,9 @@ async def diff_refs(
     operation_id="findMergeBase",
     responses={200: {"model": FindMergeBaseResult}, **failures()},
 )
-async def find_merge_base(service: ServiceOf, who: Reader, repository: str, source_ref: str, destination_branch: str) -> Response:
-    del who
-
+async def find_merge_base(
+    request: Request, service: ServiceOf, who: Reader, repository: str, source_ref: str, destination_branch: str
+) -> Response:
     def read(repo: Repository) -> FindMergeBaseResult:
         return FindMergeBaseResult(
             source_commit_id=repo.get_commit(source_ref)[0],
@@ -129,7 +128,7 @@ async def find_merge_base(service: ServiceOf, who: Reader, repository: str, sour
             base_commit_id=repo.merge_base(source_ref, destination_branch) or "",
         )
 
-    return answer(await service.repository(repository, read))
+    return answer(await service.read(request, who.key_id, repository, read))
 
 
 @router.post(

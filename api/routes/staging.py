@@ -22,7 +22,7 @@ from api.routes import failures
 from api.routes.objects import BINARY, IfMatch, streamed
 from api.service import Linking, ServiceOf
 from api.stats import physical, relative, stats, token_of, with_token
-from refstore import deadline
+from refstore import deadline, ids
 from refstore.context import Context
 from refstore.errors import AlreadyExists, AlreadyLinked, Invalid
 from refstore.flows.uploading import Link
@@ -54,7 +54,7 @@ async def link_physical_address(
     if if_match is not None or if_none_match not in (None, "*"):
         raise Invalid("of the conditions only If-None-Match: * is supported here; leave the others out")
     address = body.staging.physical_address or ""
-    content_type = headers.content_type_of(body.content_type or "")
+    content_type = ids.content_type(body.content_type or "")
 
     def link(context: Context) -> Link:
         return Link(
@@ -138,7 +138,7 @@ async def put_signed(request: Request, service: ServiceOf, token: str) -> Respon
         return grant, context
 
     grant, context = await service.run(check)
-    limits = bodies.Limits(service.settings.upload_bytes_max, service.settings.upload_idle_seconds)
+    limits = bodies.limits_of(service.settings)
     received = await bodies.receive(request, limits, forms=False)
 
     def store() -> Stored:
@@ -147,4 +147,4 @@ async def put_signed(request: Request, service: ServiceOf, token: str) -> Respon
             return context.objects.put(grant.address, body, if_absent=context.objects.conditional_put)
 
     stored = await service.run_body(store)
-    return nothing(200, headers={"ETag": f'"{stored.checksum}"'})
+    return nothing(200, headers={"ETag": f'"{stored.md5}"'})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from api.answers import answer, nothing, page_of
@@ -19,15 +19,13 @@ router = APIRouter(prefix="/repositories/{repository}/tags", tags=["tags"], rout
 
 @router.get("", operation_id="listTags", responses={200: {"model": RefList}, **failures()})
 async def list_tags(
-    service: ServiceOf, who: Reader, repository: str, prefix: Prefix = "", after: After = "", amount: Amount = AMOUNT
+    request: Request, service: ServiceOf, who: Reader, repository: str, prefix: Prefix = "", after: After = "", amount: Amount = AMOUNT
 ) -> Response:
-    del who
-
     def read(repo: Repository) -> RefList:
         results, pagination = page_of(repo.tags(prefix=prefix, after=after), amount_of(amount), lambda item: item[0])
         return RefList(pagination=pagination, results=[Ref(id=name, commit_id=tag.commit) for name, tag in results])
 
-    return answer(await service.repository(repository, read))
+    return answer(await service.read(request, who.key_id, repository, read))
 
 
 @router.post("", operation_id="createTag", status_code=201, responses={201: {"model": Ref}, **failures(409, 410)})

@@ -22,6 +22,8 @@ from .mutants_creating import (
 )
 from .mutants_offline import (
     GcCommitsFirst,
+    GcCompleteBeforeTheLook,
+    GcCompleteForEver,
     GcDisregardsAnyMark,
     GcDoesNotWait,
     GcDropsAllPins,
@@ -32,6 +34,7 @@ from .mutants_offline import (
     GcRechecksAnyMark,
     GcRechecksItsOwn,
     GcRechecksNothing,
+    GcTakesAllForComplete,
     GcTakesBackSweeping,
     GcWithoutPins,
     GivesUpLandedFirst,
@@ -441,7 +444,7 @@ class TombstoneOnce(Proto):
 
 class SeedProto(Proto):
     """Proposal 4 as the seed writes it: a missing key means committed; only the staging area tells a token's addresses;
-    nothing is released by overwrites; no scrubber."""
+    nothing is released by overwrites; no scrubber; no commit is found complete and unmarked."""
 
     fast_release = False
 
@@ -451,6 +454,10 @@ class SeedProto(Proto):
 
     def scrub(self) -> Steps:
         return None
+        yield
+
+    def complete(self, expired: tuple[str, ...], candidates: tuple[str, ...]) -> Steps:
+        return ()
         yield
 
 
@@ -526,8 +533,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(GcDisregardsAnyMark, "mark | mark and sweep of nothing | copy from it", "UNSAFE"),
     Mutant(GcDropsAllPins, "mark of nothing | mark and sweep | move of a reference-less staged entry", "UNSAFE"),
     Mutant(GcNeverNoticesTakeOver, "mark and sweep | mark and sweep | move of a reference-less staged entry", "UNSAFE"),
+    Mutant(GcTakesAllForComplete, "gc | copy from an expired commit | commit+reap", "UNSAFE"),
+    Mutant(GcCompleteBeforeTheLook, "mark and sweep of two, one a head | copy from the older | delete the head's branch", "UNSAFE"),
+    Mutant(GcCompleteForEver, "complete; mark and sweep with what held its data | copy from it", "UNSAFE"),
     Mutant(TagsLookOnce, "gc | tag at an expired commit (crash)", HOLDS),
-    Mutant(GivesUpLandedFirst, "gc of what never landed | commit; upload; commit", "UNSAFE"),
+    Mutant(GivesUpLandedFirst, "gc of what never landed | commit; overwrite; commit; reap", "UNSAFE"),
     Mutant(PlacesAgain, "lost reply: if absent: upload | delete | hard delete, over a tombstone", "UNSAFE"),
     Mutant(PlacesUnderTheSame, "lost reply: if absent: upload | delete | hard delete, over a tombstone", "UNSAFE"),
     Mutant(PlacesBlindly, "if absent: upload | upload, over a tombstone", "LIE"),

@@ -96,6 +96,35 @@ class GcNeverNoticesTakeOver(Proto):
         yield
 
 
+class GcTakesAllForComplete(Proto):
+    """A commit is unmarked as complete although something of what it names goes."""
+
+    def complete(self, expired: tuple[str, ...], candidates: tuple[str, ...]) -> Steps:
+        return (yield from super().complete(expired, ()))
+
+
+class GcCompleteBeforeTheLook(Proto):
+    """What is complete is decided by an earlier look: what kept its data then may have lost its own last name since."""
+
+    def look_around(self, run: str, disregards: tuple[str, ...], expired: tuple[str, ...]) -> Steps:
+        self.early = yield from super().look_around(run, disregards, expired)
+        return (yield from super().look_around(run, disregards, expired))
+
+    def complete(self, expired: tuple[str, ...], candidates: tuple[str, ...]) -> Steps:
+        return (yield from super().complete(expired, self.early))
+
+
+class GcCompleteForEver(Proto):
+    """What an earlier run found complete is complete for a later one, without a look at what goes by then."""
+
+    def complete(self, expired: tuple[str, ...], candidates: tuple[str, ...]) -> Steps:
+        known: set[str] = set()
+        for key in (yield ("scan", ("g",))):
+            known.update((yield ("get", key)).complete)
+        found = yield from super().complete(expired, candidates)
+        return tuple(commit for commit in expired if commit in known or commit in found)
+
+
 class TagsLookOnce(Proto):
     """Not a loss: the second look at the mark behind a tag does not matter as long as the gc waits."""
 

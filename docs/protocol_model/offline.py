@@ -26,9 +26,12 @@ class Mark(NamedTuple):
 class Run(NamedTuple):
     state: str
     commits: tuple[str, ...]
+    """Once it stands, without those that it found complete."""
     disregards: tuple[str, ...]
     """Runs that stood when it began: it keeps what their commits name no more than what its own do."""
     candidates: tuple[str, ...]
+    complete: tuple[str, ...] = ()
+    """Commits that it marked, found complete and unmarked: none of what they name is among the candidates."""
 
 
 class Offline(Background):
@@ -73,7 +76,10 @@ class Offline(Background):
     disregards_any_mark = False
 
     def mark(self, run: str, *expired: str) -> Steps:
-        """Flag, marks, wait, look. What the listing has and nothing names is the run's to delete, once it stands."""
+        """Flag, marks, wait, look. What the listing has and nothing names is the run's to delete, once it stands.
+
+        Before it stands it unmarks the commits of which none of that is part: those are complete.
+        """
         held = yield ("get", ("gc",))
         if held is not None:
             yield from self.give_up(held)
@@ -92,12 +98,27 @@ class Offline(Background):
         candidates = yield from self.look_around(run, disregards, expired)
         if self.checks_flag and (yield ("get", ("gc",))) != run:
             return "overtaken"
-        if not (yield ("cas", ("g", run), record, Run(STANDING, expired, disregards, candidates))):
+        complete = yield from self.complete(expired, candidates)
+        for commit in complete:
+            yield ("cas", ("x", commit), Mark(run, STANDING), None)
+        left = tuple(commit for commit in expired if commit not in complete)
+        if not (yield ("cas", ("g", run), record, Run(STANDING, left, disregards, candidates, complete))):
             return "overtaken"
         yield ("cas", ("gc",), run, None)
         for key in (yield ("scan", ("pin", run))):
             yield ("del", key)
         return "ok"
+
+    def complete(self, expired: tuple[str, ...], candidates: tuple[str, ...]) -> Steps:
+        """Which of them name nothing that goes. What never landed is not among them: nobody may name it."""
+        found = []
+        for commit in expired:
+            if (yield ("get", ("l", commit))) is None:
+                continue
+            record = yield ("get", ("c", commit))
+            if not any(address in candidates for _, address in record.tree):
+                found.append(commit)
+        return tuple(found)
 
     def give_up(self, run: str) -> Steps:
         """A run that is taken over: it can never be finished, or even begin."""

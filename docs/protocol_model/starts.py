@@ -50,14 +50,24 @@ def history(side: dict[str, str] | None = None) -> Store:
     return Store(kv, store.blobs | {"P1"} | set((side or {}).values()))
 
 
-def shared() -> Store:
-    """c0 {p: P0} <- c1 {p: P0, q: P1} <- c2 {q: P1}, both branches at c2: two commits name P0."""
-    store = world(committed={"p": "P0"})
+def shared(own: dict[str, str] | None = None) -> Store:
+    """c0 {p: P0} <- c1 {p: P0, q: P1} <- c2 {q: P1}, both branches at c2: two commits name P0. `own`: what c0 alone names."""
+    store = world(committed={"p": "P0", **(own or {})})
     kv = dict(store.kv)
     add_commit(kv, "c1", ("c0",), {"p": "P0", "q": "P1"})
     add_commit(kv, "c2", ("c1",), {"q": "P1"})
     for branch in ("main", "feat"):
         kv[("b", branch)] = kv[("b", branch)]._replace(head="c2")
+    return Store(kv, store.blobs | {"P1"})
+
+
+def appended() -> Store:
+    """c0 {p: P0} <- c1 {p: P0, q: P1}, both branches at c1: what c0 names is part of the head."""
+    store = world(committed={"p": "P0"})
+    kv = dict(store.kv)
+    add_commit(kv, "c1", ("c0",), {"p": "P0", "q": "P1"})
+    for branch in ("main", "feat"):
+        kv[("b", branch)] = kv[("b", branch)]._replace(head="c1")
     return Store(kv, store.blobs | {"P1"})
 
 
@@ -80,7 +90,9 @@ STORES: dict[str, Store] = {
     "grace": world().having([(("r", "P5"), EMPTY), (("d", "P5"), True)], ["P5"]),
     "history": history(),
     "history-side": history({"q": "P1", "z": "P5"}),
-    "history-shared": shared(),
+    "history-line": shared(),
+    "history-shared": shared({"z": "P6"}),
+    "history-appended": appended(),
     "history-grace": history().having([(("r", "P5"), EMPTY), (("d", "P5"), True)], ["P5"]),
     "history-staged": history().having([(("e", "feat:0", "z"), Entry("P0", None))]),
 }

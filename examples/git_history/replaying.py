@@ -196,7 +196,7 @@ class _Replaying:
         new: Sequence[tuple[str, str]] = [(path, blob) for path, blob in changes.items() if blob is not None]
         uploads = (Upload(path=path, body=self._blobs.read(blob)) for path, blob in new)
         made: dict[str, Address | None] = dict.fromkeys(gone)
-        for (path, blob), entry in zip(new, self._repo.upload_many(branch, uploads), strict=True):
+        for (path, blob), entry in zip(new, self._repo.iter_upload_many(branch, uploads), strict=True):
             made[path] = entry.address
             self._done.blobs[entry.address] = blob
         self._repo.delete_many(branch, gone)

@@ -160,8 +160,7 @@ def _copy(repo: Repository, way: _Way, *, recursive: bool, and_delete: bool = Fa
             if and_delete:
                 repo.move_many(way.source_ref, moves, to=way.branch)
             else:
-                for _ in repo.copy_many(way.source_ref, way.branch, moves):
-                    pass
+                repo.copy_many(way.source_ref, way.branch, moves)
             count += len(moves)
             bar.advance(len(batch))
     if recursive and count == 0:

@@ -12,29 +12,29 @@ while they are printed: `emit` stands inside `with open_lake(ctx)`.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import unquote
 
 import msgspec
+import structlog
 import typer
 
 from refstore.cli.options import Invocation
+from refstore.cli.tables import print_rows
 from refstore.errors import InvalidSettings, NotFound
+from refstore.file_modes import make_folder, open_to_others
 from refstore.settings import Loaded, Settings, candidate_files, load
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
     from refstore.repository import Repository
 
-_TABLE_ROWS: Final = 1000
-"""How many rows are held to find the width of the columns; what follows is laid out by itself."""
-_WIDE: Final = 100_000
-"""The width where there is no terminal: lines are for grep, and are never broken or cut."""
+_log = structlog.stdlib.get_logger(__name__)
 
 
 def invocation_of(ctx: typer.Context) -> Invocation:
@@ -76,8 +76,25 @@ def open_lake(ctx: typer.Context, *, create: bool = False) -> Generator[Lake, No
         elif not _is_folder(settings.data):
             raise NotFound(f"there is no lake in {settings.data}; make its first repository with: refstore repo create NAME --data DIR")
     keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
-    with Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake:
+    with Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys, import_from=settings.api.import_from) as lake:
         yield lake
+
+
+def warn_of_open_folders(settings: Settings) -> None:
+    """Log what of a lake on this machine's disk others can read or write: with the signing key they can pass for anybody."""
+    kv = settings.kv.partition("?")[0]
+    kv_file = unquote(kv.removeprefix("sqlite:").removeprefix("//")) if kv.startswith("sqlite:") else ""
+    objects = settings.objects.partition("?")[0]
+    places = [settings.data] if settings.data is not None else []
+    places += [Path(kv_file + ending) for ending in ("", "-wal", "-shm")] if kv_file else []
+    places += [Path(unquote(objects.removeprefix("file://")))] if objects.startswith("file://") else []
+    for place in open_to_others(places):
+        _log.warning(
+            "open_to_others",
+            path=str(place),
+            mode=f"{place.stat().st_mode & 0o7777:04o}",
+            hint=f"take it from them: chmod go= {place}; or share it by group: docs/security.md",
+        )
 
 
 @contextmanager
@@ -96,13 +113,9 @@ def emit(ctx: typer.Context, answer: object) -> None:
         else:
             _print_json_rows(cast(Iterable[object], answer))
     elif one is not None:
-        _print_table([{"": name.replace("_", " "), " ": value} for name, value in one.items()], header=False)
+        print_rows(({"": name.replace("_", " "), " ": value} for name, value in one.items()), header=False)
     else:
-        rows = (_fields(row) or {"": row} for row in cast(Iterable[object], answer))
-        header = True
-        while page := list(itertools.islice(rows, _TABLE_ROWS)):
-            _print_table(page, header=header)
-            header = False
+        print_rows(_fields(row) or {"": row} for row in cast(Iterable[object], answer))
 
 
 class Progress(Protocol):
@@ -129,7 +142,7 @@ def progress(description: str, total: int | None = None) -> Generator[Progress, 
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise InvalidSettings(f"{folder} cannot be made ({error.strerror}); name another folder with --data") from error
 
@@ -196,38 +209,3 @@ def _print_json_rows(rows: Iterable[object]) -> None:
         print(separator + "  " + _json(row).decode(), end="")
         separator = ",\n"
     print("[]" if separator == "[\n" else "\n]")
-
-
-def _print_table(rows: list[dict[str, object]], *, header: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDE, color_system=None)
-    table = Table(box=None, show_header=header, pad_edge=False, header_style="bold")
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    for name in columns:
-        number = all(isinstance(row.get(name), int | float | None) and not isinstance(row.get(name), bool) for row in rows)
-        table.add_column(Text(name.replace("_", " ")), justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_shown(row.get(name))) for name in columns))
-    with console.capture() as capture:
-        console.print(table)
-    # On a pipe the padding behind the last column would be noise.
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
-
-
-def _shown(value: object) -> str:
-    """`value` as text that cannot act on a terminal: paths and messages may hold control characters."""
-    match value:
-        case None:
-            text = ""
-        case bool():
-            text = "yes" if value else "no"
-        case dict():
-            text = ", ".join(f"{key}={_shown(inner)}" for key, inner in cast(dict[str, object], value).items())
-        case list() | tuple():
-            text = ", ".join(_shown(inner) for inner in cast(list[object], value))
-        case _:
-            text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

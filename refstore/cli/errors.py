@@ -27,6 +27,7 @@ from refstore.errors import (
     Conflict,
     Contention,
     Corrupt,
+    ForeignNotAllowed,
     Gone,
     Invalid,
     MergeConflict,
@@ -51,6 +52,7 @@ EXIT_CODES: Final[Mapping[type[RefstoreError], int]] = {
     Contention: 5,  # a Conflict, but one where the same call may be made again
     Unavailable: 5,
     StoreMisconfigured: 6,
+    ForeignNotAllowed: 6,
     MissingExtra: 6,
     Corrupt: 6,
 }

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from refstore.cli.common import emit, invocation_of, open_lake, progress, repository_of
+from refstore.cli.common import emit, invocation_of, open_lake, progress, repository_of, settings_of
 from refstore.cli.destroying import DryRun, Yes, confirm
+from refstore.cli.durations import duration_seconds
 from refstore.cli.files import local_errors
 from refstore.cli.retention import read_document, who
 from refstore.cli.shapes import when
 from refstore.errors import InvalidSettings, NotFound, RefstoreError, RepositoryNotFound
+from refstore.flows import unmarking
 from refstore.lake import Lake
 from refstore.marks import Marks, Run, State
 from refstore.redaction import redact_text
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from offline_gc.session import SparkSession
     from offline_gc.steps import Progress as StepProgress
     from offline_gc.summary import Summary
+    from offline_gc.sweeping import Mode
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True)
@@ -42,6 +46,7 @@ FAILED: Final = 5
 
 Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
 MaybeName = Annotated[str | None, typer.Argument(metavar="[REPO]", help="The repository; or --all.", show_default=False)]
+MaybeBucket = Annotated[str | None, typer.Argument(metavar="[REPO]", help="The repository; or --bucket.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="Every repository, and what deleted ones left.")]
 GraceDays = Annotated[float | None, typer.Option(min=0, metavar="N", help="Between mark and sweep, whatever the rules say.")]
 MinAge = Annotated[float | None, typer.Option(min=0, metavar="N", help="Leave alone what is younger; left out: a day.")]
@@ -53,6 +58,10 @@ Floor = Annotated[int, typer.Option(min=0, metavar="N", help="A mark of fewer ob
 Foreign = Annotated[bool, typer.Option("--foreign", help="Also what lies in data/ and refstore never wrote.")]
 Full = Annotated[bool, typer.Option("--full", help="List and read everything, also what the last run did.")]
 FullDays = Annotated[float, typer.Option(min=0, metavar="N", help="Do so when the last time is longer ago than this.")]
+Every = Annotated[str | None, typer.Option(metavar="TIME", help="Again and again, so far apart (90s, 30m, 6h, 1d), until SIGTERM.")]
+MetricsPort = Annotated[
+    int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="With --every: serve Prometheus metrics, on loopback.")
+]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Do not wait for a run that died a moment ago.")]
 
 
@@ -79,9 +88,12 @@ def _marking(what: str) -> Callable[..., None]:
         full: Full = False,
         full_days: FullDays = 7.0,
         take_over: TakeOver = False,
+        every: Every = None,
+        metrics_port: MetricsPort = None,
         master: Master = "local[*]",
         conf: Conf = None,
     ) -> None:
+        offline = settings_of(ctx).offline
         options = _options(
             grace_days,
             min_age_seconds,
@@ -92,8 +104,22 @@ def _marking(what: str) -> Callable[..., None]:
             full=full,
             full_days=full_days,
             take_over=take_over,
+            tag=offline.tag_name,
         )
-        _in_spark(ctx, repo_name, all_, _Job("simulate" if dry_run else what, options), master, conf)
+        job = Job("simulate" if dry_run else what, options, tag_wait_days=offline.tag_wait_days)
+        if every is None:
+            if metrics_port is not None:
+                ctx.fail("--metrics-port is for --every")
+            _in_spark(ctx, repo_name, all_, job, master, conf)
+            return
+        if dry_run or (repo_name is None) != all_:
+            ctx.fail("--every goes without --dry-run" if dry_run else "name one repository, or give --all")
+        from refstore.cli.gc_every import Asked, run_every
+
+        settings = settings_of(ctx)
+        if metrics_port is not None:
+            settings = replace(settings, offline=replace(offline, metrics_port=metrics_port))
+        run_every(ctx, duration_seconds("--every", every), Asked(settings, repo_name, job, master, list(conf or ())))
 
     return command
 
@@ -112,24 +138,49 @@ group.command(
 )(_marking("mark"))
 
 
+@group.command("index")
+def index(
+    ctx: typer.Context,
+    repo_name: Name,
+    *,
+    anew: Annotated[bool, typer.Option("--anew", help="Drop the index first: where a file of it is damaged.")] = False,
+) -> None:
+    """Bring the index up to date by which `refstore why` finds a deletion. Every run does; this is for what earlier versions deleted.
+
+    \b
+    Example: refstore gc index sales
+             refstore gc index sales --anew
+    """
+    from offline_gc import deletion_index
+
+    with repository_of(ctx, repo_name) as repo:
+        emit(ctx, deletion_index.rebuild(repo.context) if anew else deletion_index.catch_up(repo.context))
+
+
 @group.command("sweep")
 def sweep(
     ctx: typer.Context,
     repo_name: Name,
     *,
     mark_id: Annotated[str | None, typer.Option("--mark", metavar="MARK_ID", help="This one; left out: all that are due.")] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", metavar="MODE", help="delete, also what was tagged; or tag. Left out: as it was marked for.")
+    ] = None,
     dry_run: DryRun = False,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
     """Delete what is marked, and due, and still named by nobody. Made again it goes on where it stopped. 5: something failed.
 
-    What the rules of today keep stays, also if they were set after the mark.
+    What the rules of today keep stays, also if they were set after the mark. Of a mark whose objects are tagged it asks what the bucket
+    has deleted; with --mode delete it does not wait for the bucket.
 
     \b
     Example: refstore gc sweep sales
              refstore gc sweep sales --mark 01m7z3zav9bbbjvdydt7m95zqf
+             refstore gc sweep sales --mode delete
     """
+    chosen_mode = _mode(mode) if mode is not None else None
     with open_lake(ctx) as lake:
         repo = lake.repository(repo_name)
         marks = Marks(repo.context)
@@ -143,20 +194,20 @@ def sweep(
             return
         if not chosen:
             typer.echo(f"Nothing of {repo_name} is due.", err=True)
-            _emit_summaries(ctx, [])
+            emit_summaries(ctx, [])
             return
         done: list[Summary] = []
         troubles: list[tuple[str, RefstoreError]] = []
-        with _spark(master, conf) as spark, _told() as tell:
+        with spark_session(master, conf) as spark, told_progress() as tell:
             from offline_gc.run import sweep as run_sweep
 
             for each in chosen:
                 try:
-                    done.append(run_sweep(repo.context, spark, each, tell))
+                    done.append(run_sweep(repo.context, spark, each, tell, mode=chosen_mode))
                 except RefstoreError as error:  # no sweep rests on another
                     troubles.append((each, error))
         if done or not troubles:
-            _emit_summaries(ctx, done)
+            emit_summaries(ctx, done)
         _raise_last(troubles, of_many=len(chosen) > 1)
         if any(each.swept is not None and each.swept.failed for each in done):
             raise typer.Exit(FAILED)
@@ -168,9 +219,14 @@ group.command(
 
     The exit code is 4 if a mark waits for `refstore gc confirm`, 5 if the store did not delete everything.
 
+    With --every it goes on until SIGTERM, which abandons the run in hand cleanly and ends with 0. What fails is logged and tried again
+    at the next pass; so is what another host is at. Only what no later pass can do better ends it: a wrong setting (2), a repository that
+    was named and is not there (3), a missing extra (6). Each pass is a process of its own: between two of them no memory is held.
+
     \b
     Example: refstore gc run --all
              refstore gc run sales --grace-days 0 --min-age-seconds 7200
+             refstore gc run --all --every 6h --metrics-port 9109
     """,
 )(_marking("run"))
 app.command(
@@ -202,7 +258,7 @@ def simulate(
     """
     document = read_document(str(rules)) if rules is not None else None
     options = _options(None, min_age_seconds, "delete", 0.5, 10_000, foreign=foreign)
-    _in_spark(ctx, repo_name, False, _Job("simulate", options, document), master, conf)
+    _in_spark(ctx, repo_name, False, Job("simulate", options, document), master, conf)
 
 
 @group.command("unmark")
@@ -210,16 +266,32 @@ def unmark(
     ctx: typer.Context,
     repo_name: Name,
     which: Annotated[str, typer.Argument(metavar="COMMIT|MARK_ID", help="A commit, or all that a mark marked.")],
+    *,
+    pin: Annotated[bool, typer.Option("--pin", help="Also add the commits to the pins of the rules: they never expire then.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Make a marked commit active again, or all that a mark marked; until its sweep begins.
 
+    The next run marks again what the rules still call expired: amend them first, or give --pin. --dry-run says what they call so.
+
     \b
-    Example: refstore gc unmark sales 6e40c9...
+    Example: refstore gc unmark sales 6e40c9... --dry-run
+             refstore gc unmark sales 6e40c9... --pin
     """
     with repository_of(ctx, repo_name) as repo:
-        marks = Marks(repo.context)
-        commit = which if marks.knows(which) else repo.get_commit(which)[0]
-        emit(ctx, {"repository": repo_name, "unmarked": marks.unmark(commit)})
+        found = unmarking.look(repo.context, which) if dry_run else unmarking.unmark(repo.context, which, pin=pin, by=who())
+        if found.expired and not (dry_run and pin):
+            typer.echo(_marked_again(repo_name, which, found, dry_run=dry_run), err=True)
+        row: dict[str, object] = {"repository": repo_name, "unmarked": found.unmarked, "still_expired": len(found.expired)}
+        emit(ctx, row | {"pinned": len(found.commits) if found.pinned else 0})
+
+
+def _marked_again(repo_name: str, which: str, found: unmarking.Unmarked, *, dry_run: bool) -> str:
+    return (
+        f"the rules call {len(found.expired)} of {len(found.commits)} commits expired, and the next run marks what they call so; amend them"
+        f" (refstore retention explain {repo_name} {found.expired[0]} says which rule it is; refstore retention set {repo_name} FILE)"
+        + (f", or let them keep these: refstore gc unmark {repo_name} {which} --pin" if dry_run else ", or add these to pins.commits")
+    )
 
 
 @group.command("confirm")
@@ -232,7 +304,7 @@ def confirm_(ctx: typer.Context, repo_name: Name, mark_id: Annotated[str, typer.
     with repository_of(ctx, repo_name) as repo:
         marks = Marks(repo.context)
         found = marks.run(mark_id)
-        confirm(ctx, found.record.question or f"mark {mark_id} is {found.state.value}", yes=yes)
+        confirm(ctx, found.record.question or f"mark {mark_id} is {found.shown}", yes=yes)
         emit(ctx, _run_row(marks.confirm(mark_id, who())))
 
 
@@ -272,31 +344,51 @@ def report(
         if html is not None:
             with local_errors():
                 html.write_text(page(summary, every[: every.index(summary)]), "utf-8")
-        _emit_summaries(ctx, [summary])
+        emit_summaries(ctx, [summary])
 
 
 @group.command("lifecycle")
 def lifecycle(
     ctx: typer.Context,
-    repo_name: Name,
+    repo_name: MaybeBucket = None,
     *,
+    bucket: Annotated[bool, typer.Option("--bucket", help="One rule for the whole bucket, which must be this lake's alone.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Put the rule into the bucket's configuration.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the bucket's configuration as --apply would write it; change nothing.")
+    ] = False,
     yes: Yes = False,
 ) -> None:
-    """Print the lifecycle rule that deletes what `--mode tag` tagged, or apply it. Read its warning where others share the bucket.
+    """Print the lifecycle rule that deletes what `--mode tag` tagged, or apply it: of one repository's namespace, or of the whole bucket.
+
+    What is printed is what `aws s3api put-bucket-lifecycle-configuration` takes; that command replaces all rules of the bucket, --apply
+    puts this one beside them. Read the warning where others share the bucket. The tag is the setting offline.tag_name.
 
     \b
     Example: refstore gc lifecycle sales > lifecycle.json
+             refstore gc lifecycle --bucket --apply
+             refstore gc lifecycle --bucket --dry-run
     """
     from offline_gc import lifecycle as rules
 
-    with repository_of(ctx, repo_name) as repo:
-        store = repo.context.objects
-        typer.echo(rules.WARNING, err=True)
-        made = rules.configuration(store)
-        if apply:
+    if (repo_name is None) != bucket:
+        ctx.fail("name one repository, or give --bucket")
+    tag = settings_of(ctx).offline.tag_name
+    with open_lake(ctx) as lake, ExitStack() as stack:
+        if repo_name is not None:
+            store = lake.repository(repo_name).context.objects
+            rule = rules.rule_of(store, tag)
+        else:
+            store = stack.enter_context(closing(rules.bucket_store(lake)))
+            rule = rules.bucket_rule(tag)
+            rules.check_bucket_is_ours(lake, store)
+        typer.echo(rules.warning(rule), err=True)
+        made: dict[str, Any] = {"Rules": [rule.document()]}
+        if dry_run:
+            made = rules.configuration(store, rule)
+        elif apply:
             confirm(ctx, "the bucket's lifecycle configuration will be changed", yes=yes)
-            made = rules.apply(store)
+            made = rules.apply(store, rule)
         print(json.dumps(made, indent=2))
 
 
@@ -304,10 +396,12 @@ def lifecycle(
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     what: str
     options: Callable[[], Options]
     rules: str | None = None
+    tag_wait_days: float = 3.0
+    """What waits longer for the bucket is warned of."""
 
 
 def _options(
@@ -321,39 +415,48 @@ def _options(
     full: bool = False,
     full_days: float = 7.0,
     take_over: bool = False,
+    tag: str = "",
 ) -> Callable[[], Options]:
     """Made once pyspark is known to be there: these need what comes with it."""
-    if mode not in ("delete", "tag"):
-        raise InvalidSettings(f"{mode!r} is no mode of sweeping; use delete or tag")
-
-    def made() -> Options:
-        from offline_gc.breaker import Limits
-        from offline_gc.run import Options
-
-        return Options(
-            grace_days=grace_days,
-            min_age_seconds=min_age_seconds,
-            mode="tag" if mode == "tag" else "delete",
-            limits=Limits(share=share, floor_objects=floor),
-            foreign=foreign,
-            full=full,
-            full_days=full_days,
-            take_over=take_over,
-        )
-
-    return made
+    return partial(
+        _made,
+        grace_days=grace_days,
+        min_age_seconds=min_age_seconds,
+        mode=_mode(mode),
+        share=share,
+        floor=floor,
+        foreign=foreign,
+        full=full,
+        full_days=full_days,
+        take_over=take_over,
+        tag=tag,
+    )
 
 
-def _in_spark(ctx: typer.Context, repo_name: str | None, every: bool, job: _Job, master: str, conf: Sequence[str] | None) -> None:
+def _mode(text: str) -> Mode:
+    if text not in ("delete", "tag"):
+        raise InvalidSettings(f"{text!r} is no mode of sweeping; use delete or tag")
+    return "delete" if text == "delete" else "tag"
+
+
+def _made(*, mode: Mode, share: float, floor: int, tag: str, **others: Any) -> Options:
+    from offline_gc.breaker import Limits
+    from offline_gc.places import TAG
+    from offline_gc.run import Options
+
+    return Options(mode=mode, limits=Limits(share=share, floor_objects=floor), tag=tag or TAG, **others)
+
+
+def _in_spark(ctx: typer.Context, repo_name: str | None, every: bool, job: Job, master: str, conf: Sequence[str] | None) -> None:
     if (repo_name is None) != every:
         ctx.fail("name one repository, or give --all")
     with open_lake(ctx) as lake:
         names = [lake.repository(repo_name).name] if repo_name is not None else [name for name, _ in lake.repositories()]
-        with _spark(master, conf) as spark, _told() as tell:
-            done, asking, failed, troubles = _all(lake, names, job, spark, tell)
-            cleared = _clear(lake, job, spark, tell, troubles) if every and job.what == "run" else []
+        with spark_session(master, conf) as spark, told_progress() as tell:
+            done, asking, failed, troubles, _ = run_all(lake, names, job, spark, tell)
+            cleared = clear_deleted(lake, job, spark, tell, troubles) if every and job.what == "run" else []
         if done or cleared or not troubles:
-            _emit_summaries(ctx, done, cleared)
+            emit_summaries(ctx, done, cleared)
         _raise_last(troubles, of_many=every)
     if failed or any(each["failed"] for each in cleared):
         raise typer.Exit(FAILED)
@@ -369,14 +472,23 @@ def _raise_last(troubles: Sequence[tuple[str, RefstoreError]], *, of_many: bool)
         raise troubles[-1][1]
 
 
-def _all(
-    lake: Lake, names: Sequence[str], job: _Job, spark: SparkSession, tell: Any
-) -> tuple[list[Summary], int, int, list[tuple[str, RefstoreError]]]:
-    """(what was done, marks that wait for an operator, keys that failed, what went wrong in which repositories)"""
-    from dataclasses import replace
-    from functools import partial
+class AllRan(NamedTuple):
+    done: list[Summary]
+    """Of marks that were swept, and of those that were made."""
+    asking: int
+    """Marks that wait for an operator."""
+    failed: int
+    """Keys that the store did not delete."""
+    troubles: list[tuple[str, RefstoreError]]
+    """What went wrong in which repositories."""
+    marked: bool = False
+    """Whether the last of what was done is a mark that was made, in the last repository."""
 
+
+def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tell: Any) -> AllRan:
+    """Run the job in each of these repositories; what is wrong in one keeps no other from its turn."""
     from offline_gc import run
+    from offline_gc.lifecycle import overdue
     from refstore.retention.rules import read_rules
 
     options = job.options()
@@ -385,11 +497,14 @@ def _all(
     done: list[Summary] = []
     troubles: list[tuple[str, RefstoreError]] = []
     asking = failed = 0
+    marked = False
 
     def unswept(name: str, _mark_id: str, error: RefstoreError) -> None:
         troubles.append((name, error))
 
     for name in names:
+        swept: list[Summary] = []
+        marked = False
         try:
             repo = _still_there(lake, name)
             if repo is None:
@@ -400,13 +515,17 @@ def _all(
                 done.append(run.mark(repo.context, spark, options, tell))
                 asking += bool(done[-1].question)
             else:
-                ran = run.run(repo.context, spark, options, tell, on_unswept=partial(unswept, name))
+                ran = run.run(repo.context, spark, options, tell, on_unswept=partial(unswept, name), on_swept=swept.append)
                 done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
                 asking += sum(each.state is State.ASKING for each in ran.waiting)
                 failed += ran.failed
+                for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
+                    typer.echo(f"refstore: warning: {name}: {line}", err=True)
+            marked = True
         except RefstoreError as error:  # the others do not answer for it
+            done += swept  # what was swept before the marking failed
             troubles.append((name, error))
-    return done, asking, failed, troubles
+    return AllRan(done, asking, failed, troubles, marked)
 
 
 def _still_there(lake: Lake, name: str) -> Repository | None:
@@ -417,7 +536,8 @@ def _still_there(lake: Lake, name: str) -> Repository | None:
         return None
 
 
-def _clear(lake: Lake, job: _Job, spark: SparkSession, tell: Any, troubles: list[tuple[str, RefstoreError]]) -> list[dict[str, Any]]:
+def clear_deleted(lake: Lake, job: Job, spark: SparkSession, tell: Any, troubles: list[tuple[str, RefstoreError]]) -> list[dict[str, Any]]:
+    from offline_gc import lifecycle as lifecycle_
     from offline_gc.leftovers import clear, closed
 
     rows: list[dict[str, Any]] = []
@@ -428,6 +548,8 @@ def _clear(lake: Lake, job: _Job, spark: SparkSession, tell: Any, troubles: list
             troubles.append((repo, error))
             continue
         deleted = found.swept.outcomes.get("deleted") if found.swept else None
+        if found.waiting.objects and lake.clock.now_ms() - found.tagged_ms > job.tag_wait_days * 86_400_000:
+            typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.overdue_words(found.tagged_ms)}", err=True)
         rows.append(
             {
                 "repository": f"{repo} (deleted)",
@@ -435,6 +557,8 @@ def _clear(lake: Lake, job: _Job, spark: SparkSession, tell: Any, troubles: list
                 "deleted": deleted.objects if deleted else 0,
                 "bytes": deleted.bytes if deleted else 0,
                 "failed": found.failed,
+                "tagged": found.waiting.objects,
+                "tagged_since": when(found.tagged_ms or None),
                 "foreign": found.foreign.objects,
                 "forgotten": found.forgotten,
             }
@@ -443,7 +567,7 @@ def _clear(lake: Lake, job: _Job, spark: SparkSession, tell: Any, troubles: list
 
 
 @contextmanager
-def _spark(master: str, conf: Sequence[str] | None) -> Generator[SparkSession, None, None]:
+def spark_session(master: str, conf: Sequence[str] | None) -> Generator[SparkSession, None, None]:
     from offline_gc.session import SparkOptions, session
 
     given: dict[str, str] = {}
@@ -457,7 +581,7 @@ def _spark(master: str, conf: Sequence[str] | None) -> Generator[SparkSession, N
 
 
 @contextmanager
-def _told() -> Generator[Callable[[StepProgress], None], None, None]:
+def told_progress() -> Generator[Callable[[StepProgress], None], None, None]:
     with progress("starting") as bar:
 
         def tell(now: StepProgress) -> None:
@@ -468,14 +592,14 @@ def _told() -> Generator[Callable[[StepProgress], None], None, None]:
         yield tell
 
 
-def _emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequence[dict[str, Any]] = ()) -> None:
+def emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequence[dict[str, Any]] = ()) -> None:
     if invocation_of(ctx).json:
         emit(ctx, {"runs": list(done), "deleted_repositories": list(cleared)})
         return
     for summary in done:
         emit(ctx, _summary_row(summary))
         typer.echo()
-        if summary.question:
+        if summary.question and summary.state == State.ASKING:
             typer.echo(f"{summary.question}; let it be swept with: refstore gc confirm {summary.repository} {summary.mark_id}\n", err=True)
         if summary.drift:
             from offline_gc.summary import DRIFT_NOTE
@@ -500,6 +624,7 @@ def _summary_row(summary: Summary) -> dict[str, object]:
         "listed": _shown(summary.listed),
         "kept": _shown(summary.kept),
         "marked": _shown(summary.marked),
+        "commits_complete": summary.commits.get("complete", 0),
     }
     row |= {reason: _shown(count) for reason, count in summary.by_reason.items()}
     row |= {f"below {prefix}": _shown(count) for prefix, count in summary.by_prefix.items()}
@@ -508,13 +633,15 @@ def _summary_row(summary: Summary) -> dict[str, object]:
     if summary.online.latest_view.objects:
         row["from_the_latest_view"] = f"{_shown(summary.online.latest_view)}, {summary.online.commits} commits"
     if summary.pending.objects:
-        row["marked_before"] = _shown(summary.pending)
+        row["marked_or_tagged_before"] = _shown(summary.pending)
     if summary.young.objects:
         row["too_young"] = _shown(summary.young)
     if summary.foreign.objects:
         row["not_refstores"] = _shown(summary.foreign)
     if summary.swept is not None:
         row |= {outcome: _shown(count) for outcome, count in summary.swept.outcomes.items()}
+        if summary.swept.tagged.objects:
+            row["tagged"] = f"{_shown(summary.swept.tagged)} wait for the bucket since {when(summary.swept.tagged_ms or None) or 'now'}"
         for prefix, of in sorted(summary.swept.by_prefix.items()):
             row |= {f"{outcome} below {prefix}": _shown(count) for outcome, count in of.items()}
         row["commits_dropped_out"] = summary.swept.commits_dropped_out
@@ -537,11 +664,13 @@ def _run_row(run: Run) -> dict[str, object]:
     record = run.record
     return {
         "mark": run.mark_id,
-        "state": run.state.value,
+        "state": run.shown,
         "began": when(record.began_ms),
         "sweep_from": when(record.deletes_at_ms or None),
+        "tagged": when(record.tagged_ms or None),
         "swept": when(record.swept_ms or None),
         "commits": record.counts.get("commits_marked", 0),
+        "complete": record.counts.get("commits_complete", 0),
         "objects": record.counts.get("objects"),
         "bytes": record.counts.get("bytes"),
         "question": record.question or None,

@@ -14,7 +14,7 @@ from refstore.cli.common import Progress, emit, progress, repository_of
 from refstore.cli.files import local_errors, replaced
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import entry_details, entry_row
-from refstore.errors import CorruptObject, Invalid, ObjectNotFound
+from refstore.errors import CorruptObject, Invalid, ObjectNotFound, RefstoreError
 from refstore.flows.reading import Listed
 from refstore.ids import is_own
 from refstore.records import Entry
@@ -99,7 +99,8 @@ def download(
         if recursive:
             found = _below(repo, ref, path)
             goals = _goals(found, path, Path(target or "."))
-            sizes = [_fetch(repo, ref, source, entry, goals[source], bar=bar) for source, entry in found.items()]
+            sizes, refused = _fetch_all(repo, ref, found, goals, bar=bar)
+            _warn(refused)
             answer: dict[str, object] = {"folder": str(Path(target or ".")), "objects": len(sizes), "size_bytes": sum(sizes)}
         else:
             entry = repo.stat(ref, path)
@@ -118,19 +119,11 @@ def _row(item: Listed) -> dict[str, object]:
 
 
 def _below(repo: Repository, ref: str, prefix: str) -> dict[str, Entry]:
-    """What can be downloaded, by path; of the rest, which lies elsewhere, it is said where."""
+    """What can be downloaded, by path. Raises ObjectNotFound."""
     found = {item.path: item.entry for item in repo.list(ref, prefix=prefix) if item.entry is not None}
     if not found:
         raise ObjectNotFound(f"nothing on {ref!r} starts with {prefix!r}; list it with: refstore ls")
-    own = {path: entry for path, entry in found.items() if is_own(entry.address)}
-    outside = [f"{path!r} is staged from outside, at {redact_url(found[path].address)}" for path in found if path not in own]
-    if not own:
-        raise Invalid(f"{outside[0]}; read it there")
-    for each in outside[:OUTSIDE_SHOWN]:
-        print(f"refstore: warning: {each}, and not downloaded", file=sys.stderr)
-    if len(outside) > OUTSIDE_SHOWN:
-        print(f"refstore: warning: ... and {len(outside) - OUTSIDE_SHOWN} more", file=sys.stderr)
-    return own
+    return found
 
 
 def _goals(found: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Path]:
@@ -150,6 +143,29 @@ def _goals(found: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Path
             raise Invalid(f"{other!r} and {path!r} cannot both be files below {folder}; download one of them by itself")
         goals[path], taken[goal] = goal, path
     return goals
+
+
+def _fetch_all(
+    repo: Repository, ref: str, found: dict[str, Entry], goals: dict[str, Path], *, bar: Progress
+) -> tuple[list[int], list[str]]:
+    """The sizes of what was downloaded; and of what belongs to others and could not be read, why. Raises where it is all of it."""
+    sizes: list[int] = []
+    refused: list[str] = []
+    for path, entry in found.items():
+        try:
+            sizes.append(_fetch(repo, ref, path, entry, goals[path], bar=bar))
+        except RefstoreError as error:
+            if is_own(entry.address) or (len(refused) + 1 == len(found)):
+                raise
+            refused.append(f"{path!r}, which lies at {redact_url(entry.address)}, was not downloaded: {error}")
+    return sizes, refused
+
+
+def _warn(refused: list[str]) -> None:
+    for each in refused[:OUTSIDE_SHOWN]:
+        print(f"refstore: warning: {each}", file=sys.stderr)
+    if len(refused) > OUTSIDE_SHOWN:
+        print(f"refstore: warning: ... and {len(refused) - OUTSIDE_SHOWN} more", file=sys.stderr)
 
 
 def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: Progress) -> int:

@@ -1,8 +1,9 @@
-"""`refstore reaper`: run it, see how it does, and let it go on; `refstore why`: what became of a physical address."""
+"""`refstore reaper`: run it, see how it does, and let it go on."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -12,10 +13,8 @@ import typer
 
 from reaper.priority import NICE, giving_way
 from refstore import ids
-from refstore.cli.address import repo_and_address
-from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
+from refstore.cli.common import emit, invocation_of, open_lake, settings_of, warn_of_open_folders
 from refstore.cli.destroying import Yes, confirm
-from refstore.cli.places import PlacedCommand, place
 from refstore.cli.shapes import when
 from refstore.errors import RepositoryNotFound
 from refstore.settings import ReaperSettings
@@ -53,8 +52,12 @@ def reaper(
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="Serve Prometheus metrics on loopback.")
     ] = None,
+    yes: Yes = False,
 ) -> None:
     """Delete what nobody names any more: for ever, or with --once until nothing is due.
+
+    --grace-seconds ends the time in which `refstore restore` can take back what was lost, for everybody whose repository is reaped:
+    on a whole lake it asks first, on a terminal. `--repository` keeps to one.
 
     Any number of reapers may run, on any machines. SIGTERM ends one after the batch in hand. The exit code is 0 if all went well,
     4 if the breaker holds deletions back, 5 if a store did not answer or did not delete everything, 6 if something could not be
@@ -67,12 +70,25 @@ def reaper(
     """
     if ctx.invoked_subcommand is not None:
         return
+    if grace_seconds is not None and not repository and not dry_run:
+        _confirm_grace(ctx, grace_seconds, yes=yes)
     settings = _settings(settings_of(ctx).reaper, grace_seconds, rate, metrics_port)
     with giving_way(niceness), _stopping() as should_stop:
         if dry_run:
             _rehearse(ctx, settings, repository or [], scrub, should_stop)
         else:
             _run(ctx, settings, repository or [], scrub, once, should_stop)
+
+
+def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> None:
+    """Ask before everybody's grace window is cut short. Where nobody can be asked, a timer's line goes on as it always did."""
+    usual = settings_of(ctx).safety.grace_seconds
+    if yes or grace_seconds >= usual or not sys.stdin.isatty():
+        return
+    window = "at once" if grace_seconds == 0 else f"after {grace_seconds:g} seconds, not {usual:g},"
+    confirm(
+        ctx, f"in all repositories of this lake, what was lost goes {window} and cannot be restored (--repository: only in one)", yes=yes
+    )
 
 
 @group.command("status")
@@ -163,49 +179,12 @@ def resume(
         emit(ctx, {"repository": repo_name, "until": when(state.let_until_ms or None), "objects": state.let_objects or None})
 
 
-@app.command("why", cls=PlacedCommand)
-def why(ctx: typer.Context, given: Annotated[list[str], place("REPO ADDRESS")]) -> None:
-    """Say what is known of a physical address: who names it, or when it was deleted, and why.
-
-    \b
-    Example: refstore why sales data/2026112107/01jd3v...
-    """
-    from reaper.why import why as look
-
-    repo_name, address = repo_and_address(ctx, given)
-    with repository_of(ctx, repo_name) as repo:
-        found = look(repo.context, address)
-        view = found.view
-        emit(
-            ctx,
-            {
-                "address": view.address,
-                "state": view.state.value,
-                "since": when(view.since_ms),
-                "cause": view.cause,
-                "named_by": [f"{name.branch} {name.path} ({name.state.value})" for name in view.references],
-                "deletions": [
-                    {
-                        "at": when(event.at_ms),
-                        "outcome": event.outcome,
-                        "cause": event.doomed.cause,
-                        "token": event.doomed.token,
-                        "path": event.doomed.path,
-                        "size_bytes": event.doomed.size_bytes,
-                        "reaper": event.reaper,
-                        "reason": event.reason,
-                    }
-                    for event in found.events
-                ],
-            },
-        )
-
-
 def _run(
     ctx: typer.Context, settings: ReaperSettings, repositories: list[str], scrub: bool, once: bool, should_stop: Callable[[], bool]
 ) -> None:
     from reaper.daemon import Reaper
 
+    warn_of_open_folders(settings_of(ctx))
     with open_lake(ctx) as lake:
         for name in repositories:
             _known(lake.all_repositories(prefix=name), name)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from refstore import sample_data
 from refstore.cli.branch import branch_row
 from refstore.cli.common import emit, open_lake
 from refstore.cli.destroying import DryRun, Yes, confirm
@@ -34,18 +35,23 @@ def create(
     default_branch: Annotated[str, typer.Option(metavar="NAME", help="The branch it starts with.")] = "main",
     grace_seconds: Annotated[int | None, typer.Option(min=0, metavar="N", help="Its own grace window; left out: the reaper's.")] = None,
     meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")] = None,
+    with_sample_data: Annotated[
+        bool, typer.Option("--sample-data", help="Commit data to try things out with; its README.md says how.")
+    ] = False,
 ) -> None:
-    """Make an empty repository.
+    """Make a repository: empty, or with sample data on its default branch.
 
     \b
     Example: refstore repo create sales
+             refstore repo create quickstart --sample-data
              refstore repo create sales --namespace s3://bucket/sales --grace-seconds 3600
     """
     with open_lake(ctx, create=True) as lake:
         made = lake.create_repository(
             name, namespace=namespace, default_branch=default_branch, metadata=pairs(meta), grace_seconds=grace_seconds
         )
-        emit(ctx, _row(made.name, made.record))
+        added = {"sample_data": sample_data.add(made)} if with_sample_data else {}
+        emit(ctx, {**_row(made.name, made.record), **added})
 
 
 @app.command("list")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,15 +16,16 @@ from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.files import local_errors
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import when
-from refstore.errors import Invalid
+from refstore.errors import Invalid, RefstoreError
 from refstore.flows import refs as refs_
 from refstore.flows import retaining
+from refstore.flows.rule_review import Review, review, review_history
 from refstore.marks import Marks
 from refstore.marks import State as RunState
 from refstore.repository import Repository
 from refstore.retention import explaining
 from refstore.retention.active import FOREVER_MS, Lives, Refs, State, Why, lives
-from refstore.retention.rules import DOCUMENT_CHARACTERS_MAX, Periods, Rules, warnings
+from refstore.retention.rules import DOCUMENT_CHARACTERS_MAX, Parsed, Rules, warnings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -72,13 +74,37 @@ def set_(
     """
     document = read_document(file)
     with repository_of(ctx, repo_name) as repo:
+        parsed = retaining.check(repo.context, document)
+        _tell_filters(parsed)
         if dry_run:
-            _explain_all(ctx, repo, retaining.check(repo.context, document).rules)
+            _explain_all(ctx, repo, parsed.rules)
             return
         done = repo.set_retention(document, by=who() if by is None else by)
-        _warn(done.rules)
+        found = _reviewed(repo, done.rules)
         _warn_of_sweeps(repo)
-        emit(ctx, _row(repo, done))
+        emit(ctx, {**_row(repo, done), "expire_tonight": found.unmarked if found else None})
+
+
+def _reviewed(repo: Repository, rules: Rules) -> Review | None:
+    """Warn of what may not be meant. None: the history cannot be read, which keeps nobody from setting rules, a legal hold above all."""
+    try:
+        found = review(repo.context, rules)
+    except RefstoreError as error:
+        _warn([*warnings(rules), f"what these rules come to could not be found out: {error}"])
+        return None
+    _warn(found.warnings)
+    return found
+
+
+def _tell_filters(parsed: Parsed) -> None:
+    """How prefixes that begin with a branch's name were read."""
+    for prefix, branch in parsed.read_as.items():
+        rest = prefix[len(branch) + 1 :]
+        print(
+            f"refstore: prefix {prefix!r} is read as {f'paths {rest}*' if rest else 'all paths'} on branch {branch!r};"
+            f' if the path {prefix!r} on all branches is meant, write {{"branch": "*", "prefix": "{prefix}"}}',
+            file=sys.stderr,
+        )
 
 
 def _warn_of_sweeps(repo: Repository) -> None:
@@ -108,13 +134,19 @@ def validate(
     """
     with repository_of(ctx, repo_name) as repo:
         rules = _rules(repo, file)
-        _warn(rules)
-        periods = Periods(rules)
-        used = {periods.of(name).branch_id for name, _ in repo.branches()}
-        unused = [each.branch_id for each in rules.branches if each.branch_id not in used]
-        for name in unused:
-            print(f"refstore: warning: {name!r} is the rule of no branch that is there now", file=sys.stderr)
-        emit(ctx, {"repository": repo.name, "valid": True, "digest": rules.digest(), "extended": rules.extended, "unused": unused})
+        found = review(repo.context, rules)
+        _warn(found.warnings)
+        emit(
+            ctx,
+            {
+                "repository": repo.name,
+                "valid": True,
+                "digest": rules.digest(),
+                "extended": rules.extended,
+                "unused": found.unused,
+                "expire_tonight": found.unmarked,
+            },
+        )
 
 
 @app.command("explain", cls=PlacedCommand)
@@ -186,7 +218,7 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
         "dated_ahead": totals.dated_ahead,
         "dated_back": totals.dated_back,
     }
-    _warn(rules)
+    _warn(review_history(repo.context, rules, known, refs).warnings)
     paths = _path_rows(rules)
     if invocation_of(ctx).json:
         emit(ctx, {**whole, "branches": rows, "paths": paths})
@@ -232,7 +264,8 @@ def _path_rows(rules: Rules) -> list[dict[str, object]]:
         kinds = {"all": rule.expiration.all, "noncurrent": rule.expiration.noncurrent, "uncommitted": rule.expiration.uncommitted}
         for kind, period in kinds.items():
             if period is not None:
-                rows.append({"paths": f"{rule.filter.prefix}*", "rule": kind, "days": period.total_days})
+                paths = f"{rule.filter.prefix}*{f' on {rule.filter.own_branch}' if rule.filter.own_branch else ''}"
+                rows.append({"paths": paths, "rule": kind, "days": period.total_days})
     return rows
 
 
@@ -246,6 +279,8 @@ def _words(why: Why, name: str) -> str:
             return "a pin names it"
         case Why.KEEP_LAST:
             return f"one of the last of branch {name!r}"
+        case Why.LATEST_VIEW:
+            return f"in the latest view of branch {name!r}"
         case Why.BRANCH:
             return f"was the head of branch {name!r}"
         case Why.DANGLING:
@@ -262,7 +297,9 @@ def _lives(repo: Repository, rules: Rules) -> tuple[Lives, Refs]:
 def _rules(repo: Repository, file: str) -> Rules:
     """Those of a file, or those in force. Raises NotFound where there are none."""
     if file:
-        return retaining.check(repo.context, read_document(file)).rules
+        parsed = retaining.check(repo.context, read_document(file))
+        _tell_filters(parsed)
+        return parsed.rules
     found = repo.retention()
     if found is None:
         raise retaining.no_rules(repo.context)
@@ -294,8 +331,8 @@ def _row(repo: Repository, found: retaining.Retention) -> dict[str, object]:
     }
 
 
-def _warn(rules: Rules) -> None:
-    for each in warnings(rules):
+def _warn(found: Iterable[str]) -> None:
+    for each in found:
         print(f"refstore: warning: {each}", file=sys.stderr)
 
 

@@ -54,8 +54,10 @@ def logged_row(line: Logged) -> dict[str, object]:
         "mark": mark.mark_id if mark else None,
         "marked": when(mark.since_ms) if mark else None,
         "deletes_at": when(mark.deletes_at_ms) if mark else None,
+        "tagged": when(mark.tagged_ms or None) if mark else None,
         "swept": when(mark.swept_ms or None) if mark else None,
         "prefixes": list(mark.prefixes) if mark else [],
+        "complete_since": when(line.complete.since_ms) if line.complete else None,
     }
 
 
@@ -65,6 +67,10 @@ def lifetime_words(line: Logged) -> str:
     if mark is None:
         return line.lifetime.value
     part = "partly " if mark.prefixes else ""
+    if mark.tagged_ms and mark.swept_ms:
+        return f"{part}swept, deleted by the bucket by {when(mark.swept_ms)}, tagged {when(mark.tagged_ms)} by {mark.mark_id}"
+    if mark.tagged_ms:
+        return f"{part}tagged since {when(mark.tagged_ms)} for the bucket to delete, by {mark.mark_id}"
     if mark.swept_ms:
         return f"{part}swept {when(mark.swept_ms)} by {mark.mark_id}"
     if mark.sweeping_ms:

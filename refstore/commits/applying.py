@@ -44,10 +44,13 @@ class Written(NamedTuple):
     """Puts of what was there already, and deletions of what was not."""
     ranges_written: int
     ranges_inherited: int
+    alike: int = 0
+    """So many of those replaced were uploads of what was there (`ranges.alike`): the tree has the new address."""
 
     @property
     def changed(self) -> int:
-        return self.inserted + self.replaced + self.removed
+        """0: whoever reads the new tree finds what is in the base."""
+        return self.inserted + self.replaced - self.alike + self.removed
 
 
 class Run(NamedTuple):
@@ -100,7 +103,7 @@ class Apply:
         self._reading: dict[int, Job[Rows]] = {}
         self._old_by_hash: dict[str, RangeRow] = {}
         """The old ranges that were opened: one that comes out as it was is inherited after all."""
-        self._inserted = self._replaced = self._removed = self._unchanged = 0
+        self._inserted = self._replaced = self._removed = self._unchanged = self._alike = 0
 
     def run(self, pages: Iterable[Page]) -> Written:
         try:
@@ -121,7 +124,7 @@ class Apply:
             cut = self._cut.label if self._is_cut_so or not inherited else ""
             metarange = self._store.put_metarange(Metarange.of(rows, cut))
         counts = self._inserted, self._replaced, self._removed, self._unchanged
-        return Written(metarange, added, *counts, ranges_written=len(rows) - inherited, ranges_inherited=inherited)
+        return Written(metarange, added, *counts, len(rows) - inherited, inherited, self._alike)
 
     # ---- the old ranges beside the changes
 
@@ -218,7 +221,8 @@ class Apply:
             self._inserted += len(page.paths)
             return old.merged, [Run(True, 0, len(page.paths))], len(page.paths)
         places, matched = _places(old, page)
-        identical = _count_identical(old, page, places, matched)
+        identical, alike = _count_identical(old, page, places, matched)
+        self._alike += alike
         runs: list[Run] = []
         kept = old.merged
         for change, (place, is_there) in enumerate(zip(places, matched, strict=True)):
@@ -282,12 +286,15 @@ def _places(old: Open, page: Page) -> tuple[list[int], list[bool]]:
     return places, [at < len(paths) and paths[at] == path for at, path in zip(places, page.paths, strict=True)]
 
 
-def _count_identical(old: Open, page: Page, places: list[int], matched: list[bool]) -> int:
-    """How many changes put what is there already."""
+def _count_identical(old: Open, page: Page, places: list[int], matched: list[bool]) -> tuple[int, int]:
+    """How many changes put what is there already, and how many more an upload of the same content."""
     both = [change for change, is_there in enumerate(matched) if is_there and not page.deleted[change]]
-    if len(both) <= ranges.FEW:
-        return sum(columns.row(page.rows, change) == columns.row(old.rows, places[change]) for change in both)
-    return sum(columns.equal_values(columns.pick(page.rows, both), columns.pick(old.rows, [places[change] for change in both])))
+    if not both:
+        return 0, 0
+    new, there = columns.pick(page.rows, both), columns.pick(old.rows, [places[change] for change in both])
+    equal = columns.equal_values(new, there, ranges.COMPARED)
+    others = [at for at, same in enumerate(equal) if not same]
+    return sum(equal), ranges.count_alike(columns.pick(new, others), columns.pick(there, others)) if others else 0
 
 
 def _extend(runs: list[Run], is_new: bool, start: int, end: int) -> None:

@@ -14,7 +14,7 @@ from refstore.records import Entry, Tombstone, decode_staged
 PAGE_ROWS: Final = 2048
 """Enough to make the cost of an Arrow call small against the rows it does; a few hundred KiB at once."""
 
-_NOTHING: Final = Entry("", 0, "", 0)  # type: ignore[arg-type]  # stands in the columns of a deletion and is never written
+NOTHING: Final = Entry("", 0, "", 0)  # type: ignore[arg-type]  # stands in the columns of a deletion and is never written
 
 
 class Page(NamedTuple):
@@ -54,7 +54,7 @@ def pages_of_values(changes: Iterable[tuple[str, bytes]], page_rows: int = PAGE_
 def _page(paths: list[str], entries: Sequence[Entry | None], last: str) -> Page:
     if None in entries:
         deleted = [entry is None for entry in entries]
-        entries = [entry or _NOTHING for entry in entries]
+        entries = [entry or NOTHING for entry in entries]
     else:
         deleted = [False] * len(paths)
     rows = ranges.rows_of(paths, entries)  # type: ignore[arg-type]  # None is out

@@ -88,6 +88,8 @@ class Layout:
     """The metadata key that holds the version."""
     version: str
     fields: tuple[tuple[str, Kind], ...]
+    earlier: Layout | None = None
+    """The layout of files that were written before: this one's, without the last columns, which are then read as ''."""
 
 
 _CODEC: Final = {Kind.TEXT: "lz4", Kind.DIGITS: "zstd", Kind.FEW: "lz4", Kind.SORTED: "zstd", Kind.INTEGER: "none"}
@@ -129,6 +131,55 @@ def rows_of(layout: Layout, columns: Sequence[Sequence[object]]) -> Rows:
         raise ValueError(str(error)) from error
 
 
+def rows_from(layout: Layout, arrays: Sequence[Column]) -> Rows:
+    """Of columns that are made already."""
+    return pa.RecordBatch.from_arrays(list(arrays), schema=_schema(layout))
+
+
+def texts(values: Sequence[str]) -> Column:
+    """Raises ValueError for text that is not Unicode."""
+    try:
+        return pa.array(values, pa.string())
+    except (pa.ArrowException, UnicodeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def integers(values: Sequence[int]) -> Column:
+    return pa.array(values, pa.int64())
+
+
+def joined(parts: Sequence[Column | str], between: str = "") -> Column:
+    """Row by row, the parts one behind the other; a text stands in each row. Integers become decimal digits."""
+    columns = [pa.scalar(part) if isinstance(part, str) else pc.cast(part, pa.string()) for part in parts]
+    return pc.binary_join_element_wise(*columns, between)
+
+
+def longest_bytes(column: Column) -> int:
+    return pc.max(pc.binary_length(column)).as_py() or 0
+
+
+def mapped(column: Column, pattern: str, change: Callable[[str], str]) -> Column:
+    """With those values changed in which the pattern occurs (RE2)."""
+    places = pc.match_substring_regex(column, pattern)
+    if not pc.any(places).as_py():
+        return column
+    values: Any = column
+    return pc.replace_with_mask(values, places, pa.array([change(value) for value in values.filter(places).to_pylist()], pa.string()))
+
+
+def sorted_last_wins(parts: Sequence[Rows]) -> Rows:
+    """All rows together, sorted; of rows with equal keys the one of the last part."""
+    rows: Any = combined(parts)
+    rank = pa.array([at for at, part in enumerate(parts) for _ in range(part.num_rows)], pa.int64())
+    ranked = pa.table({"key": rows.column(0), "rank": rank})
+    order = pc.sort_indices(ranked, sort_keys=[("key", "ascending"), ("rank", "ascending")])
+    keys = rows.column(0).take(order)
+    if len(keys) > 1:
+        is_last = pa.concat_arrays([pc.not_equal(keys.slice(0, len(keys) - 1), keys.slice(1)), pa.array([True])])
+        order = order.filter(is_last)
+    return rows.take(order)
+
+
 def empty(layout: Layout) -> Rows:
     return rows_of(layout, [()] * len(layout.fields))
 
@@ -151,11 +202,6 @@ def pick(rows: Rows, places: Sequence[int]) -> Rows:
 def text(rows: Rows, column: int, at: int) -> str:
     values: Any = rows.column(column)
     return values[at].as_py()
-
-
-def row(rows: Rows, at: int) -> tuple[str | int, ...]:
-    every: Any = rows
-    return tuple(column[at].as_py() for column in every.columns)
 
 
 def total(rows: Rows, column: int) -> int:
@@ -191,28 +237,27 @@ def places_of(keys: Sequence[str], rows: Rows) -> list[int]:
     return pc.index_in(pa.array(keys, pa.string()), value_set=rows.column(0)).drop_null().to_pylist()
 
 
-def equal_values(left: Rows, right: Rows) -> list[bool]:
-    """Row by row, whether everything but the key is equal."""
-    return _equal_values(left, right).to_pylist()
+def equal_values(left: Rows, right: Rows, compared: Sequence[int]) -> list[bool]:
+    """Row by row, whether these columns are equal."""
+    return _equal_values(left, right, compared).to_pylist()
 
 
-def without_equal(left: Rows, right: Rows) -> tuple[Rows, Rows]:
-    """Both without the rows that are in both."""
+def without_equal(left: Rows, right: Rows, compared: Sequence[int]) -> tuple[Rows, Rows]:
+    """Both without the rows that are in both: with the same key, and equal in these columns."""
     if not left.num_rows or not right.num_rows:
         return left, right
     places = pc.index_in(right.column(0), value_set=left.column(0))
     common = pc.is_valid(places)
     here = pc.indices_nonzero(common)
     there = places.filter(common)
-    equal = _equal_values(pc.take(right, here), pc.take(left, there))
+    equal = _equal_values(pc.take(right, here), pc.take(left, there), compared)
     return _without(left, there.filter(equal)), _without(right, here.filter(equal))
 
 
-def _equal_values(left: Rows, right: Rows) -> Any:
-    pairs: Any = zip(left.columns[1:], right.columns[1:], strict=True)  # type: ignore[attr-defined]  # Rows does not show them
+def _equal_values(left: Rows, right: Rows, compared: Sequence[int]) -> Any:
     equal = None
-    for one, other in pairs:
-        same = pc.equal(one, other)
+    for at in compared:
+        same = pc.equal(left.column(at), right.column(at))
         equal = same if equal is None else pc.and_(equal, same)
     return equal
 
@@ -251,7 +296,7 @@ def last(column: Column) -> str:
 
 
 class Spill:
-    """Columns put aside in a temporary file, and read again by their number, once all are there."""
+    """Columns, or rows, put aside in a temporary file, and read again by their number, once all are there."""
 
     def __init__(self, layout: Layout) -> None:
         self._schema = _schema(layout)
@@ -261,15 +306,21 @@ class Spill:
         self.written = 0
 
     def add(self, column: Column) -> None:
-        self._writer.write_batch(pa.record_batch([column], schema=self._schema))
+        self.add_rows(pa.record_batch([column], schema=self._schema))
+
+    def add_rows(self, rows: Rows) -> None:
+        self._writer.write_batch(rows)
         self.written += 1
 
     def column(self, number: int) -> Column:
+        return self.rows(number).column(0)
+
+    def rows(self, number: int) -> Rows:
         if self._reader is None:
             self._writer.close()
             self._file.seek(0)
             self._reader = ipc.open_file(self._file)
-        return self._reader.get_batch(number).column(0)
+        return self._reader.get_batch(number)
 
     def close(self) -> None:
         self._file.close()
@@ -278,8 +329,14 @@ class Spill:
 # ---- files
 
 
+def is_blank(column: Column) -> bool:
+    """Whether every value is ''."""
+    return bool(pc.all(pc.equal(column, "")).as_py())
+
+
 def encode(layout: Layout, rows: Rows, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Equal rows give equal bytes under the same version of pyarrow."""
+    """Equal rows give equal bytes under the same version of pyarrow. Columns that the layout does not have are left out."""
+    rows = pa.RecordBatch.from_arrays([rows.column(at) for at in range(len(layout.fields))], schema=_schema(layout))
     sink = pa.BufferOutputStream()
     with _writer(layout, sink) as writer:
         writer.write_table(pa.Table.from_batches([rows]))
@@ -304,8 +361,10 @@ def decode(layout: Layout, body: bytes, only: Sequence[str] | None = None) -> tu
     """The rows, or `only` some columns of them, and the file's metadata. Raises Unreadable. To be called with bytes that are known to be
     whole."""
     try:
-        file, metadata = _open(layout, pa.BufferReader(body))
+        file, metadata, written_as = _open(layout, pa.BufferReader(body))
         batches = file.read(columns=only, use_threads=False).combine_chunks().to_batches()
+        if written_as is not layout and only is None:
+            batches = [_completed(layout, batch) for batch in batches]
     except (pa.ArrowException, OSError) as error:
         raise Unreadable(f"it is not Parquet that can be read: {error}") from error
     return (batches[0] if batches else empty(layout)), metadata
@@ -314,17 +373,25 @@ def decode(layout: Layout, body: bytes, only: Sequence[str] | None = None) -> tu
 def decode_batches(layout: Layout, file: IO[bytes], batch_rows: int) -> Iterator[Rows]:
     """The same from a file that need not fit into memory."""
     try:
-        opened, _ = _open(layout, file)
+        opened, _, _ = _open(layout, file)
         yield from opened.iter_batches(batch_rows, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise Unreadable(f"it is not Parquet that can be read: {error}") from error
 
 
-def _open(layout: Layout, source: object) -> tuple[Any, dict[str, str]]:
+def _open(layout: Layout, source: object) -> tuple[Any, dict[str, str], Layout]:
+    """The file, its metadata, and the layout that it was written in."""
     file = pq.ParquetFile(source)
     pairs = cast(dict[bytes, bytes], file.metadata.metadata or {})
     metadata = {key.decode(): value.decode() for key, value in pairs.items()}
     version = metadata.get(layout.name)
-    if version != layout.version or not file.schema_arrow.equals(_schema(layout)):
-        raise Unreadable(f"it has {layout.name} version {version!r}, this program reads {layout.version!r}; a newer refstore may read it")
-    return file, metadata
+    for known in (layout, layout.earlier):
+        if known is not None and version == known.version and file.schema_arrow.equals(_schema(known)):
+            return file, metadata, known
+    raise Unreadable(f"it has {layout.name} version {version!r}, this program reads {layout.version!r}; a newer refstore may read it")
+
+
+def _completed(layout: Layout, rows: Any) -> Rows:
+    """The rows of an earlier layout, with '' in the columns that it does not have."""
+    missing = [pa.array([""] * rows.num_rows, pa.string())] * (len(layout.fields) - rows.num_columns)
+    return pa.RecordBatch.from_arrays([*rows.columns, *missing], schema=_schema(layout))

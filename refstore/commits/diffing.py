@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from refstore import deadline
 from refstore.commits import columns, names, ranges
 from refstore.commits.columns import Rows
+from refstore.commits.filters import PathFilter
 from refstore.commits.metaranges import RangeRow
 from refstore.commits.store import TreeStore
 from refstore.commits.workers import Workers
@@ -34,7 +36,10 @@ class Change(NamedTuple):
     right: Entry | None
 
 
-def diff(store: TreeStore, threads: int, left_id: str, right_id: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
+def diff(
+    store: TreeStore, threads: int, left_id: str, right_id: str, *, prefix: str = "", after: str = "", only: PathFilter | None = None
+) -> Iterator[Change]:
+    """`only`: ranges that hold nothing of these paths are not read."""
     if names.same_content(left_id, right_id):
         return
     left_rows, right_rows = store.metarange(left_id).rows, store.metarange(right_id).rows
@@ -45,14 +50,20 @@ def diff(store: TreeStore, threads: int, left_id: str, right_id: str, *, prefix:
         return ranges.part(store.range(row.id), prefix, after)
 
     def wanted(row: RangeRow) -> bool:
-        return names.hash_of(row.id) not in shared and row.last_path >= low and ranges.may_hold(row.first_path, prefix)
+        return names.hash_of(row.id) not in shared and row.last_path >= low and ranges.may_hold(row.first_path, prefix) and may_match(row)
+
+    def may_match(row: RangeRow) -> bool:
+        return only is None or only.may_match_between(row.first_path, row.last_path)
 
     with Workers(threads) as workers:
         left = _Side(workers.ahead(read, filter(wanted, left_rows)))
         right = _Side(workers.ahead(read, filter(wanted, right_rows)))
         while ends := [side.last_path for side in (left, right) if side.fill()]:
+            deadline.check()  # what is cached asks no store, which would look
             limit = min(ends)  # up to here both sides are known
-            yield from _changes(left.take(limit), right.take(limit))
+            for change in _changes(left.take(limit), right.take(limit)):
+                if only is None or only.matches(change.path):
+                    yield change
 
 
 class _Side:
@@ -84,7 +95,7 @@ class _Side:
 
 def _changes(left: Rows, right: Rows) -> Iterator[Change]:
     """Of two batches that cover the same stretch of paths."""
-    left, right = columns.without_equal(left, right)
+    left, right = columns.without_equal(left, right, ranges.COMPARED)
     olds, news = ranges.items_of(left), ranges.items_of(right)
     at_old = at_new = 0
     while at_old < len(olds) or at_new < len(news):

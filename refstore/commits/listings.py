@@ -83,7 +83,7 @@ class Collector:
             self._sorting = None
 
     def _put_aside(self, run: Column) -> None:
-        with _temporary_space():
+        with temporary_space():
             if self._spill is None:
                 self._spill = Spill(LAYOUT)
             start = self._spill.written
@@ -115,7 +115,7 @@ class Collector:
 def _write(store: TreeStore, suffix: str, pieces: Iterator[Column]) -> str:
     """In a worker."""
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
-        with _temporary_space():
+        with temporary_space():
             with columns.encoding(LAYOUT, file, ROW_GROUP_ROWS) as write:
                 for piece in pieces:
                     write(piece)
@@ -131,7 +131,7 @@ def read(store: TreeStore, listing_id: str) -> Iterator[list[Address]]:
         return
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
         for chunk in store.chunks(names.ADDED, listing_id):
-            with _temporary_space():
+            with temporary_space():
                 file.write(chunk)
         if _hash(file) != names.hash_of(listing_id):
             raise names.damaged(names.ADDED, listing_id, f"its {file.tell()} bytes do not have the hash in its name")
@@ -144,7 +144,7 @@ def read(store: TreeStore, listing_id: str) -> Iterator[list[Address]]:
 
 
 @contextmanager
-def _temporary_space() -> Generator[None]:
+def temporary_space() -> Generator[None]:
     try:
         yield
     except OSError as error:

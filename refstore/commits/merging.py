@@ -3,9 +3,10 @@
 Path by path, in order: what theirs did not change stays as ours has it. What theirs changed is taken if ours still has what base
 had. If ours has what theirs has, both came to the same and nothing is to do. Otherwise they conflict, and the strategy decides.
 
-Two entries are *the same thing* here if address, checksum, metadata and content type are equal. An own address is written once, so
-it alone says which bytes; the checksum tells versions of a foreign address apart. Size follows from the bytes, and the time of
-modification is when it was put, not what it is. (`apply` and `diff` compare all fields: there a new time is a change.)
+Two entries are *the same thing* here if address, checksum, metadata and content type are equal, or if they are two uploads of one content
+(`ranges.alike`, by SHA-256). An own address is written once, so it alone says which bytes; the checksum tells versions of a foreign address
+apart. Size follows from the bytes, and the time of modification is when it was put, not what it is. (`apply` and `diff` compare all fields:
+there a new time is a change.)
 
 Only what theirs changed is looked up in ours: the cost is that of `diff(base, theirs)`, whatever else ours did. A revert of a
 commit is a merge with that commit as base and its parent as theirs; a cherry-pick the other way round.
@@ -20,6 +21,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from refstore.commits.diffing import Change
+from refstore.commits.ranges import alike
 from refstore.errors import MergeConflict
 from refstore.records import Entry
 
@@ -75,12 +77,9 @@ class Readable(Protocol):
 def same(left: Entry | None, right: Entry | None) -> bool:
     if left is None or right is None:
         return left is right
-    return (left.address, left.checksum, left.metadata, left.content_type) == (
-        right.address,
-        right.checksum,
-        right.metadata,
-        right.content_type,
-    )
+    if left.address != right.address:
+        return alike(left, right)
+    return (left.checksum, left.metadata, left.content_type) == (right.checksum, right.metadata, right.content_type)
 
 
 def sides(changes: Iterator[Change], ours: Callable[[list[str]], Mapping[str, Entry]] | None, *, batch: int = BATCH) -> Iterator[Sides]:

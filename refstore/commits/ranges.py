@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 from zlib import crc32
 
@@ -26,10 +27,10 @@ import msgspec
 from refstore.commits import columns, names
 from refstore.commits.columns import Column, Kind, Layout, Rows, Unreadable
 from refstore.errors import CorruptRange, Invalid
-from refstore.ids import Address
+from refstore.ids import Address, is_own
 from refstore.records import Entry
 
-LAYOUT: Final = Layout(
+WITHOUT_MD5: Final = Layout(
     "refstore.range",
     "1",
     (
@@ -42,9 +43,19 @@ LAYOUT: Final = Layout(
         ("content_type", Kind.FEW),
     ),
 )
+LAYOUT: Final = Layout("refstore.range", "2", (*WITHOUT_MD5.fields, ("md5", Kind.DIGITS)), earlier=WITHOUT_MD5)
 PATH: Final = 0
 ADDRESS: Final = 1
 SIZE_BYTES: Final = 2
+CHECKSUM: Final = 3
+METADATA: Final = 5
+CONTENT_TYPE: Final = 6
+MD5: Final = len(WITHOUT_MD5.fields)
+COMPARED: Final = range(ADDRESS, MD5)
+"""The columns that say whether an entry is another one. MD5 follows from the content, where somebody knows it: an entry is not another one
+because it is known now."""
+CONTENT: Final = (SIZE_BYTES, CHECKSUM, METADATA, CONTENT_TYPE)
+"""Without the address and the time: what two uploads of one file have in common."""
 
 _MIX: Final = 0x9E3779B1
 """2^32 over the golden ratio. CRC-32 is linear, so that names that count up would give regular patterns; a product's high bits
@@ -114,6 +125,7 @@ def rows_of(paths: Sequence[str], entries: Sequence[Entry]) -> Rows:
                 [entry.mtime_ms for entry in entries],
                 [_json.encode(entry.metadata).decode() if entry.metadata else "" for entry in entries],
                 [entry.content_type for entry in entries],
+                [entry.md5 for entry in entries],
             ),
         )
     except ValueError as error:
@@ -132,12 +144,39 @@ def addresses_of(rows: Rows) -> list[Address]:
 
 def entries_of(rows: Rows) -> list[Entry]:
     """Raises CorruptRange."""
-    addresses, sizes, checksums, mtimes, metadata, content_types = (rows.column(at).to_pylist() for at in range(1, len(LAYOUT.fields)))
+    values = (rows.column(at).to_pylist() for at in range(1, len(LAYOUT.fields)))
+    addresses, sizes, checksums, mtimes, metadata, content_types, md5s = values
     try:
         decoded = [_metadata.decode(each) if each else {} for each in metadata]
     except msgspec.DecodeError as error:
         raise CorruptRange(f"the metadata of an entry cannot be decoded ({error}); restore its range from a backup") from error
-    return list(map(Entry, addresses, sizes, checksums, mtimes, decoded, content_types))
+    return list(map(Entry, addresses, sizes, checksums, mtimes, decoded, content_types, repeat(""), md5s))
+
+
+def alike(left: Entry, right: Entry) -> bool:
+    """Whether both are uploads of the same bytes, with the same metadata and content type.
+
+    Only what the service hashed itself counts (that has an MD5): a linker's checksum is its word. And only its own blobs: to name the same
+    data elsewhere is a change.
+    """
+    return (
+        bool(left.md5 and right.md5)
+        and is_own(left.address)
+        and is_own(right.address)
+        and (left.size_bytes, left.checksum, left.metadata, left.content_type)
+        == (right.size_bytes, right.checksum, right.metadata, right.content_type)
+    )
+
+
+def count_alike(left: Rows, right: Rows) -> int:
+    """How many rows of the one are `alike` with the same row of the other."""
+    if left.num_rows <= FEW:
+        return sum(map(alike, entries_of(left), entries_of(right)))
+    equal = columns.equal_values(left, right, CONTENT)
+    hashed = zip(*(rows.column(at).to_pylist() for rows in (left, right) for at in (MD5, ADDRESS)), strict=True)
+    return sum(
+        same and bool(md5 and other) and is_own(mine) and is_own(its) for same, (md5, mine, other, its) in zip(equal, hashed, strict=True)
+    )
 
 
 def items_of(rows: Rows) -> list[tuple[str, Entry]]:
@@ -169,7 +208,8 @@ def part(rows: Rows, prefix: str, after: str) -> Rows:
 
 
 def encode(rows: Rows) -> bytes:
-    return columns.encode(LAYOUT, rows)
+    """Where no MD5 is known the file is as it was before there was such a column, so that the ranges of old trees stay shared."""
+    return columns.encode(WITHOUT_MD5 if columns.is_blank(rows.column(MD5)) else LAYOUT, rows)
 
 
 def hash_hex(body: bytes) -> str:

@@ -7,16 +7,19 @@ does not answer ObjectsUnavailable. '' is the empty tree. Thread-safe, but each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
+from refstore import deadline
 from refstore.clock import Clock
-from refstore.commits import changes, diffing, listings, merging, names, ranges
+from refstore.commits import changes, diffing, imported, listings, merging, names, ranges
 from refstore.commits.applying import Apply, Written
 from refstore.commits.changes import PAGE_ROWS
 from refstore.commits.columns import Rows
 from refstore.commits.diffing import Change
+from refstore.commits.filters import PathFilter
+from refstore.commits.imported import Spool
 from refstore.commits.merging import Conflict, Strategy, Take
 from refstore.commits.metaranges import Metarange, RangeRow
 from refstore.commits.ranges import CUT, Cut
@@ -72,6 +75,7 @@ class Trees:
 
     def scan(self, metarange: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, Entry]]:
         """A page of what starts with `prefix` and comes strictly after `after`, in order. Fewer than `limit`: the end."""
+        deadline.check()  # what is cached asks no store, which would look
         tree = self._store.metarange(metarange)
         at = tree.at_or_behind(max(prefix, after))
         page: list[tuple[str, Entry]] = []
@@ -127,15 +131,31 @@ class Trees:
         with Workers(self._threads) as workers:
             return Apply(self._store, self._cut, base, workers).run(pages)
 
+    def replace(self, base: str, spool: Spool, prefixes: Sequence[str]) -> Written:
+        """Put what the spool holds, and remove what else there is below the prefixes, none of which lies in another."""
+        return self._apply(base, imported.changes_of(spool.merged(), self._paths_below(base, sorted(prefixes))))
+
+    def _paths_below(self, metarange: str, prefixes: Sequence[str]) -> Iterator[list[str]]:
+        """In order, range by range."""
+        with Workers(self._threads) as workers:
+            for prefix in prefixes:
+                for rows in self._rows(workers, self.stretches(metarange, prefix=prefix)):
+                    if paths := ranges.paths_of(ranges.part(rows, prefix, "")):
+                        yield paths
+
+    def count_below(self, metarange: str, prefixes: Sequence[str]) -> int:
+        """How many paths there are below the prefixes, none of which lies in another."""
+        return sum(len(paths) for paths in self._paths_below(metarange, prefixes))
+
     def read_added(self, listing: str) -> Iterator[list[Address]]:
         """The own addresses that an apply put (`Written.added`), sorted, in batches."""
         return listings.read(self._store, listing)
 
     # ---- comparing
 
-    def diff(self, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
-        """What makes `right` of `left`, in path order. Ranges that both share are not read."""
-        return diffing.diff(self._store, self._threads, left, right, prefix=prefix, after=after)
+    def diff(self, left: str, right: str, *, prefix: str = "", after: str = "", only: PathFilter | None = None) -> Iterator[Change]:
+        """What makes `right` of `left`, in path order; with `only`, of these paths. Ranges that both share are not read."""
+        return diffing.diff(self._store, self._threads, left, right, prefix=prefix, after=after, only=only)
 
     def merge(self, base: str, ours: str, theirs: str, strategy: Strategy = Strategy.NONE) -> Iterator[Take | Conflict]:
         """What is to be applied to `ours` to bring in what `theirs` changed since `base`, and what stands against it."""

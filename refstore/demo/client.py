@@ -72,7 +72,7 @@ class Client:
     def _upload(self, branch: str, items: Sequence[Item]) -> None:
         tell(steps.Began(branch, list(items)))
         uploads = [Upload(path=item.path, body=_read(self._files[item.source])) for item in items]
-        entries = list(self._repo.upload_many(branch, uploads))
+        entries = self._repo.upload_many(branch, uploads)
         done = [Written(*item, entry.address, entry.size_bytes) for item, entry in zip(items, entries, strict=True)]
         tell(steps.Stored(branch, done, "upload"))
 
@@ -91,8 +91,7 @@ class Client:
         def link(items: Sequence[Item]) -> list[IssuedAddress]:
             done = write(items)
             links = [Link(path=given.path, token=given.token, size_bytes=written.size_bytes) for given, written in done]
-            for _ in self._repo.link_many(step.branch, links):
-                pass
+            self._repo.link_many(step.branch, links)
             tell(steps.Stored(step.branch, [written for _, written in done], "link"))
             return [given for given, _ in done]
 
@@ -119,7 +118,7 @@ class Client:
 
     def _copy(self, ref: str, branch: str, ways: Sequence[steps.Way], how: str) -> None:
         copies = [Copy(way.source, way.destination) for way in ways]
-        entries = list(self._repo.copy_many(ref, branch, copies))
+        entries = self._repo.copy_many(ref, branch, copies)
         named = [(way.destination, str(entry.address)) for way, entry in zip(ways, entries, strict=True)]
         tell(steps.Named(branch, named, "move" if how == "move" else "copy"))
 

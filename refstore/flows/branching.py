@@ -48,7 +48,7 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
         if _were_live(ctx, tried, there):
             return ref.commit  # the same, and deleted since: it is not made twice
         if isinstance(there, Branch):
-            raise AlreadyExists(f"branch {name!r} exists already")
+            raise AlreadyExists(f"branch already exists: {name!r}")
         markers.publish(branches, name)  # a deleted branch of that name may still stand closed
     else:
         raise branches.contention(name)

@@ -16,10 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from refstore import keys
+from refstore import keys, user_metadata
 from refstore.branches import Branches
 from refstore.commits import graph
 from refstore.commits.applying import Written
+from refstore.commits.imported import Spool
 from refstore.commits.merging import Strategy
 from refstore.context import Context
 from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit, Unavailable
@@ -48,6 +49,10 @@ class CommitOptions:
     date_ms: int | None = None
     """When the commit says it was made; None: now."""
     allow_empty: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises Invalid."""
+        user_metadata.check(self.metadata, "the commit")
 
 
 def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> Made:
@@ -109,7 +114,29 @@ def remove(ctx: Context, branch: BranchName, options: CommitOptions, paths_of: C
 
     Raises DirtyBranch: it has staged changes, which stay as they are. Raises NothingToCommit, BranchNotFound, Contention.
     """
-    return _combine(ctx, branch, options, lambda ours: ((path, None) for path in paths_of(ours)))
+    return _combine(ctx, branch, options, lambda ours: _applied(ctx, ours, ((path, None) for path in paths_of(ours))))
+
+
+def replace(
+    ctx: Context,
+    branch: BranchName,
+    options: CommitOptions,
+    spool: Spool,
+    prefixes: Sequence[str],
+    about_to_land: Callable[[CommitId], None],
+) -> tuple[Made, Written]:
+    """Commit what the spool holds in place of all that the head has below the prefixes, none of which lies in another.
+
+    `about_to_land` is told the commit's id before the branch is moved to it. Raises DirtyBranch, NothingToCommit, BranchNotFound,
+    Contention, and what `about_to_land` raises: nothing has landed then.
+    """
+    written: list[Written] = []
+
+    def write(ours: CommitId) -> Written:
+        written.append(ctx.trees.replace(_tree(ctx, ours), spool, prefixes))
+        return written[-1]
+
+    return _combine(ctx, branch, options, write, about_to_land=about_to_land), written[-1]
 
 
 def _three_way(
@@ -128,19 +155,23 @@ def _three_way(
     def changes_of(ours: CommitId) -> Changes:
         return ctx.trees.merge_changes(_tree(ctx, base_of(ours)), _tree(ctx, ours), _tree(ctx, theirs), decides)
 
-    return _combine(ctx, branch, options, changes_of, theirs=theirs, second_parent=second_parent)
+    return _combine(ctx, branch, options, lambda ours: _applied(ctx, ours, changes_of(ours)), theirs=theirs, second_parent=second_parent)
 
 
 def _combine(
     ctx: Context,
     branch: BranchName,
     options: CommitOptions,
-    changes_of: Callable[[CommitId], Changes],
+    written_on: Callable[[CommitId], Written],
     *,
     theirs: CommitId | None = None,
     second_parent: CommitId | None = None,
+    about_to_land: Callable[[CommitId], None] = lambda _commit: None,
 ) -> Made:
-    """Commit changes of what is committed, where nothing is staged. `theirs`: the commit that they bring in."""
+    """Commit changes of what is committed, where nothing is staged. `theirs`: the commit that they bring in.
+
+    `written_on`: write the tree that is to follow the branch's head.
+    """
     branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
     staging = Staging(ctx.kv, ctx.repo)
     markers = Markers(ctx.kv, ctx.repo, ctx.clock)
@@ -151,8 +182,7 @@ def _combine(
         if not _nothing_staged(staging, seen):
             raise _dirty(branch)
         ours = seen.head
-        changes = changes_of(ours)
-        written = ctx.trees.apply(_tree(ctx, ours), changes)
+        written = written_on(ours)
         if not written.changed and second_parent is None and not options.allow_empty:
             raise NothingToCommit(f"branch {branch!r} has these changes already")
         record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
@@ -162,6 +192,7 @@ def _combine(
             continue
         parents = (ours,) if second_parent is None else (ours, second_parent)
         new, made = _write(ctx, options, parents, written, record.sealed)
+        about_to_land(new)
         if _advance(branches, markers, branch, ours, record.sealed, new):
             _publish(branches, markers, branch)
             return new, made
@@ -212,6 +243,17 @@ def _write(ctx: Context, options: CommitOptions, parents: tuple[CommitId, ...], 
     new = graph.commit_id(record)
     ctx.kv.set(keys.commit(ctx.repo, new), encode(record))
     return new, record
+
+
+def _applied(ctx: Context, ours: CommitId, changes: Changes) -> Written:
+    return ctx.trees.apply(_tree(ctx, ours), changes)
+
+
+def check_clean(ctx: Context, branch: BranchName) -> None:
+    """Raise DirtyBranch where something is staged. That it is so while a commit is made is found out by the commit."""
+    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    if not _nothing_staged(Staging(ctx.kv, ctx.repo), branches.open(branch).record):
+        raise _dirty(branch)
 
 
 def _nothing_staged(staging: Staging, record: Branch) -> bool:

@@ -7,14 +7,17 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
 
+from refstore import deadline
 from refstore.commits import graph
 from refstore.commits.diffing import Change, Kind
+from refstore.commits.filters import PathFilter
+from refstore.commits.ranges import alike
 from refstore.context import Context
 from refstore.flows import refs
 from refstore.flows.reading import while_still
 from refstore.ids import BranchName, CommitId, Path
 from refstore.marks import Marks
-from refstore.records import Branch, Commit, Entry, Mark, decode_staged, unreferenced
+from refstore.records import Branch, Commit, Complete, Entry, Mark, decode_staged, unreferenced
 from refstore.staging import Staging
 
 LOG_PAGE = 100
@@ -29,11 +32,25 @@ def log(ctx: Context, ref: str, *, first_parent: bool, since_ms: int | None = No
     return graph.log(lambda commit: refs.get_commit(ctx, commit), head, first_parent=first_parent, since_ms=since_ms)
 
 
+def changed(ctx: Context, commit: Commit, only: PathFilter) -> bool:
+    """Whether the commit changed one of these paths, against its first parent: one diff, however many paths and prefixes there are."""
+    deadline.check()  # what is cached asks no store, which would look
+    if not commit.parents:
+        return False  # a repository begins empty
+    parent = refs.get_commit(ctx, commit.parents[0])
+    changes = ctx.trees.diff(parent.metarange, commit.metarange, only=only)
+    return any(not _is_same_upload(change) for change in changes)
+
+
 class Lifetime(StrEnum):
     ACTIVE = "active"
     MARKED = "marked"
     SWEEPING = "sweeping"
+    TAGGED = "tagged"
+    """For the bucket to delete, which it has not all done yet."""
     SWEPT = "swept"
+    COMPLETE = "expired, complete"
+    """It has expired, and nothing of what it names goes, as others keep it: it can be read, copied and branched from."""
 
 
 class Logged(NamedTuple):
@@ -42,13 +59,20 @@ class Logged(NamedTuple):
     commit: CommitId
     record: Commit
     mark: Mark | None
+    complete: Complete | None = None
 
     @property
     def lifetime(self) -> Lifetime:
         """Of the commit as a whole: one of which only a part has expired is active (`mark.prefixes`)."""
+        if self.mark is None and self.complete is not None:
+            return Lifetime.COMPLETE
         if self.mark is None or self.mark.prefixes:
             return Lifetime.ACTIVE
-        return Lifetime.SWEPT if self.mark.swept_ms else Lifetime.SWEEPING if self.mark.sweeping_ms else Lifetime.MARKED
+        if self.mark.swept_ms:
+            return Lifetime.SWEPT
+        if self.mark.tagged_ms:
+            return Lifetime.TAGGED
+        return Lifetime.SWEEPING if self.mark.sweeping_ms else Lifetime.MARKED
 
 
 def history(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[Logged]:
@@ -56,8 +80,8 @@ def history(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[Logged]:
     found = log(ctx, ref, first_parent=first_parent)
     marks = Marks(ctx)
     while page := list(islice(found, LOG_PAGE)):
-        for (commit, record), mark in zip(page, marks.of([commit for commit, _ in page]), strict=True):
-            yield Logged(commit, record, mark)
+        for (commit, record), (mark, complete) in zip(page, marks.shown([commit for commit, _ in page]), strict=True):
+            yield Logged(commit, record, mark, complete)
 
 
 def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:
@@ -68,7 +92,12 @@ def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:
 def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
     """What is on the right and not on the left, and so on, by commits: what is staged does not count. In path order."""
     trees = [refs.get_commit(ctx, refs.resolve(ctx, ref).commit).metarange for ref in (left, right)]
-    return ctx.trees.diff(trees[0], trees[1], prefix=prefix, after=after)
+    return (change for change in ctx.trees.diff(trees[0], trees[1], prefix=prefix, after=after) if not _is_same_upload(change))
+
+
+def _is_same_upload(change: Change) -> bool:
+    """Whether the file was uploaded again as it was: it has another address and another time, and nobody would call that a change."""
+    return change.left is not None and change.right is not None and alike(change.left, change.right)
 
 
 def diff_staged(ctx: Context, branch: BranchName, *, prefix: str = "", after: str = "") -> Iterator[Change]:
@@ -92,7 +121,7 @@ def _staged_page(ctx: Context, record: Branch, prefix: str, after: str) -> tuple
             new = unreferenced(new)
             if old is None:
                 changes.append(Change(Path(path), Kind.ADDED, None, new))
-            elif old != new:
+            elif old != new and not alike(old, new):
                 changes.append(Change(Path(path), Kind.CHANGED, old, new))
         elif old is not None:
             changes.append(Change(Path(path), Kind.REMOVED, old, None))

@@ -66,7 +66,7 @@ def expire_page(ctx: Context, rules: Rules, branch: BranchName, after: str, *, d
         if record.sealed:
             return Expired(left=True)
         page = list(islice(Staging(ctx.kv, ctx.repo).scan(record.token, after=after), PAGE))
-        due = _due(ctx, rules, record.token, page)
+        due = _due(ctx, rules, branch, record.token, page)
         gone, stood_still = (due, True) if dry_run or not due else take_staged(ctx, branches, branch, record.token, due, cause=EXPIRED)
         if not stood_still:
             gone = _not_there(ctx, branch, gone)
@@ -86,13 +86,13 @@ def _not_there(ctx: Context, branch: BranchName, gone: Sequence[tuple[Path, byte
     ]
 
 
-def _due(ctx: Context, rules: Rules, token: Token, page: Sequence[tuple[str, bytes]]) -> list[tuple[Path, bytes]]:
+def _due(ctx: Context, rules: Rules, branch: BranchName, token: Token, page: Sequence[tuple[str, bytes]]) -> list[tuple[Path, bytes]]:
     """The staged objects whose time is over, as they were read."""
     now = ctx.clock.now_ms()
     asked: list[tuple[Path, bytes, Entry, int]] = []
     for path, value in page:
         entry = decode_staged(value)
-        before = uncommitted_before(rules, path, now) if isinstance(entry, Entry) and is_own(entry.address) else None
+        before = uncommitted_before(rules, branch, path, now) if isinstance(entry, Entry) and is_own(entry.address) else None
         if before is not None and isinstance(entry, Entry):
             asked.append((Path(path), value, entry, before))
     records = decode_reference_many(ctx.kv.get_many(keys.reference_many(ctx.repo, [entry.address for _, _, entry, _ in asked])))

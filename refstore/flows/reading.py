@@ -10,11 +10,12 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from refstore import keys
+from refstore import keys, user_metadata
 from refstore.branches import Branches
 from refstore.context import Context
-from refstore.errors import Contention, CorruptObject, Invalid, ObjectNotFound
+from refstore.errors import Contention, CorruptObject, ObjectNotFound
 from refstore.flows import refs
+from refstore.flows.hiding import check_hidden
 from refstore.flows.refs import Ref, get_commit, head_commit
 from refstore.ids import BranchName, CommitId, Path, Token, is_own
 from refstore.kv.base import SCAN_LIMIT
@@ -23,6 +24,9 @@ from refstore.staging import Staging
 
 ATTEMPTS: Final = 64
 """How often a read is done again because the branch moved; each time means that a commit or reset got through."""
+
+PAGE_BYTES_MAX: Final = 4 << 20
+"""Of the paths and the metadata on one page, which ends there although more items were asked for; one item is always given."""
 
 _BEHIND: Final = "\U0010ffff"
 """Sorts behind whatever a path can go on with."""
@@ -57,8 +61,10 @@ class Page(NamedTuple):
 
 
 def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Resolved]:
-    """What the paths are; those that are not there are left out."""
+    """What the paths are; those that are not there are left out. Raises Gone: hidden by the rules, or tagged
+    for the bucket to delete."""
     if ref.branch is None:
+        check_hidden(ctx, ref, paths)
         return _committed(ctx, ref.commit, get_commit(ctx, ref.commit).metarange, paths)
 
     def read(branch: Branch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, Resolved]:
@@ -94,11 +100,14 @@ def resolve(ctx: Context, ref: Ref, path: Path) -> Resolved:
 
 
 def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None) -> Iterator[bytes]:
-    """The object's bytes; resolved again if the blob went between the look and the read (rule 12). Raises Gone (it was swept)."""
+    """The object's bytes; resolved again if the blob went between the look and the read (rule 12).
+
+    Raises Gone: it was swept; or it belongs to others, who removed or changed it.
+    """
     for _ in range(ATTEMPTS):
         resolved = resolve(ctx, refs.resolve(ctx, ref), path)
         if not is_own(resolved.entry.address):
-            raise Invalid(f"{path!r} is staged from outside, at {resolved.entry.address}; read it there")
+            return ctx.foreign.get(resolved.entry.address, resolved.entry.size_bytes, start, end)
         try:
             return ctx.objects.get(resolved.entry.address, start=start, end=end)
         except ObjectNotFound:
@@ -114,6 +123,7 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
 def list_page(ctx: Context, ref: Ref, *, prefix: str, after: str, amount: int, delimiter: str) -> Page:
     """One page, in path order. With a delimiter, paths that go on behind it are folded into their common prefix."""
     if ref.branch is None:
+        check_hidden(ctx, ref)
         metarange = get_commit(ctx, ref.commit).metarange
         return _page(lambda start: _committed_stream(ctx, metarange, prefix, start, amount), prefix, after, amount, delimiter)
     return while_still(
@@ -170,6 +180,7 @@ def _committed_stream(ctx: Context, metarange: str, prefix: str, after: str, pag
 
 def _page(source: Callable[[str], Iterator[tuple[str, Entry]]], prefix: str, after: str, amount: int, delimiter: str) -> Page:
     results: list[Listed] = []
+    size_bytes = 0
     folded = ""
     cursor = after
     if delimiter and (inside := _common_prefix(after, prefix, delimiter)):
@@ -179,8 +190,9 @@ def _page(source: Callable[[str], Iterator[tuple[str, Entry]]], prefix: str, aft
             common = _common_prefix(path, prefix, delimiter) if delimiter else ""
             if common and common == folded:
                 continue
-            if len(results) == amount:
+            if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
                 return Page(tuple(results), has_more=True)
+            size_bytes += len(common or path) + (0 if common else user_metadata.size_of(entry.metadata))
             if common:
                 results.append(Listed(common, None))
                 folded, cursor = common, common + _BEHIND

@@ -24,7 +24,7 @@ from refstore.errors import BranchNotFound, CommitNotFound, Corrupt, Gone, Inval
 from refstore.ids import BranchName, CommitId, Path, branch_name, tag_name
 from refstore.kv.base import ABSENT
 from refstore.markers import Markers
-from refstore.records import Commit, Mark, Tag, decode, maybe
+from refstore.records import Commit, GcFlag, Mark, Tag, decode, maybe
 
 PREFIX_DIGITS_MIN: Final = 6
 PREFIX_MATCHES_MAX: Final = 16
@@ -93,6 +93,12 @@ def check_mark(ctx: Context, commit: CommitId, paths: Sequence[Path] | None = No
     """
     mark = maybe(ctx.kv.get(keys.mark(ctx.repo, commit)), Mark)
     if mark is not None and (paths is None or mark.covers(paths)):
+        on = maybe(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag) if not mark.sweeping_ms else None
+        if on is not None and on.mark_id == mark.mark_id:
+            raise Gone(
+                f"commit {commit} has expired, and the run {mark.mark_id} that is on has yet to find whether anything of it goes;"
+                " if nothing does, the same call works when that run has finished"
+            )
         raise marked(commit, mark)
 
 
@@ -111,6 +117,11 @@ def marked(commit: CommitId, mark: Mark) -> Gone:
         by += ", paths " + ", ".join(f"{prefix}*" for prefix in mark.prefixes[:PREFIXES_SHOWN])
     if mark.swept_ms:
         return Gone(f"commit {commit} had expired and its data was deleted on {_when(mark.swept_ms)} by {by}; only a backup has it")
+    if mark.tagged_ms:
+        return Gone(
+            f"commit {commit} has expired and its data was tagged on {_when(mark.tagged_ms)} for the bucket to delete, by {by};"
+            " only a backup will have it"
+        )
     if mark.sweeping_ms:
         return Gone(f"commit {commit} has expired and its data is being deleted by {by}; only a backup will have it")
     return Gone(

@@ -7,7 +7,7 @@ rule 13 answer for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,11 +17,12 @@ from refstore.branches import Branches
 from refstore.context import Context
 from refstore.errors import Conflict, Contention, CorruptRecord, InvalidRules, NotFound
 from refstore.flows import branching, tagging
+from refstore.flows.rule_filters import bind, read_filters
 from refstore.ids import CommitId
 from refstore.kv.base import ABSENT, Absent
 from refstore.records import Commit, RetentionRecord, decode, encode, maybe
 from refstore.retention.active import Refs
-from refstore.retention.history import CommitRow, History, HistoryBuilder
+from refstore.retention.history import SNAPSHOT, TRANSACTION, CommitRow, History, HistoryBuilder
 from refstore.retention.rules import GcRules, Parsed, Rules, read_rules, render, with_gc_rules
 
 ATTEMPTS: Final = 16
@@ -48,7 +49,7 @@ def get(ctx: Context) -> Retention | None:
 def set_rules(ctx: Context, document: str, *, by: str) -> Retention:
     """Replace the whole document. Raises InvalidRules, RepositoryNotFound, Contention."""
     parsed = check(ctx, document)
-    record = _record(ctx, document, by)
+    record = _record(ctx, document, by, parsed.read_as)
     ctx.kv.set(keys.retention_rules(ctx.repo), encode(record))
     return _written(ctx, record, parsed.rules)
 
@@ -72,6 +73,21 @@ def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> Retention | N
     raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
 
 
+def pin(ctx: Context, commits: Iterable[CommitId], *, by: str) -> Retention:
+    """Add commits to `pins.commits`: they never expire from then on. All else stays. Raises InvalidRules (one never landed), Contention."""
+    key, wanted = keys.retention_rules(ctx.repo), list(commits)
+    for _ in range(ATTEMPTS):
+        raw, old = _read(ctx)
+        rules = old.rules if old is not None else Rules()
+        pins = msgspec.structs.replace(rules.pins, commits=tuple(dict.fromkeys((*rules.pins.commits, *wanted))))
+        document = render(msgspec.structs.replace(rules, pins=pins))
+        parsed = check(ctx, document)
+        record = _record(ctx, document, by)
+        if ctx.kv.set_if(key, raw, encode(record)):
+            return _written(ctx, record, parsed.rules)
+    raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
+
+
 def delete(ctx: Context) -> Retention:
     """Take the rules away: from then on nothing that was committed expires. Raises NotFound, Conflict.
 
@@ -90,8 +106,11 @@ def delete(ctx: Context) -> Retention:
 
 
 def check(ctx: Context, document: str) -> Parsed:
-    """Whether a document can be this repository's rules. Raises InvalidRules: for a pinned commit that is not there, too."""
-    parsed = read_rules(document)
+    """Whether a document can be this repository's rules, and what they are here (`rule_filters.py`).
+
+    Raises InvalidRules: for a pinned commit that is not there, and for a prefix that can be read in two ways, too.
+    """
+    parsed = read_filters(ctx, read_rules(document))
     pinned = parsed.rules.pins.commits
     found = _rows_of(ctx, [CommitId(commit) for commit in pinned])
     there = {row.id for row in found if row.landed}
@@ -149,7 +168,7 @@ def _scan(ctx: Context) -> Iterator[CommitRow]:
         while mark is not None and mark < name:
             mark = next(landed, None)
         commit = decode(value, Commit)
-        yield CommitRow(ids.commit_id(name), commit.parents, commit.created_ms, mark == name)
+        yield CommitRow(ids.commit_id(name), commit.parents, commit.created_ms, mark == name, _begins_view(commit))
 
 
 def _rows_of(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
@@ -163,8 +182,12 @@ def _rows_of(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
         for commit, value, mark in zip(page, records, landed, strict=True):
             record = maybe(value, Commit)
             if record is not None:
-                found.append(CommitRow(commit, record.parents, record.created_ms, mark is not ABSENT))
+                found.append(CommitRow(commit, record.parents, record.created_ms, mark is not ABSENT, _begins_view(record)))
     return found
+
+
+def _begins_view(commit: Commit) -> bool:
+    return commit.metadata.get(TRANSACTION) == SNAPSHOT
 
 
 def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:
@@ -173,16 +196,17 @@ def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:
     if record is None:
         return raw, None
     try:
-        return raw, Retention(record.document, read_rules(record.document).rules, record.set_ms, record.set_by)
+        rules = bind(read_rules(record.document).rules, record.read_as)
+        return raw, Retention(record.document, rules, record.set_ms, record.set_by)
     except InvalidRules as error:
         raise CorruptRecord(
             f"the retention rules of {ctx.name!r} cannot be read ({error}); set them again before anything expires"
         ) from error
 
 
-def _record(ctx: Context, document: str, by: str) -> RetentionRecord:
+def _record(ctx: Context, document: str, by: str, read_as: Mapping[str, str] | None = None) -> RetentionRecord:
     now = ctx.clock.now_ms()
-    return RetentionRecord(document, now, by, ctx.ids.unique(now))
+    return RetentionRecord(document, now, by, ctx.ids.unique(now), dict(read_as or {}))
 
 
 def _written(ctx: Context, written: RetentionRecord, rules: Rules) -> Retention:

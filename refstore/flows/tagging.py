@@ -20,7 +20,7 @@ def create(ctx: Context, name: TagName, source: str) -> CommitId:
     key = keys.tag(ctx.repo, name)
     ours = encode(Tag(commit, ctx.clock.now_ms()))
     if not ctx.kv.set_if(key, ABSENT, ours):
-        raise AlreadyExists(f"tag {name!r} exists already; a tag does not move, delete it first")
+        raise AlreadyExists(f"tag already exists: {name!r}; a tag does not move, delete it first")
     try:
         refs.check_mark(ctx, commit)
     except Gone:  # trouble of a store is as a crash here, and others may have read the tag by then

@@ -7,14 +7,12 @@ when its token is processed, and the blob, if any, with it.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
 import msgspec
 
@@ -44,6 +42,7 @@ from refstore.flows.placing import (
 )
 from refstore.ids import Address, BranchName, Path, Token
 from refstore.issuance import Claims
+from refstore.namespaces import Namespaces
 from refstore.objects.base import Body, Stored, chunks_of
 from refstore.records import Deleting, Entry, Issued, Reference
 from refstore.references import References, Release
@@ -136,11 +135,12 @@ def upload_each(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> 
 
 
 def _planned(items: Sequence[Upload] | Sequence[Link]) -> list[Placement]:
-    """What is to be placed, before there are addresses: checked for what can be checked now. Raises InvalidPath."""
+    """What is to be placed, before there are addresses: checked for what can be checked now. Raises Invalid."""
     planned = [Placement(ids.object_path(item.path), None, referenced=True, if_absent=item.if_absent) for item in items]
     check_distinct(planned)
     for item in items:
         _check_metadata(item.metadata)
+        ids.content_type(item.content_type)
     return planned
 
 
@@ -211,12 +211,14 @@ def _place(ctx: Context, branch: BranchName, token: Token, placements: Sequence[
 
 
 def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[Entry]:
-    """Name objects outside the namespace. They have no reference, and are never deleted."""
+    """Name objects outside of this lake. They have no reference, and are never deleted. Raises InvalidName for those inside."""
     placements: list[Placement] = []
+    namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
     now = ctx.clock.now_ms()
     for item in items:
         _check_metadata(item.metadata)
-        address = outside_address(ctx, item.url)
+        ids.content_type(item.content_type)
+        address = _foreign_address(item.url, namespaces)
         mtime = now if item.mtime_ms is None else item.mtime_ms
         entry = Entry(address, item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
         placements.append(Placement(ids.object_path(item.path), entry, referenced=False))
@@ -353,41 +355,13 @@ def put_all(ctx: Context, bodies: Sequence[tuple[Address, Body]]) -> list[Stored
     return [stored[place] for place in range(len(bodies))]
 
 
-def outside_address(ctx: Context, url: str) -> Address:
+def _foreign_address(url: str, namespaces: Namespaces) -> Address:
     """The address of data that is staged from outside. Raises InvalidName for anything that could be ours to delete."""
     scheme, separator, rest = url.partition("://")
     if not separator or not scheme.isalnum() or not rest or not url.isprintable() or len(url.encode(errors="replace")) > 2048:
         raise InvalidName(f"{url[:80]!r} is not the URL of an object; give its full address, such as s3://bucket/key")
-    if any(_lies_in(ctx.objects.url, spelling) for spelling in (url, unquote(url), unquote(unquote(url)))):
-        raise InvalidName(f"{url[:80]!r} is inside the repository's namespace; only data outside it can be staged: upload or link instead")
+    namespaces.check_object(url)
     return Address(url)
-
-
-_SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "local": "file", "mem": "memory"}
-
-
-def _lies_in(namespace: str, url: str) -> bool:
-    """Whether the URL, by some reading of it, is in the namespace: the store may read more generously than we do, so in doubt it is."""
-    own_scheme, own = _segments(namespace)
-    scheme, segments = _segments(url)
-    if any(segment in (".", "..") for segment in segments):
-        return True
-    if scheme != own_scheme:
-        return False
-    # lakeFS's local://NAME and mem://NAME begin below the lake's own folder, whose name is not known here
-    below = own[-1:] if url.lower().startswith(("local:", "mem:")) else own
-    return segments[: len(below)] == below
-
-
-def _segments(url: str) -> tuple[str, list[str]]:
-    scheme, _, rest = url.partition("://")
-    scheme = _SAME_STORE.get(scheme.lower(), scheme.lower())
-    segments = [segment for segment in re.split(r"[/\\]", re.split(r"[?#]", rest)[0]) if segment]
-    if segments and (scheme != "file" or segments[0].lower() == "localhost"):
-        segments[0] = segments[0].lower()
-    if scheme == "file" and segments and segments[0] == "localhost" and not rest.startswith("/"):
-        del segments[0]
-    return scheme, segments
 
 
 def in_batches(items: Iterator[Upload], size: int, write: Callable[[list[Upload]], list[Entry]]) -> Iterator[Entry]:
@@ -404,7 +378,7 @@ def in_batches(items: Iterator[Upload], size: int, write: Callable[[list[Upload]
 
 def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry:
     mtime = now_ms if item.mtime_ms is None else item.mtime_ms
-    return Entry(address, stored.size_bytes, stored.checksum, mtime, dict(item.metadata), item.content_type)
+    return Entry(address, stored.size_bytes, stored.checksum, mtime, dict(item.metadata), item.content_type, md5=stored.md5)
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:

@@ -18,7 +18,9 @@ Durability is the server's, and must be set up there:
   with `appendfsync always` on all of them, and `min-replicas-to-write N` on the master, it takes two failures at once.
 - `maxmemory-policy noeviction` (or `volatile-*`: our keys have no time to live). A server that is set to evict any key is refused.
 
-The first use of each connection checks what the server tells about this; what cannot be told is warned about, once.
+The first use of each connection checks what the server tells about this, and every LOOK_SECONDS the next use of any: a server may be set
+otherwise while it runs. From then on it is refused, by connections that were open too, until it is set right. What cannot be told is
+warned about, once.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ from refstore.kv.redis_url import Address, RedisSettings
 
 FLIGHT_BYTES: Final = 16 << 20
 """Arguments on their way at once; a larger batch is sent in several flights, one after the other."""
+LOOK_SECONDS: Final = 10.0
+"""How long what a server told of itself is believed."""
 REDIRECTIONS_MAX: Final = 5
 """How often MOVED or ASK is followed before it is left to `Retrying`."""
 
@@ -91,9 +95,10 @@ class Servers(Protocol):
     def close(self) -> None: ...
 
 
-def open_redis(url: str, _clock: Clock) -> RedisKV:
+def open_redis(url: str, clock: Clock) -> RedisKV:
     """Raises InvalidSettings. Nothing is connected yet."""
     settings = redis_url.parse(url)
+    prepared = _Prepared(settings)
     options: dict[str, Any] = {
         "username": settings.username,
         "password": settings.password,
@@ -102,11 +107,11 @@ def open_redis(url: str, _clock: Clock) -> RedisKV:
         "socket_keepalive": True,
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),  # none but ours: a write that was sent must not be sent again by somebody who cannot judge it
-        "redis_connect_func": _Prepared(settings),
+        "redis_connect_func": prepared,
     }
     if settings.tls:
         options |= {"connection_class": redis.SSLConnection, **dict(settings.tls_options)}
-    return RedisKV(_servers(settings, options), settings)
+    return RedisKV(_servers(settings, options), settings, clock, look=prepared.look)
 
 
 def _servers(settings: RedisSettings, options: dict[str, Any]) -> Servers:
@@ -124,8 +129,15 @@ def _servers(settings: RedisSettings, options: dict[str, Any]) -> Servers:
 
 
 class RedisKV(KV):
-    def __init__(self, servers: Servers, settings: RedisSettings) -> None:
+    def __init__(
+        self, servers: Servers, settings: RedisSettings, clock: Clock, *, look: Callable[[Connection], None] = lambda _: None
+    ) -> None:
+        """`look`: asks a server whether it may lose data. Raises StoreMisconfigured then."""
         self._servers = servers
+        self._clock = clock
+        self._ask_server = look
+        self._looked: dict[Pool, float] = {}
+        """When each server was last asked whether it may lose data."""
         self._prefix = settings.prefix
         self._where = str(settings)
         self._wait: Command | None = None
@@ -221,7 +233,8 @@ class RedisKV(KV):
         sent = False
         try:
             for pool in flights:
-                links.append((pool, pool.get_connection()))  # noqa: PERF401  # those that were had are given back if one is not
+                links.append((pool, pool.get_connection()))
+                self._look(*links[-1])
             sent = True
             for (_, connection), flight in zip(links, flights.values(), strict=True):
                 connection.send_packed_command(connection.pack_commands(self._commands(calls, flight)))
@@ -247,6 +260,13 @@ class RedisKV(KV):
         finally:
             for pool, connection in links:
                 pool.release(connection)
+
+    def _look(self, pool: Pool, connection: Connection) -> None:
+        """Ask the server again, if it was long ago that it was. Raises StoreMisconfigured, before anything is sent."""
+        now = self._clock.monotonic_seconds()
+        if now - self._looked.setdefault(pool, now) >= LOOK_SECONDS:
+            self._ask_server(connection)
+            self._looked[pool] = now
 
     def _commands(self, calls: Sequence[Call], flight: Sequence[tuple[bool, int]]) -> Iterator[Command]:
         for asking, place in flight:
@@ -406,13 +426,16 @@ class _Prepared:
         try:
             connection.on_connect()
             _reset_when_closed(connection)
-            memory, persistence, save = _asked(connection, [(b"INFO", b"memory"), (b"INFO", b"persistence"), (b"CONFIG", b"GET", b"save")])
-            if _fields(persistence).get("loading") == "1":
-                raise redis.BusyLoadingError("it is loading its data")
-            self._checks.look(_fields(memory), _fields(persistence), save)
+            self.look(connection)
         except BaseException:
             connection.disconnect()
             raise
+
+    def look(self, connection: Connection) -> None:
+        memory, persistence, save = _asked(connection, [(b"INFO", b"memory"), (b"INFO", b"persistence"), (b"CONFIG", b"GET", b"save")])
+        if _fields(persistence).get("loading") == "1":
+            raise redis.BusyLoadingError("it is loading its data")
+        self._checks.look(_fields(memory), _fields(persistence), save)
 
 
 class _Redirection(NamedTuple):

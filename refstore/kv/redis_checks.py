@@ -19,14 +19,22 @@ class Checks:
     def __init__(self, server: str) -> None:
         self._server = server
         self._said: set[str] = set()
+        self._refused = False
 
     def look(self, memory: Mapping[str, str], persistence: Mapping[str, str], save: object) -> None:
         """The fields of `INFO memory` and `INFO persistence`, and what CONFIG GET save answered; empty, or None, where the
         server does not tell. Raises StoreMisconfigured."""
         policy, limit_bytes = memory.get("maxmemory_policy"), memory.get("maxmemory")
+        evicts = policy is not None and policy.startswith("allkeys") and limit_bytes not in (None, "0")
+        if evicts != self._refused:
+            self._refused = evicts
+            if evicts:
+                _log.error("kv_may_evict", server=self._server, policy=policy, maxmemory=limit_bytes, what="it is refused until it may not")
+            else:
+                _log.info("kv_evicts_no_more", server=self._server)
         if policy is None or limit_bytes is None:
             self._say("kv_eviction_unknown", "the server does not tell whether it may evict keys; see that maxmemory-policy is noeviction")
-        elif policy.startswith("allkeys") and limit_bytes != "0":
+        elif evicts:
             raise StoreMisconfigured(
                 f"{self._server} is set to evict any key (maxmemory-policy {policy}, maxmemory {limit_bytes} bytes), and with it the"
                 " record that a blob is needed; set maxmemory-policy noeviction"

@@ -8,6 +8,9 @@ a power loss, provided the disk keeps what fsync promised. With `?synchronous=no
 calls (in order, never half of one). The reaper may have deleted blobs by what is then undone, so that is for scratch data only.
 The file must be on a local disk: WAL does not work between machines (NFS, SMB).
 
+The file is made for its owner only, or for the group that shares its folder (`refstore/file_modes.py`); SQLite gives its -wal and
+-shm the same mode.
+
 Options, as `?name=value&…`: `synchronous` (full or normal), `busy_timeout` (seconds).
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby
@@ -24,6 +28,7 @@ from urllib.parse import parse_qsl, unquote
 
 from refstore.clock import Clock, SystemClock
 from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
+from refstore.file_modes import make_folder, modes_in
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
 
 BUSY_TIMEOUT_SECONDS: Final = 15.0
@@ -210,9 +215,9 @@ class SqliteKV(KV):
     def _open(self) -> sqlite3.Connection:
         """A new connection, set up; the file and its table are made if they are not there."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_file()
         except OSError as error:
-            raise StoreMisconfigured(f"the directory of the KV file {self._path} cannot be made ({error}); check the path") from error
+            raise StoreMisconfigured(f"the KV file {self._path} cannot be made ({error}); check the path and its folder's mode") from error
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
             connection: sqlite3.Connection | None = None
             try:
@@ -232,6 +237,22 @@ class SqliteKV(KV):
             else:
                 return connection
         raise AssertionError("the last attempt returns or raises")
+
+    def _make_file(self) -> None:
+        """Make the file, empty, where it is not there: SQLite would make it for everybody to read. Raises OSError."""
+        if self._path.exists():
+            return
+        make_folder(self._path.parent)
+        modes = modes_in(self._path.parent.stat())
+        try:
+            # not opened: to close a file drops all locks that this process has on it, those of another thread's connection too
+            os.mknod(self._path, modes.file | stat.S_IFREG)
+        except FileExistsError:
+            return  # another was quicker
+        except PermissionError:  # macOS lets only root make it so
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, modes.file))
+        if modes.shared:
+            self._path.chmod(modes.file)
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()

@@ -3,9 +3,11 @@
     run      begin --> marking --finish_marking--> marked | needs confirmation --begin_sweep--> sweeping --finish_sweep--> swept
                        unmark, abandon, or a run that takes over: --> abandoned (until the sweep)
     commit   active --begin--> marked --begin_sweep--> sweeping --finish_sweep--> swept
-                                      --unmark--> active
+                                      --unmark, or unmark_complete--> active
 
-    mark:    begin, wait, then the object listing, then look, finish_marking
+A sweep that tags, for the bucket to delete, is sweeping until the bucket has: `note_tagged` says since when (shown as "tagged").
+
+    mark:    begin, wait, then the object listing, then look, unmark_complete, finish_marking
     sweep:   begin_sweep, then dropped_out, then the deletions, finish_sweep
 
 The listing, the trees of commits and the deletions are the caller's: all of them scale with objects, nothing here does but
@@ -19,7 +21,7 @@ The listing, the trees of commits and the deletions are the caller's: all of the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from refstore import ids, keys
@@ -30,12 +32,13 @@ from refstore.kv.base import ABSENT
 from refstore.markers import Markers
 from refstore.marks.commits import PAGE, CommitMarks, pages
 from refstore.marks.looking import Kept, Named, Source, everything
-from refstore.marks.runs import STANDING, TAKE_OVER_MS, Run, Runs, State
-from refstore.records import Branch, Commit, GcFlag, GcRun, Mark, decode, decode_branch, maybe
+from refstore.marks.runs import STANDING, TAGGED, TAKE_OVER_MS, Run, Runs, State
+from refstore.records import Branch, Commit, Complete, GcFlag, GcRun, Mark, decode, decode_branch, maybe
 from refstore.safety import Safety
 
 __all__ = [
     "STANDING",
+    "TAGGED",
     "TAKE_OVER_MS",
     "Kept",
     "Marks",
@@ -158,11 +161,37 @@ class Marks:
         self._runs.end(run.mark_id)
         return done
 
+    def may_be_complete(self, run: Run) -> Iterator[CommitId]:
+        """What this run marked, and may unmark where nothing of it goes: not a commit of which a part was swept before."""
+        for page in self._commits.by(run.mark_id):
+            yield from (item.commit for item in page if item.mark and item.pending(run.mark_id) and not item.mark.earlier)
+
+    def unmark_complete(self, run: Run, commits: Collection[CommitId]) -> int:
+        """Make active again what this run marked and found complete: nothing that it names goes, by this mark or an earlier one. How many
+        of them were marked as a whole.
+
+        After the look, and before `finish_marking` (rule 13): only landed commits. Raises Conflict if the run was taken over.
+        """
+        self._runs.check_on(run.mark_id)
+        whole = self._commits.take_off_complete(run.mark_id, commits)
+        self._commits.note_complete(whole, Complete(self._clock.now_ms(), run.mark_id))
+        return len(whole)
+
     def abandon(self, run: Run, why: str = "given up") -> None:
         """End a run that marks nothing after all: its commits are active again. Nothing happens to one whose sweep began."""
         if self._runs.give_up(run.mark_id, why):
             self._commits.clear(run.mark_id)
         self._runs.end(run.mark_id)
+
+    def abandon_of(self, owner: str) -> str:
+        """End the run that `owner` had begun, who is known to be dead: the next one need not wait. Its mark id; '' if there is none."""
+        flag = self._runs.on()
+        if flag is None or flag.owner != owner:
+            return ""
+        if self._runs.give_up(flag.mark_id, "stopped", unfinished_only=True):
+            self._commits.clear(flag.mark_id)
+        self._runs.end(flag.mark_id)
+        return flag.mark_id
 
     def _end_earlier(self, mark_id: str) -> tuple[str, ...]:
         """Clear what runs left that came to nothing; the marks that stand. The flag is ours, so no other run will finish."""
@@ -202,6 +231,20 @@ class Marks:
 
     def of(self, commits: Sequence[CommitId]) -> list[Mark | None]:
         return self._commits.of(commits)
+
+    def complete(self, commits: Sequence[CommitId]) -> list[Complete | None]:
+        """Which of them have expired, and were found complete by the last run that looked."""
+        return self._commits.complete(commits)
+
+    def shown(self, commits: Sequence[CommitId]) -> list[tuple[Mark | None, Complete | None]]:
+        """What to show of each. While a run looks again at one that was found complete, that is what it is; what is marked has no more
+        to it than its mark."""
+        marks, complete = self.of(commits), self.complete(commits)
+        on = self.on() if any(mark and found for mark, found in zip(marks, complete, strict=True)) else None
+        return [
+            (None, found) if mark is None or (found and on and on.mark_id == mark.mark_id) else (mark, None)
+            for mark, found in zip(marks, complete, strict=True)
+        ]
 
     def marked(self, mark_id: str) -> Iterator[CommitId]:
         """What the run marked, whatever became of it since."""
@@ -244,6 +287,17 @@ class Marks:
             raise Conflict(f"mark {mark_id} is {run.state}; only one that needs confirmation can be confirmed")
         return self._runs.change(run, state=State.MARKED, confirmed_by=by, confirmed_ms=self._clock.now_ms())
 
+    def pending(self, mark_id: str) -> Iterator[CommitId]:
+        """What is marked by this very run, and can still be unmarked."""
+        return (item.commit for page in self._commits.by(mark_id) for item in page if item.pending(mark_id))
+
+    def check_unmark(self, which: str) -> None:
+        """Raises what `unmark` would raise now, and changes nothing."""
+        if _is_commit(which):
+            self._commits.check_pending(CommitId(which))
+        elif self._runs.get(which).state in (State.SWEEPING, State.SWEPT):
+            raise _too_late(which)
+
     def unmark(self, which: str) -> int:
         """Make a commit, or all that a mark id marked, active again; how many were. Until the sweep (rule 14), then raises Gone.
 
@@ -253,7 +307,7 @@ class Marks:
             self._commits.clear_one(CommitId(which))
             return 1
         if self._runs.get(which).state in (State.SWEEPING, State.SWEPT) or not self._runs.give_up(which, "unmarked"):
-            raise Gone(f"mark {which} cannot be undone any more; it has begun to delete")
+            raise _too_late(which)
         count = self._commits.clear(which)
         self._runs.end(which)
         return count
@@ -289,6 +343,17 @@ class Marks:
         """Raises Corrupt where one is missing."""
         return self._commits.records(commits)
 
+    def note_tagged(self, mark_id: str, counts: Mapping[str, int]) -> Run:
+        """Everything that was to go is tagged, and the sweep waits for the bucket to delete it. May be called again after a crash."""
+        run = self._runs.get(mark_id)
+        if run.state is not State.SWEEPING:
+            raise Conflict(f"mark {mark_id} is {run.shown}; begin its sweep first")
+        if run.is_tagged:
+            return run
+        now = self._clock.now_ms()
+        self._commits.tag(mark_id, now)
+        return self._runs.change(run, tagged_ms=now, swept=dict(counts))
+
     def finish_sweep(self, mark_id: str, counts: Mapping[str, int]) -> Run:
         """Everything that was to go is gone: the commits are swept. May be called again after a crash."""
         run = self._runs.get(mark_id)
@@ -318,6 +383,10 @@ class Marks:
                         f"mark {mark_id} is not due for another {(run.record.deletes_at_ms - now) // 1000} s; wait, or unmark it"
                     )
                 return self._runs.change(run, state=State.SWEEPING, sweep_began_ms=now)
+
+
+def _too_late(mark_id: str) -> Gone:
+    return Gone(f"mark {mark_id} cannot be undone any more; it has begun to delete")
 
 
 def _is_commit(text: str) -> bool:

@@ -19,10 +19,12 @@ from refstore.errors import Conflict, Contention, Corrupt, Gone, OutcomeUnknown
 from refstore.ids import CommitId
 from refstore.kv.base import ABSENT, Absent, SetIf
 from refstore.marks.runs import ATTEMPTS
-from refstore.records import Commit, Mark, Tag, decode, encode, maybe
+from refstore.records import Commit, Complete, Mark, Tag, decode, encode, maybe
 
 PAGE: Final = 1000
 """Keys that share a round trip."""
+COMPLETE: Final = b"complete"
+"""In a run's list: the run unmarked the commit itself, as nothing that it names is part of what the run marked (rule 13)."""
 
 T = TypeVar("T")
 
@@ -58,9 +60,10 @@ class CommitMarks:
             yield CommitId(name), decode(value, Mark)
 
     def by(self, mark_id: str) -> Iterator[list[Marked]]:
-        """What a run marked, in pages."""
-        for page in pages(self._kv.scan_all(keys.gc_marked_by(self._repo, mark_id)), PAGE):
-            commits = [CommitId(name) for name, _ in page]
+        """What a run marked, and did not find complete, in pages."""
+        listed = self._kv.scan_all(keys.gc_marked_by(self._repo, mark_id))
+        for page in pages((name for name, value in listed if value != COMPLETE), PAGE):
+            commits = [CommitId(name) for name in page]
             raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
             yield [Marked(commit, raw, maybe(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
 
@@ -93,16 +96,53 @@ class CommitMarks:
             count += sum(self._kv.set_if_many(asked)) if asked else 0
         return count
 
+    def take_off_complete(self, mark_id: str, commits: Iterable[CommitId]) -> set[CommitId]:
+        """Unmark commits that their run found complete; those that were marked as a whole. Raises Contention.
+
+        First the marks, then the run's list: a run that dies in between is abandoned, and whoever clears up goes by that list.
+        """
+        whole: set[CommitId] = set()
+        for page in pages(iter(commits), PAGE):
+            for _ in range(ATTEMPTS):
+                raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in page])
+                items = [Marked(commit, raw, maybe(raw, Mark)) for commit, raw in zip(page, raws, strict=True)]
+                waiting = [item for item in items if item.pending(mark_id)]
+                if not waiting:
+                    break
+                whole.update(item.commit for item in waiting if item.mark and not item.mark.prefixes)
+                with suppress(OutcomeUnknown):
+                    self._kv.set_if_many([self._without(item) for item in waiting])
+            else:
+                raise Contention("others kept changing the marks of the same commits; run the marking again")
+            self._kv.set_many([(keys.gc_marked(self._repo, mark_id, commit), COMPLETE) for commit in page])
+        return whole
+
+    def note_complete(self, found: Set[CommitId], record: Complete) -> None:
+        """Write down which commits are complete, for those who ask. What was found so before keeps its date."""
+        old = {CommitId(name) for name, _ in self._kv.scan_all(keys.gc_complete(self._repo))}
+        for page in pages(iter(found - old), PAGE):
+            self._kv.set_many([(keys.gc_complete_commit(self._repo, commit), encode(record)) for commit in page])
+        for commit in old - found:
+            self._kv.delete(keys.gc_complete_commit(self._repo, commit))
+
+    def complete(self, commits: Sequence[CommitId]) -> list[Complete | None]:
+        values = self._kv.get_many([keys.gc_complete_commit(self._repo, commit) for commit in commits]) if commits else []
+        return [maybe(value, Complete) for value in values]
+
+    def check_pending(self, commit: CommitId) -> Marked:
+        """Raises Conflict (not marked), Gone (its sweep began)."""
+        raw = self._kv.get(keys.mark(self._repo, commit))
+        mark = maybe(raw, Mark)
+        if mark is None:
+            raise Conflict(f"commit {commit} is not marked; nothing is to be undone")
+        if mark.sweeping_ms:
+            raise Gone(f"commit {commit} cannot be unmarked any more; mark {mark.mark_id} has begun to delete its data")
+        return Marked(commit, raw, mark)
+
     def clear_one(self, commit: CommitId) -> None:
         """Raises Conflict (not marked), Gone (its sweep began)."""
         for _ in range(ATTEMPTS):
-            raw = self._kv.get(keys.mark(self._repo, commit))
-            mark = maybe(raw, Mark)
-            if mark is None:
-                raise Conflict(f"commit {commit} is not marked; nothing is to be undone")
-            if mark.sweeping_ms:
-                raise Gone(f"commit {commit} cannot be unmarked any more; mark {mark.mark_id} has begun to delete its data")
-            if self._kv.set_if_many([self._without(Marked(commit, raw, mark))])[0]:
+            if self._kv.set_if_many([self._without(self.check_pending(commit))])[0]:
                 return
         raise Contention(f"others kept changing the mark of commit {commit}; make the same call again")
 
@@ -121,6 +161,12 @@ class CommitMarks:
         for page in self.by(mark_id):
             gone = [item for item in page if item.going(mark_id) and item.mark is not None and not item.mark.swept_ms]
             self._kv.set_if_many([self._changed(item, swept_ms=now_ms) for item in gone])
+
+    def tag(self, mark_id: str, now_ms: int) -> None:
+        """Note that what the commits of a run named is tagged: from here on nobody may count on it."""
+        for page in self.by(mark_id):
+            going = [item for item in page if item.going(mark_id) and item.mark is not None and not item.mark.tagged_ms]
+            self._kv.set_if_many([self._changed(item, tagged_ms=now_ms) for item in going])
 
     def records(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
         """Raises Corrupt where one is missing: nothing that depends on it may be deleted."""

@@ -16,7 +16,7 @@ import msgspec
 
 from refstore import keys
 from refstore.context import Context
-from refstore.errors import AlreadyExists, Conflict, Contention, InvalidName, NotFound, OutcomeUnknown
+from refstore.errors import AlreadyExists, Conflict, Contention, InvalidName, NotFound, OutcomeUnknown, RunUnderWay
 from refstore.kv.base import ABSENT
 from refstore.records import GcFlag, GcRun, decode, encode, maybe
 
@@ -39,6 +39,9 @@ class State(StrEnum):
     ABANDONED = "abandoned"
 
 
+TAGGED: Final = "tagged"
+"""How a run is shown that has tagged everything, and waits for the bucket to delete it. No state of its own: as long as it is sweeping,
+what it holds is no other run's to mark, and nobody can take it back."""
 STANDING: Final = frozenset((State.MARKED, State.ASKING, State.SWEEPING))
 """Its commits were marked, and the wait was over."""
 
@@ -52,6 +55,16 @@ class Run(NamedTuple):
     @property
     def state(self) -> State:
         return State(self.record.state)
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether everything is tagged, and the bucket has not deleted it all yet. Its sweep is under way until then."""
+        return self.state is State.SWEEPING and bool(self.record.tagged_ms)
+
+    @property
+    def shown(self) -> str:
+        """The state in a word, for people and for JSON."""
+        return TAGGED if self.is_tagged else self.state.value
 
 
 class Runs:
@@ -94,8 +107,10 @@ class Runs:
 
     def change(self, run: Run, **changes: object) -> Run:
         """One `set_if` from the record as it was read. Raises Conflict."""
+        key = keys.gc_run(self._repo, run.mark_id)
+        raw = self._kv.get(key)  # as it lies there: one that an earlier version wrote has other bytes than the same record written now
         new = msgspec.structs.replace(run.record, **changes, write_id=self.write_id())
-        if not self._kv.set_if(keys.gc_run(self._repo, run.mark_id), encode(run.record), encode(new)):
+        if maybe(raw, GcRun) != run.record or not self._kv.set_if(key, raw, encode(new)):
             raise Conflict(f"mark {run.mark_id} was changed by others meanwhile; look at it, then make the same call again")
         return run._replace(record=new)
 
@@ -132,7 +147,7 @@ class Runs:
             raise _overtaken(mark_id)
 
     def take_flag(self, mark_id: str, owner: str, *, take_over: bool) -> None:
-        """The run that has it can never be finished then. Raises Conflict: it lives, and is not to be taken over."""
+        """The run that has it can never be finished then. Raises RunUnderWay: it lives, and is not to be taken over."""
         now = self._clock.now_ms()
         new = encode(GcFlag(mark_id, now, now, owner))
         for _ in range(ATTEMPTS):
@@ -145,7 +160,7 @@ class Runs:
                 begun = other is None or other.state == State.MARKING
                 if begun and not take_over and now - held.beat_ms < TAKE_OVER_MS:
                     whose = f" by {held.owner}" if held.owner else ""
-                    raise Conflict(f"mark {held.mark_id} is being made{whose}; wait for it, or take it over if it is dead")
+                    raise RunUnderWay(f"mark {held.mark_id} is being made{whose}; wait for it, or take it over if it is dead")
                 self.give_up(held.mark_id, f"taken over by {mark_id}", unfinished_only=True)
             with suppress(OutcomeUnknown):
                 if self._kv.set_if(keys.gc_flag(self._repo), raw, new):

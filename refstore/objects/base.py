@@ -17,16 +17,21 @@ out. Semantics every driver holds (`tests/conformance/objects_suite.py` is their
 
 from __future__ import annotations
 
+import hashlib
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, cast
+from itertools import compress
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from refstore.clock import Clock
 from refstore.errors import Invalid, ObjectNotFound
 
 Body = bytes | BinaryIO | Iterable[bytes]
 """What can be put: bytes, a readable binary file, or chunks."""
+
+LISTED_PAGE_KEYS: Final = 8192
+"""Enough to make the cost of a page small against that of its keys; about a MiB at once."""
 
 CHUNK_BYTES = 1 << 20
 """The unit of streaming: large enough that Python is not the bottleneck, small enough to hold many at once."""
@@ -38,6 +43,26 @@ class Stored(NamedTuple):
     size_bytes: int
     checksum: str
     """Hex SHA-256 of the body, computed while it streamed by."""
+    md5: str = ""
+    """Hex MD5 of the same bytes."""
+
+
+class Tally:
+    """Counts and hashes a body while it streams by."""
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+        self._sha256 = hashlib.sha256()
+        self._md5 = hashlib.md5(usedforsecurity=False)
+
+    def add(self, chunk: bytes) -> None:
+        self._size_bytes += len(chunk)
+        self._sha256.update(chunk)
+        self._md5.update(chunk)
+
+    @property
+    def stored(self) -> Stored:
+        return Stored(self._size_bytes, self._sha256.hexdigest(), self._md5.hexdigest())
 
 
 class ObjectInfo(NamedTuple):
@@ -45,6 +70,38 @@ class ObjectInfo(NamedTuple):
     size_bytes: int
     mtime_ms: int
     """When the store says it was written, in ms since the epoch; the store's clock."""
+
+
+class ListedPage(NamedTuple):
+    """Neighbouring objects of a listing, column by column."""
+
+    keys: list[str]
+    sizes_bytes: list[int]
+    mtimes_ms: list[int]
+    etags: list[str]
+    """What the store says of each object's content, without quotes; '' where it says nothing."""
+
+    def where(self, chosen: Sequence[bool]) -> ListedPage:
+        """The chosen rows."""
+        keys, sizes, mtimes, etags = self
+        picked = list(compress(keys, chosen)), list(compress(sizes, chosen)), list(compress(mtimes, chosen))
+        return ListedPage(*picked, list(compress(etags, chosen)))
+
+
+class Skipped:
+    """What a listing left out because it can never be named, counted, with the reasons of the first few."""
+
+    EXAMPLES_MAX: Final = 10
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.examples: list[tuple[str, str]] = []
+        """(name, reason); names are printable."""
+
+    def add(self, name: str, reason: str) -> None:
+        self.count += 1
+        if len(self.examples) < self.EXAMPLES_MAX:
+            self.examples.append((name if name.isprintable() else ascii(name)[1:-1], reason))
 
 
 class Deletion(NamedTuple):
@@ -91,6 +148,11 @@ class ObjectStore(ABC):
         `before`: up to that key, which is left out; '': to the end.
         """
 
+    def list_pages(self, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
+        """The same as `list`, in pages of columns, with ETags where the store has them; what is left out goes into `skipped`."""
+        del skipped
+        return in_pages(self.list(prefix))
+
     @abstractmethod
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         """Remove objects; any number of keys, batched as the store wants it."""
@@ -114,7 +176,7 @@ class ObjectStore(ABC):
         return True
 
     def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
-        """Set the tags of objects (replacing what they had). Raises Invalid where the store has no tags."""
+        """Set the tags of objects (replacing what they had; no tags: take them off). Raises Invalid where the store has no tags."""
         del keys, tags
         raise Invalid(f"{self.url} has no object tags; leave them out, or use an s3:// store")
 
@@ -140,6 +202,24 @@ class ObjectStore(ABC):
     def close(self) -> None:
         """Release connections. Calling it twice is fine."""
         return
+
+
+def in_pages(listed: Iterable[ObjectInfo]) -> Iterator[ListedPage]:
+    """Column by column as they come: to hold a page of tuples sets off the garbage collector, which takes as long as the listing."""
+    page = ListedPage([], [], [], [])
+    keys, sizes, mtimes, etags = page
+    for key, size, mtime in listed:
+        keys.append(key)
+        sizes.append(size)
+        mtimes.append(mtime)
+        if len(keys) == LISTED_PAGE_KEYS:
+            etags += [""] * len(keys)
+            yield page
+            page = ListedPage([], [], [], [])
+            keys, sizes, mtimes, etags = page
+    if keys:
+        etags += [""] * len(keys)
+        yield page
 
 
 def _head_or_none(store: ObjectStore, key: str) -> ObjectInfo | None:

@@ -5,6 +5,7 @@ What holds it together:
 - **Nothing leaves the root.** A key is walked segment by segment from the root's descriptor, and no symbolic link below
   the root is followed (`O_NOFOLLOW` at each step): a link planted in the tree cannot lead a key out of it, not even
   one that is planted between two system calls, because no path is ever resolved twice. The root may be a link itself.
+- **Nobody else reads it**, unless it is shared by group (`refstore/file_modes.py`).
 - **Whole or not at all.** A body is written to `.tmp/` on the same file system, under a lock that says its writer lives,
   and appears under its key by one rename (or, for `if_absent`, one hard link, which fails if the name is taken).
 - **Confirmed is durable** (unless `?fsync=0`: for data that may be lost in a power cut): the file, then the directory that
@@ -19,12 +20,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -40,9 +39,21 @@ from refstore.errors import (
     ObjectsUnavailable,
     StoreMisconfigured,
 )
-from refstore.objects.base import CHUNK_BYTES, Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore.file_modes import PRIVATE, make_folder, modes_in
+from refstore.objects.base import (
+    CHUNK_BYTES,
+    Body,
+    Deletion,
+    ListedPage,
+    ObjectInfo,
+    ObjectStore,
+    Skipped,
+    Stored,
+    Tally,
+    chunks_of,
+)
 from refstore.objects.local_errors import reason, translate, translated
-from refstore.objects.local_walk import make, opened, sweep_directories, sweep_staging, walk
+from refstore.objects.local_walk import make, opened, staged_name, sweep_directories, sweep_staging, walk, walk_pages
 from refstore.objects.naming import STAGING_SEGMENT, object_key, object_keys, object_prefix
 from refstore.objects.ranges import asked, bounds
 
@@ -61,7 +72,8 @@ _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 class LocalObjects(ObjectStore):
-    def __init__(self, root: str | Path, *, fsync: bool = True, clock: Clock | None = None) -> None:
+    def __init__(self, root: str | Path, *, fsync: bool = True, clock: Clock | None = None, make: bool = True) -> None:
+        """`make`: whether a folder that is not there is made; one that belongs to others is not."""
         if sys.getfilesystemencoding() != "utf-8":
             raise InvalidSettings("file names are not UTF-8 in this environment; set PYTHONUTF8=1")
         self._root = os.path.abspath(root)  # noqa: PTH100  # resolve() would follow the root if it is a link
@@ -69,8 +81,11 @@ class LocalObjects(ObjectStore):
         self._url = f"file://{quote(self._root)}{'' if fsync else '?fsync=0'}"
         self._clock = clock or SystemClock()
         self._anchored: dict[str, float] = {}
-        with translated(f"making {self._root}"):
-            _make_root(Path(self._root), fsync)
+        self._modes = PRIVATE
+        if make:
+            with translated(f"making {self._root}"):
+                _make_root(Path(self._root), fsync)
+                self._modes = modes_in(Path(self._root).stat())
 
     @property
     def url(self) -> str:
@@ -78,18 +93,17 @@ class LocalObjects(ObjectStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         object_key(key)
-        checksum, size_bytes = sha256(), 0
+        tally = Tally()
         with self._opened_root() as root, self._staged(root) as (staging, name, file):
             for chunk in chunks_of(body):
-                checksum.update(chunk)
-                size_bytes += len(chunk)
+                tally.add(chunk)
                 with translated(f"writing {key!r}"):
                     _write(file, chunk)
             with translated(f"writing {key!r}"):
                 if self._fsync:
                     os.fsync(file)
                 self._publish(root, staging, name, key, if_absent)
-        return Stored(size_bytes, checksum.hexdigest())
+        return tally.stored
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         chunks = self._read_from(key, start, end)
@@ -118,6 +132,11 @@ class LocalObjects(ObjectStore):
         object_prefix(prefix)
         with self._opened_root() as root:
             yield from walk(root, prefix, after, before, self._root)
+
+    def list_pages(self, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
+        object_prefix(prefix)
+        with self._opened_root() as root:
+            yield from walk_pages(root, prefix, self._root, skipped)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         object_keys(keys)
@@ -154,7 +173,7 @@ class LocalObjects(ObjectStore):
             )
         before_ns = clock.now_ms() * 1_000_000 - int(older_than_seconds * 1e9)
         with self._opened_root() as root, translated(f"sweeping {self._root}"):
-            swept = sweep_staging(root, before_ns)
+            swept = sweep_staging(root, before_ns, clock.now_ms() * 1_000_000)
             sweep_directories(root, before_ns)
         return swept
 
@@ -177,14 +196,17 @@ class LocalObjects(ObjectStore):
     @contextmanager
     def _staged(self, root: int) -> Generator[tuple[int, str, int], None, None]:
         """(staging directory, name, descriptor) of a new file, gone when the block is left."""
-        name = secrets.token_hex(16)
+        name = staged_name()
         with translated("staging an object"):
-            make(root, STAGING_SEGMENT)
+            make(root, STAGING_SEGMENT, self._modes)
             with opened(root, STAGING_SEGMENT) as directory:
-                file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=directory)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                file = os.open(name, flags, self._modes.file, dir_fd=directory)
                 staging = os.dup(directory)
         try:
             with translated("staging an object"):
+                if self._modes.shared:
+                    os.fchmod(file, self._modes.file)
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a sweep leaves alone what is locked: its writer lives
                 except OSError as error:
@@ -208,7 +230,7 @@ class LocalObjects(ObjectStore):
         directory, _, name = key.rpartition("/")
         for _ in range(_PUBLISH_ATTEMPTS):
             try:
-                made = make(root, directory)
+                made = make(root, directory, self._modes)
                 with opened(root, directory) as parent:
                     if if_absent:
                         os.link(staged_name, name, src_dir_fd=staging, dst_dir_fd=parent, follow_symlinks=False)
@@ -323,7 +345,7 @@ def open_local(url: StoreURL, options: OpenOptions) -> ObjectStore:
 
 def _make_root(root: Path, fsync: bool) -> None:
     missing = [root, *(above for above in root.parents if not above.exists())]
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     for directory in missing if fsync else ():
         # What is put into the root is only as durable as the way to it; one that may not be read cannot be synced.
         if os.access(directory.parent, os.R_OK):
@@ -382,4 +404,6 @@ def _regular(key: str, found: os.stat_result) -> os.stat_result:
         return found
     if stat.S_ISDIR(found.st_mode):
         raise ObjectNotFound(f"there is no object at {key!r}; it is a directory")
-    raise InvalidSettings(f"{key!r} is neither a file nor a directory; refstore did not write it, remove it from the store's directory")
+    raise StoreMisconfigured(
+        f"{key!r} is neither a file nor a directory; refstore did not write it: see who writes to the store's directory, and remove it"
+    )

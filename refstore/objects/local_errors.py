@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from refstore.errors import Conflict, InvalidPath, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError, StoreMisconfigured
+from refstore.errors import Conflict, InvalidPath, ObjectNotFound, ObjectsUnavailable, RefstoreError, StoreMisconfigured
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED: Final = (errno.EACCES, errno.EPERM)
@@ -38,13 +38,15 @@ def translate(error: OSError, doing: str) -> RefstoreError:
     if number in _FULL:
         return ObjectsUnavailable(f"{said}; make room on the disk or raise the quota, then try again")
     if number in _REFUSED:
-        return InvalidSettings(f"{said}; give user {os.geteuid()} read and write permission to the store's directory and all below it")
+        return StoreMisconfigured(f"{said}; give user {os.geteuid()} read and write permission to the store's directory and all below it")
     if number == errno.ENAMETOOLONG:
         return InvalidPath(f"{said}; a file system takes 255 bytes between two slashes")
     if number in (errno.ENOTDIR, errno.EISDIR):
         return Conflict(f"{said}; a file cannot hold both an object and, below it, others: use another key")
     if number == errno.ELOOP:
-        return InvalidSettings(f"{said}; no symbolic link below the store's directory is followed, mount the other directory there instead")
+        return StoreMisconfigured(
+            f"{said}; no symbolic link below the store's directory is followed: see who made it, or mount the other directory there instead"
+        )
     if number == errno.EXDEV:
         return StoreMisconfigured(f"{said}; the store's directory and all below it must be one file system, objects appear by a rename")
     return ObjectsUnavailable(f"{said}; {_HINTS.get(number, 'see whether the file system is healthy, then try again')}")

@@ -9,15 +9,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from refstore.objects.base import ObjectInfo
-from refstore.objects.local_errors import translated
+from refstore.file_modes import Modes
+from refstore.objects.base import LISTED_PAGE_KEYS, ListedPage, ObjectInfo, Skipped
+from refstore.objects.local_errors import translate, translated
 from refstore.objects.naming import KEY_BYTES_MAX, STAGING_SEGMENT, fault_of
 
+LOCKED_WITHIN_SECONDS: Final = 60.0
+"""A writer locks its file right after it made it. One that took longer, because it was stopped, has to put its object again."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -35,7 +41,7 @@ def opened(root: int, directory: str) -> Generator[int, None, None]:
         os.close(descriptor)
 
 
-def make(root: int, directory: str) -> bool:
+def make(root: int, directory: str, modes: Modes) -> bool:
     """Make `directory` and those above it. Returns whether any was missing. Raises FileNotFoundError if a sweep is quicker."""
     made = False
     descriptor = os.dup(root)
@@ -45,9 +51,12 @@ def make(root: int, directory: str) -> bool:
                 below = _step(descriptor, segment)
             except FileNotFoundError:
                 with suppress(FileExistsError):  # another put was quicker
-                    os.mkdir(segment, dir_fd=descriptor)
+                    os.mkdir(segment, modes.folder, dir_fd=descriptor)
                 made = True
                 below = _step(descriptor, segment)
+                if modes.shared:
+                    with suppress(PermissionError):  # another user's put was quicker, and sets it
+                        os.fchmod(below, modes.folder)
             os.close(descriptor)
             descriptor = below
     finally:
@@ -73,29 +82,96 @@ class _Level(NamedTuple):
     """Sorted; directories end in '/'."""
 
 
+class _Run(NamedTuple):
+    """Files of one directory that follow each other in a listing."""
+
+    descriptor: int
+    base: str
+    names: list[str]
+
+
 def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterator[ObjectInfo]:
     """The objects below `root` in the order of their keys' bytes, which is that of their code points.
 
-    Siblings are sorted with a '/' behind the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the
-    directories on the way to the current key are held. What cannot be a key is left out and counted in the log.
+    What cannot be a key is left out and counted in the log.
+    """
+    foreign = Skipped()
+    try:
+        for descriptor, base, names in _runs(root, prefix, after, before, shown, foreign, own=True):
+            for name in names:
+                key = base + name
+                if before and key >= before:
+                    return
+                fault = fault_of(key)
+                if fault:
+                    foreign.add(key, fault)
+                    continue
+                with translated(f"listing {key!r} in {shown}"):
+                    try:
+                        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue  # deleted since it was seen
+                yield ObjectInfo(key, found.st_size, found.st_mtime_ns // 1_000_000)
+    finally:
+        if foreign.count:
+            import structlog  # not above: it takes far longer to import than this, and who only deletes has no use for it
+
+            log = structlog.get_logger(__name__)
+            log.warning("left out of a listing: files that refstore could not have written", root=shown, prefix=prefix, count=foreign.count)
+
+
+def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator[ListedPage]:
+    """The same in columns, of a folder that need not be a store's own, in two thirds of the time."""
+    stat_of = os.stat
+    page = ListedPage([], [], [], [])
+    for descriptor, base, names in _runs(root, prefix, "", "", shown, skipped, own=False):
+        room = KEY_BYTES_MAX - len(base.encode())
+        for start in range(0, len(names), LISTED_PAGE_KEYS):
+            for name in names[start : start + LISTED_PAGE_KEYS]:
+                # what is printable ASCII has no other fault: the segments before it were looked at
+                if not name.isascii() or not name.isprintable() or len(name) > room or name == STAGING_SEGMENT:
+                    fault = fault_of(base + name)
+                    if fault:
+                        skipped.add(base + name, fault)
+                        continue
+                try:
+                    found = stat_of(name, dir_fd=descriptor, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # deleted since it was seen
+                except OSError as error:
+                    raise translate(error, f"listing {base + name!r} in {shown}") from error
+                page.keys.append(base + name)
+                page.sizes_bytes.append(found.st_size)
+                page.mtimes_ms.append(found.st_mtime_ns // 1_000_000)
+            if len(page.keys) >= LISTED_PAGE_KEYS:
+                page.etags.extend([""] * len(page.keys))
+                yield page
+                page = ListedPage([], [], [], [])
+    if page.keys:
+        page.etags.extend([""] * len(page.keys))
+        yield page
+
+
+def _runs(root: int, prefix: str, after: str, before: str, shown: str, foreign: Skipped, *, own: bool) -> Iterator[_Run]:
+    """The files below `root` in order, as far as they have one directory and no other directory comes between.
+
+    Siblings are sorted with a '/' behind the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the directories on the
+    way to the current one are held.
     """
     start = prefix.rpartition("/")[0]
-    foreign = 0
     levels: list[_Level] = []
 
     def enter(parent: int, segment: str, base: str) -> None:
-        nonlocal foreign
         with translated(f"listing {base!r} in {shown}"):
             try:
                 descriptor = _step(parent, segment)
             except FileNotFoundError:
                 return  # swept since it was seen: it was empty
             try:
-                names, strange = _names(descriptor, base, prefix, after)
+                names = _names(descriptor, base, prefix, after, foreign, own=own)
             except BaseException:
                 os.close(descriptor)
                 raise
-        foreign += strange
         levels.append(_Level(descriptor, base, iter(names)))
 
     try:
@@ -107,40 +183,37 @@ def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterato
                 return
         while levels:
             level = levels[-1]
-            name = next(level.names, None)
-            if name is None:
+            files: list[str] = []
+            directory = ""
+            for name in level.names:
+                if name.endswith("/"):
+                    directory = name
+                    break
+                files.append(name)
+            if files:
+                yield _Run(level.descriptor, level.base, files)
+            if not directory:
                 os.close(levels.pop().descriptor)
                 continue
-            key = level.base + name
+            key = level.base + directory
             if before and key >= before:
                 return  # nor is anything that is not yet looked into
-            if name.endswith("/"):
-                enter(level.descriptor, name[:-1], key)
-                continue
-            fault = fault_of(key)
+            fault = "" if own else fault_of(key[:-1])
             if fault:
-                foreign += 1
+                foreign.add(key, fault)
                 continue
-            with translated(f"listing {key!r} in {shown}"):
-                try:
-                    found = os.stat(name, dir_fd=level.descriptor, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # deleted since it was seen
-            yield ObjectInfo(key, found.st_size, found.st_mtime_ns // 1_000_000)
+            enter(level.descriptor, directory[:-1], key)
     finally:
         for level in levels:
             os.close(level.descriptor)
-        if foreign:
-            import structlog  # not above: it takes far longer to import than this, and who only deletes has no use for it
-
-            log = structlog.get_logger(__name__)
-            log.warning("left out of a listing: files that refstore could not have written", root=shown, prefix=prefix, count=foreign)
 
 
-def _names(descriptor: int, base: str, prefix: str, after: str) -> tuple[list[str], int]:
-    """The names to visit below `base`, sorted, and how many things there can never be part of a key."""
+def _names(descriptor: int, base: str, prefix: str, after: str, foreign: Skipped, *, own: bool) -> list[str]:
+    """The names to visit below `base`, sorted. What can never be part of a key goes into `foreign`.
+
+    `own`: whether it is a store's own folder, in which staged files are nothing to tell of.
+    """
     names: list[str] = []
-    foreign = 0
     with os.scandir(descriptor) as entries:
         for entry in entries:
             name = entry.name
@@ -149,20 +222,43 @@ def _names(descriptor: int, base: str, prefix: str, after: str) -> tuple[list[st
                 if key > after and key.startswith(prefix):
                     names.append(name)
             elif not entry.is_dir(follow_symlinks=False):
-                foreign += 1  # a link, a socket
+                foreign.add(base + name, "it is a symbolic link" if entry.is_symlink() else "it is neither a file nor a folder")
             elif name != STAGING_SEGMENT:
                 name += "/"
                 key = base + name
                 if len(key) > KEY_BYTES_MAX:
-                    foreign += 1
+                    foreign.add(key, f"it has over {KEY_BYTES_MAX} bytes")
                 elif (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
                     names.append(name)
+            elif not own:
+                foreign.add(base + name + "/", f"the segment {STAGING_SEGMENT!r} is the store's own")
     names.sort()
-    return names, foreign
+    return names
 
 
-def sweep_staging(root: int, before_ns: int) -> int:
-    """Remove staged files that were last written to before that time and whose writer is gone."""
+def staged_name() -> str:
+    """A new name for a file that is being written, which says under which kernel its writer runs."""
+    return f"{_kernel()}-{secrets.token_hex(16)}"
+
+
+@cache
+def _kernel() -> str:
+    """Differs from boot to boot and from machine to machine; the same in all containers of one. '' where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    except OSError:
+        return ""
+
+
+def sweep_staging(root: int, before_ns: int, now_ns: int) -> int:
+    """Remove staged files whose writer is gone.
+
+    A writer holds a lock on its file. If it ran under this kernel, a lock that is free says that it is gone, but for the moment between
+    making the file and locking it. Else, on a network's file system, others' locks may not be seen: then what was last written to before
+    `before_ns` goes.
+    """
+    own = f"{_kernel()}-" if _kernel() else None
+    unlocked_ns = now_ns - int(LOCKED_WITHIN_SECONDS * 1e9)
     swept = 0
     try:
         staging = _step(root, STAGING_SEGMENT)
@@ -173,7 +269,12 @@ def sweep_staging(root: int, before_ns: int) -> int:
             names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
         for name in names:
             try:
-                if os.stat(name, dir_fd=staging, follow_symlinks=False).st_mtime_ns < before_ns and not _locked(staging, name):
+                written_ns = os.stat(name, dir_fd=staging, follow_symlinks=False).st_mtime_ns
+                ours = own is not None and name.startswith(own)
+                if written_ns >= (max(before_ns, unlocked_ns) if ours else before_ns):
+                    continue
+                locked = _locked(staging, name)
+                if locked is False or (locked is None and written_ns < before_ns):
                     os.unlink(name, dir_fd=staging)
                     swept += 1
             except FileNotFoundError:
@@ -183,14 +284,15 @@ def sweep_staging(root: int, before_ns: int) -> int:
     return swept
 
 
-def _locked(staging: int, name: str) -> bool:
+def _locked(staging: int, name: str) -> bool | None:
+    """None: the file system has no locks."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=staging)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        return False  # a file system without locks: age alone decides
+        return None
     finally:
         os.close(file)
     return False

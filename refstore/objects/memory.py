@@ -5,7 +5,6 @@ Thread-safe. Each URL names one namespace within the process: whoever opens it s
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from threading import Lock
@@ -15,7 +14,7 @@ from sortedcontainers import SortedDict
 
 from refstore.clock import Clock, SystemClock
 from refstore.errors import AlreadyExists, Invalid, InvalidSettings, ObjectNotFound
-from refstore.objects.base import CHUNK_BYTES, Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore.objects.base import CHUNK_BYTES, Body, Deletion, ObjectInfo, ObjectStore, Stored, Tally, chunks_of
 from refstore.objects.naming import object_key, object_keys, object_prefix
 from refstore.objects.ranges import bounds
 
@@ -43,11 +42,13 @@ class MemoryObjects(ObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         object_key(key)
         whole = b"".join(chunks_of(body))
+        tally = Tally()
+        tally.add(whole)
         with self._lock:
             if if_absent and key in self._objects:
                 raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is")
             self._objects[key] = _Object(whole, self._clock.now_ms())
-        return Stored(len(whole), hashlib.sha256(whole).hexdigest())
+        return tally.stored
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         body = self._find(key).body

@@ -13,7 +13,7 @@ Dangling (on no branch's first-parent line): as if a child of the same date were
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -27,6 +27,10 @@ FOREVER_MS: Final = 2**63 - 1
 """A time that does not come, as long as nothing changes."""
 _NO_BRANCH: Final = 2**31 - 1
 """The holder of a dangling line's period; sorts behind every branch."""
+
+_UNKNOWN: Final = -2
+_NONE: Final = -1
+"""The period of a branch that is asked to hold nothing: shorter than one of no days."""
 
 
 class Why(IntEnum):
@@ -42,6 +46,8 @@ class Why(IntEnum):
     """It was a branch's HEAD, and the branch's period is counted from when it was so last."""
     DANGLING = 6
     """Likewise on a line that has no branch any more, under the default period."""
+    LATEST_VIEW = 7
+    """It is part of what a branch's latest view was made of (`keep_latest_view`)."""
 
 
 class State(IntEnum):
@@ -75,7 +81,8 @@ class Lives:
     on_branch: bytearray
     """Whether it is on some branch's first-parent line."""
     holds: bytearray
-    """All that hold it for ever, not only the first: a bit `1 << Why` for each of HEAD, TAG, PIN, KEEP_LAST."""
+    """All that hold it for ever, not only the first: a bit `1 << Why` for each of HEAD, TAG, PIN, KEEP_LAST,
+    LATEST_VIEW."""
 
     def state(self, number: int) -> State:
         if self.why[number] == Why.NOTHING:
@@ -95,19 +102,34 @@ class Lives:
         return [commit for commit, number in self.history.numbers.items() if states[number] == state]
 
 
-def lives(history: History, refs: Refs, rules: Rules, now_ms: int, *, most_days: int | None = None) -> Lives:
+MostDays = Callable[[str | None], int | None]
+"""The longest that a branch's period may be, or (asked with None) that of a line without a branch; None: as long as it is."""
+
+
+def lives(
+    history: History,
+    refs: Refs,
+    rules: Rules,
+    now_ms: int,
+    *,
+    most_days: MostDays = lambda _branch: None,
+    but_for: Set[str | None] = frozenset(),
+) -> Lives:
     """Until when each commit is active. Raises CorruptRecord: a name without its commit, or a loop in the history.
 
-    `most_days`: no period is taken to be longer than this (a path rule's).
+    `most_days`: what path rules cut periods to. `but_for`: branches (None: lines without one) that are asked to hold nothing, neither by
+    their period, as their head nor as their latest view: what is active then, others hold.
     """
     count, first, created = len(history), history.first_parents, history.created_ms
     branches = sorted(refs.heads)
     periods = Periods(rules)
-    period = array("q", [-1]) * count
-    """The longest period among the branches that it is on; -1: it is on none, and no dangling line was met below it."""
+    period = array("q", [_UNKNOWN]) * count
+    """The longest period among the branches that it is on; _UNKNOWN: it is on none, and no dangling line was met below it."""
     holder = array("i", [_NO_BRANCH]) * count
     """Whose that is; of several branches with one period the first by name, so that it is the same however commits were read."""
     keep = array("i", [0]) * count
+    viewed = bytearray(count)
+    """Whether it is in the latest view of some branch."""
     on_branch, landed = bytearray(count), bytearray(history.landed)
     expires = array("q", [-FOREVER_MS]) * count
     why, holds = bytearray(count), bytearray(count)
@@ -119,20 +141,28 @@ def lives(history: History, refs: Refs, rules: Rules, now_ms: int, *, most_days:
         if expires[number] != FOREVER_MS or reason < why[number]:
             expires[number], why[number], held_by[number] = FOREVER_MS, reason, branch
 
+    def ends(left_ms: int, period_ms: int) -> int:
+        """When a period is over that began then. Where nothing is held it is over, however far ahead that is dated."""
+        return min(left_ms, now_ms) if period_ms == _NONE else _after(left_ms, period_ms)
+
     for at, branch in enumerate(branches):
         head = history.number(refs.heads[branch], f"branch {branch!r}")
-        hold(head, Why.HEAD, at)
-        on_branch[head] = 1
-        own = _shorter(periods.of(branch).period_ms, most_days)
+        on_branch[head] = landed[head] = 1
+        if branch in but_for:
+            _longer(expires, why, held_by, head, ends(created[head], _NONE), Why.BRANCH, at)
+        else:
+            hold(head, Why.HEAD, at)
+        own = _NONE if branch in but_for else _shorter(periods.of(branch).period_ms, most_days(branch))
         if own > period[head]:
             period[head], holder[head] = own, at
         keep[head] = rules.keep_last
+        viewed[head] = rules.keep_latest_view and branch not in but_for
     for tag, commit in refs.tags.items():
         if rules.holds_tag(tag):
             hold(history.number(commit, f"tag {tag!r}"), Why.TAG)
     for commit in rules.pins.commits:
         hold(history.number(CommitId(commit), "a pin of the retention rules"), Why.PIN)
-    default = _shorter(periods.default.period_ms, most_days)
+    default = _NONE if None in but_for else _shorter(periods.default.period_ms, most_days(None))
 
     waiting = array("i", [0]) * count
     for parent in first:
@@ -145,16 +175,19 @@ def lives(history: History, refs: Refs, rules: Rules, now_ms: int, *, most_days:
         done += 1
         parent = first[me]
         if landed[me]:
-            if period[me] < 0:  # no branch and no dangling line goes through it: it is the tip of one
+            if period[me] == _UNKNOWN:  # no branch and no dangling line goes through it: it is the tip of one
                 period[me] = default
-                _longer(expires, why, held_by, me, _after(created[me], default), Why.DANGLING, NONE)
+                _longer(expires, why, held_by, me, ends(created[me], default), Why.DANGLING, NONE)
             if keep[me]:
                 hold(me, Why.KEEP_LAST)
+            if viewed[me]:
+                hold(me, Why.LATEST_VIEW)
             if parent >= 0:
+                viewed[parent] |= viewed[me] and not history.begins_view[me]
                 landed[parent] = 1
                 on_branch[parent] |= on_branch[me]
                 keep[parent] = max(keep[parent], keep[me] - 1)
-                until = _after(max(created[me], created[parent]), period[me])
+                until = ends(max(created[me], created[parent]), period[me])
                 if holder[me] == _NO_BRANCH:
                     _longer(expires, why, held_by, parent, until, Why.DANGLING, NONE)
                 else:

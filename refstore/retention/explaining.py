@@ -94,17 +94,21 @@ def reasons(lives: Lives, refs: Refs, rules: Rules, commit: CommitId) -> list[Re
     if not landed and me not in heads and lives.why[me] != Why.NOTHING:
         found.append(Reason(Why.DANGLING, commit, periods.default.rule, _after(history.created_ms[me], periods.default.period_ms)))
     found += [Reason(Why.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS) for branch in heads.get(me, []) if rules.keep_last]
+    found += [Reason(Why.LATEST_VIEW, branch, "keep_latest_view", FOREVER_MS) for branch in heads.get(me, []) if rules.keep_latest_view]
     for child in landed:
         left_ms = max(history.created_ms[child], history.created_ms[me])
-        waiting = [(child, 1)]
+        waiting = [(child, 1, rules.keep_latest_view)]
         while waiting:
-            below, steps = waiting.pop()
+            below, steps, same_view = waiting.pop()
+            same_view = same_view and not history.begins_view[below]
             for branch in heads.get(below, []):
                 chosen = periods.of(branch)
                 found.append(Reason(Why.BRANCH, branch, chosen.rule, _after(left_ms, chosen.period_ms)))
                 if steps < rules.keep_last:
                     found.append(Reason(Why.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS))
-            further = [(each, steps + 1) for each in children.among(below) if lives.why[each] != Why.NOTHING]
+                if same_view:
+                    found.append(Reason(Why.LATEST_VIEW, branch, "keep_latest_view", FOREVER_MS))
+            further = [(each, steps + 1, same_view) for each in children.among(below) if lives.why[each] != Why.NOTHING]
             if not further and below not in heads:
                 found.append(Reason(Why.DANGLING, ids[below], periods.default.rule, _after(left_ms, periods.default.period_ms)))
             waiting += further

@@ -36,8 +36,23 @@ def specificity(glob: str) -> tuple[int, int, int]:
 
 
 def overlap(left: str, right: str) -> bool:
-    """Whether some name matches both."""
+    """Whether some name matches both. Of two that have a star, or have none, the characters at their ends decide: what lies between
+    the stars of one is what a star of the other can stand for."""
+    if not _may_begin_alike(left, right) or not _may_begin_alike(left[::-1], right[::-1]):
+        return False
+    if ("*" in left) == ("*" in right):
+        return "*" in left or len(left) == len(right)
     return _overlap(_folded(left), _folded(right))
+
+
+def _may_begin_alike(left: str, right: str) -> bool:
+    """Whether they can, as far as both stand for single characters."""
+    for mine, other in zip(left, right, strict=False):
+        if "*" in (mine, other):
+            return True
+        if mine != other and "?" not in (mine, other):
+            return False
+    return True
 
 
 def _folded(glob: str) -> str:

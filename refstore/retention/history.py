@@ -16,6 +16,10 @@ from refstore.ids import CommitId
 
 NONE: Final = -1
 """The number of no commit."""
+TRANSACTION: Final = "refstore.transaction"
+"""The metadata key by which a commit says whether it replaces everything or adds to it."""
+SNAPSHOT: Final = "SNAPSHOT"
+"""It replaces everything: a view begins. Whatever else it says, APPEND by convention, goes on with the view before it."""
 _DATE_MS_MAX: Final = 2**62
 
 
@@ -25,6 +29,8 @@ class CommitRow(NamedTuple):
     created_ms: int
     landed: bool = True
     """Whether a branch's head was ever moved to it. What did not land is on its way, or was given up: nobody can name it."""
+    begins_view: bool = False
+    """Whether its metadata says that it replaces what was there before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,7 @@ class History:
     """NONE: a root."""
     created_ms: Sequence[int]
     landed: bytearray
+    begins_view: bytearray
 
     @classmethod
     def of(cls, rows: Iterable[CommitRow]) -> History:
@@ -67,6 +74,7 @@ class HistoryBuilder:
         self._first = array("i")
         self._created = array("q")
         self._landed = bytearray()
+        self._views = bytearray()
         self._seen = bytearray()
 
     def add(self, row: CommitRow) -> None:
@@ -75,7 +83,7 @@ class HistoryBuilder:
             raise CorruptRecord(f"commit {row.id} was read twice; read the commits again")
         if not -_DATE_MS_MAX <= row.created_ms <= _DATE_MS_MAX:
             raise CorruptRecord(f"commit {row.id} has the date {row.created_ms}; restore its record from a backup")
-        self._seen[me], self._created[me], self._landed[me] = 1, row.created_ms, row.landed
+        self._seen[me], self._created[me], self._landed[me], self._views[me] = 1, row.created_ms, row.landed, row.begins_view
         parents = [self._number(parent) for parent in row.parents]
         if parents:
             self._first[me] = parents[0]
@@ -94,7 +102,7 @@ class HistoryBuilder:
             raise CorruptRecord(
                 f"commit {missing[0]} is some commit's parent and has no record; restore the KV from a backup before anything expires"
             )
-        return History(self._numbers, self._first, self._created, self._landed)
+        return History(self._numbers, self._first, self._created, self._landed, self._views)
 
     def _number(self, commit: CommitId) -> int:
         found = self._numbers.setdefault(commit, len(self._first))
@@ -102,5 +110,6 @@ class HistoryBuilder:
             self._first.append(NONE)
             self._created.append(0)
             self._landed.append(0)
+            self._views.append(0)
             self._seen.append(0)
         return found

@@ -19,7 +19,7 @@ from typing import Final
 from refstore.ids import CommitId
 from refstore.retention.active import Lives, Refs, State, Why, lives
 from refstore.retention.history import History
-from refstore.retention.rules import DAY_MS, PathRule, Rules
+from refstore.retention.rules import DAY_MS, Rules
 
 
 class Keeps(IntEnum):
@@ -42,8 +42,6 @@ class PathClass:
     made_from_ms: int | None
     narrows: bool
     """Whether a path rule acts on what was committed here."""
-    uncommitted_before_ms: int | None
-    """Staged entries whose object was made before expire; None: they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +83,22 @@ def plan(history: History, refs: Refs, rules: Rules, now_ms: int) -> Plan:
     found: list[PathClass] = []
     for prefix in sorted({"", *(hold.prefix for hold in rules.legal_holds), *(rule.filter.prefix for rule in rules.path_rules)}, key=len):
         held = any(prefix.startswith(hold.prefix) for hold in rules.legal_holds)
-        found.append(_class(general, refs, rules, prefix, _rule_of(rules, prefix), held=held))
+        found.append(_class(general, refs, rules, prefix, held=held))
     return Plan(general, tuple(reversed(found)))
 
 
-def uncommitted_before(rules: Rules, path: str, now_ms: int) -> int | None:
-    """What was staged at a path before that time has expired; None: nothing has."""
+def uncommitted_before(rules: Rules, branch: str, path: str, now_ms: int) -> int | None:
+    """What was staged on a branch at a path before that time has expired, by the shorter of `uncommitted` and `all`; None: nothing has."""
     if any(path.startswith(hold.prefix) for hold in rules.legal_holds):
         return None
-    return _uncommitted_before(_rule_of(rules, path), now_ms)
+    rule = rules.path_rule(path, branch)
+    kinds = (rule.expiration.uncommitted, rule.expiration.all) if rule is not None else ()
+    return _ago(now_ms, min((period.total_days for period in kinds if period is not None), default=None))
 
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """What one rule lets expire of what branches show now."""
+    """What one rule lets expire of what one branch shows now."""
 
     prefix: str
     days: int
@@ -111,48 +111,45 @@ class Outdated:
         return made_ms is not None and made_ms < self.made_before_ms and path.startswith(self.prefix) and not path.startswith(self.but_for)
 
 
-def latest_view(rules: Rules, now_ms: int) -> Iterator[Outdated]:
-    """What may go of any branch's head that no tag and no pin holds. Agrees with `Plan.keeps` on such heads."""
+def latest_view(rules: Rules, branch: str, now_ms: int) -> Iterator[Outdated]:
+    """What may go of a branch's head, if no tag and no pin holds it."""
     if not rules.allow_deletion_from_latest_view or rules.keep_last:
         return
     holds = [hold.prefix for hold in rules.legal_holds]
-    prefixes = {*holds, *(rule.filter.prefix for rule in rules.path_rules)}
-    for rule in rules.path_rules:
+    own = [rule for rule in rules.path_rules if rule.filter.covers(branch)]
+    prefixes = {*holds, *(rule.filter.prefix for rule in own)}
+    for rule in own:
         prefix, period = rule.filter.prefix, rule.expiration.all
-        if period is not None and not prefix.startswith(tuple(holds)):
+        if period is not None and rules.path_rule(prefix, branch) == rule and not prefix.startswith(tuple(holds)):
             others = tuple(sorted(other for other in prefixes if other != prefix and other.startswith(prefix)))
             yield Outdated(prefix, period.total_days, now_ms - period.total_days * DAY_MS, others)
 
 
-def _rule_of(rules: Rules, path: str) -> PathRule | None:
-    return next((rule for rule in rules.path_rules if path.startswith(rule.filter.prefix)), None)
-
-
-def _uncommitted_before(rule: PathRule | None, now_ms: int) -> int | None:
-    """By the shorter of the rule's `uncommitted` and `all`."""
-    kinds = (rule.expiration.uncommitted, rule.expiration.all) if rule is not None else ()
-    return _ago(now_ms, min((period.total_days for period in kinds if period is not None), default=None))
-
-
-def _class(general: Lives, refs: Refs, rules: Rules, prefix: str, rule: PathRule | None, *, held: bool) -> PathClass:
+def _class(general: Lives, refs: Refs, rules: Rules, prefix: str, *, held: bool) -> PathClass:
+    """Of several branches the one that keeps it longest decides, here as everywhere: so a rule of one branch takes nothing that another
+    branch holds, and where several have `all`, what is young by the longest of their periods is kept for all of them."""
     if held:
-        return PathClass(prefix, True, bytes([Keeps.ALL]) * len(general.history), None, False, None)
-    expiration = rule.expiration if rule is not None else None
-    own = general
-    if expiration is not None and expiration.noncurrent is not None:
-        own = lives(general.history, refs, rules, general.now_ms, most_days=expiration.noncurrent.total_days)
-    all_days = expiration.all.total_days if expiration is not None and expiration.all is not None else None
-    always = _HELD if rules.allow_deletion_from_latest_view else _HELD | 1 << Why.HEAD
+        return PathClass(prefix, True, bytes([Keeps.ALL]) * len(general.history), None, False)
+    expirations = {branch: rule.expiration for branch in (*refs.heads, None) if (rule := rules.path_rule(prefix, branch)) is not None}
+    capped = {branch: each.noncurrent.total_days for branch, each in expirations.items() if each.noncurrent is not None}
+    aged = {branch: each.all.total_days for branch, each in expirations.items() if each.all is not None}
+    own = lives(general.history, refs, rules, general.now_ms, most_days=capped.get) if capped else general
+    states = own.states()
+    if not aged:
+        return PathClass(
+            prefix, False, bytes(Keeps.NOTHING if state == State.EXPIRED else Keeps.ALL for state in states), None, bool(capped)
+        )
+    others = lives(general.history, refs, rules, general.now_ms, most_days=capped.get, but_for=aged.keys()).states()
+    always = _HELD if rules.allow_deletion_from_latest_view else _HELD | 1 << Why.HEAD | 1 << Why.LATEST_VIEW
     keeps = bytes(
         Keeps.NOTHING
         if state == State.EXPIRED
         else Keeps.YOUNG
-        if all_days is not None and state == State.ACTIVE and not holds & always
+        if state == State.ACTIVE and other != State.ACTIVE and not holds & always
         else Keeps.ALL
-        for state, holds in zip(own.states(), own.holds, strict=True)
+        for state, other, holds in zip(states, others, own.holds, strict=True)
     )
-    narrows = own is not general or all_days is not None
-    return PathClass(prefix, False, keeps, _ago(general.now_ms, all_days), narrows, _uncommitted_before(rule, general.now_ms))
+    return PathClass(prefix, False, keeps, _ago(general.now_ms, max(aged.values())), narrows=True)
 
 
 def _ago(now_ms: int, days: int | None) -> int | None:

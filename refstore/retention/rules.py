@@ -4,14 +4,18 @@
       "default_retention_days": 21,
       "branches": [{"branch_id": "main", "retention_days": 28}, {"branch_id": "release/*", "retention_days": 365}],
       "keep_last": 1,
+      "keep_latest_view": false,
       "grace_days": 7,
       "pins": {"tags": true, "commits": ["6e40..."]},
       "legal_holds": [{"prefix": "contracts/", "reason": "case 4711"}],
       "rules": [{"filter": {"prefix": "tmp/"}, "status": "enabled", "expiration": {"noncurrent": {"days": 1}}}],
-      "allow_deletion_from_latest_view": false
+      "allow_deletion_from_latest_view": false,
+      "hide_marked": false
     }
 
-The first two fields are lakeFS's garbage collection rules as they are; `rules` has the shape of lakeFS's first design of retention.
+The first two fields are lakeFS's garbage collection rules as they are; `rules` is lakeFS's first design of retention (seed 001), in which
+a prefix is `branch/path`. Whether a prefix begins with a branch's name only a repository can say: `refstore/flows/rule_filters.py` asks it
+when a document is set, and from then on the rule has `branch` and the rest of the prefix.
 `docs/retention.md` explains each field. What is missing keeps: without a default, what no branch rule names never expires. What cannot
 be understood is refused, with its line: an unknown field may be a misspelt hold.
 """
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -41,6 +45,7 @@ DAYS_MAX: Final = 2**31 - 1
 GRACE_DAYS_MAX: Final = 365
 """What waits longer is garbage that nobody decides about."""
 KEEP_LAST_MAX: Final = 1_000_000
+ALL_BRANCHES: Final = "*"
 
 Days = Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX)]
 
@@ -90,6 +95,17 @@ class Expiration(_Part, frozen=True):
 
 class Filter(_Part, frozen=True):
     prefix: str = ""
+    branch: str = ""
+    """Only what was committed or staged on this branch. '': all branches, and lines without one; `*`: the same, said expressly."""
+
+    @property
+    def own_branch(self) -> str:
+        """'' for all."""
+        return "" if self.branch == ALL_BRANCHES else self.branch
+
+    def covers(self, branch: str | None) -> bool:
+        """`branch`: None for lines that have no branch any more."""
+        return self.own_branch in ("", branch)
 
 
 class PathRule(_Part, frozen=True):
@@ -98,6 +114,8 @@ class PathRule(_Part, frozen=True):
     expiration: Expiration
     filter: Filter = Filter()
     status: Literal["enabled", "disabled"] = "enabled"
+    description: str = ""
+    """For people."""
 
 
 class Rules(_Part, frozen=True):
@@ -106,6 +124,8 @@ class Rules(_Part, frozen=True):
     branches: tuple[BranchRule, ...] = ()
     keep_last: Annotated[int, msgspec.Meta(ge=0, le=KEEP_LAST_MAX)] = 0
     """So many commits of each branch never expire, whatever their age; a branch's head never does."""
+    keep_latest_view: bool = False
+    """Keeps the commits of each branch back to the latest one that begins a view, by its metadata `refstore.transaction=SNAPSHOT`."""
     grace_days: Annotated[int, msgspec.Meta(ge=0, le=GRACE_DAYS_MAX)] = 7
     """Between mark and sweep."""
     pins: Pins = Pins()
@@ -113,6 +133,10 @@ class Rules(_Part, frozen=True):
     rules: tuple[PathRule, ...] = ()
     allow_deletion_from_latest_view: bool = False
     """Lets `all` of a path rule take what a branch's head names: data that is in use."""
+    description: str = ""
+    """For people."""
+    hide_marked: bool = False
+    """What is marked can no longer be read from the mark on, instead of only after its sweep."""
 
     @property
     def extended(self) -> bool:
@@ -121,16 +145,22 @@ class Rules(_Part, frozen=True):
 
     @property
     def path_rules(self) -> tuple[PathRule, ...]:
-        """Those that are enabled, the longest prefix first."""
-        return tuple(sorted((rule for rule in self.rules if rule.status == "enabled"), key=lambda rule: -len(rule.filter.prefix)))
+        """Those that are enabled: the longest prefix first, and of one prefix those of a branch before that of all."""
+        enabled = (rule for rule in self.rules if rule.status == "enabled")
+        return tuple(sorted(enabled, key=lambda rule: (-len(rule.filter.prefix), not rule.filter.own_branch)))
+
+    def path_rule(self, path: str, branch: str | None) -> PathRule | None:
+        """The one that decides of a path on a branch, or (None) on lines without one."""
+        return next((rule for rule in self.path_rules if rule.filter.covers(branch) and path.startswith(rule.filter.prefix)), None)
 
     def holds_tag(self, name: str) -> bool:
         tags = self.pins.tags
         return tags if isinstance(tags, bool) else any(globs.matches(glob, name) for glob in tags)
 
     def digest(self) -> str:
-        """The same for all documents that say the same."""
-        return hashlib.sha256(_encoder.encode(self)).hexdigest()
+        """The same for all documents that say the same, whatever their descriptions."""
+        bare = tuple(msgspec.structs.replace(rule, description="") for rule in self.rules)
+        return hashlib.sha256(_encoder.encode(msgspec.structs.replace(self, description="", rules=bare))).hexdigest()
 
 
 class GcRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -182,6 +212,8 @@ class Periods:
 class Parsed(NamedTuple):
     rules: Rules
     located: Located
+    read_as: Mapping[str, str] = {}
+    """Prefixes of its filters that begin with a branch's name, and the branch, where a repository was asked."""
 
 
 def read_rules(text: str) -> Parsed:
@@ -311,11 +343,16 @@ def _check_holds(rules: Rules, located: Located) -> None:
 
 
 def _check_path_rules(rules: Rules, located: Located) -> None:
-    seen: dict[str, int] = {}
+    seen: dict[tuple[str, str], int] = {}
     for index, rule in enumerate(rules.rules):
         place: Place = ("rules", index)
-        prefix = rule.filter.prefix
+        prefix, branch = rule.filter.prefix, rule.filter.own_branch
         _check_prefix(located, (*place, "filter", "prefix"), prefix)
+        if branch:
+            try:
+                ids.branch_name(branch)
+            except InvalidName as error:
+                raise located.error((*place, "filter", "branch"), f"{error}; or '*' for all branches") from None
         kinds = {"all": rule.expiration.all, "noncurrent": rule.expiration.noncurrent, "uncommitted": rule.expiration.uncommitted}
         if not any(kinds.values()):
             raise located.error((*place, "expiration"), "no kind of expiration; give at least one of all, noncurrent, uncommitted")
@@ -324,10 +361,11 @@ def _check_path_rules(rules: Rules, located: Located) -> None:
                 raise located.error((*place, "expiration", kind), f"{period.total_days} days; a path rule has 1 to {DAYS_MAX}")
         if rule.status == "disabled":
             continue
-        if prefix in seen:
-            first = located.text.count("\n", 0, located.at["rules", seen[prefix]]) + 1
-            raise located.error(place, f"a second enabled rule for prefix {prefix!r} (first in line {first}); make one rule of them")
-        seen[prefix] = index
+        if (prefix, branch) in seen:
+            first = located.text.count("\n", 0, located.at["rules", seen[prefix, branch]]) + 1
+            of = f" on branch {branch!r}" if branch else ""
+            raise located.error(place, f"a second enabled rule for prefix {prefix!r}{of} (first in line {first}); make one rule of them")
+        seen[prefix, branch] = index
 
 
 def _check_prefix(located: Located, place: Place, prefix: str) -> None:

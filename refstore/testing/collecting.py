@@ -5,12 +5,14 @@ It keeps to the order of rule 13 by `refstore.marks`, and holds everything in me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
+from refstore import keys
 from refstore.commits import names
 from refstore.context import Context
 from refstore.ids import Address, CommitId, is_own
+from refstore.kv.base import ABSENT
 from refstore.marks import Kept, Marks, Named, Run, new_mark_id
 from refstore.objects.base import Deletion
 from refstore.records import Entry
@@ -74,7 +76,15 @@ def mark(
     run = marks.begin("", grace_ms, expired, new_mark_id(ctx), partly=partly, take_over=True)
     marks.wait(run)
     found = may_go(ctx, run, folders=folders)
+    marks.unmark_complete(run, complete(ctx, run, found.data))
     return marks.finish_marking(run, {"objects": len(found.data), "metadata": len(found.metadata)}), found
+
+
+def complete(ctx: Context, run: Run, going: Collection[str]) -> list[CommitId]:
+    """What this run marked although nothing of it goes, nor is on its way by an earlier mark. Nothing that never landed."""
+    marks = Marks(ctx)
+    landed = [commit for commit in marks.may_be_complete(run) if ctx.kv.get(keys.landed(ctx.repo, commit)) is not ABSENT]
+    return [commit for commit, record in marks.records(landed) if _entries_of(ctx, Kept(commit, record), None).isdisjoint(going)]
 
 
 def sweep(ctx: Context, mark_id: str, candidates: Iterable[str]) -> Deletion:

@@ -7,7 +7,7 @@ call in doubt.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
@@ -73,8 +73,8 @@ class Remote:
     def upload(self, branch: str, path: str, body: bytes) -> None:
         self.call("POST", f"/branches/{branch}/objects", params={"path": path}, content=body)
 
-    def upload_many(self, branch: str, uploads: Sequence[Upload]) -> Iterator[None]:
-        yield from self.pool.map(lambda item: self.upload(branch, item.path, item.body), uploads)
+    def upload_many(self, branch: str, uploads: Sequence[Upload]) -> None:
+        list(self.pool.map(lambda item: self.upload(branch, item.path, item.body), uploads))
 
     def delete(self, branch: str, path: str) -> None:
         self.call("DELETE", f"/branches/{branch}/objects", params={"path": path})
@@ -132,5 +132,5 @@ class Remote:
         found = self.call("GET", "/grace", params={"prefix": prefix}).json()["results"]
         return [InGrace(item["physical_address"]) for item in found]
 
-    def restore(self, branch: str, address: str) -> None:
-        self.call("POST", f"/branches/{branch}/objects/restore", json={"physical_address": address})
+    def restore(self, branch: str, address: str, *, force: bool) -> None:
+        self.call("POST", f"/branches/{branch}/objects/restore", json={"physical_address": address, "force": force})

@@ -7,6 +7,7 @@ These are requests written after lakectl's public source, not the program, which
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -83,7 +84,6 @@ def test_repositories_are_listed_and_deleted(lakectl: Lakectl, repo: str) -> Non
 @pytest.mark.parametrize(
     ("asked", "query", "status", "word"),
     [
-        ({"sample_data": True}, {}, 501, "sample data"),  # it says "sample data included"
         ({"storage_id": "other"}, {}, 400, "storage_id"),
         ({}, {"bare": True}, 501, "bare"),
     ],
@@ -97,6 +97,22 @@ def test_a_repository_that_could_not_be_what_was_asked_for_is_not_made(
     assert lakectl.said(404, "GET", f"/repositories/{name}")
 
 
+def test_a_repository_is_made_once_and_with_the_sample_data_that_it_says_is_included(lakectl: Lakectl) -> None:
+    """`lakectl repo create lakefs://NAME local://NAME --sample-data`."""
+    name = "l-" + secrets.token_hex(8)
+    asked = {"name": name, "storage_id": "", "storage_namespace": f"local://{name}", "default_branch": "main", "sample_data": True}
+    lakectl.begin("repo_create")
+    assert lakectl.ask(201, "POST", "/repositories", REPOSITORY, json=asked)["storage_namespace"] == f"local://{name}"
+    assert [item["path"] for item in lakectl.listing(name, "main", prefix="", delimiter="/")] == [
+        "README.md",
+        "data/",
+        "images/",
+        "lakes.parquet",
+    ]
+    assert lakectl.page(f"/repositories/{name}/refs/main/commits", COMMIT, after="", amount=1)[0][0]["message"] == "Add sample data"
+    assert "already exists" in lakectl.said(409, "POST", "/repositories", json=asked)
+
+
 # ---- lakectl branch, tag
 
 
@@ -104,6 +120,7 @@ def test_branches_are_created_listed_shown_and_deleted(lakectl: Lakectl, repo: s
     lakectl.begin("branch_create")
     commit = lakectl.branch(repo, "dev")
     branches = f"/repositories/{repo}/branches"
+    assert "branch already exists" in lakectl.said(409, "POST", branches, json={"name": "dev", "source": "main"})
     (first,), pagination = lakectl.page(branches, REF, prefix="", after="", amount=1)
     assert (first, pagination["has_more"]) == ({"id": "dev", "commit_id": commit}, True)
     (second,), _ = lakectl.page(branches, REF, prefix="", after=pagination["next_offset"], amount=1)
@@ -159,7 +176,7 @@ def test_a_cherry_pick_names_the_first_parent_unless_it_is_told(lakectl: Lakectl
 def test_tags_are_created_moved_by_force_listed_shown_and_deleted(lakectl: Lakectl, repo: str) -> None:
     tags = f"/repositories/{repo}/tags"
     first = lakectl.ask(201, "POST", tags, REF, json={"id": "v1", "ref": "main"})
-    assert lakectl.said(409, "POST", tags, json={"id": "v1", "ref": "main"})
+    assert "tag already exists" in lakectl.said(409, "POST", tags, json={"id": "v1", "ref": "main"})
     second = lakectl.commit(repo, "second", allow_empty=True)["id"]
     lakectl.begin("tag_create")
     assert lakectl.ask(200, "GET", f"/repositories/{repo}/commits/main", COMMIT)["id"] == second
@@ -348,6 +365,7 @@ def test_an_upload_is_stated_and_read(lakectl: Lakectl, repo: str, body: bytes, 
     stats = lakectl.stat(repo, "main", "dir/a.csv")
     assert (stats["size_bytes"], stats["content_type"]) == (len(body), kind or "application/octet-stream")
     assert {name: told[name] for name in OBJECT} == {name: stats[name] for name in OBJECT}
+    assert stats["checksum"] == hashlib.md5(body, usedforsecurity=False).hexdigest()
     assert lakectl.download(repo, "main", "dir/a.csv") == lakectl.download(repo, "main", "dir/a.csv", presign=True) == body
     assert type(lakectl.stat(repo, "main", "dir/a.csv", presign=True)["physical_address_expiry"]) is int
 
@@ -536,7 +554,6 @@ def test_the_rules_of_collection_are_set_shown_and_deleted(lakectl: Lakectl, rep
     [
         ("POST", "/repositories/{repo}/dump", "back up"),  # refs-dump
         ("POST", "/repositories/{repo}/restore", "back up"),  # refs-restore
-        ("POST", "/repositories/{repo}/branches/main/import", "import"),
         ("PUT", "/repositories/{repo}/branches/main/hard_reset", "revert"),  # branch move-to-commit
         ("GET", "/repositories/{repo}/settings/branch_protection", "protected"),
         ("POST", "/repositories/{repo}/gc/prepare_commits/async", "request"),  # gc prepare-async

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from refstore.settings import ApiSettings
 from tests.api.conftest import KEY_ID, SECRET, Asgi
+from tests.api.service import application
 from tests.reaping import delete_due, reap_all
 
 REPO = "/repositories/lake"
@@ -66,10 +68,10 @@ def test_a_signed_url_writes_once_and_ends(asgi: Asgi) -> None:
     assert asgi("PUT", unused, auth=None, content=b"x").status_code == 400
 
 
-def test_a_login_ends(asgi: Asgi) -> None:
-    told = asgi("POST", "/auth/login", auth=None, json={"access_key_id": KEY_ID, "secret_access_key": SECRET}).json()
-    bearer = {"Authorization": f"Bearer {told['token']}"}
-    assert asgi("GET", "/user", auth=None, headers=bearer).status_code == 200
-    asgi.clock.advance(told["token_expiration"] - asgi.clock.now_ms() // 1000)
-    again = {"Authorization": f"bearer {told['token']}"}  # another spelling: what was seen just now is known for a few seconds
-    assert asgi("GET", "/user", auth=None, headers=again).status_code == 401
+def test_a_login_ends() -> None:
+    with application(ApiSettings(key_seconds=0)) as asgi:  # else what was seen just now is known for a few seconds
+        told = asgi("POST", "/auth/login", auth=None, json={"access_key_id": KEY_ID, "secret_access_key": SECRET}).json()
+        bearer = {"Authorization": f"Bearer {told['token']}"}
+        assert asgi("GET", "/user", auth=None, headers=bearer).status_code == 200
+        asgi.clock.advance(told["token_expiration"] - asgi.clock.now_ms() // 1000)
+        assert asgi("GET", "/user", auth=None, headers=bearer).status_code == 401

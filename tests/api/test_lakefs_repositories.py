@@ -35,6 +35,31 @@ def test_a_repository_is_what_it_was_created_as(repo: lakefs.Repository, client:
     assert repo.branch("main").get_commit().metadata == {}
 
 
+@pytest.mark.parametrize("given", ["local://{name}", "local://team/a/{name}", "local://{name}/"])
+def test_a_namespace_comes_back_as_it_was_given(embedded_service: Running, given: str) -> None:
+    """And what is stored below it is shown below it: nobody learns where the server keeps it on its disk."""
+    with embedded_service.http() as http:
+        name = "t-" + secrets.token_hex(8)
+        given = given.replace("{name}", name)
+        made = http.post("/repositories", json={"name": name, "storage_namespace": given})
+        assert made.status_code == 201
+        listed = http.get("/repositories", params={"prefix": name}).json()["results"]
+        assert [made.json()["storage_namespace"], listed[0]["storage_namespace"]] == [given] * 2
+        assert http.get(f"/repositories/{name}").json()["storage_namespace"] == given
+        branch = f"/repositories/{name}/branches/main"
+        stored = http.post(f"{branch}/objects", params={"path": "a"}, content=b"x").json()["physical_address"]
+        location = http.get(f"{branch}/staging/backing", params={"path": "b", "presign": True}).json()
+        assert stored.startswith(f"{given.rstrip('/')}/data/")
+        assert location["physical_address"].startswith(f"{given.rstrip('/')}/data/")
+        assert http.put(location["presigned_url"], content=b"yy").status_code == 200
+        linked = http.put(f"{branch}/staging/backing", params={"path": "b"}, json={"staging": location, "checksum": "", "size_bytes": 2})
+        assert linked.json()["physical_address"] == location["physical_address"].partition("?")[0]
+        staged = http.put(f"{branch}/objects", params={"path": "c"}, json={"physical_address": stored, "checksum": "", "size_bytes": 1})
+        assert (staged.status_code, "namespace" in staged.json()["message"]) == (400, True)
+        named = http.get(f"/repositories/{name}/addresses", params={"physical_address": stored}).json()
+        assert (named["physical_address"], [reference["path"] for reference in named["references"]]) == (stored, ["a"])
+
+
 def test_a_repository_is_created_once(repo: lakefs.Repository, client: Client) -> None:
     namespace = f"{client.storage_config.default_namespace_prefix}/{repo.id}"
     with pytest.raises(ConflictException):

@@ -19,7 +19,7 @@ import urllib3
 from lakefs_sdk import ApiException, GarbageCollectionRule, GarbageCollectionRules, ObjectStageCreation, StagingLocation, StagingMetadata
 from lakefs_sdk.client import LakeFSClient
 
-from refstore import access, objects
+from refstore import access
 from tests.api.conftest import Running, client_of, upload_all
 
 pytestmark = pytest.mark.filterwarnings("ignore:(GET|PUT|POST|DELETE) /.* is deprecated:DeprecationWarning")
@@ -58,7 +58,6 @@ def test_health_setup_and_configuration(sdk: LakeFSClient) -> None:
 def test_what_lakefs_has_and_this_service_has_not_is_said(sdk: LakeFSClient, repo: lakefs.Repository) -> None:
     for call, word in [
         (lambda: sdk.pulls_api.list_pull_requests(repo.id), "pull requests"),
-        (lambda: sdk.import_api.import_status(repo.id, "main", "1"), "import"),
         (sdk.auth_api.list_users, "keys create"),
         (lambda: sdk.repositories_api.get_branch_protection_rules(repo.id), "protected"),
         (lambda: sdk.actions_api.list_repository_runs(repo.id), "hooks"),
@@ -132,7 +131,7 @@ def test_an_object_outside_is_staged_and_never_read(sdk: LakeFSClient, repo: lak
     assert (staged.physical_address, staged.size_bytes, staged.mtime) == ("s3://elsewhere/key", 7, 1_700_000_000)
     main.commit("names it")
     assert main.object("outside").stat().physical_address == "s3://elsewhere/key"
-    assert "outside" in refused(400, lambda: sdk.objects_api.get_object(repo.id, "main", "outside"))
+    assert "api.import_from" in refused(403, lambda: sdk.objects_api.get_object(repo.id, "main", "outside"))
 
 
 def test_an_object_inside_the_namespace_is_not_staged(sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch) -> None:
@@ -164,12 +163,8 @@ def test_an_address_without_a_signed_url_is_written_by_who_reaches_the_store(
     location = sdk.staging_api.get_physical_address(repo.id, "main", "by hand")
     assert location.presigned_url is None
     bare = location.physical_address.partition("?")[0]
-    namespace = repo.properties.storage_namespace
-    store = objects.open_objects(namespace + service.objects.partition("?")[1] + service.objects.partition("?")[2])
-    try:
-        store.put(bare.removeprefix(f"{namespace}/"), b"by hand")
-    finally:
-        store.close()
+    with service.open() as lake:
+        lake.repository(repo.id).context.objects.put(bare.removeprefix(f"{repo.properties.storage_namespace}/"), b"by hand")
     sdk.staging_api.link_physical_address(repo.id, "main", "by hand", metadata_of(location, b"by hand"))
     assert main.object("by hand").stat().physical_address == bare  # what is kept has no token in it
     assert main.object("by hand").reader("r").read() == "by hand"

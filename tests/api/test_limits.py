@@ -263,6 +263,15 @@ def test_a_request_that_two_readers_would_read_differently_is_refused(limited: R
     assert answer.count(b"HTTP/1.1 ") <= 1
 
 
+@pytest.mark.parametrize("path", ["/auth/login", "/repositories", "/repositories/alpha/branches/main/objects?path=p"])
+@pytest.mark.parametrize("length", ["0" * 5000, "9" * 20, "0" * 19 + "5"])
+def test_a_length_of_very_many_digits_is_refused(limited: Running, path: str, length: str) -> None:
+    """Zeros pass the parser, and Python does not read so many of them as a number."""
+    head = head_of("POST", path, "Content-Type: application/json", f"Content-Length: {length}")
+    assert status(raw(limited, head, b"{}   ")) == 400
+    assert "request_crashed" not in limited.log.read_text()
+
+
 def test_a_client_that_goes_away_while_it_reads_leaves_no_file_open(limited: Running, http: httpx.Client) -> None:
     body = b"x" * UPLOAD_BYTES_MAX
     http.post(UPLOAD, params={"path": "big"}, content=body)
@@ -365,7 +374,7 @@ def test_of_writers_in_the_sdk_that_create_one_path_at_once_one_wins(shared: tup
                 start.wait()
                 try:
                     if over == "a link" and number % 2:
-                        next(repo.link_many("main", [Link(path=path, token=issued.token, if_absent=True)]))
+                        repo.link_many("main", [Link(path=path, token=issued.token, if_absent=True)])
                     else:
                         repo.upload("main", path, body, if_absent=True)
                 except AlreadyExists:
@@ -443,7 +452,7 @@ def test_bytes_are_those_of_the_entry_in_the_headers_while_others_overwrite() ->
 
         found.stat = overtaken
         answered = service("GET", READ, params={"path": "p"})
-        assert answered.headers["etag"].strip('"') == first.address
+        assert answered.headers["etag"].strip('"') == first.md5
         assert answered.content == b"a" * 1000
 
 
@@ -489,9 +498,10 @@ def test_no_secret_is_in_the_log(tmp_path: Path) -> None:
 def test_an_object_of_a_gibibyte_goes_up_and_down_in_little_memory(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     block, blocks = os.urandom(MIB), 1024
-    expected = hashlib.sha256()
+    expected, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     for _ in range(blocks):
         expected.update(block)
+        md5.update(block)
 
     def body() -> Iterator[bytes]:
         for _ in range(blocks):
@@ -502,7 +512,7 @@ def test_an_object_of_a_gibibyte_goes_up_and_down_in_little_memory(tmp_path: Pat
         with running.open() as lake:
             lake.create_repository("alpha")
         made = http.post(UPLOAD, params={"path": "big"}, content=body())
-        assert made.json()["checksum"] == expected.hexdigest()
+        assert made.json()["checksum"] == md5.hexdigest()
         found, size = hashlib.sha256(), 0
         with http.stream("GET", READ, params={"path": "big"}) as answered:
             for chunk in answered.iter_raw(MIB):

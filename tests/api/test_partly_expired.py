@@ -30,3 +30,29 @@ def test_a_commit_of_which_a_part_was_swept_is_not_called_swept(asgi: Asgi) -> N
     assert "expired_prefixes" not in shown
     ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000)))
     assert asgi("GET", f"/repositories/part/commits/{old}").json()["state"] == "sweeping"
+
+
+def test_a_tagged_commit_is_called_so_and_is_out_of_sight(asgi: Asgi) -> None:
+    """The bucket has deleted nothing yet. A part that is tagged fails nobody who asks for another at the same time."""
+    repo = asgi.lake.create_repository("tagged")
+    repo.upload("main", "logs/1", b"log")
+    repo.upload("main", "data/1", b"data")
+    old = repo.commit("main", "both")
+    repo.delete("main", "logs/1")
+    repo.commit("main", "head")
+    ctx = repo.context
+
+    def statuses(path: str) -> list[int]:
+        where = f"/repositories/tagged/refs/{old}/objects"
+        return [
+            asgi(method, f"{where}{of}", params={"path": path}).status_code for method, of in (("GET", ""), ("HEAD", ""), ("GET", "/stat"))
+        ]
+
+    ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000, tagged_ms=4_000, prefixes=("logs/",))))
+    assert (statuses("logs/1"), statuses("data/1")) == ([410] * 3, [200] * 3)
+    ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000, tagged_ms=4_000)))
+    assert (statuses("logs/1"), statuses("data/1")) == ([410] * 3, [410] * 3)
+    assert asgi("GET", f"/repositories/tagged/commits/{old}").json()["state"] == "tagged"
+    (listed,) = asgi("GET", "/repositories/tagged/gc/marks/commits").json()["results"]
+    assert (listed["tagged"], listed.get("swept")) == (4, None)
+    assert asgi("GET", "/repositories/tagged/refs/main/objects", params={"path": "data/1"}).content == b"data"

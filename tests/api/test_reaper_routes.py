@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from reaper import breaker
+from reaper.daemon import Reaper
 from refstore import keys
 from refstore.cli.serve import _Operations
 from refstore.records import BreakerState, encode
+from refstore.settings import ReaperSettings
 from tests.api.service import application
 
 
@@ -21,6 +23,20 @@ def test_what_the_breaker_stops_is_let_go_on_in_a_deleted_repository_too() -> No
         state = breaker.read(service.lake.kv, ctx.repo)
         assert state is not None
         assert (state.tripped_ms, state.let_objects) == (0, 7)
+
+
+def test_why_says_who_deleted_an_address_and_under_which_rule() -> None:
+    with application(operations=_Operations()) as service:
+        repo = service.lake.create_repository("sales")
+        address = repo.upload("main", "a", b"x").address
+        repo.reset("main")
+        with Reaper(service.lake, ReaperSettings(grace_override_seconds=0), beside=False) as daemon:
+            daemon.run_once(lambda: False)
+        found = service("GET", "/repositories/sales/addresses/why", params={"physical_address": address}).json()
+        assert found["now"]["state"] == "gone"
+        (event,) = found["events"]
+        assert (event["by"], event["run"] == event["reaper"] != "", event["cause"]) == ("reaper", True, "reset")
+        assert event["rule"] == "nothing named it any more when its grace window was over"
 
 
 def test_a_repository_that_never_was_is_not_found() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
+from api.auth import Principal
 from api.errors import TooManyGuesses
 from api.guessing import ADDRESS_TIMES, KNOWN_MAX, WINDOW_SECONDS, Caller, Guesses
+from api.known_callers import OWNERS_MAX, TOKENS_MAX, KnownCallers, Secret, Token
 from refstore import access
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
@@ -203,6 +206,93 @@ def test_tokens_are_not_counted(asgi: Application) -> None:
 def test_none_wait_where_that_is_switched_off() -> None:
     with application(ApiSettings(key_seconds=0, wrong_secrets_max=0)) as found:
         assert {ask(found, KEY_ID, WRONG).status_code for _ in range(3 * WRONG_MAX)} == {401}
+
+
+# ---- who is known
+
+
+@pytest.fixture
+def steady(kv: CountingKV) -> Iterator[Application]:
+    """Who was looked up is known for as long as the test takes."""
+    with application(ApiSettings(key_seconds=3600), kv=kv) as found:
+        yield found
+
+
+def spellings(token: str, count: int) -> Iterator[str]:
+    """Headers that present the same token."""
+    for number in range(count):
+        scheme = "".join(letter.upper() if number >> at & 1 else letter for at, letter in enumerate("bearer"))
+        yield f"{scheme}{' ' * (1 + number // 64)}{token}"
+
+
+def test_who_holds_a_token_cannot_have_others_forgotten_by_spelling_it_anew(steady: Application) -> None:
+    """Forgotten, ten wrong guesses would lock the rightful key out."""
+    known: KnownCallers = steady.app.state.authenticator._known
+    token = log_in(steady, *another(steady)).json()["token"]
+    assert ask(steady, KEY_ID, SECRET).status_code == 200
+    before = len(known)
+    for header in spellings(token, 3 * TOKENS_MAX):
+        assert steady("GET", "/user", headers={"Authorization": header}, auth=None).status_code == 200
+    assert len(known) == before + 1
+    hammer(steady)
+    assert ask(steady, KEY_ID, WRONG).status_code == 429
+    assert ask(steady, KEY_ID, SECRET).status_code == 200
+
+
+def test_a_key_that_logs_in_very_often_keeps_its_secret_known(steady: Application, kv: CountingKV) -> None:
+    assert ask(steady, KEY_ID, SECRET).status_code == 200
+    for _ in range(TOKENS_MAX + 5):
+        token = log_in(steady, KEY_ID, SECRET).json()["token"]
+        steady.clock.advance(1)  # the next one is another
+        assert steady("GET", "/user", headers={"Authorization": f"Bearer {token}"}, auth=None).status_code == 200
+    assert len(steady.app.state.authenticator._known) == TOKENS_MAX + 1
+    looked = kv.reads
+    assert ask(steady, KEY_ID, SECRET).status_code == 200
+    assert kv.reads == looked
+
+
+def test_one_credential_is_looked_up_once_however_it_is_spelled(steady: Application, kv: CountingKV) -> None:
+    assert ask(steady, KEY_ID, SECRET).status_code == 200
+    looked = kv.reads
+    basic = base64.b64encode(f"{KEY_ID}:{SECRET}".encode()).decode()
+    for scheme in ("basic", "BASIC", "bASIC"):
+        assert steady("GET", "/user", headers={"Authorization": f"{scheme} {basic}"}, auth=None).status_code == 200
+    assert kv.reads == looked
+
+
+def principal(key_id: str) -> Principal:
+    return Principal(key_id, access.Role.READER, (), 0)
+
+
+def test_no_key_has_more_than_its_share_of_the_known() -> None:
+    known = KnownCallers(3600)
+    for number in range(3 * TOKENS_MAX):
+        known.add(Token(f"{number}"), principal("one"))
+    known.add(Token("other"), principal("two"))
+    assert len(known) == TOKENS_MAX + 1
+    assert known.get(Token("0")) == (None, False)
+    assert known.get(Token(f"{3 * TOKENS_MAX - 1}")) == (principal("one"), True)
+    assert known.get(Token("other")) == (principal("two"), True)
+    for number in range(3 * TOKENS_MAX):
+        known.forget(Token(f"{number}"))
+    known.forget(Token("other"))
+    assert len(known) == len(known._known) == 0
+
+
+def test_the_known_are_bounded_in_all() -> None:
+    known = KnownCallers(0)
+    for number in range(OWNERS_MAX + 10):
+        known.add(Secret(f"{number}", "s"), principal(f"{number}"))
+    assert len(known) == len(known._known) == OWNERS_MAX
+    assert known.get(Secret("9", "s")) == (None, False)
+    assert known.get(Secret("10", "s")) == (None, True), "to be looked up again, but it was right"
+
+
+def test_an_id_and_a_secret_are_not_mixed_up() -> None:
+    known = KnownCallers(3600)
+    known.add(Secret("ab", "c"), principal("ab"))
+    for other in (Secret("a", "bc"), Token("2:abc"), Token("abc")):
+        assert known.get(other) == (None, False)
 
 
 # ---- the table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from api.naming import check_encoding
+from refstore.errors import Invalid
 from tests.api.service import Application, application
 
 UPLOAD = "/repositories/alpha/branches/main/objects"
@@ -98,6 +101,69 @@ def test_a_lone_surrogate_in_json_is_refused(service: Application) -> None:
     assert refused.status_code == 400
 
 
+NOT_UTF8 = ["%ff", "%fe", "a%c3", "%c0%af", "%ed%a0%80", "a%FFb%c3%a9"]
+
+
+@pytest.mark.parametrize("raw", NOT_UTF8)
+def test_a_path_that_is_not_utf8_is_refused(service: Application, raw: str) -> None:
+    """A server reads it as U+FFFD, whatever it was: two paths would be one object."""
+    backing = "/repositories/alpha/branches/main/staging/backing"
+    for answered in (
+        service("POST", f"{UPLOAD}?path={raw}", content=b"x"),
+        service("GET", f"{READ}?path={raw}"),
+        service("HEAD", f"{READ}?path={raw}"),
+        service("GET", f"{STAT}?path={raw}"),
+        service("DELETE", f"{UPLOAD}?path={raw}"),
+        service("GET", f"{READ}/ls?prefix={raw}"),
+        service("GET", f"{READ}/ls?after={raw}"),
+        service("GET", f"{backing}?path={raw}"),
+        service("POST", f"{UPLOAD}/copy?dest_path={raw}", json={"src_path": "p"}),
+        service("GET", f"/repositories?prefix={raw}"),
+        service("GET", f"/repositories/{raw}"),
+        service("GET", f"/repositories/alpha/branches/{raw}"),
+        service("GET", f"/repositories/alpha/refs/x%2F{raw}/commits"),
+        service("DELETE", f"/repositories/alpha/tags/{raw}"),
+    ):
+        assert answered.status_code == 400, answered.request.url
+    assert service("GET", f"{READ}/ls").json()["results"] == []
+
+
+def test_the_replacement_character_itself_is_a_name_like_any_other(service: Application) -> None:
+    assert service("POST", f"{UPLOAD}?path=%ef%bf%bd", content=b"x").status_code == 201
+    assert service("GET", STAT, params={"path": "\ufffd"}).json()["path"] == "\ufffd"
+
+
+@pytest.mark.parametrize("part", ["raw_path", "query_string"])
+def test_bytes_that_were_not_written_as_percents_are_refused(part: str) -> None:
+    """They would be read as latin-1, and shown as other letters than were meant."""
+    check_encoding({"type": "http", part: b"/objects%C3%A9"})
+    for sent in (b"/objects\xc3\xa9", b"/\xff"):
+        with pytest.raises(Invalid):
+            check_encoding({"type": "http", part: sent})
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"\xed\xa0\x80"])
+def test_a_body_with_a_name_that_is_not_utf8_is_refused(service: Application, name: bytes) -> None:
+    upload(service)
+    headers = {"content-type": "application/json"}
+    for method, url, body in (
+        ("POST", UPLOAD + "/move", b'{"src_path": "p", "dest_path": "%s"}'),
+        ("POST", UPLOAD + "/delete", b'{"paths": ["%s"]}'),
+        ("POST", "/repositories", b'{"name": "beta", "storage_namespace": "local://%s"}'),
+        ("POST", "/repositories/alpha/branches", b'{"name": "%s", "source": "main"}'),
+        ("POST", "/repositories/alpha/branches/main/commits", b'{"message": "%s"}'),
+        ("POST", "/repositories/alpha/metadata", b'{"metadata": {"%s": "x"}}'),
+    ):
+        answered = service(method, url, content=body % name, headers=headers)
+        assert answered.status_code == 400, (url, answered.text)
+    assert service("GET", STAT, params={"path": "p"}).status_code == 200
+
+
+def test_an_access_key_that_is_not_utf8_is_nobodys(service: Application) -> None:
+    sent = b64encode(b"AKIA\xff:\xfe").decode()
+    assert service("GET", "/repositories", auth=None, headers={"authorization": f"Basic {sent}"}).status_code == 401
+
+
 @pytest.mark.parametrize("field", ["branch", "ref", "repository", "tag", "commit"])
 @pytest.mark.parametrize("name", ["%2e%2e", "a%2f..%2fb", "a%00b", "%0d%0aX-Evil:1", "x" * 300])
 def test_a_hostile_name_in_the_url_is_refused(service: Application, field: str, name: str) -> None:
@@ -126,6 +192,11 @@ def test_a_hostile_name_in_the_url_is_refused(service: Application, field: str, 
         "{own}/a?fsync=0",
         "{own}/a#b",
         "{own}/a\0b",
+        "{own}/a%00b",
+        "{own}/a%0d%0ab",
+        "{own}/a%ffb",
+        "{own}/%2F",
+        "{own}/%2f%2F/",
         "local://..",
         "local://../secret",
         "local://a/../..",
@@ -199,7 +270,7 @@ def test_what_is_staged_from_outside_is_not_fetched_by_the_service(service: Appl
     assert service("PUT", UPLOAD, params={"path": "p"}, json=body).status_code == 201
     for options in ({}, {"presign": True}):
         refused = service("GET", READ, params={"path": "p", **options})
-        assert (refused.status_code, refused.json()["code"]) == (400, "invalid")
+        assert (refused.status_code, refused.json()["code"]) == (403, "foreign_not_allowed")
     assert service("GET", STAT, params={"path": "p", "presign": True}).json()["physical_address"] == url
 
 

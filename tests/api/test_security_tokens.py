@@ -16,6 +16,7 @@ import pytest
 from api import create_app
 from api.auth import AUDIENCE as LOGIN
 from api.auth import Authenticator
+from api.known_callers import Token
 from api.signed import AUDIENCE as SIGNED
 from refstore import access
 from refstore.ids import own_address
@@ -370,7 +371,7 @@ class TestRevoked:
 
 def test_a_revoked_key_is_good_no_longer_than_key_seconds(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
-    monkeypatch.setattr("api.auth.time.monotonic", lambda: now)
+    monkeypatch.setattr("api.known_callers.time.monotonic", lambda: now)
     assert attacked("GET", "/user").status_code == 200
     access.revoke(attacked.asgi.lake.kv, KEY_ID)
     now += ApiSettings().key_seconds - 0.1
@@ -442,7 +443,7 @@ def test_a_token_signed_with_the_key_before_a_rotation_goes_on() -> None:
     token, _ = asyncio.run(using(first).login(KEY_ID, SECRET, "127.0.0.1"))
 
     def look_up(found: Authenticator) -> str:
-        return found._look_up(f"Bearer {token}", "127.0.0.1", was_right=False).key_id
+        return found._look_up(Token(token), "127.0.0.1", was_right=False).key_id
 
     assert look_up(using(second, first)) == KEY_ID
     with pytest.raises(Exception, match="not signed with a key in use"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -96,6 +98,40 @@ def test_put_and_get_files_and_folders(fs: LakeFSFileSystem, root: str, tmp_path
     assert fs.cat_file(f"{root}/put/one") == b"1"
     with pytest.raises(FileExistsError):
         fs.put_file(str(tmp_path / "tree" / "one"), f"{root}/put/one", mode="create")
+
+
+def test_an_unchanged_file_is_neither_sent_nor_fetched_again(fs: LakeFSFileSystem, root: str, main: lakefs.Branch, tmp_path: Path) -> None:
+    """lakefs-spec compares the local file's MD5 with the checksum that the service answers."""
+    (tmp_path / "file").write_bytes(b"as it was")
+
+    def put() -> str:
+        fs.put_file(str(tmp_path / "file"), f"{root}/file")
+        return main.object("file").stat().physical_address
+
+    first = put()
+    assert fs.checksum(f"{root}/file") == hashlib.md5(b"as it was", usedforsecurity=False).hexdigest()
+    assert put() == first
+    main.commit("it")
+    assert put() == first
+    before = (tmp_path / "file").stat().st_mtime_ns
+    fs.get_file(f"{root}/file", str(tmp_path / "file"))
+    assert (tmp_path / "file").stat().st_mtime_ns == before
+    (tmp_path / "file").write_bytes(b"as it is now")
+    assert put() != first
+
+
+def test_a_transaction_that_puts_the_same_file_again_commits_nothing(embedded_service: Running, tmp_path: Path) -> None:
+    """The service hashed both. On S3 `lakefs-spec` writes past it, and the checksum is the client's word."""
+    fs = LakeFSFileSystem(host=embedded_service.url, username=KEY_ID, password=SECRET, skip_instance_cache=True)
+    repo = lakefs.Repository("t-" + secrets.token_hex(8), fs.client).create("local://t-" + secrets.token_hex(8))
+    (tmp_path / "file").write_bytes(b"as it was")
+    heads: list[str] = []
+    for _ in range(2):
+        with fs.transaction(repo, "main") as tx:
+            fs.put_file(str(tmp_path / "file"), f"{repo.id}/{tx.branch.id}/file", precheck=False)
+            tx.commit("it")
+        heads.append(repo.branch("main").get_commit().id)
+    assert heads[0] == heads[1]
 
 
 def test_copy_move_and_touch(fs: LakeFSFileSystem, root: str) -> None:

@@ -174,7 +174,7 @@ class ObjectStoreSuite:
         else:
             body, expected = iter([b"once", b" only"]), b"once only"
         stored = store.put("data/2026112107/x", body)
-        assert stored == (len(expected), hashlib.sha256(expected).hexdigest())
+        assert stored == (len(expected), hashlib.sha256(expected).hexdigest(), hashlib.md5(expected, usedforsecurity=False).hexdigest())
         assert b"".join(store.get("data/2026112107/x")) == expected
         assert store.read("data/2026112107/x") == expected
         assert store.head("data/2026112107/x")[:2] == ("data/2026112107/x", len(expected))
@@ -220,7 +220,7 @@ class ObjectStoreSuite:
             _, get_peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert stored == (size, expected.hexdigest())
+        assert stored[:2] == (size, expected.hexdigest())
         assert (got_bytes, got.hexdigest()) == (size, expected.hexdigest())
         assert b"".join(store.get("big", start=size // 2 - 7, end=size // 2 + 7)) == b"".join(pattern(size))[size // 2 - 7 : size // 2 + 7]
         if self.streams:

@@ -104,7 +104,7 @@ def trace() -> Trace:
 def traced(redis_url: str, trace: Trace) -> Iterator[RedisKV]:
     at = parse(redis_url)
     pool = redis.ConnectionPool(host=at.addresses[0].host, port=at.addresses[0].port, protocol=2)
-    kv = RedisKV(TracedServers(Single(pool), trace), at)
+    kv = RedisKV(TracedServers(Single(pool), trace), at, SystemClock())
     yield kv
     kv.close()
 
@@ -145,7 +145,7 @@ def test_a_second_kind_of_write_waits_for_the_first(traced: RedisKV, trace: Trac
 @pytest.mark.server
 def test_a_cluster_asks_its_nodes_at_once_and_waits_where_the_kind_changes(redis_cluster_url: str, trace: Trace, part: str) -> None:
     plain = open_redis(redis_cluster_url, SystemClock())
-    kv = RedisKV(TracedServers(plain._servers, trace), parse(redis_cluster_url))  # its servers, watched
+    kv = RedisKV(TracedServers(plain._servers, trace), parse(redis_cluster_url), SystemClock())  # its servers, watched
     with contextlib.closing(kv):
         keys = [Key(f"{part}/{i}", "k") for i in range(60)]
         kv.set_many([(key, b"1") for key in keys])

@@ -18,8 +18,9 @@ from refstore.clock import SystemClock
 from refstore.errors import InvalidSettings, KVUnavailable, OutcomeUnknown, RefstoreError, StoreMisconfigured
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
-from refstore.kv.redis import RedisKV, open_redis
+from refstore.kv.redis import LOOK_SECONDS, RedisKV, open_redis
 from refstore.kv.redis_calls import key_of
+from refstore.testing.clock import FakeClock
 from tests.servers.redis_servers import RedisCluster, RedisSentinels, RedisServer, until, valkey_binary
 from tests.servers.tcp import DeafStub, LossyProxy, RedisStub
 
@@ -281,6 +282,26 @@ def test_a_server_that_evicts_is_refused_each_time(server: RedisServer, key: Key
             assert client.exists(key_of("refstore", key.partition).decode()) == 0
             client.config_set("maxmemory-policy", "volatile-lru")
             kv.set(key, b"1")
+
+
+def test_a_server_that_is_set_to_evict_while_it_runs_is_refused_and_taken_up_again(server: RedisServer, key: Key) -> None:
+    """By connections that are open, too; with one error in the log, not one for each call."""
+    clock = FakeClock()
+    with (
+        contextlib.closing(server.client()) as client,
+        contextlib.closing(open_redis(server.url, clock)) as kv,
+        structlog.testing.capture_logs() as logs,
+    ):
+        kv.set(key, b"1")
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        clock.advance(LOOK_SECONDS)
+        for _ in range(3):
+            with pytest.raises(StoreMisconfigured, match="noeviction"):
+                kv.set(key, b"2")
+        client.config_set("maxmemory-policy", "noeviction")
+        assert kv.get(key) == b"1"
+    assert [(log["event"], log["log_level"]) for log in logs] == [("kv_may_evict", "error"), ("kv_evicts_no_more", "info")]
 
 
 @pytest.mark.parametrize(

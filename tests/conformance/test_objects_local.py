@@ -31,6 +31,7 @@ from refstore.errors import (
     ObjectsUnavailable,
     StoreMisconfigured,
 )
+from refstore.file_modes import Modes
 from refstore.objects import ObjectStore, open_objects
 from refstore.objects.base import Deletion
 from refstore.objects.local import LocalObjects
@@ -157,7 +158,7 @@ def test_a_planted_link_leads_nowhere(store: LocalObjects, directory: Path, outs
         lambda: list(store.list(f"{planted}/")),
         lambda: store.get(f"{planted}/deeper/secret"),
     ):
-        with pytest.raises(InvalidSettings, match="symbolic link"):
+        with pytest.raises(StoreMisconfigured, match="symbolic link"):
             attempt()
     deletion = store.delete_many([key, f"{planted}/deeper/secret"])
     assert [key for key, reason in deletion.failed if "ELOOP" in reason] == [key, f"{planted}/deeper/secret"]
@@ -171,7 +172,7 @@ def test_a_planted_link_at_the_key_itself(store: LocalObjects, directory: Path, 
     (directory / "data").mkdir()
     (directory / "data" / "x").symlink_to(outside / "secret")
     for look in (store.get, store.head, lambda key: store.head_many([key])):
-        with pytest.raises(InvalidSettings):
+        with pytest.raises(StoreMisconfigured):
             look("data/x")
     store.put("data/x", b"mine")
     assert store.read("data/x") == b"mine", "the link was replaced, not followed"
@@ -183,7 +184,7 @@ def test_a_planted_link_at_the_key_itself(store: LocalObjects, directory: Path, 
 
 def test_a_planted_staging_link(store: LocalObjects, directory: Path, outside: Path):
     (directory / ".tmp").symlink_to(outside)
-    with pytest.raises(InvalidSettings, match="symbolic link"):
+    with pytest.raises(StoreMisconfigured, match="symbolic link"):
         store.put("a", b"x")
     assert len(list(outside.iterdir())) == 2
 
@@ -200,7 +201,7 @@ def test_the_root_may_be_a_link(tmp_path: Path):
 def test_what_is_no_file_is_no_object(store: LocalObjects, directory: Path, make: Callable[[Path], None]):
     make(directory / "odd")
     for look in (store.get, store.head):
-        with pytest.raises((ObjectNotFound, InvalidSettings)):
+        with pytest.raises((ObjectNotFound, StoreMisconfigured)):
             look("odd")
 
 
@@ -344,9 +345,9 @@ def test_a_put_that_loses_its_directory_makes_it_again(
 ):
     times = 5
 
-    def make_and_lose(root: int, name: str) -> bool:
+    def make_and_lose(root: int, name: str, modes: Modes) -> bool:
         nonlocal times
-        made = make(root, name)
+        made = make(root, name, modes)
         if name == "data/1" and times:
             times -= 1
             shutil.rmtree(directory / what)

@@ -64,11 +64,23 @@ def test_a_killed_writer_leaves_no_object_and_its_staged_file_is_swept(store: Lo
     with pytest.raises(ObjectNotFound):
         store.head("data/2026112107/x")
     assert list(store.list()) == []
-    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(7100)) == 0, "too young"
+    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(30)) == 0, "it may be about to be locked"
     assert len(staged(directory)) == 1
-    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(7300)) == 1
+    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(90)) == 1, "its lock is free, and this kernel's"
     assert staged(directory) == []
     store.put("data/2026112107/x", b"again", if_absent=True)
+
+
+def test_what_another_machine_staged_is_swept_when_it_is_older_than_any_operation(store: LocalObjects, directory: Path, writer):
+    """Its lock may not be seen from here."""
+    process = writer()
+    process.kill()
+    process.wait()
+    (file,) = staged(directory)
+    file.rename(file.with_name(f"{'0' * 32}-{file.name.partition('-')[2]}"))
+    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(7100)) == 0, "too young"
+    assert store.sweep_temporary(older_than_seconds=7200, clock=Later(7300)) == 1
+    assert staged(directory) == []
 
 
 def test_a_living_writer_is_never_swept(store: LocalObjects, directory: Path, writer):
@@ -120,7 +132,7 @@ def test_many_processes_put_if_absent_one_wins(directory: Path, tmp_path: Path):
 
 PERMISSIONS = """
 import os, sys
-from refstore.errors import InvalidSettings
+from refstore.errors import StoreMisconfigured
 from refstore.objects.local import LocalObjects
 from refstore.objects.local_walk import make
 if os.geteuid() == 0:
@@ -134,7 +146,7 @@ for attempt in (
 ):
     try:
         attempt()
-    except InvalidSettings as error:
+    except StoreMisconfigured as error:
         assert "permission" in str(error), error
     else:
         sys.exit(f"{attempt} was let through")
@@ -142,7 +154,7 @@ deletion = store.delete_many(["locked/x", "open/x"])
 assert (deletion.deleted, [key for key, reason in deletion.failed if "EACCES" in reason]) == (("open/x",), ["locked/x"]), deletion
 try:
     LocalObjects(sys.argv[1] + "/locked/new")
-except InvalidSettings as error:
+except StoreMisconfigured as error:
     assert "permission" in str(error)
 else:
     sys.exit("a store was made")

@@ -170,6 +170,9 @@ class TestRgw(SignedS3Suite):
         with server.client() as client:
             tags = client.get_object_tagging(Bucket=BUCKET, Key=f"{prefix}/data/1/7")["TagSet"]
         assert sorted((tag["Key"], tag["Value"]) for tag in tags) == [("refstore", "expired"), ("why", "a b")]
+        assert store.tag_many(["data/1/7"], {}).tagged == ("data/1/7",)
+        with server.client() as client:
+            assert client.get_object_tagging(Bucket=BUCKET, Key=f"{prefix}/data/1/7")["TagSet"] == []
 
     def test_a_presigned_url_that_was_made_to_last_longer_is_refused(self, store: ObjectStore, server: S3Server):
         store.put("a", b"x")

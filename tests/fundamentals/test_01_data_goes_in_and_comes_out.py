@@ -43,18 +43,18 @@ def test_the_same_path_uploaded_again_shows_the_new_data_under_a_new_address(rep
 
 
 def test_many_objects_share_their_round_trips(repo: Repository) -> None:
-    entries = list(repo.upload_many("main", (Upload(path=f"p/{number:04d}", body=b"%d" % number) for number in range(1200))))
+    entries = repo.upload_many("main", (Upload(path=f"p/{number:04d}", body=b"%d" % number) for number in range(1200)))
     assert len(entries) == 1200
     assert [item.path for item in repo.list("main")] == [f"p/{number:04d}" for number in range(1200)]
 
 
 def test_one_call_writes_a_path_once(repo: Repository) -> None:
     with pytest.raises(InvalidPath, match="twice"):
-        list(repo.upload_many("main", [Upload(path="a", body=b"1"), Upload(path="a", body=b"2")]))
+        repo.upload_many("main", [Upload(path="a", body=b"1"), Upload(path="a", body=b"2")])
 
 
 def test_data_outside_the_namespace_can_be_named_and_is_never_refstores_to_read_or_delete(repo: Repository) -> None:
-    list(repo.stage_many("main", [Stage(path="ext", url="s3://elsewhere/key", size_bytes=7)]))
+    repo.stage_many("main", [Stage(path="ext", url="s3://elsewhere/key", size_bytes=7)])
     assert repo.stat("main", "ext").address == "s3://elsewhere/key"
 
 

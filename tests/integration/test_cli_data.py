@@ -300,7 +300,9 @@ class TestTrash:
         assert (item["path"], item["branch"], item["cause"], item["address"], item["size_bytes"]) == ("b/3", "main", "deleted", address, 3)
         assert filled.json("trash", "sales", "--branch", "dev") == []
         assert filled.json("address", "sales", address)["state"] == "in grace"
-        assert filled.json("restore", "sales", "main", address)["path"] == "b/3"
+        planned = filled.json("restore", "sales", "main", address, "--dry-run")
+        assert (planned["path"], planned["outcome"]) == ("b/3", "restored")
+        assert filled.json("restore", "sales", "main", address)["outcome"] == "restored"
         assert filled.ok("cat", "sales", "main", "b/3").out == "b/3"
         assert filled.json("trash", "sales") == []
 
@@ -309,6 +311,74 @@ class TestTrash:
         filled.ok("rm", "sales", "main", "b/3")
         assert filled.json("restore", "sales", "main", address, "again")["path"] == "again"
         assert filled.ok("cat", "sales", "main", "again").out == "b/3"
+
+    def test_what_a_reset_lost_is_listed_at_once_and_comes_back_whole(self, sales: Command) -> None:
+        before = sales.json("upload", "sales", "main", "-", "x", "--meta", "owner=ann", "--content-type", "text/csv", stdin=b"1")
+        sales.ok("reset", "sales", "main", "--yes")
+        (item,) = sales.json("trash", "sales")
+        assert (item["path"], item["cause"], item["deletes_at"]) == ("x", "reset", None)
+        assert sales.json("restore", "sales", "main", item["address"]) == {**before, "outcome": "restored"}
+        assert sales.json("restore", "sales", "main", item["address"]) == {**before, "outcome": "unchanged"}
+        assert sales.json("stat", "sales", "main", "x")["metadata"] == {"owner": "ann"}
+
+    def test_a_path_is_taken_back(self, filled: Command) -> None:
+        filled.ok("rm", "sales", "main", "b/3")
+        for words in (["sales", "main", "b/3"], ["sales/main/b/3"], ["sales", "main", "b/3"]):
+            assert filled.json("restore", *words)["path"] == "b/3"
+        assert filled.json("restore", "sales", "main", "b/3")["outcome"] == "unchanged"
+        ran = filled("restore", "sales", "main", "nothing")
+        assert ran.code == 3
+        assert "refstore trash sales" in ran.err
+
+    def test_a_prefix_is_taken_back(self, filled: Command) -> None:
+        filled.ok("upload", "sales", "main", "-", "c", stdin=b"c")
+        filled.ok("reset", "sales", "main", "--yes")
+        (item,) = filled.json("restore", "sales", "main", "--prefix", "b/", "--dry-run")
+        assert (item["path"], item["outcome"]) == ("b/3", "restored")
+        done = filled.json("restore", "sales", "main", "--prefix", "b/")
+        assert done == {
+            "branch": "main", "restored": 1, "unchanged": 0, "older": 0, "conflict": 0, "too_late": 0, "size_bytes": 3, "left": [],
+        }  # fmt: skip
+        assert paths(filled.json("trash", "sales")) == ["c"]
+
+    def test_what_a_deleted_branch_lost_is_taken_back_on_another(self, filled: Command) -> None:
+        filled.ok("branch", "create", "sales", "try")
+        filled.ok("upload", "sales", "try", "-", "t", stdin=b"t")
+        filled.ok("branch", "delete", "sales", "try", "--yes")
+        ran = filled("restore", "sales", "--branch", "try")
+        assert ran.code == 3
+        assert "refstore restore sales BRANCH --branch try" in ran.err
+        assert filled.json("restore", "sales", "main", "--branch", "try")["restored"] == 1
+        assert filled.ok("cat", "sales", "main", "t").out == "t"
+
+    def test_all_that_a_branch_lost_is_taken_back_but_over_nothing_newer(self, sales: Command) -> None:
+        for path in "xy":
+            sales.ok("upload", "sales", "main", "-", path, stdin=b"1")
+        sales.ok("reset", "sales", "main", "--yes")
+        sales.ok("upload", "sales", "main", "-", "y", stdin=b"2")
+        ran = sales("restore", "sales", "--branch", "main", "--json")
+        assert ran.code == 4
+        assert (ran.json["restored"], ran.json["conflict"]) == (1, 1)
+        assert [(item["path"], item["outcome"]) for item in ran.json["left"]] == [("y", "conflict")]
+        assert "'y' on 'main' was written since" in ran.err
+        assert sales.ok("cat", "sales", "main", "y").out == "2"
+        ran = sales("restore", "sales", "main", "y")
+        assert ran.code == 4
+        sales.ok("restore", "sales", "main", "y", "--force")
+        assert sales.ok("cat", "sales", "main", "y").out == "1"
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["sales"],
+            ["sales", "main"],
+            ["sales", "main", "x", "--prefix", "y"],
+            ["sales", "main", "x", "y"],
+            ["sales", "--prefix", "y"],
+        ],
+    )
+    def test_what_to_restore_must_be_said(self, filled: Command, words: list[str]) -> None:
+        assert filled("restore", *words).code == 2
 
     def test_what_is_gone(self, filled: Command) -> None:
         ran = filled("restore", "sales", "main", "data/2026010100/00000000000000000000000000", "--json")
@@ -336,21 +406,24 @@ class TestOtherWriters:
         ran = sales("link", "sales", "main", "x", "--token", given["token"], "--json")
         assert (ran.code, ran.error["code"]) == (3, "object_not_found")
 
-    def test_what_is_staged_from_outside_is_not_downloaded_and_told(self, sales: Command) -> None:
-        sales.ok("stage", "sales", "main", "old/1", "s3://archive/1", "--size-bytes", "3")
+    def test_what_is_staged_from_outside_is_downloaded_where_it_can_be_read_and_told_where_not(self, sales: Command) -> None:
+        sales.ok("stage", "sales", "main", "old/1", "ftp://archive/1", "--size-bytes", "3")
         ran = sales("download", "-r", "sales", "main", "old/", "down")
-        assert (ran.code, "'old/1' is staged from outside, at s3://archive/1" in ran.err) == (2, True)
-        sales.ok("upload", "sales", "main", "-", "old/2", stdin=b"2")
+        assert (ran.code, "'ftp://archive/1' cannot be read from here" in ran.err) == (2, True)
+        (sales.folder / "two").write_bytes(b"2")
+        sales.ok("stage", "sales", "main", "old/2", f"file://{sales.folder}/two", "--size-bytes", "1")
+        sales.ok("upload", "sales", "main", "-", "old/3", stdin=b"3")
         ran = sales.ok("download", "-r", "sales", "main", "old/", "down", "--json")
-        assert ran.json["objects"] == 1
-        assert "'old/1' is staged from outside, at s3://archive/1, and not downloaded" in ran.err
+        assert ran.json["objects"] == 2
+        assert [(sales.folder / "down" / name).read_bytes() for name in ("2", "3")] == [b"2", b"3"]
+        assert "'old/1', which lies at ftp://archive/1, was not downloaded" in ran.err
 
     def test_stage(self, sales: Command) -> None:
-        answer = sales.json("stage", "sales", "main", "old", "s3://archive/2019.csv", "--size-bytes", "12")
-        assert answer["address"] == "s3://archive/2019.csv"
+        answer = sales.json("stage", "sales", "main", "old", "gs://archive/2019.csv", "--size-bytes", "12")
+        assert answer["address"] == "gs://archive/2019.csv"
         ran = sales("cat", "sales", "main", "old")
         assert ran.code == 2
-        assert "s3://archive/2019.csv" in ran.err
+        assert "gs://archive/2019.csv" in ran.err
 
     def test_what_lies_inside_cannot_be_staged(self, sales: Command) -> None:
         namespace = sales.json("repo", "show", "sales")["namespace"]

@@ -40,6 +40,12 @@ class TestRepositories:
         refstore.ok("repo", "delete", "sales", "--yes")
         assert [row["repository"] for row in refstore.json("repo", "list")] == ["stock"]
 
+    def test_a_repository_starts_with_sample_data_where_it_is_asked_for(self, refstore: Command) -> None:
+        made = refstore.json("repo", "create", "quickstart", "--sample-data")
+        assert refstore.json("log", "quickstart", "main")[0]["commit"] == made["sample_data"]
+        assert [row["path"] for row in refstore.json("ls", "quickstart", "main")] == ["README.md", "data/", "images/", "lakes.parquet"]
+        assert "Lake" in refstore.ok("cat", "quickstart", "main", "README.md").out
+
     @pytest.mark.parametrize(
         ("words", "code", "error"),
         [

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,7 @@ from refstore.cli.options import Invocation
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-RUN = re.compile(r"<!-- run -->\n```(sh|python)\n(.*?)```", re.DOTALL)
+FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def commands(group: TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
@@ -55,7 +58,7 @@ def words(line: str) -> list[str]:
     """The arguments of the `refstore` in a command line, without what the shell takes."""
     taken: list[str] = []
     for word in shlex.split(line, comments=True)[1:]:
-        if word in ("|", ">"):
+        if word in ("|", ">", "&"):
             break
         taken.append(word)
     return taken
@@ -121,19 +124,80 @@ def test_every_command_is_mentioned_where_commands_are_explained() -> None:
     assert listed == {path.split(" ")[0] for path in HELP}
 
 
-def test_the_blocks_of_the_readme_run(tmp_path: Path) -> None:
-    blocks = RUN.findall(README)
-    assert [kind for kind, _ in blocks].count("sh") >= 2
-    assert [kind for kind, _ in blocks].count("python") == 1
-    script = "\n".join(body if kind == "sh" else f"python - <<'END'\n{body}END" for kind, body in blocks)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")}
-    environment |= {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    ran = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert "2026-11-21,42" in ran.stdout.splitlines()
-    assert "['2026/11/21.json', '2026/11/22.json', 'latest.json']" in ran.stdout.splitlines()
+def script(blocks: Sequence[tuple[str, str]]) -> str:
+    """The snippets, one after the other, as a new user types them; a service is waited for, what is "from the checkout" runs there."""
+    taken = ["trap 'kill $(jobs -p) && wait' EXIT"]
+    for kind, body in blocks:
+        match kind:
+            case "python":
+                taken.append(f"python - <<'END'\n{body}END")
+            case "toml":
+                taken.append(f"cat > {body.split()[1]} <<'END'\n{body}END")
+            case _ if "-m examples." in body:
+                taken.append(f"(cd {shlex.quote(str(ROOT))} && {body})")
+            case _ if "refstore serve" in body:
+                taken.append(body + "until (exec 3<>/dev/tcp/127.0.0.1/$REFSTORE_API_PORT) 2> /dev/null; do kill -0 $!; sleep 0.1; done")
+            case _:
+                taken.append(body)
+    return "\n".join(taken)
+
+
+def test_every_block_of_the_readme_is_run_or_is_output() -> None:
+    fenced = [kind for kind, _ in FENCED.findall(README)]
+    assert len(fenced) == README.count("```") / 2
+    assert set(fenced) == {"sh", "python", "toml", "text"}
+    assert fenced.count("text") == 1
+    by_hand = {line.split("#")[0].strip() for line in FENCED.sub("", README).splitlines() if line.startswith("    ")}
+    assert by_hand == {"make demo", "make test", "make lint", "make bench", "make soak"}
+
+
+@pytest.mark.timeout(600)
+def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
+    """In one shell, in an empty folder. An hour's wait is shortened, and another port taken."""
+    for name in ("pyspark", "lakefs_spec", "pandas"):
+        pytest.importorskip(name)
+    project = tmp_path / "any-project"
+    git = ["git", "-C", project, "-c", "user.name=ann", "-c", "user.email=ann@example.com"]
+    project.mkdir()
+    for number in range(2):
+        (project / "file").write_text(str(number))
+        for words_ in (["init", "-q"], ["add", "."], ["commit", "-qm", "change"]):
+            subprocess.run([*git, *words_], check=True)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("REFSTORE_", "LAKECTL_"))}
+    environment |= {
+        "HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "REFSTORE_API_PORT": str(port),
+        "REFSTORE_OPERATION_DEADLINE_SECONDS": "10",
+        "REFSTORE_IO_TIMEOUT_SECONDS": "5",
+        "REFSTORE_CLOCK_SKEW_SECONDS": "1",
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    blocks = [(kind, body.replace("127.0.0.1:8000", f"127.0.0.1:{port}")) for kind, body in FENCED.findall(README) if kind != "text"]
+    work = tmp_path / "work"
+    work.mkdir()
+    command = ["bash", "-euo", "pipefail", "-c", script(blocks)]
+    with subprocess.Popen(
+        command, cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as shell:
+        try:
+            out, errors = shell.communicate(timeout=590)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)  # the service, where the shell did not come to its end
+    assert shell.returncode == 0, errors[-4000:]
+    shown = out.splitlines()
+    assert "2026-11-21,42" in shown
+    assert [line.split()[0] for line in shown if "branch-deleted" in line] == ["2026/11/21.csv"], "the trash, before and not after"
+    assert [line.split()[-1] for line in shown if line.startswith("restored ")] == ["1"]
+    assert "['2026/11/21.json', '2026/11/22.json', 'latest.json']" in shown
+    assert [line.split() for line in shown if line.endswith(" 42")] == [["0", "2026-11-21", "42"]] * 2, "pandas"
+    assert "What is left is what git's active commits name, to the byte, and nothing else." in out
+    assert any(line.split()[:2] == ["reaper.rate_per_second", "500.0"] and "refstore.toml" in line for line in shown)
 
 
 def test_the_readme_says_how_to_begin_in_two_commands() -> None:

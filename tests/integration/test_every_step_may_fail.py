@@ -187,7 +187,7 @@ CASES = [
     Case(
         "upload many",
         nothing,
-        lambda w, _: list(w.repo.upload_many("main", [Upload(path=path, body=b"m") for path in ("a", "m", "n")])),
+        lambda w, _: w.repo.upload_many("main", [Upload(path=path, body=b"m") for path in ("a", "m", "n")]),
         lambda w: [w.tree("main").get(path) for path in ("a", "m", "n")] == [b"m"] * 3,
     ),
     Case(

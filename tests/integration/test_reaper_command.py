@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def reaper(refstore: Command, *args: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def upload(refstore: Command, branch: str, count: int) -> None:
     with lake_of(refstore) as lake:
-        list(lake.repository("sales").upload_many(branch, (Upload(path=f"{branch}/{number:04}", body=b"12") for number in range(count))))
+        lake.repository("sales").upload_many(branch, (Upload(path=f"{branch}/{number:04}", body=b"12") for number in range(count)))
 
 
 # ---- the command
@@ -77,6 +78,50 @@ def test_once_deletes_what_is_due_and_says_so(sales: Command) -> None:
     done = sales.json("reaper", "--once", "--grace-seconds", "0")
     assert (done["deleted"], done["bytes"]) == (3, 6)
     assert blobs(sales) == set()
+
+
+def on_a_terminal(refstore: Command, answer: bytes, *args: str) -> tuple[int, bytes]:
+    """Run the command with a terminal as its input, on which `answer` is typed; its exit code, and what it said on standard error."""
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "refstore", *args], stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=refstore.folder
+        ) as process:
+            os.write(ours, answer)
+            _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        return process.returncode, err
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+class TestGraceOnATerminal:
+    AT_ONCE = ("reaper", "--once", "--grace-seconds", "0")
+
+    @pytest.fixture
+    def lost(self, sales: Command) -> Command:
+        """Objects of `sales` that can be restored."""
+        upload(sales, "main", 3)
+        sales.ok("reset", "sales", "main", "--yes")
+        return sales
+
+    def test_a_whole_lakes_undo_is_not_ended_before_somebody_says_so(self, lost: Command) -> None:
+        code, err = on_a_terminal(lost, b"n\n", *self.AT_ONCE)
+        assert (code, len(blobs(lost))) == (1, 3)
+        assert b"in all repositories of this lake, what was lost goes at once and cannot be restored" in err
+        code, err = on_a_terminal(lost, b"y\n", *self.AT_ONCE)
+        assert (code, blobs(lost)) == (0, set())
+
+    def test_one_repository_is_what_was_asked_for(self, lost: Command) -> None:
+        code, err = on_a_terminal(lost, b"", *self.AT_ONCE, "--repository", "sales")
+        assert (code, blobs(lost)) == (0, set())
+        assert b"Go on?" not in err
+
+    @pytest.mark.parametrize("options", [("--yes",), ("--dry-run",)])
+    def test_who_says_yes_or_only_looks_is_not_asked(self, lost: Command, options: tuple[str, ...]) -> None:
+        code, err = on_a_terminal(lost, b"", *self.AT_ONCE, *options)
+        assert (code, len(blobs(lost))) == (0, 0 if options == ("--yes",) else 3)
+        assert b"Go on?" not in err
 
 
 def test_a_dry_run_names_each_address_and_touches_nothing(sales: Command) -> None:
@@ -164,6 +209,49 @@ def test_why_knows_the_living_the_deleted_and_nothing_else(sales: Command) -> No
     assert (deletion["outcome"], deletion["cause"], deletion["path"]) == ("deleted", "reset", "main/0000")
     assert sales("why", "sales", address[:-1] + ("0" if address[-1] != "0" else "1")).code == 3
     assert sales("why", "sales", "data/../../etc/passwd").code == 2
+
+
+def test_why_takes_a_path_in_every_spelling_also_of_what_is_gone(sales: Command) -> None:
+    sales.ok("branch", "create", "sales", "team/try")
+    sales.ok("upload", "sales", "team/try", "-", "data/a b.csv", stdin=b"x")
+    (address,) = blobs(sales)
+    spellings: tuple[tuple[str, ...], ...] = (
+        ("sales", "team%2Ftry/data/a b.csv"),
+        ("sales", "team/try", "data/a b.csv"),
+        ("sales/team%2Ftry/data/a b.csv",),
+        ("lakefs://sales/team%2Ftry/data/a b.csv",),
+    )
+    for words in spellings:
+        found = sales.json("why", *words)
+        assert (found["ref"], found["path"], found["state"], found["now"]["address"]) == ("team/try", "data/a b.csv", "staged", address)
+    sales.ok("branch", "delete", "sales", "team/try", "--yes")
+    sales.ok("reaper", "--once", "--grace-seconds", "0")
+    for words in spellings:
+        found = sales.json("why", *words)
+        assert found["state"] == "not there: there is no such branch or ref any more"
+        (version,) = found["versions"]
+        assert [version["address"], version["state"], version["deletions"][0]["cause"]] == [address, "gone", "branch-deleted"]
+    shown = sales.ok("why", *spellings[0]).out
+    for text in (address, "branch-deleted", "nothing named it any more when its grace window was over"):
+        assert text in shown
+    assert sales("why", "sales", "team/try/data/a b.csv").code == 3, "in one word the ref ends at the first slash"
+    assert sales("why", "sales", "main").code == 2
+    assert sales("why", "sales", "main", "a", "b").code == 2
+    assert sales("why", "nowhere", "main/a").code == 3
+
+
+def test_why_says_which_branches_and_commits_name_a_committed_address(sales: Command) -> None:
+    upload(sales, "main", 1)
+    (address,) = blobs(sales)
+    sales.ok("commit", "sales", "main", "-m", "first")
+    sales.ok("branch", "create", "sales", "other")
+    sales.ok("reaper", "--once")
+    found = sales.json("why", "sales", address)
+    assert found["state"] == "committed"
+    assert found["committed"]["branches"] == ["main main/0000", "other main/0000"]
+    assert [commit["path"] for commit in found["committed"]["commits"]] == ["main/0000"]
+    assert found["committed"]["complete"] is True
+    assert "other main/0000" in sales.ok("why", "sales", address).out
 
 
 def test_help_teaches(sales: Command) -> None:

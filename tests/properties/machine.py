@@ -359,7 +359,7 @@ class Machine(RuleBasedStateMachine):
         if branch not in self.world:
             return
         uploads = [Upload(path=path, body=self._body()) for path in items]
-        list(self.repo.upload_many(branch, uploads))
+        self.repo.upload_many(branch, uploads)
         self.world[branch].staged |= {item.path: item.body for item in uploads}
 
     @rule(branch=branches, prefix=st.sampled_from(("a", "a/", "", "nothing")))
@@ -411,8 +411,8 @@ class Machine(RuleBasedStateMachine):
             return
         self.world[branch] = Branch(expected)
 
-    @rule(branch=branches, data=st.data(), path=paths)
-    def restore(self, branch: str, data: st.DataObject, path: str) -> None:
+    @rule(branch=branches, data=st.data(), path=paths, force=st.booleans())
+    def restore(self, branch: str, data: st.DataObject, path: str, force: bool) -> None:
         waiting = list(self.repo.in_grace())
         if not waiting or branch not in self.world:
             return
@@ -424,7 +424,12 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(ObjectNotFound):
                 self.repo.restore(branch, item.address, path)
             return
-        self.repo.restore(branch, item.address, path)
+        try:
+            self.repo.restore(branch, item.address, path, force=force)
+        except AlreadyExists:
+            assert not force
+            assert path in self.world[branch].view()
+            return
         self.world[branch].staged[path] = body
 
     @rule()

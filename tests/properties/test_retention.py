@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, SupportsIndex
@@ -18,7 +18,7 @@ from refstore.retention import explaining
 from refstore.retention.active import FOREVER_MS, Lives, Refs, State, Why, lives
 from refstore.retention.history import NONE, CommitRow, History
 from refstore.retention.paths import Keeps, latest_view, plan
-from refstore.retention.rules import DAY_MS, BranchRule, Expiration, LegalHold, PathRule, Period, Periods, Pins, Rules
+from refstore.retention.rules import DAY_MS, BranchRule, Expiration, Filter, LegalHold, PathRule, Period, Periods, Pins, Rules
 
 FOREVER_DAYS = 10**9
 LAST_DAY = 40
@@ -87,8 +87,14 @@ class Oracle:
     def day(self, commit: CommitId) -> int:
         return self.by_id[commit].created_ms // DAY_MS
 
-    def until(self, *, most_days: int | None = None) -> dict[CommitId, int]:
-        """The day on which each expires; FOREVER_DAYS: none; without those that never landed."""
+    def until(
+        self, *, most_days: int | None = None, capped: Mapping[str | None, int] | None = None, but_for: Set[str | None] = frozenset()
+    ) -> dict[CommitId, int]:
+        """The day on which each expires; FOREVER_DAYS: none; without those that never landed.
+
+        `capped`: the most days of each branch (None: of lines without one); `but_for`: those that hold nothing.
+        """
+        capped = capped or {}
         rules, refs = self.case.rules, self.case.refs
         lines = {branch: self.line(head) for branch, head in refs.heads.items()}
         on_branch = {commit for line in lines.values() for commit in line}
@@ -98,18 +104,21 @@ class Oracle:
         def claim(commit: CommitId, until: int) -> None:
             found[commit] = max(found[commit], until)
 
-        def walk(line: list[CommitId], days: int | None, first_left: int) -> None:
-            period = min(FOREVER_DAYS if days is None else days, FOREVER_DAYS if most_days is None else most_days)
+        def walk(branch: str | None, line: list[CommitId], days: int | None, first_left: int) -> None:
+            if branch in but_for:
+                return
+            most = capped.get(branch, most_days)
+            period = min(FOREVER_DAYS if days is None else days, FOREVER_DAYS if most is None else most)
             for at, commit in enumerate(line):
                 left = first_left if at == 0 else max(self.day(commit), self.day(line[at - 1]))
                 claim(commit, FOREVER_DAYS if FOREVER_DAYS in (period, left) else left + period)
 
         for branch, line in lines.items():
-            walk(line, Periods(rules).of(branch).days, FOREVER_DAYS)
+            walk(branch, line, Periods(rules).of(branch).days, FOREVER_DAYS)
             for commit in line[: rules.keep_last]:
                 claim(commit, FOREVER_DAYS)
         for commit in landed - on_branch:
-            walk(self.line(commit), rules.default_retention_days, self.day(commit))  # the dummy child has its date
+            walk(None, self.line(commit), rules.default_retention_days, self.day(commit))  # the dummy child has its date
         for tag, commit in refs.tags.items():
             if rules.pins.tags is True or (rules.pins.tags and tag.startswith("v")):
                 claim(commit, FOREVER_DAYS)
@@ -135,7 +144,7 @@ def test_every_commit_expires_when_the_oracle_says(case: Case) -> None:
 @settings(deadline=None, max_examples=200)
 @given(cases(), st.integers(0, 5))
 def test_so_it_does_when_periods_are_capped(case: Case, most_days: int) -> None:
-    found = lives(case.history, case.refs, case.rules, case.day * DAY_MS, most_days=most_days)
+    found = lives(case.history, case.refs, case.rules, case.day * DAY_MS, most_days=lambda _branch: most_days)
     assert days_of(found) == Oracle(case).until(most_days=most_days)
 
 
@@ -218,47 +227,47 @@ def test_lines_and_totals_count_what_is_there(case: Case) -> None:
     assert totals.dangling == len(set(until) - on_branch)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=400)
 @given(cases(), st.data())
 def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject) -> None:
     days = st.none() | st.integers(1, 5).map(lambda days: Period(days=days))
-    prefixes = data.draw(st.lists(st.sampled_from(["", "a", "a/b", "c"]), unique=True))
-    case = case._replace(
-        rules=msgspec.structs.replace(
-            case.rules,
-            rules=tuple(PathRule(Expiration(data.draw(days), data.draw(days), Period(days=1))) for _ in prefixes),
-            legal_holds=tuple(LegalHold(prefix) for prefix in data.draw(st.lists(st.sampled_from(["a", "a/b/c", "d"]), unique=True))),
-            allow_deletion_from_latest_view=data.draw(st.booleans()),
-        )
-    )
-    rules = case.rules
+    filters = data.draw(st.lists(st.tuples(st.sampled_from(["", "a", "a/b", "c"]), st.sampled_from(["", "", "main", "dev"])), unique=True))
     rules = msgspec.structs.replace(
-        rules, rules=tuple(PathRule(rule.expiration, type(rule.filter)(prefix)) for rule, prefix in zip(rules.rules, prefixes, strict=True))
+        case.rules,
+        rules=tuple(
+            PathRule(Expiration(data.draw(days), data.draw(days), Period(days=1)), Filter(prefix, branch)) for prefix, branch in filters
+        ),
+        legal_holds=tuple(LegalHold(prefix) for prefix in data.draw(st.lists(st.sampled_from(["a", "a/b/c", "d"]), unique=True))),
+        allow_deletion_from_latest_view=data.draw(st.booleans()),
     )
+    case = case._replace(rules=rules)
     made = plan(case.history, case.refs, rules, case.day * DAY_MS)
     path, made_day = data.draw(st.sampled_from(["x", "a", "a/b", "a/b/c", "a/bc", "c", "d/e"])), data.draw(st.integers(0, 12))
 
-    oracle = Oracle(case)
-    general = oracle.until()
-    own = max((rule for rule in rules.rules if path.startswith(rule.filter.prefix)), key=lambda rule: len(rule.filter.prefix), default=None)
+    oracle, heads = Oracle(case), set(case.refs.heads.values())
+    own: dict[str | None, Expiration] = {}
+    for branch in (*case.refs.heads, None):
+        among = [rule for rule in rules.rules if path.startswith(rule.filter.prefix) and rule.filter.branch in ("", branch)]
+        if among:
+            own[branch] = max(among, key=lambda rule: (len(rule.filter.prefix), rule.filter.branch != "")).expiration
+    capped = {branch: each.noncurrent.total_days for branch, each in own.items() if each.noncurrent is not None}
+    aged = {branch: each.all.total_days for branch, each in own.items() if each.all is not None}
+    by_others = oracle.until(capped=capped, but_for=aged.keys())
     held = any(path.startswith(hold.prefix) for hold in rules.legal_holds)
-    heads = set(case.refs.heads.values())
-    forever = {
-        commit for commit, until in Oracle(case._replace(refs=Refs({}, case.refs.tags))).until(most_days=0).items() if until == FOREVER_DAYS
-    }
-    forever |= {commit for head in heads for commit in oracle.line(head)[: rules.keep_last]}
-    for commit, until in general.items():
-        expected = until > case.day
-        if expected and own is not None:
-            if own.expiration.noncurrent is not None:
-                expected = oracle.until(most_days=own.expiration.noncurrent.total_days)[commit] > case.day
-            if own.expiration.all is not None and commit not in forever and (commit not in heads or rules.allow_deletion_from_latest_view):
-                expected = expected and made_day >= case.day - own.expiration.all.total_days
-        assert made.keeps(made.lives.history.numbers[commit], path, made_day * DAY_MS) == (expected or held)
+    for commit, until in oracle.until(capped=capped).items():
+        kept = until > case.day
+        if kept and aged and by_others[commit] <= case.day and (commit not in heads or rules.allow_deletion_from_latest_view):
+            kept = made_day >= case.day - max(aged.values())
+        assert made.keeps(made.lives.history.numbers[commit], path, made_day * DAY_MS) == (kept or held)
+
     made_ms, pinned = made_day * DAY_MS, {CommitId(commit) for commit in rules.pins.commits}
-    for head in heads - pinned - {commit for tag, commit in case.refs.tags.items() if rules.holds_tag(tag)}:
-        goes = any(each.has(path, made_ms) for each in latest_view(rules, case.day * DAY_MS))
-        assert goes is not made.keeps(made.lives.history.numbers[head], path, made_ms)
+    tagged = {commit for tag, commit in case.refs.tags.items() if rules.holds_tag(tag)}
+    for branch, head in case.refs.heads.items():
+        goes = any(each.has(path, made_ms) for each in latest_view(rules, branch, case.day * DAY_MS))
+        due = rules.allow_deletion_from_latest_view and not rules.keep_last and not held and branch in aged
+        assert goes is (due and made_day < case.day - aged.get(branch, 0))
+        if head not in pinned | tagged and not made.keeps(made.lives.history.numbers[head], path, made_ms):
+            assert goes  # what a head names is not let go of before the head's own branch has let go of it
     partly = dict(made.partly())
     for commit, number in made.lives.history.numbers.items():
         less = any(each.keeps[number] != Keeps.ALL for each in made.classes if not each.held)
@@ -288,7 +297,7 @@ def steps(commits: int, branches: int) -> int:
     history = History.of(rows)
     first, created = Counted(history.first_parents), Counted(history.created_ms)
     rules = Rules(default_retention_days=1, keep_last=5)
-    lives(History(history.numbers, first, created, history.landed), Refs(heads, {}), rules, commits * DAY_MS)
+    lives(History(history.numbers, first, created, history.landed, history.begins_view), Refs(heads, {}), rules, commits * DAY_MS)
     return first.asked + created.asked
 
 
@@ -308,6 +317,11 @@ def test_every_reason_is_met(kind: Why) -> None:
     for _ in range(200):
         rows = [CommitRow(name_of(at), [name_of(rng.randrange(at))] if at else [], rng.randrange(9) * DAY_MS, at < 6) for at in range(8)]
         refs = Refs({"main": name_of(rng.randrange(6))}, {"v1": name_of(rng.randrange(6))})
-        rules = Rules(default_retention_days=3, keep_last=2, pins=Pins(commits=(name_of(rng.randrange(6)),)))
+        rules = Rules(
+            default_retention_days=3,
+            keep_last=2,
+            pins=Pins(commits=(name_of(rng.randrange(6)),)),
+            keep_latest_view=rng.random() < 0.5,
+        )
         seen |= set(lives(History.of(rows), refs, rules, 9 * DAY_MS).why)
     assert kind in seen

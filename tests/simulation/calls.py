@@ -50,7 +50,7 @@ def upload(branch: str, *items: tuple[str, str]) -> Call:
         ((path, body),) = items
         return _call(name, lambda tools: tools.repo.upload(branch, path, BODIES[body]), *promises)
     batch = [Upload(path=path, body=BODIES[body]) for path, body in items]
-    return _call(name, lambda tools: list(tools.repo.upload_many(branch, batch)), *promises)
+    return _call(name, lambda tools: tools.repo.upload_many(branch, batch), *promises)
 
 
 def copy(source: str, path: str, branch: str, destination: str) -> Call:
@@ -63,7 +63,7 @@ def copy(source: str, path: str, branch: str, destination: str) -> Call:
 
 def copy_many(source: str, branch: str, *pairs: tuple[str, str]) -> Call:
     copies = [Copy(*pair) for pair in pairs]
-    return _call(f"copy {source} {branch} {pairs}", lambda tools: list(tools.repo.copy_many(source, branch, copies)))
+    return _call(f"copy {source} {branch} {pairs}", lambda tools: tools.repo.copy_many(source, branch, copies))
 
 
 def move(branch: str, path: str, destination: str) -> Call:

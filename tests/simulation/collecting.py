@@ -94,6 +94,7 @@ def _go_on(tools: Tools, mark_id: str) -> Then:
     run = marks.run(mark_id)
     marks.wait(run)
     found = collecting.may_go(ctx, run, folders=(collecting.DATA,))
+    marks.unmark_complete(run, collecting.complete(ctx, run, found.data))
     marks.finish_marking(run, {})
     return Then((Stage("sweep", _sweep, (mark_id, tuple(sorted(found.data)))),))
 

@@ -275,6 +275,24 @@ def marks() -> Iterator[Mutant]:
         caught_by="gc of a part | copy of the part | copy of the rest",
     )
     yield Mutant(
+        name="a commit is unmarked as complete although something of what it names goes",
+        rule="13",
+        edits=(Edit("refstore.testing.collecting:complete", ".isdisjoint(going)", " != set()"),),
+        caught_by="gc | copy from an expired commit | commit+reap",
+    )
+    yield Mutant(
+        name="what an earlier run found complete is complete for a later one",
+        rule="13",
+        edits=(
+            Edit(
+                "refstore.testing.collecting:complete",
+                "if _entries_of",
+                "if marks.complete([commit])[0] or _entries_of",
+            ),
+        ),
+        caught_by="complete; mark and sweep with what held its data | copy from it",
+    )
+    yield Mutant(
         name="nobody waits for operations that began before the mark",
         rule="13",
         edits=(Edit("refstore.marks:barrier_seconds", "return safety.operation_deadline_seconds +", "return 0.0 *"),),
@@ -348,6 +366,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit("refstore.marks:Marks.look", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit("refstore.marks:Marks.unmark_complete", "    self._runs.check_on(run.mark_id)\n", ""),
             Edit("refstore.marks:Marks.finish_marking", "    self._runs.check_on(run.mark_id)\n", ""),
             Edit(
                 "refstore.marks.runs:Runs.give_up",
@@ -396,7 +415,7 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="what is being swept is unmarked",
         rule="14",
-        edits=(Edit("refstore.marks.commits:CommitMarks.clear_one", "if mark.sweeping_ms:", "if False:"),),
+        edits=(Edit("refstore.marks.commits:CommitMarks.check_pending", "if mark.sweeping_ms:", "if False:"),),
         caught_by="gc | unmark; copy from it",
     )
     yield Mutant(

@@ -8,7 +8,22 @@ from tests.simulation import calls as do
 from tests.simulation.calls import COMMIT, COMMIT_2, HARD_DELETE, MERGE, OVERWRITE, REAP, RESET, Call
 from tests.simulation.collecting import collect, collect_given_up, collect_part, drop_late_pins, go_on, mark, mark_late, sweep
 from tests.simulation.plans import Calls, Plan, plan
-from tests.simulation.worlds import Start, m1, old, old_begun, old_grace, old_head, old_marked, old_parts, old_shared, old_staged, side
+from tests.simulation.worlds import (
+    Start,
+    m1,
+    old,
+    old_appended,
+    old_begun,
+    old_complete,
+    old_grace,
+    old_head,
+    old_line_begun,
+    old_marked,
+    old_parts,
+    old_shared,
+    old_staged,
+    side,
+)
 
 
 def gc(start: Start) -> Call:
@@ -79,6 +94,35 @@ def collections() -> Iterator[Plan]:
         lambda start: {"X": [gc(start)], "K": [do.copy(start.commits["c2"], "z", "main", "z")], "D": [do.delete_branch("feat")]},
         "X",
         keeps="K",
+        **more,
+    )
+
+
+def complete() -> Iterator[Plan]:
+    """Commits that have expired, and of which nothing goes: their run unmarks them."""
+    more = {"group": "complete"}
+
+    def copied(start: Start) -> Call:
+        return do.copy(start.commits["c0"], "p", "feat", "z")
+
+    yield plan(
+        "gc of a complete commit | copy from it | delete; commit",
+        old_appended,
+        lambda start: {"X": [gc(start)], "K": [copied(start)], "D": [do.delete("main", "p"), do.commit("main", "c2")]},
+        "X",
+        **more,
+    )
+    yield plan(
+        "complete; mark and sweep with what held its data | copy from it",
+        old_complete,
+        lambda start: {"X": [collect(start.commits["c0"], start.commits["c1"])], "K": [copied(start)]},
+        "X",
+        **more,
+    )
+    yield plan(
+        "gc of two, one a head | copy from the older | delete the head's branch",
+        old_line_begun,
+        lambda start: {"X": [go_on(start.mark_id)], "K": [copied(start)], "D": [do.delete_branch("late")]},
         **more,
     )
 

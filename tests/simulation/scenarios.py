@@ -36,7 +36,7 @@ from tests.simulation.calls import (
     Call,
     stages_of,
 )
-from tests.simulation.offline_scenarios import collections, marks
+from tests.simulation.offline_scenarios import collections, complete, marks
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
 from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, zero_grace
 from tests.simulation.worlds import Start, after_reset, both, committed_m1, fresh, grace, issued, m1, pair, pq, same, side_branch, two
@@ -404,6 +404,25 @@ def restores() -> Iterator[Plan]:
         ("overwrite | restore what it replaces | hard delete", {"U": [OVERWRITE], "H": [HARD_DELETE]}, "U"),
     ):
         yield plan(name, m1, lambda start, others=others: {"E": [staged(start)], **others}, crash + "E", keeps="E", group="restore")
+
+    def where_it_is(start: Start) -> Call:
+        return do.restore("main", "p", start.addresses["P0"])
+
+    yield plan(
+        "commit; reap | restore where it is",
+        m1,
+        lambda start: {"C": [COMMIT, REAP], "E": [where_it_is(start)]},
+        "CE",
+        keeps="E",
+        group="restore",
+    )
+    yield plan(
+        "reset | restore where it was | reap | hard delete",
+        m1,
+        lambda start: {"R": [RESET], "E": [where_it_is(start)], "G": [REAP], "H": hard},
+        "RE",
+        group="restore",
+    )
     yield plan(
         "commit; reset | restore what is staged | reap; scrub",
         m1,
@@ -485,6 +504,7 @@ def every() -> Iterator[Plan]:
     for group in (
         first_28,
         collections,
+        complete,
         marks,
         one_link,
         same_path_again,

@@ -39,7 +39,7 @@ def create(path: str, body: str) -> Call:
 
 def link(path: str, token: str) -> Call:
     def go(tools: Tools) -> None:
-        list(tools.repo.link_many("main", [Link(path=path, token=token, if_absent=True)]))
+        tools.repo.link_many("main", [Link(path=path, token=token, if_absent=True)])
 
     return Call((Stage(f"link {path}", go),), (Promise("main", path, BODIES["P9"]),))
 

@@ -130,14 +130,45 @@ def old_begun() -> Start:
     return old().begin()
 
 
-def old_shared() -> Start:
-    """c0 {p: P0} <- c1 {p: P0, q: P1} <- c2 {q: P1}, both branches at c2; c0 is marked."""
+def old_line() -> Start:
+    """c0 {p: P0} <- c1 {p: P0, q: P1} <- c2 {q: P1}, both branches at c2."""
     start = Start().committed("main", "c0", p="P0").committed("main", "c1", q="P1")
+    start.repo.delete("main", "p")
+    start.committed("main", "c2")
+    start.fork_again()
+    return start
+
+
+def old_line_begun() -> Start:
+    """As old_line, with a branch at c1; a run has marked c0 and c1, and has not looked yet."""
+    start = old_line()
+    start.repo.create_branch("late", start.commits["c1"])
+    return start.begin("c0", "c1")
+
+
+def old_complete() -> Start:
+    """As old_line; a run has marked c0, found it complete, and unmarked it."""
+    with simulated():
+        return old_line().expire("c0")
+
+
+def old_shared() -> Start:
+    """c0 {p: P0, z: P5} <- c1 {p: P0, q: P1} <- c2 {q: P1}, both branches at c2; c0 is marked."""
+    start = Start().committed("main", "c0", p="P0", z="P5")
+    start.repo.delete("main", "z")
+    start.committed("main", "c1", q="P1")
     start.repo.delete("main", "p")
     start.committed("main", "c2")
     start.fork_again()
     with simulated():
         return start.expire("c0")
+
+
+def old_appended() -> Start:
+    """c0 {p: P0} <- c1 {p: P0, q: P1}; both branches at c1."""
+    start = Start().committed("main", "c0", p="P0").committed("main", "c1", q="P1")
+    start.fork_again()
+    return start
 
 
 def old_parts() -> Start:

@@ -73,7 +73,7 @@ class Client:
     def upload_many(self) -> None:
         bodies = {path: f"{path}-{self.body()}" for path in self.random.sample(OWN_PATHS, 4)}
         uploads = [Upload(path=path, body=body.encode()) for path, body in bodies.items()]
-        self.op("upload many", lambda: list(self.repo.upload_many(self.name, uploads)), to=bodies)
+        self.op("upload many", lambda: self.repo.upload_many(self.name, uploads), to=bodies)
 
     def link(self) -> None:
         path, body = self.random.choice(OWN_PATHS), self.body()
@@ -169,7 +169,7 @@ class Client:
             waiting = list(self.repo.in_grace(prefix="common/"))
             if waiting:
                 item = self.random.choice(waiting)
-                self.repo.restore(self.random.choice(SHARED), item.address)
+                self.repo.restore(self.random.choice(SHARED), item.address, force=self.random.random() < 0.5)
 
         self.op("shared restore", restore)
 

@@ -76,7 +76,7 @@ def test_a_mark_can_be_taken_back_until_it_is_swept(refstore: Command, lake: Wor
     early = refstore("gc", "sweep", "sales", "--mark", marked["mark_id"])
     assert early.code == 4
     assert "not due" in early.err
-    assert refstore.json("gc", "unmark", "sales", marked["mark_id"])["unmarked"] == 2
+    assert refstore.json("gc", "unmark", "sales", marked["mark_id"])["unmarked"] == 1
     assert refstore("gc", "sweep", "sales", "--mark", marked["mark_id"]).code == 4
     assert list(Marks(lake.ctx).scan()) == []
 
@@ -88,8 +88,11 @@ def test_a_large_mark_ends_with_4_and_waits_for_confirm(refstore: Command, lake:
     (run,) = ran.json["runs"]
     assert run["state"] == "needs confirmation"
     assert len(lake.data()) == 2
+    assert "let it be swept with" in refstore.ok("gc", "report", "sales").err
     refstore.ok("gc", "confirm", "sales", run["mark_id"], "--yes")
-    refstore.ok("gc", "sweep", "sales")
+    assert "let it be swept with" not in refstore.ok("gc", "report", "sales").err
+    assert "let it be swept with" not in refstore.ok("gc", "sweep", "sales").err
+    assert "let it be swept with" not in refstore.ok("gc", "report", "sales").err
     assert len(lake.data()) == 1
 
 

@@ -90,7 +90,7 @@ def test_this_projects_own_history(tmp_path: Path, spark: SparkSession) -> None:
     outcome = proven(ROOT, tmp_path / "lake", Rules(days=0, keep_last=5), spark, most=40, dangling=False)
     assert outcome.compared.findings == []
     assert len(outcome.history.commits) == 40
-    assert outcome.compared.expired == 35
+    assert outcome.compared.expired == len(outcome.done.made) - 5  # more than 40 were made where a merge had its conflicts resolved
     assert outcome.summary.swept is not None
     assert outcome.summary.swept.outcomes["deleted"].objects > 0
 

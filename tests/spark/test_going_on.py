@@ -19,8 +19,10 @@ from offline_gc.small import Small
 from offline_gc.summary import Summary
 from refstore import ids, keys
 from refstore.errors import Corrupt, NothingToCommit, RefstoreError
-from refstore.kv.base import Key
+from refstore.ids import CommitId
+from refstore.kv.base import ABSENT, Key
 from refstore.marks import Marks, State
+from refstore.records import Entry
 from tests.reaping import release_all
 from tests.spark.test_against_the_obvious import obviously
 from tests.spark.world import World, marked_in
@@ -109,10 +111,30 @@ def old_enough(world: World) -> set[str]:
     return {key for key in world.data() if (world.blobs / key).stat().st_mtime <= cutoff}
 
 
+def complete_and_others(world: World, summary: Summary, going: set[str]) -> tuple[int, int]:
+    """How many commits the run unmarked as complete, and how many it did not; each as what it names says."""
+    marks = Marks(world.ctx)
+    listed = [CommitId(name) for name, _ in world.lake.kv.scan_all(keys.gc_marked_by(world.ctx.repo, summary.mark_id))]
+    counts = [0, 0]
+    for commit, mark, complete in zip(listed, marks.of(listed), marks.complete(listed), strict=True):
+        if world.lake.kv.get(keys.landed(world.ctx.repo, commit)) is ABSENT:
+            assert complete is None
+            assert mark is not None
+            continue
+        meets = not going.isdisjoint(entry.address for _, entry in all_of(world, commit))
+        assert (complete is None, mark is not None) == (meets, meets), f"{commit}: {mark}, {complete}"
+        counts[meets] += 1
+    return counts[0], counts[1]
+
+
+def all_of(world: World, commit: CommitId) -> list[tuple[str, Entry]]:
+    return list(world.ctx.trees.scan(world.repo.get_commit(commit)[1].metarange))
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(tmp_path: Path, spark: SparkSession, seed: int) -> None:
     world, rng = World(tmp_path, rules=json.dumps(RULES)), random.Random(seed)
-    went_on = marked = 0
+    went_on = marked = were_complete = were_not = 0
     for day in range(21):
         live_for_a_day(world, rng, day)
         world.stamp()
@@ -125,10 +147,16 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(tmp_path
         found = {each for each in marked_in(world, summary.mark_id) if each.startswith("data/")}
         assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, summary.mark_id), f"day {day}"
         assert summary.by_kind == whole.by_kind, f"day {day}"
+        complete, others = complete_and_others(world, summary, in_earlier_marks(world, ""))
+        assert (summary.commits["complete"], whole.commits["complete"]) == (complete, complete), f"day {day}"
+        were_complete += complete
+        were_not += others
         went_on += summary.goes_on_from != ""
         marked += len(found)
     assert went_on >= 3, "most runs go on from the one before"
     assert marked >= 20
+    assert were_complete >= 10
+    assert were_not >= 5
     Marks(world.ctx).unmark(summary.mark_id)
     again = run.mark(world.ctx, spark, Options(full=True))
     assert marked_in(world, again.mark_id) == marked_in(world, summary.mark_id)
@@ -149,7 +177,9 @@ def test_it_lists_and_reads_only_what_changed(tmp_path: Path, spark: SparkSessio
 
 
 def test_it_begins_anew_where_a_commit_keeps_again_what_it_did_not(tmp_path: Path, spark: SparkSession) -> None:
-    world, first = a_world_of_a_few_days(tmp_path, spark)
+    world, _ = a_world_of_a_few_days(tmp_path, spark)
+    release_all(world.repo)
+    first = run.mark(world.ctx, spark, Options())
     marks = Marks(world.ctx)
     marks.unmark(next(iter(marks.marked(first.mark_id))))
     world.repo.set_retention(json.dumps({**RULES, "default_retention_days": 600, "branches": []}))

@@ -12,7 +12,8 @@ from offline_gc.run import Options
 from reaper import retiring
 from refstore.errors import Conflict
 from refstore.kv.base import Key
-from refstore.lake import NAMESPACE_OBJECT, NAMESPACES, as_folder
+from refstore.lake import NAMESPACE_OBJECT
+from refstore.namespaces import NAMESPACES, as_folder
 from refstore.objects.base import Deletion
 from tests.reaping import reap_all, scrub_all
 from tests.spark.world import World

@@ -10,9 +10,9 @@ from offline_gc import leftovers, report, run
 from offline_gc.run import Options
 from offline_gc.summary import Manifest, write_manifest
 from refstore.errors import Conflict, Corrupt, Unavailable
-from refstore.lake import NAMESPACES
 from refstore.marks import Marks, State, new_mark_id
 from refstore.marks.runs import Runs
+from refstore.namespaces import NAMESPACES
 from tests.reaping import reap_all, release_all
 from tests.spark.test_leftovers import delete_and_drain
 from tests.spark.world import World

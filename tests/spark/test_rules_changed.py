@@ -125,9 +125,9 @@ def test_a_hold_that_is_set_while_the_sweep_reads_the_history_counts(
 
 
 def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(world: World, spark: SparkSession) -> None:
-    first = world.commit(days_ago=9, held__a=b"data")
+    first = world.commit(days_ago=9, held__a=b"data", own=b"nobody else's")
     world.repo.copy("main", "held/a", "main", "elsewhere")
-    world.commit(days_ago=8, held__a=None)
+    world.commit(days_ago=8, held__a=None, own=None)
     settled(world)
     address = world.address("main", "elsewhere")
     run.run(world.ctx, spark, Options())

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import pyarrow.parquet as pq
 import pytest
 
-from offline_gc import lifecycle, run
-from offline_gc.places import TAG
+from offline_gc import deletion_index, run
 from offline_gc.run import Options
 from refstore import ids, keys
+from refstore.deletions import index_format
 from refstore.errors import ObjectsUnavailable
 from refstore.flows import retaining
 from refstore.lake import Lake
@@ -25,7 +25,7 @@ from refstore.marks import Marks, State
 from refstore.repository import Repository
 from tests.durations import AT_ONCE
 from tests.reaping import release_all
-from tests.servers.s3_base import BUCKET, S3Server
+from tests.servers.s3_base import S3Server
 from tests.servers.s3_proxy import CutBody, FailKeys, Fault, ProxiedRequest, RandomFaults, Refuse, S3FaultProxy
 from tests.servers.s3_servers import RcloneS3
 from tests.spark.world import SkippingClock
@@ -130,12 +130,26 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
         assert first.swept.failures
         assert Marks(repo.context).run(summary.mark_id).state is State.SWEEPING
         assert data_of(repo) & set(orphans) == set(orphans[100:400:100])
+        for orphan, outcome in ((orphans[100], "failed"), (orphans[101], "deleted")):
+            (told,) = repo.why(orphan).deletions
+            assert (told.outcome, bool(told.reason)) == (outcome, outcome == "failed")
         proxy.plan = None
         second = run.sweep(repo.context, spark, summary.mark_id)
         assert second.swept is not None
         assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"deleted": 1001}
         assert not data_of(repo) & set(orphans)
         assert Marks(repo.context).run(summary.mark_id).state is State.SWEPT
+        files = [info.key for info in store.list(f"_refstore/gc/{summary.mark_id}/sweep/")]
+        for number in range(8):
+            deletion_index.cover(repo.context, f"again-{number}", files, number)
+        (segment,) = index_format.segments(store)
+        assert (segment.level, segment.entries) == (2, 9 * 1001), "merged on the store itself"
+        proxy.log.clear()
+        deletions = repo.why(orphans[100]).deletions
+        assert [told.run for told in deletions] == [*(f"again-{number}" for number in range(8)), summary.mark_id]
+        assert {told.outcome for told in deletions} == {"deleted"}
+        # the blob, the index, its entries, the journal; and of each of nine runs its source, its file and its summary
+        assert len(proxy.log) <= 4 + 9 * 3
 
 
 @pytest.mark.server
@@ -231,24 +245,3 @@ def test_one_that_the_store_does_not_tell_of_ends_the_run(rclone_s3_server: Rclo
         with pytest.raises(ObjectsUnavailable):
             run.mark(repo.context, spark, NOW)
         assert [each.state for each in Marks(repo.context).runs()] == [State.MARKED, State.ABANDONED]
-
-
-@pytest.mark.server
-def test_the_mode_tag_leaves_the_deletion_to_the_bucket(moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession) -> None:
-    with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
-        store = repo.context.objects
-        let_a_second_pass(repo, gone)
-        ran = run.run(repo.context, spark, Options(grace_days=0, min_age_seconds=0, mode="tag"))
-        assert ran.latest.swept is not None
-        assert {name: count.objects for name, count in ran.latest.swept.outcomes.items()} == {"tagged": 1}
-        prefix = urlsplit(store.url).path.strip("/")
-        with moto_s3_server.client() as client:
-            tags = client.get_object_tagging(Bucket=BUCKET, Key=f"{prefix}/{gone}")["TagSet"]
-            assert tags == [{"Key": TAG, "Value": "true"}]
-            other = {"ID": "somebody-elses", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 3}}
-            client.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": [other]})
-            lifecycle.apply(store)
-            lifecycle.apply(store)
-            rules = client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
-        assert [rule["ID"] for rule in rules] == ["somebody-elses", lifecycle.rule(f"{prefix}/")["ID"]]
-        assert rules[1]["Filter"]["And"]["Prefix"] == f"{prefix}/"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from refstore import access, keys
 from refstore.access import Role
-from refstore.errors import AlreadyExists, Invalid, InvalidName, NotFound
+from refstore.errors import AlreadyExists, Conflict, Invalid, InvalidName, NotFound
 from refstore.kv.memory import MemoryKV
 from refstore.records import AccessKeyRecord, decode
 from refstore.testing.clock import FakeClock
@@ -33,9 +35,9 @@ def record(kv: MemoryKV, key_id: str) -> AccessKeyRecord:
 
 def test_a_key_passes_with_its_own_secret_only(kv: MemoryKV) -> None:
     one, other = create(kv), create(kv)
-    assert access.matches(record(kv, one.key.id), one.secret)
+    assert access.find_secret(record(kv, one.key.id), one.secret)
     for wrong in (other.secret, one.secret[:-1], one.secret + "x", one.secret.lower(), "", "\ud800"):
-        assert not access.matches(record(kv, one.key.id), wrong)
+        assert not access.find_secret(record(kv, one.key.id), wrong)
 
 
 def test_a_secret_that_is_made_is_long_and_never_the_same(kv: MemoryKV) -> None:
@@ -67,9 +69,30 @@ def test_secrets_are_compared_in_constant_time(kv: MemoryKV, monkeypatch: pytest
         return False
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    assert not access.matches(record(kv, "one"), SECRET)
-    assert not access.matches(record(kv, "one"), "x")
-    assert asked == [(32, 32)] * 2
+    assert not access.find_secret(record(kv, "one"), SECRET)
+    assert not access.find_secret(record(kv, "one"), "x")
+    assert asked == [(32, 32)] * 4
+
+
+def test_a_key_in_rotation_takes_as_many_comparisons_as_any_other(kv: MemoryKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nobody hears by the time whether a key has one secret or two, or exists."""
+    made = create(kv)
+    one = record(kv, made.key.id)
+    access.rotate(kv, FakeClock(), made.key.id, overlap_ms=1000)
+    two = record(kv, made.key.id)
+    real, asked = hmac.compare_digest, [0]
+
+    def compare(left: bytes, right: bytes) -> bool:
+        asked[0] += 1
+        return real(left, right)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    counts: list[int] = []
+    for found, secret in ((one, made.secret), (one, "x"), (two, made.secret), (two, "x")):
+        asked[0] = 0
+        access.find_secret(found, secret)
+        counts.append(asked[0])
+    assert counts == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("key_id", ["", "ab", "a" * 129, "-ab", "a b", "a/b", "../x", "a\0b", "ab\n", "é123", "a:b"])
@@ -121,8 +144,8 @@ def test_the_operators_key_is_made_kept_and_changed(kv: MemoryKV) -> None:
     access.ensure(kv, FakeClock(), "one", SECRET)
     assert kv.get(keys.access_key("one")) == before
     access.ensure(kv, FakeClock(), "one", SECRET + "2")
-    assert access.matches(record(kv, "one"), SECRET + "2")
-    assert not access.matches(record(kv, "one"), SECRET)
+    assert access.find_secret(record(kv, "one"), SECRET + "2")
+    assert not access.find_secret(record(kv, "one"), SECRET)
 
 
 def test_a_key_of_another_role_becomes_the_operators(kv: MemoryKV) -> None:
@@ -141,3 +164,106 @@ def test_a_record_decodes_as_it_was_made(kv: MemoryKV) -> None:
     assert isinstance(value, bytes)
     found = decode(value, AccessKeyRecord)
     assert (found.role, found.repositories, found.description) == (made.key.role, ("alpha",), "d")
+
+
+def test_a_rotated_key_has_two_secrets_until_the_overlap_ends(kv: MemoryKV) -> None:
+    clock, old = FakeClock(), create(kv)
+    new = access.rotate(kv, clock, old.key.id, overlap_ms=60_000)
+    assert new.secret != old.secret
+    assert new.key.old_secret_ends_ms == clock.now_ms() + 60_000
+
+    def refusals() -> list[str]:
+        found = record(kv, old.key.id)
+        proven = [access.find_secret(found, secret) for secret in (old.secret, new.secret)]
+        return [access.refusal("KEY", found, each, clock.now_ms()) for each in proven if each is not None]
+
+    assert refusals() == ["", ""]
+    clock.advance(60)
+    assert refusals()[0].startswith("this secret of access key 'KEY' ended at ")
+    assert refusals()[1] == ""
+
+
+def test_a_third_secret_is_refused_while_two_are_good_unless_all_others_end(kv: MemoryKV) -> None:
+    clock, first = FakeClock(), create(kv)
+    second = access.rotate(kv, clock, first.key.id, overlap_ms=60_000)
+    with pytest.raises(Conflict, match="end-overlap"):
+        access.rotate(kv, clock, first.key.id, overlap_ms=60_000)
+    third = access.rotate(kv, clock, first.key.id, overlap_ms=0)
+    found = record(kv, first.key.id)
+    assert access.find_secret(found, first.secret) is None
+    ended, live = access.find_secret(found, second.secret), access.find_secret(found, third.secret)
+    assert ended is not None
+    assert live is not None
+    assert (access.has_ended(ended, clock.now_ms()), access.has_ended(live, clock.now_ms())) == (True, False)
+
+
+def test_an_overlap_is_ended_once(kv: MemoryKV) -> None:
+    clock, made = FakeClock(), create(kv)
+    with pytest.raises(Conflict, match="one secret only"):
+        access.end_overlap(kv, clock, made.key.id)
+    access.rotate(kv, clock, made.key.id, overlap_ms=60_000)
+    assert access.end_overlap(kv, clock, made.key.id).old_secret_ends_ms == clock.now_ms()
+    with pytest.raises(Conflict, match="one secret only"):
+        access.end_overlap(kv, clock, made.key.id)
+
+
+@pytest.mark.parametrize("change", ["rotate", "end_overlap", "end_tokens"])
+@pytest.mark.parametrize("key_id", ["NOBODY", "no id", ""])
+def test_what_is_no_key_is_not_changed(kv: MemoryKV, change: str, key_id: str) -> None:
+    changes: dict[str, Callable[[], object]] = {
+        "rotate": lambda: access.rotate(kv, FakeClock(), key_id, overlap_ms=0),
+        "end_overlap": lambda: access.end_overlap(kv, FakeClock(), key_id),
+        "end_tokens": lambda: access.end_tokens(kv, key_id),
+    }
+    with pytest.raises(NotFound):
+        changes[change]()
+    assert not access.any_there(kv)
+
+
+def test_changes_of_a_key_that_come_together_are_all_made(kv: MemoryKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that was made on what another one has replaced meanwhile is made again."""
+    made = create(kv)
+    real, first = kv.set_if, [True]
+
+    def set_if(*what: Any, **options: Any) -> bool:
+        if first[0]:
+            first[0] = False
+            access.end_tokens(kv, made.key.id)
+        return real(*what, **options)
+
+    monkeypatch.setattr(kv, "set_if", set_if)
+    new = access.rotate(kv, FakeClock(), made.key.id, overlap_ms=1000)
+    found = record(kv, made.key.id)
+    assert found.token_generation == 1
+    assert access.find_secret(found, new.secret) is not None
+
+
+def test_the_environment_does_not_bring_back_a_secret_that_a_rotation_ended(kv: MemoryKV) -> None:
+    clock = FakeClock()
+    access.ensure(kv, clock, "one", SECRET)
+    new = access.rotate(kv, clock, "one", overlap_ms=60_000)
+    access.ensure(kv, clock, "one", SECRET)
+    assert access.find_secret(record(kv, "one"), new.secret) is not None
+    clock.advance(60)
+    before = kv.get(keys.access_key("one"))
+    with pytest.raises(Conflict, match="give its new secret"):
+        access.ensure(kv, clock, "one", SECRET)
+    assert kv.get(keys.access_key("one")) == before
+
+
+def test_a_key_that_would_have_expired_is_not_made(kv: MemoryKV) -> None:
+    with pytest.raises(Invalid, match="would have expired"):
+        create(kv, expires_ms=FakeClock().now_ms())
+    assert not access.any_there(kv)
+
+
+def test_the_last_use_of_a_key_is_not_told_of_another_one_with_its_id(kv: MemoryKV) -> None:
+    clock = FakeClock()
+    create(kv, id="one", secret=SECRET)
+    access.note_use(kv, clock, "one")
+    assert next(access.scan(kv)).last_used_ms == clock.now_ms()
+    access.revoke(kv, "one")
+    access.note_use(kv, clock, "one")  # by a service that knew it for a moment longer
+    clock.advance(1)
+    access.create(kv, clock, Role.READER, id="one", secret=SECRET)
+    assert next(access.scan(kv)).last_used_ms == 0

@@ -9,9 +9,13 @@ from hypothesis import strategies as st
 from api import headers
 from api.errors import OutOfRange
 from api.headers import Part, matches, object_headers, range_of
+from refstore import ids
 from refstore.errors import Invalid
 from refstore.ids import Address
 from refstore.records import Entry
+
+BREAKS = "\r\n\v\f\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\0"
+"""What Python takes for a space, or a line's end."""
 
 
 def entry(**changes: object) -> Entry:
@@ -86,18 +90,39 @@ def test_no_header_can_end_another(name: str, value: str, kind: str, checksum: s
 
 @pytest.mark.parametrize("text", ["", "text/plain", "text/plain; charset=utf-8", "application/vnd.x+json"])
 def test_a_content_type_is_taken(text: str) -> None:
-    assert headers.content_type_of(text) == text
+    assert ids.content_type(text) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["text", "text/", "/plain", "a b/c", "text/plain\r\nX: 1", "text/plain;\n", "a/b/c", "x/" + "y" * 300, "é/x"]
+    "text",
+    [
+        "text",
+        "text/",
+        "/plain",
+        "a b/c",
+        "text/plain\r\nX: 1",
+        "text/plain;\n",
+        "a/b/c",
+        "x/" + "y" * 300,
+        "é/x",
+        *(f"text/plain{char};x" for char in BREAKS),
+        *(f"text/plain;{char}" for char in BREAKS),
+    ],
 )
 def test_what_is_no_content_type_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
-        headers.content_type_of(text)
+        ids.content_type(text)
 
 
-def test_what_was_uploaded_is_known_by_its_address() -> None:
+def test_what_was_uploaded_is_known_by_its_md5_as_on_s3() -> None:
+    first, same, other = (entry(address=Address(f"data/2026112107/{number:026d}"), md5=md5) for number, md5 in enumerate("aab"))
+    assert headers.etag_of(first) == headers.etag_of(same) == '"a"'
+    assert matches(headers.etag_of(first), same)
+    assert headers.is_this(headers.etag_of(first), same)
+    assert not matches(headers.etag_of(first), other)
+
+
+def test_what_was_linked_is_known_by_its_address() -> None:
     """Of what is linked the checksum is whatever its linker said."""
     made = [Address(f"data/2026112107/{number:026d}") for number in range(2)]
     first, second = (entry(address=address, checksum="any") for address in made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -15,14 +16,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from reaper.priority import NICE
+from refstore import access
 from refstore.cli import serve
-from refstore.settings import Settings
+from refstore.file_modes import make_folder
+from refstore.kv import open_kv
+from refstore.lake import Lake
+from refstore.settings import Settings, embedded
+from refstore.testing.clock import FakeClock
 from tests.commands import Command
+from tests.servers.redis_servers import RedisServer
 
 SECONDS = 60.0
 
@@ -58,7 +66,11 @@ class Serving:
 @contextmanager
 def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Serving]:
     log = folder / f"serve-{len(list(folder.glob('serve-*')))}.log"
-    own = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")} | {"REFSTORE_DATA": str(folder / "lake")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")} | {
+        "REFSTORE_DATA": str(folder / "lake"),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "TMPDIR": str(folder),
+    }
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "refstore", "serve", "--port", "0", *arguments],
@@ -71,23 +83,56 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Servi
         process.wait()
 
 
+def first_key_file(said: str) -> Path | None:
+    found = re.search(r"first access key, an operator's, is in (\S+);", said)
+    return Path(found[1]) if found else None
+
+
 def first_key(said: str) -> tuple[str, str] | None:
-    found = re.search(r"REFSTORE_ACCESS_KEY_ID=(\S+)\s+REFSTORE_SECRET_ACCESS_KEY=(\S+)", said)
-    return (found[1], found[2]) if found else None
+    place = first_key_file(said)
+    if place is None:
+        return None
+    found = dict(line.split("=", 1) for line in place.read_text().splitlines())
+    return found["REFSTORE_ACCESS_KEY_ID"], found["REFSTORE_SECRET_ACCESS_KEY"]
 
 
-def test_the_first_key_is_printed_once_and_works(tmp_path: Path) -> None:
+def test_the_first_key_goes_into_a_private_file_and_works(tmp_path: Path) -> None:
     with serving(tmp_path) as service:
         assert service.get("/api/v1/user").status_code == 401
-        key = first_key(service.said)
+        key, place = first_key(service.said), first_key_file(service.said)
         assert key is not None
+        assert place is not None
+        assert place.parent == tmp_path / "lake"
+        assert place.stat().st_mode & 0o7777 == 0o600
         assert service.get("/api/v1/user", auth=key).json()["user"]["friendly_name"] == "operator"
-        assert service.said.count(key[1]) == 1
         assert service.end() == 0
+        assert key[1] not in service.said
     with serving(tmp_path) as again:
         assert again.get("/api/v1/user", auth=key).status_code == 200
         assert first_key(again.said) is None
         assert key[1] not in again.said
+
+
+def test_without_a_data_folder_the_first_key_goes_to_the_users_state(tmp_path: Path) -> None:
+    with serving(tmp_path, "--kv", "memory://x", "--objects", "memory://x") as service:
+        assert service.get("/api/v1/user").status_code == 401
+        assert service.get("/api/v1/user", auth=first_key(service.said)).status_code == 200
+        place = first_key_file(service.said)
+        assert place is not None
+        assert place.parent == tmp_path / "state" / "refstore"
+        assert place.parent.stat().st_mode & 0o7777 == 0o700
+        assert place.stat().st_mode & 0o7777 == 0o600
+
+
+def test_where_the_first_key_cannot_be_written_none_is_made(tmp_path: Path) -> None:
+    """Else the only key would be one whose secret nobody has."""
+    (tmp_path / "file").touch()
+    stores = ("--kv", f"sqlite://{tmp_path}/kv", "--objects", f"file://{tmp_path}/objects")
+    with serving(tmp_path, *stores, XDG_STATE_HOME=str(tmp_path / "file")) as service:
+        assert service.process.wait(SECONDS) == 2
+        assert "REFSTORE_ACCESS_KEY_ID" in service.said
+    with contextlib.closing(open_kv(f"sqlite://{tmp_path}/kv")) as kv:
+        assert not access.any_there(kv)
 
 
 def test_a_key_of_the_environment_works_and_is_not_printed(tmp_path: Path) -> None:
@@ -96,6 +141,20 @@ def test_a_key_of_the_environment_works_and_is_not_printed(tmp_path: Path) -> No
         assert service.get("/api/v1/user", auth=("AKIAENV", secret)).status_code == 200
         assert secret not in service.said
         assert first_key(service.said) is None
+
+
+def test_a_secret_of_the_environment_that_a_rotation_ended_stays_ended(tmp_path: Path) -> None:
+    """The service starts with its other keys, and says so."""
+    secret = "the-secret-of-the-environment"
+    make_folder(tmp_path / "lake")
+    with Lake.open(*embedded(tmp_path / "lake")) as lake:
+        access.ensure(lake.kv, lake.clock, "AKIAENV", secret)
+        rotated = access.rotate(lake.kv, lake.clock, "AKIAENV", overlap_ms=0)
+    with serving(tmp_path, REFSTORE_ACCESS_KEY_ID="AKIAENV", REFSTORE_SECRET_ACCESS_KEY=secret) as service:
+        assert service.get("/api/v1/user", auth=("AKIAENV", secret)).status_code == 401
+        assert service.get("/api/v1/user", auth=("AKIAENV", rotated.secret)).status_code == 200
+        assert "give its new secret" in service.said
+        assert secret not in service.said
 
 
 @pytest.mark.parametrize(
@@ -118,6 +177,20 @@ def test_a_port_that_is_taken_is_said_so_before_anything_starts(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken, serving(tmp_path, "--port", str(taken.getsockname()[1])) as service:
         assert service.process.wait(SECONDS) == 2
         assert "choose another --host or --port" in service.said
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "lake.example.org", "192.0.2.1"])  # noqa: S104  # nothing listens
+def test_beyond_loopback_it_must_be_told_how_clients_reach_it(tmp_path: Path, host: str) -> None:
+    """Else signed URLs follow whatever Host a request names."""
+    with serving(tmp_path, "--host", host) as service:
+        assert service.process.wait(SECONDS) == 2
+        assert "REFSTORE_API_PUBLIC_URL" in service.said
+        assert not (tmp_path / "lake").exists()
+
+
+def test_beyond_loopback_it_serves_when_it_was_told(tmp_path: Path) -> None:
+    with serving(tmp_path, "--host", "0.0.0.0", "--no-reaper", REFSTORE_API_PUBLIC_URL="https://lake.example.org") as service:  # noqa: S104  # a test's
+        assert httpx.get(service.url.replace("0.0.0.0", "127.0.0.1") + "/healthcheck").status_code == 204  # noqa: S104  # likewise
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -263,5 +336,62 @@ def test_a_reaper_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", start)
     monkeypatch.setattr(serve, "RESTART_SECONDS", 0.001)
-    serve._keep_reaping(Settings(data=None, kv="sqlite:///nowhere/kv", objects="file:///nowhere"), over)
+    serve._keep_reaping(Settings(data=None, kv="sqlite:///nowhere/kv", objects="file:///nowhere"), Path("nowhere"), over)
     assert tried == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_metrics_of_the_service_hold_those_of_its_reaper(tmp_path: Path, workers: int) -> None:
+    with serving(tmp_path, "--workers", str(workers), REFSTORE_GRACE_SECONDS="1", REFSTORE_REAPER_CYCLE_SECONDS="0.1") as service:
+        url, key = service.url, first_key(service.said)
+        assert key is not None
+
+        def post(path: str, **what: Any) -> None:
+            assert httpx.post(f"{url}/api/v1{path}", auth=key, timeout=SECONDS, **what).is_success
+
+        post(
+            "/repositories", json={"name": "sales", "storage_namespace": f"file://{tmp_path}/lake/objects/sales", "default_branch": "main"}
+        )
+        post("/repositories/sales/branches/main/objects?path=a", content=b"12345")
+        assert httpx.put(f"{url}/api/v1/repositories/sales/branches/main", json={"type": "reset"}, auth=key, timeout=SECONDS).is_success
+        end = time.monotonic() + SECONDS
+        wanted = 'refstore_reaper_deleted_bytes_total{repository="sales"} 5.0'
+        while wanted not in (said := service.get("/metrics", auth=key).text):
+            assert time.monotonic() < end, said
+            time.sleep(0.1)  # for another process, which has no clock of ours
+        assert "refstore_api_requests_total" in said
+        assert "refstore_reaper_beat_timestamp_seconds" in said
+        assert service.end() == 0
+
+
+def test_a_service_without_a_reaper_has_no_metrics_of_one(tmp_path: Path) -> None:
+    with serving(tmp_path, "--no-reaper") as service:
+        service.url  # noqa: B018  # it has started
+        said = service.get("/metrics", auth=first_key(service.said)).text
+        assert "refstore_api_" in said
+        assert "refstore_reaper_" not in said
+
+
+@pytest.mark.server
+def test_a_redis_that_may_evict_by_now_is_noticed_while_the_service_runs(tmp_path: Path) -> None:
+    """It is not ready then, and deletes nothing: a record that was evicted cannot say any more that a blob is needed."""
+    stores = {"REFSTORE_DATA": "", "REFSTORE_OBJECTS": f"file://{tmp_path}/objects"}
+    with RedisServer(tmp_path / "redis") as server, contextlib.closing(server.client()) as redis:
+        own = stores | {"REFSTORE_KV": server.url, "REFSTORE_GRACE_SECONDS": "0", "REFSTORE_REAPER_CYCLE_SECONDS": "0.2"}
+        frozen = FakeClock(time.time_ns() // 1_000_000)  # a client that goes on believing what the server told it at first
+        with serving(tmp_path, **own) as service, Lake.open(server.url, stores["REFSTORE_OBJECTS"], clock=frozen) as lake:
+            repo = lake.create_repository("sales")
+            wait_until(lambda: service.get("/readiness").status_code == 200)
+            redis.config_set("maxmemory", "100mb")
+            redis.config_set("maxmemory-policy", "allkeys-lru")
+            wait_until(lambda: service.get("/readiness").status_code == 503)
+            assert service.get("/readiness").json()["kv"] == "store_misconfigured"
+            wait_until(lambda: service.said.count('"event": "kv_may_evict"') >= 2)  # the service's, and its reaper's
+            blob = tmp_path / "objects" / repo.context.repo / repo.upload("main", "a", b"1").address
+            repo.reset("main")
+            time.sleep(1)  # for another process: several of the reaper's cycles, were there any
+            assert blob.exists()
+            redis.config_set("maxmemory-policy", "noeviction")
+            wait_until(lambda: service.get("/readiness").status_code == 200)
+            wait_until(lambda: not blob.exists())
+            assert "Traceback" not in service.said

@@ -205,7 +205,7 @@ def test_what_never_landed_is_not_told_although_its_address_was_committed_elsewh
     def make() -> object:
         if how == "restored":
             return repo.restore("main", address, "p")
-        return list(repo.link_many("main", [Link(path="p", token=issued.token, if_absent=how != "linked")]))
+        return repo.link_many("main", [Link(path="p", token=issued.token, if_absent=how != "linked")])
 
     kv.then = others
     with pytest.raises(Contention):

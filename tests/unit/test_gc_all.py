@@ -16,15 +16,15 @@ from offline_gc import report, run
 from offline_gc.run import Options
 from offline_gc.summary import Count, Swept
 from refstore.cli import gc
-from refstore.cli.gc import _all, _Job  # pyright: ignore[reportPrivateUsage]
-from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError
+from refstore.cli.gc import Job, run_all
+from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError, RunUnderWay
 from refstore.lake import Lake
 from refstore.marks import Marks, State, new_mark_id
 from refstore.settings import embedded
 from tests.commands import Command
 
 NO_SPARK = cast(Any, None)
-JOB = cast(_Job, SimpleNamespace(what="run", options=Options, rules=None))
+JOB = cast(Job, SimpleNamespace(what="run", options=Options, rules=None, tag_wait_days=3.0))
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def collected(asked: list[str]) -> Callable[..., Any]:
 def test_a_repository_in_which_something_is_wrong_keeps_no_other_from_being_collected(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(run, "run", collected(asked))
-    *_, troubles = _all(lake, ["broken", "sales"], JOB, NO_SPARK, None)
+    troubles = run_all(lake, ["broken", "sales"], JOB, NO_SPARK, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Conflict)]
     assert asked == ["broken", "sales"]
 
@@ -76,7 +76,7 @@ def test_a_repository_whose_store_cannot_be_opened_keeps_no_other_from_being_col
         again.open_store = opened
         asked: list[str] = []
         monkeypatch.setattr(run, "run", collected(asked))
-        *_, troubles = _all(again, ["broken", "sales"], JOB, NO_SPARK, None)
+        troubles = run_all(again, ["broken", "sales"], JOB, NO_SPARK, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Corrupt)]
     assert asked == ["sales"]
 
@@ -92,7 +92,7 @@ def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
 
     monkeypatch.setattr(run, "run", collect)
     if how == "command":
-        done, _, _, troubles = _all(lake, ["broken", "sales"], JOB, NO_SPARK, None)
+        done, _, _, troubles, _ = run_all(lake, ["broken", "sales"], JOB, NO_SPARK, None)
         assert (len(done), troubles) == (1, [])
     else:
         monkeypatch.setattr(job, "session", no_session)
@@ -140,7 +140,7 @@ class Sweeps:
         self.outcomes[mark_id] = list(outcomes)
         return mark_id
 
-    def sweep(self, _ctx: object, _spark: object, mark_id: str, _tell: object) -> Any:
+    def sweep(self, _ctx: object, _spark: object, mark_id: str, _tell: object, **_: object) -> Any:
         self.asked.append(mark_id)
         found = self.outcomes[mark_id].pop(0) if self.outcomes[mark_id] else 0
         if isinstance(found, RefstoreError):
@@ -178,9 +178,22 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting(sweeps: Sweeps) -> N
 def test_what_kept_a_mark_from_being_swept_is_told_by_the_command(lake: Lake, sweeps: Sweeps) -> None:
     sweeps.marked(Corrupt("it lost its files"))
     sweeps.marked()
-    done, _, _, troubles = _all(lake, ["sales"], JOB, NO_SPARK, None)
+    done, _, _, troubles, _ = run_all(lake, ["sales"], JOB, NO_SPARK, None)
     assert [(name, type(error)) for name, error in troubles] == [("sales", Corrupt)]
     assert len(done) == 2
+
+
+def test_what_was_swept_is_told_although_another_run_marks(lake: Lake, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept = sweeps.marked()
+
+    def busy(*_: object) -> Any:
+        raise RunUnderWay("mark x is being made; wait for it")
+
+    monkeypatch.setattr(run, "mark", busy)
+    found = run_all(lake, ["sales"], JOB, NO_SPARK, None)
+    assert [each.mark_id for each in found.done] == [swept]
+    assert [type(error) for _, error in found.troubles] == [RunUnderWay]
+    assert not found.marked
 
 
 def test_whoever_asks_for_nothing_else_hears_it_at_once(sweeps: Sweeps) -> None:
@@ -221,8 +234,8 @@ def test_what_the_store_deleted_at_the_second_try_did_not_fail(sweeps: Sweeps) -
 def test_gc_sweep_sweeps_what_can_be_swept_and_says_what_cannot(sweeps: Sweeps, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = sweeps.marked(Corrupt("it lost its files")), sweeps.marked()
 
-    monkeypatch.setattr(gc, "_spark", no_session)
-    monkeypatch.setattr(gc, "_emit_summaries", nothing)
+    monkeypatch.setattr(gc, "spark_session", no_session)
+    monkeypatch.setattr(gc, "emit_summaries", nothing)
     ran = refstore("gc", "sweep", "sales")
     assert (ran.code, ran.err) == (6, f"{bad}: it lost its files\nrefstore: it lost its files\n")
     assert sweeps.states([bad, good]) == [State.MARKED, State.SWEPT]
@@ -231,8 +244,8 @@ def test_gc_sweep_sweeps_what_can_be_swept_and_says_what_cannot(sweeps: Sweeps, 
 def test_the_command_ends_with_what_went_wrong_and_says_where(lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(run, "run", collected(asked))
-    monkeypatch.setattr(gc, "_spark", no_session)
-    monkeypatch.setattr(gc, "_emit_summaries", nothing)
+    monkeypatch.setattr(gc, "spark_session", no_session)
+    monkeypatch.setattr(gc, "emit_summaries", nothing)
     assert refstore("gc", "run", "nowhere").code == 3
     assert refstore("gc", "run", "sales").code == 0
     ran = refstore("gc", "run", "--all")

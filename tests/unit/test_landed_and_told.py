@@ -144,6 +144,19 @@ def test_a_commit_that_landed_is_told_so_over_http(of: str, body: dict[str, obje
 
 
 def test_a_restore_tells_the_path_that_it_made() -> None:
+    """The object has a name on another branch, which is on its list first; the branch had it at another path, and no more."""
+    with application() as asgi:
+        repo = asgi.lake.create_repository("landed")
+        repo.create_branch("other", "main")
+        entry = repo.upload("other", "x", b"1")
+        repo.copy("other", "x", "main", "y")
+        repo.reset("main")
+        told = asgi("POST", "/repositories/landed/branches/main/objects/restore", json={"physical_address": entry.address})
+        assert told.status_code == 201
+        assert [item.path for item in repo.list("main")] == [told.json()["path"]]
+
+
+def test_a_restore_of_what_the_branch_has_tells_the_path_it_is_at() -> None:
     """The object has a name on another branch, which is on its list first, and another one on this branch."""
     with application() as asgi:
         repo = asgi.lake.create_repository("landed")
@@ -151,5 +164,5 @@ def test_a_restore_tells_the_path_that_it_made() -> None:
         entry = repo.upload("other", "x", b"1")
         repo.copy("other", "x", "main", "y")
         told = asgi("POST", "/repositories/landed/branches/main/objects/restore", json={"physical_address": entry.address})
-        assert (told.status_code, told.json()["path"]) == (201, "x")
-        assert [item.path for item in repo.list("main")] == ["x", "y"]
+        assert (told.status_code, told.json()["path"]) == (200, "y")
+        assert [item.path for item in repo.list("main")] == ["y"]

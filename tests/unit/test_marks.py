@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from refstore import keys
@@ -58,6 +59,7 @@ def old(repo: Repository) -> CommitId:
     repo.delete_many("main", ["p", "q"])
     repo.upload("main", "r", b"3")
     repo.commit("main", "second")
+    release_all(repo)
     return first
 
 
@@ -138,7 +140,7 @@ class TestWhatAMarkForbids:
         with pytest.raises(Gone):
             repo.create_branch("late", old)
         with pytest.raises(Gone):
-            list(repo.copy_many(old, "main", [Copy("q", "1"), Copy("p", "2")]))
+            repo.copy_many(old, "main", [Copy("q", "1"), Copy("p", "2")])
 
 
 class TestTheRun:
@@ -539,3 +541,63 @@ def test_a_mark_covers_paths_by_their_prefixes() -> None:
     assert Mark(0, 0, prefixes=("a/", "b")).covers(["c", "b1"])
     assert not Mark(0, 0, prefixes=("a/", "b")).covers(["a", "c"])
     assert decode(encode(Mark(1, 2, "m")), Mark) == Mark(1, 2, "m")
+
+
+class TestTagged:
+    """A sweep that tags is under way until the bucket has deleted."""
+
+    def tagged(self, repo: Repository, marks: Marks, old: CommitId, *, partly: tuple[str, ...] = ()) -> Run:
+        release_all(repo, grace_seconds=0)
+        run, _ = collecting.mark(repo.context, () if partly else [old], partly=[(old, partly)] if partly else [])
+        marks.begin_sweep(run.mark_id)
+        return marks.note_tagged(run.mark_id, {"tagged": 2})
+
+    def lifetime(self, repo: Repository, old: CommitId) -> Lifetime:
+        return next(line for line in repo.history("main") if line.commit == old).lifetime
+
+    def test_it_is_shown_as_tagged_and_swept_when_the_bucket_is_done(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        run = self.tagged(repo, marks, old)
+        assert (run.state, run.shown, run.record.tagged_ms > 0) == (State.SWEEPING, "tagged", True)
+        assert self.lifetime(repo, old) is Lifetime.TAGGED
+        assert marks.note_tagged(run.mark_id, {"tagged": 2}).record == run.record, "noted once"
+        done = marks.finish_sweep(run.mark_id, {"deleted by the bucket": 2})
+        assert (done.shown, done.record.swept) == ("swept", {"deleted by the bucket": 2})
+        assert self.lifetime(repo, old) is Lifetime.SWEPT
+
+    def test_what_it_holds_no_other_run_marks_and_nobody_takes_back(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        run = self.tagged(repo, marks, old)
+        later, _ = collecting.mark(repo.context, [])
+        assert run.mark_id in later.record.disregards
+        for which in (old, run.mark_id):
+            with pytest.raises(Gone):
+                repo.unmark(which)
+
+    def test_a_part_that_is_tagged_is_out_of_sight_and_the_rest_is_not(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        self.tagged(repo, marks, old, partly=("p",))
+        for _ in range(2):
+            with pytest.raises(Gone, match="for the bucket to delete"):
+                repo.read(old, "p")
+            assert repo.read(old, "q") == b"2"
+            marked(repo, old)  # the rest, on top of it
+
+    def test_only_a_sweep_that_has_begun_tags(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        run = marked(repo, old, grace_ms=0)
+        with pytest.raises(Conflict, match="begin its sweep first"):
+            marks.note_tagged(run.mark_id, {})
+
+    def test_a_run_that_an_earlier_version_wrote_is_changed_all_the_same(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        """Its bytes lack the fields that were added since."""
+        run = marked(repo, old, grace_ms=0)
+        key = keys.gc_run(repo.context.repo, run.mark_id)
+        fields = msgspec.msgpack.decode(encode(run.record))
+        repo.context.kv.set(key, msgspec.msgpack.encode(fields[:-1]))
+        assert marks.begin_sweep(run.mark_id).state is State.SWEEPING
+
+    def test_the_run_of_one_that_died_is_ended_and_no_others(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+        run = marks.begin("digest", 0, [old], "wednesday", owner="host:1")
+        assert marks.abandon_of("host:2") == ""
+        assert marks.on() is not None
+        assert marks.abandon_of("host:1") == run.mark_id
+        assert marks.on() is None
+        assert marks.of([old]) == [None]
+        assert marks.abandon_of("host:1") == ""

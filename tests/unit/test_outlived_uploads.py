@@ -48,7 +48,7 @@ def test_what_was_restored_meanwhile_stays(repo: Repository, reap: Callable[[], 
 
     uploads = [Upload(path="a", body=b"short"), Upload(path="b", body=slowly(lambda: repo.reset("main"), reap, restore))]
     with pytest.raises(Contention, match="upload again"):
-        list(repo.upload_many("main", uploads))
+        repo.upload_many("main", uploads)
     assert repo.read("main", "kept") == b"short"
     assert [change.path for change in repo.diff("main")] == ["kept"]
     reap()
@@ -91,5 +91,5 @@ def test_what_was_restored_and_committed_meanwhile_stays(repo: Repository, reap:
 
     uploads = [Upload(path="a", body=b"short"), Upload(path="b", body=slowly(lambda: repo.reset("main"), reap, restore))]
     with pytest.raises(Contention, match="upload again"):
-        list(repo.upload_many("main", uploads))
+        repo.upload_many("main", uploads)
     assert [repo.read("main", item.path) for item in repo.list("main")] in ([], [b"short"])

@@ -6,13 +6,14 @@ import gc
 import urllib.request
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from reaper import daemon
 from reaper.daemon import BEAT_SECONDS, Reaper, new_id
-from reaper.metrics import PrometheusMetrics
+from reaper.metrics import PrometheusMetrics, WrittenMetrics, read_written
 from reaper.status import LATE_BEATS, status
 from reaper.summary import Summary
 from refstore import keys
@@ -263,6 +264,33 @@ def test_metrics_say_what_was_done_what_waits_and_where_deletion_stands_still() 
             PrometheusMetrics("127.0.0.1", metrics.port)
     finally:
         metrics.close()
+
+
+def test_written_metrics_are_read_whole_and_cost_a_backlog_only_where_somebody_reads(tmp_path: Path) -> None:
+    world = World()
+    world.upload("main", "a", body=b"12345")
+    world.repo.delete("main", "a")
+    world.clock.advance(GRACE_SECONDS + 1)
+    metrics = WrittenMetrics(tmp_path)
+    assert not metrics.wanted
+    assert world.run_once(metrics=metrics).deleted == 1
+    metrics.beat(world.clock.now_ms())
+    said = read_written(tmp_path).decode()
+    assert 'refstore_reaper_deleted_bytes_total{repository="lake"} 5.0' in said
+    assert "refstore_reaper_due_objects{" not in said
+    assert metrics.wanted, "it was fetched"
+    assert world.run_once(metrics=metrics).deleted == 0
+    metrics.beat(world.clock.now_ms())
+    assert "refstore_reaper_due_objects{" in read_written(tmp_path).decode()
+    assert read_written(tmp_path / "nowhere") == b""
+
+
+def test_a_disk_that_takes_no_metrics_keeps_nobody_from_reaping(tmp_path: Path) -> None:
+    world = World()
+    world.upload("main", "a", body=b"12345")
+    world.repo.delete("main", "a")
+    world.clock.advance(GRACE_SECONDS + 1)
+    assert world.run_once(metrics=WrittenMetrics(tmp_path / "nowhere")).deleted == 1
 
 
 def test_two_reapers_in_turns_do_what_one_does() -> None:

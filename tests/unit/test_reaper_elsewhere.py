@@ -193,7 +193,7 @@ def test_a_big_batch_of_local_files_goes_elsewhere_and_a_small_one_does_not(tmp_
         kept = repo.upload("main", "kept", b"x")
         repo.commit("main", "kept")
         with Reaper(lake, ReaperSettings(batch_keys=8)) as reaper:
-            list(repo.upload_many("main", (Upload(path=f"p{number:02d}", body=b"12") for number in range(20))))
+            repo.upload_many("main", (Upload(path=f"p{number:02d}", body=b"12") for number in range(20)))
             repo.reset("main")
             done = reaper.run_once(lambda: False)
             assert (done.deleted, done.bytes, done.missing, done.failed) == (20, 40, 0, 0)
@@ -218,7 +218,7 @@ def test_killed_elsewhere_nothing_is_lost_or_left(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(elsewhere.Elsewhere, "delete", kill_first)
     with Lake.open(f"sqlite://{tmp_path}/kv.db", f"file://{tmp_path}/objects?fsync=0") as lake:
         repo = lake.create_repository("lake", grace_seconds=0)
-        list(repo.upload_many("main", (Upload(path=f"p{number:02d}", body=b"12") for number in range(20))))
+        repo.upload_many("main", (Upload(path=f"p{number:02d}", body=b"12") for number in range(20)))
         repo.reset("main")
         with Reaper(lake, ReaperSettings(batch_keys=8)) as reaper:
             first = reaper.run_once(lambda: False)

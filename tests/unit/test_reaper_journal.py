@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from reaper import journal
-from reaper.journal import BEGAN, ENDED, PREFIX, JournalWriter
-from reaper.processing import Doomed
-from reaper.why import why
+from reaper.journal import JournalWriter
+from refstore.deletions import journal_format
+from refstore.deletions.explain import explain_address as why
+from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, Doomed, Sought
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.flows.viewing import AddressState
 from refstore.ids import Address, Path, Token
@@ -55,8 +55,8 @@ def test_why_tells_the_token_the_fate_and_what_the_store_confirmed(world: World)
     address = reaped(world, "dir/a")[0]
     found = why(world.repo.context, address)
     assert found.view.state is AddressState.GONE
-    (event,) = found.events
-    assert (event.outcome, event.doomed.token, event.doomed.path, event.doomed.cause) == ("deleted", token, "dir/a", "reset")
+    (event,) = found.deletions
+    assert (event.outcome, event.token, event.path, event.cause) == ("deleted", token, "dir/a", "reset")
     assert event.at_ms == world.clock.now_ms()
 
 
@@ -66,7 +66,7 @@ def test_why_follows_an_address_through_its_life(world: World) -> None:
     world.repo.reset("main")
     world.run_once()
     found = why(world.repo.context, address)
-    assert (found.view.state, found.view.cause, found.events) == (AddressState.IN_GRACE, "reset", ())
+    assert (found.view.state, found.view.cause, found.deletions) == (AddressState.IN_GRACE, "reset", ())
     kept = world.upload("main", "kept")[0].address
     world.repo.commit("main", "kept")
     world.run_once()
@@ -81,7 +81,7 @@ def test_a_refusal_and_the_later_success_are_both_told(world: World) -> None:
     world.run_pass()
     world.objects.refuses = set()
     world.run_pass()
-    outcomes = [(event.outcome, event.reason) for event in why(world.repo.context, address).events]
+    outcomes = [(event.outcome, event.reason) for event in why(world.repo.context, address).deletions]
     assert outcomes == [("failed", "planted: refused"), ("deleted", "")]
 
 
@@ -89,8 +89,8 @@ def test_an_address_that_never_had_a_blob_was_missing(world: World) -> None:
     issued = world.repo.issue("main", "a")
     world.clock.advance(10 * GRACE_SECONDS)
     world.run_once()
-    (event,) = why(world.repo.context, issued.address).events
-    assert (event.outcome, event.doomed.cause, event.doomed.token) == ("missing", "issued and not linked", "")
+    (event,) = why(world.repo.context, issued.address).deletions
+    assert (event.outcome, event.cause, event.token) == ("missing", "issued and not linked", "")
 
 
 def test_a_batch_whose_reaper_died_is_told_as_interrupted(world: World) -> None:
@@ -105,10 +105,10 @@ def test_a_batch_whose_reaper_died_is_told_as_interrupted(world: World) -> None:
     with pytest.raises(Crash):
         world.run_pass()
     world.objects.before_delete = None
-    assert [event.outcome for event in why(world.repo.context, address).events] == ["interrupted"]
+    assert [event.outcome for event in why(world.repo.context, address).deletions] == ["interrupted"]
     world.clock.advance(world.settings.lease_seconds + 1)
     world.run_pass(reaper="r2")
-    assert [event.outcome for event in why(world.repo.context, address).events] == ["interrupted", "deleted"]
+    assert [event.outcome for event in why(world.repo.context, address).deletions] == ["interrupted", "deleted"]
 
 
 @pytest.mark.parametrize("address", ["data/2025112107/00000000000000000000000000", "data/9999999999/00000000000000000000000000"])
@@ -126,8 +126,8 @@ def test_what_is_no_address_is_refused(world: World) -> None:
 def test_the_text_of_one_address_in_the_path_of_another_misleads_nobody(world: World) -> None:
     first = reaped(world, "a")[0]
     second = reaped(world, f"about/{first}")[0]
-    assert [event.doomed.path for event in why(world.repo.context, first).events] == ["a"]
-    assert [event.doomed.path for event in why(world.repo.context, second).events] == [f"about/{first}"]
+    assert [event.path for event in why(world.repo.context, first).deletions] == ["a"]
+    assert [event.path for event in why(world.repo.context, second).deletions] == [f"about/{first}"]
 
 
 def test_only_segments_that_can_hold_it_are_read(world: World) -> None:
@@ -137,7 +137,7 @@ def test_only_segments_that_can_hold_it_are_read(world: World) -> None:
     read: list[str] = []
     original = world.objects.read
     world.objects.read = lambda key: read.append(key) or original(key)
-    assert [event.outcome for event in why(world.repo.context, address).events] == ["deleted"]
+    assert [event.outcome for event in why(world.repo.context, address).deletions] == ["deleted"]
     assert len([key for key in read if key.endswith(BEGAN)]) == 1
 
 
@@ -148,7 +148,7 @@ def test_a_damaged_segment_hides_no_other(world: World, damage: str) -> None:
     body = world.objects.read(key)
     world.objects.put(key, {"torn": body[:-9], "not gzip": b"not gzip", "empty": b"", "overwritten": body[:30] + b"x" * 40}[damage])
     address = reaped(world, "b")[0]
-    assert [event.outcome for event in why(world.repo.context, address).events] == ["deleted"]
+    assert [event.outcome for event in why(world.repo.context, address).deletions] == ["deleted"]
 
 
 def test_no_segment_is_written_twice_however_fast_the_reaper_is(world: World) -> None:
@@ -186,5 +186,7 @@ def test_two_batches_may_be_open_at_once(world: World) -> None:
     pen.began(two)
     pen.ended(two, Deletion((), (two[0].address,), ()))
     pen.ended(one, Deletion((one[0].address,), (), ()))
-    outcomes = {item.address: [event.outcome for event in journal.find(world.objects, item.address, since_ms=0)] for item in one + two}
+    outcomes = {
+        item.address: [event.outcome for event in journal_format.find(world.objects, Sought(item.address), after="")] for item in one + two
+    }
     assert outcomes == {one[0].address: ["deleted"], two[0].address: ["missing"]}

@@ -23,9 +23,11 @@ from refstore.records import (
     Branch,
     BranchRecord,
     BreakerState,
+    ClearedRepository,
     ClosedBranch,
     Commit,
     CommittedTokens,
+    Complete,
     Counter,
     DeletedToken,
     Deleting,
@@ -35,6 +37,8 @@ from refstore.records import (
     GcFlag,
     GcRun,
     Heartbeat,
+    ImportRecord,
+    ImportSource,
     Issued,
     Lease,
     Listed,
@@ -45,6 +49,7 @@ from refstore.records import (
     RepositoryRecord,
     RetentionRecord,
     Retired,
+    SecretHash,
     StagedRecord,
     Stamp,
     Tag,
@@ -71,7 +76,8 @@ ENTRY = Entry(ADDRESS, 5, "ab12", 1_700_000_000_000)
 
 RECORDS: dict[str, Record] = {
     "entry": ENTRY,
-    "entry, full": Entry(ADDRESS, 2**40, "ab12", 1_700_000_000_000, {"b": "2", "a": "1"}, "text/csv", "r1"),
+    "entry, full": Entry(ADDRESS, 2**40, "ab12", 1_700_000_000_000, {"b": "2", "a": "1"}, "text/csv", "r1", "d41d8cd9"),
+    "entry, before md5": Entry(ADDRESS, 2**40, "ab12", 1_700_000_000_000, {"b": "2", "a": "1"}, "text/csv", "r1"),
     "tombstone": Tombstone(),
     "listed": Listed((REFERENCE,), 1_700_000_000_000),
     "listed, full": Listed((REFERENCE, Reference(OTHER, Path("ä"), "r1")), 1_700_000_000_000),
@@ -94,6 +100,10 @@ RECORDS: dict[str, Record] = {
     "mark": Mark(1_700_000_000_000, 1_700_000_000_001),
     "mark, full": Mark(1_700_000_000_000, 1_700_000_000_001, "m1"),
     "mark, swept": Mark(1_700_000_000_000, 1_700_000_000_001, "m1", 1_700_000_000_002, 1_700_000_000_003, ("logs/",), b"\x90"),
+    "mark, tagged": Mark(
+        *(1_700_000_000_000, 1_700_000_000_001, "m1", 1_700_000_000_002, 1_700_000_000_003, ("logs/",), b"\x90", 1_700_000_000_004)
+    ),
+    "complete": Complete(1_700_000_000_000, "m1"),
     "gc flag": GcFlag("m1", 1_700_000_000_000, 1_700_000_000_001),
     "gc flag, full": GcFlag("m1", 1_700_000_000_000, 1_700_000_000_001, "host-1"),
     "gc run": GcRun("w1", "marking", 1_700_000_000_000, 5, 1_700_000_000_005, "d1"),
@@ -101,6 +111,10 @@ RECORDS: dict[str, Record] = {
         *("w1", "swept", 1_700_000_000_000, 5, 1_700_000_000_005, "d1", ("m0",), 1, 2, {"b": 2, "a": 1}, "why?", "me", 3, 4, 5),
         {"deleted": 1},
         "unmarked",
+    ),
+    "gc run, tagged": GcRun(
+        *("w1", "swept", 1_700_000_000_000, 5, 1_700_000_000_005, "d1", ("m0",), 1, 2, {"b": 2, "a": 1}, "why?", "me", 3, 4, 5),
+        *({"deleted": 1}, "unmarked", 6),
     ),
     "tag": Tag(COMMIT),
     "tag, full": Tag(COMMIT, 1_700_000_000_000),
@@ -111,7 +125,39 @@ RECORDS: dict[str, Record] = {
     "repository, with rules": RepositoryRecord(
         RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000, {"b": "2", "a": "1"}, 60, rules_id="w1"
     ),
+    "repository, given": RepositoryRecord(
+        RepositoryId("lake.01j8x6w3vr0000000000000000"),
+        "file:///x",
+        MAIN,
+        1_700_000_000_000,
+        {"b": "2", "a": "1"},
+        60,
+        0,
+        "w1",
+        "local://x",
+    ),
+    "cleared repository": ClearedRepository("file:///x", 1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_002, ("m1", "m2"), 5, 6),
     "retention": RetentionRecord('{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1"),
+    "retention, with branches": RetentionRecord('{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1", {"main/logs/": "main"}),
+    "import": ImportRecord("w1", "running", MAIN, (), "m", "me", {}, False, 1_700_000_000_000, 1_700_000_000_001),
+    "import, full": ImportRecord(
+        write_id="w2",
+        state="failed",
+        branch=MAIN,
+        sources=(ImportSource("s3://bucket/a/", "in/"), ImportSource("file:///x", "y", is_object=True)),
+        message="m",
+        committer="me",
+        metadata={"b": "2", "a": "1"},
+        allow_empty=True,
+        began_ms=1_700_000_000_000,
+        updated_ms=1_700_000_000_001,
+        objects=7,
+        skipped=2,
+        attempts=3,
+        commit="c",
+        error="it failed",
+        error_code="invalid",
+    ),
     "due": Due(),
     "lease": Lease("host-1", 1_700_000_000_000, "w1"),
     "heartbeat": Heartbeat("host", 7, 1_700_000_000_000, 1_700_000_000_001, 10.0),
@@ -122,6 +168,9 @@ RECORDS: dict[str, Record] = {
     "stamp": Stamp(1_700_000_000_000),
     "access key": AccessKeyRecord(b"salt", b"hash", 2, 1_700_000_000_000),
     "access key, full": AccessKeyRecord(b"salt", b"hash", 3, 1_700_000_000_000, ("sales",), "the dashboard"),
+    "access key, rotated": AccessKeyRecord(
+        b"salt", b"hash", 2, 1_700_000_000_000, (), "", 1_700_000_000_001, 3, SecretHash(b"old", b"hash2", 1_700_000_000_002)
+    ),
 }
 
 WRITTEN: tuple[tuple[str, str], ...] = (
@@ -144,7 +193,7 @@ WRITTEN: tuple[tuple[str, str], ...] = (
         "9801d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe5680080a0a0",
     ),
     (
-        "entry, full",
+        "entry, before md5",
         "9801d92a646174612f323032333131313432322f30316a3878367733767230303030303030303030303030303030cf0000010000000000a461623132cf0000018bcfe5680082a161a131a162a132a8746578742f637376a27231",
     ),
     ("tombstone", "9102"),
@@ -216,6 +265,14 @@ WRITTEN: tuple[tuple[str, str], ...] = (
         "retention",
         "9529bd7b2264656661756c745f726574656e74696f6e5f64617973223a20377dcf0000018bcfe56800a26d65a27731",
     ),
+    (
+        "retention",
+        "9629bd7b2264656661756c745f726574656e74696f6e5f64617973223a20377dcf0000018bcfe56800a26d65a2773180",
+    ),
+    (
+        "retention, with branches",
+        "9629bd7b2264656661756c745f726574656e74696f6e5f64617973223a20377dcf0000018bcfe56800a26d65a2773181aa6d61696e2f6c6f67732fa46d61696e",
+    ),
     ("due", "9132"),
     ("lease", "9433a6686f73742d31cf0000018bcfe56800a27731"),
     ("heartbeat", "9b34a4686f737407cf0000018bcfe56800cf0000018bcfe56801cb40240000000000000000000000"),
@@ -224,8 +281,10 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("breaker, full", "9835a27731cf0000018bcfe56800a57368617265cd0258cd03e8cf0000018bcfe5680132"),
     ("counter", "923605"),
     ("stamp", "9237cf0000018bcfe56800"),
+    ("complete", "9324cf0000018bcfe56800a26d31"),
     ("access key", "973cc40473616c74c4046861736802cf0000018bcfe5680090a0"),
     ("access key, full", "973cc40473616c74c4046861736803cf0000018bcfe5680091a573616c6573ad7468652064617368626f617264"),
+    ("cleared repository", "982da966696c653a2f2f2f78cf0000018bcfe56800cf0000018bcfe56801cf0000018bcfe5680292a26d31a26d320506"),
     (
         "mark",
         "981fcf0000018bcfe56800cf0000018bcfe56801a0000090c400",
@@ -253,6 +312,84 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     (
         "gc run, full",
         "dc001223a27731a57377657074cf0000018bcfe5680005cf0000018bcfe56805a2643191a26d30010282a16101a16202a47768793fa26d6503040581a764656c6574656401a8756e6d61726b6564",
+    ),
+    (
+        "import",
+        "dc001146a27731a772756e6e696e67a46d61696e90a16da26d6580c2cf0000018bcfe56800cf0000018bcfe56801000001a0a0a0",
+    ),
+    (
+        "import, full",
+        "dc001146a27732a66661696c6564a46d61696e9293ae73333a2f2f6275636b65742f612fa3696e2fc293a966696c653a2f2f2f78a179c3a16da26d6582a161a131a162a132c3cf0000018bcfe56800cf0000018bcfe56801070203a163a96974206661696c6564a7696e76616c6964",
+    ),
+    # With an entry's MD5.
+    (
+        "entry",
+        "9901d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe5680080a0a0a0",
+    ),
+    (
+        "entry, full",
+        "9901d92a646174612f323032333131313432322f30316a3878367733767230303030303030303030303030303030cf0000010000000000a461623132cf0000018bcfe5680082a161a131a162a132a8746578742f637376a27231a86434316438636439",
+    ),
+    (
+        "entry, before md5",
+        "9901d92a646174612f323032333131313432322f30316a3878367733767230303030303030303030303030303030cf0000010000000000a461623132cf0000018bcfe5680082a161a131a162a132a8746578742f637376a27231a0",
+    ),
+    (
+        "emptied, full",
+        "950bcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a27231ab6f7665727772697474656e9901d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe5680080a0a0a0",
+    ),
+    # With the namespace that a client gave.
+    (
+        "repository",
+        "9a28bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680080ff00a0a0",
+    ),
+    (
+        "repository, full",
+        "9a28bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323ccf0000018bcfe56801a0a0",
+    ),
+    (
+        "repository, with rules",
+        "9a28bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323c00a27731a0",
+    ),
+    (
+        "repository, given",
+        "9a28bf6c616b652e30316a3878367733767230303030303030303030303030303030a966696c653a2f2f2f78a46d61696ecf0000018bcfe5680082a161a131a162a1323c00a27731a96c6f63616c3a2f2f78",
+    ),
+    # With when a mark was tagged.
+    (
+        "mark",
+        "991fcf0000018bcfe56800cf0000018bcfe56801a0000090c40000",
+    ),
+    (
+        "mark, full",
+        "991fcf0000018bcfe56800cf0000018bcfe56801a26d31000090c40000",
+    ),
+    (
+        "mark, swept",
+        "991fcf0000018bcfe56800cf0000018bcfe56801a26d31cf0000018bcfe56802cf0000018bcfe5680391a56c6f67732fc4019000",
+    ),
+    (
+        "mark, tagged",
+        "991fcf0000018bcfe56800cf0000018bcfe56801a26d31cf0000018bcfe56802cf0000018bcfe5680391a56c6f67732fc40190cf0000018bcfe56804",
+    ),
+    (
+        "gc run",
+        "dc001323a27731a76d61726b696e67cf0000018bcfe5680005cf0000018bcfe56805a2643190000080a0a000000080a000",
+    ),
+    (
+        "gc run, full",
+        "dc001323a27731a57377657074cf0000018bcfe5680005cf0000018bcfe56805a2643191a26d30010282a16101a16202a47768793fa26d6503040581a764656c6574656401a8756e6d61726b656400",
+    ),
+    (
+        "gc run, tagged",
+        "dc001323a27731a57377657074cf0000018bcfe5680005cf0000018bcfe56805a2643191a26d30010282a16101a16202a47768793fa26d6503040581a764656c6574656401a8756e6d61726b656406",
+    ),
+    # With what a key's expiry, tokens and rotation need.
+    ("access key", "9a3cc40473616c74c4046861736802cf0000018bcfe5680090a00000c0"),
+    ("access key, full", "9a3cc40473616c74c4046861736803cf0000018bcfe5680091a573616c6573ad7468652064617368626f6172640000c0"),
+    (
+        "access key, rotated",
+        "9a3cc40473616c74c4046861736802cf0000018bcfe5680090a0cf0000018bcfe568010393c4036f6c64c4056861736832cf0000018bcfe56802",
     ),
 )
 LATEST = dict(WRITTEN)

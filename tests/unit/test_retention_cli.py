@@ -195,6 +195,6 @@ class TestDelete:
 
 def test_every_command_line_of_the_page_exists() -> None:
     found = lines(PAGE.read_text())
-    assert len(found) == 7
+    assert len(found) == 9
     for line in found:
         parse(words(line))

@@ -44,9 +44,9 @@ def removed(repo: Repository, branch: str | None = None, *, dry_run: bool = Fals
     known, held = Ranges(), held_heads(ctx, retention.rules)
     every = [
         remove_outdated(ctx, name, rule, held, known, dry_run=dry_run)
-        for rule in latest_view(retention.rules, ctx.clock.now_ms())
         for name in open_branches(ctx)
         if branch in (None, name)
+        for rule in latest_view(retention.rules, name, ctx.clock.now_ms())
     ]
     return Removed(
         sum(each.objects for each in every),
@@ -207,8 +207,7 @@ def test_every_branch_is_looked_at_and_shared_ranges_once(repo: Repository, cloc
 
 def test_more_than_one_commit_holds(repo: Repository, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("refstore.flows.outdating.REMOVED_MAX", 1)
-    for _ in repo.upload_many("main", (Upload(path=f"logs/{number:04}", body=b"1") for number in range(1600))):
-        pass
+    repo.upload_many("main", (Upload(path=f"logs/{number:04}", body=b"1") for number in range(1600)))
     commit(repo, "zzz")
     clock.advance(11 * DAY_SECONDS)
     done = removed(repo)

@@ -4,10 +4,11 @@ files that it shows."""
 from __future__ import annotations
 
 from refstore.ids import CommitId
-from refstore.retention.active import Refs, State, lives
+from refstore.retention.active import Refs, State, Why, lives
+from refstore.retention.explaining import reasons
 from refstore.retention.history import CommitRow, History
 from refstore.retention.paths import plan
-from refstore.retention.rules import DAY_MS, BranchRule, Expiration, PathRule, Period, Rules
+from refstore.retention.rules import DAY_MS, BranchRule, Expiration, Filter, PathRule, Period, Rules
 
 NOW_MS = 1_763_708_400_000
 
@@ -26,9 +27,9 @@ class Story:
     def delete_branch(self, name: str) -> None:
         del self.heads[name]
 
-    def commit(self, name: str, on: str, days_ago: float, *files: str) -> None:
+    def commit(self, name: str, on: str, days_ago: float, *files: str, begins_view: bool = False) -> None:
         parents = [self.heads[on]] if on in self.heads else []
-        self.rows.append(CommitRow(CommitId(name), parents, NOW_MS - int(days_ago * DAY_MS)))
+        self.rows.append(CommitRow(CommitId(name), parents, NOW_MS - int(days_ago * DAY_MS), begins_view=begins_view))
         self.files[name] = frozenset(files)
         self.heads[on] = CommitId(name)
 
@@ -39,7 +40,7 @@ class Story:
 
     def snapshot(self, name: str, on: str, days_ago: float = 30) -> None:
         """A transaction that begins a new view, with a file of its name."""
-        self.commit(name, on, days_ago, name)
+        self.commit(name, on, days_ago, name, begins_view=True)
 
     def active(self, rules: Rules) -> set[str]:
         return set(lives(History.of(self.rows), Refs(self.heads, {}), rules, NOW_MS).commits(State.ACTIVE))
@@ -147,6 +148,32 @@ def test_the_latest_view_of_any_branch_stays() -> None:
     assert two_views().left(Rules(default_retention_days=0)) == {"T1", "T2", "T3", "T4", "T5"}
 
 
+VIEWS = Rules(default_retention_days=0, keep_latest_view=True)
+
+
+def test_a_policy_on_one_branch_marks_nothing_of_the_latest_view_of_another() -> None:
+    story = two_views()
+    assert story.active(VIEWS) == {"T1", "T2", "T3", "T4", "T5"}
+    story.delete_branch("xyz")
+    assert story.active(VIEWS) == {"T3", "T4"}
+
+
+def test_a_later_snapshot_begins_the_latest_view() -> None:
+    story = two_views()
+    story.snapshot("T6", "xyz", 20)
+    story.append("T7", "xyz", 10)
+    assert story.active(VIEWS) == {"T3", "T4", "T6", "T7"}
+
+
+def test_why_a_transaction_stays_names_the_branch_whose_view_it_is_in() -> None:
+    story = two_views()
+    history, refs = History.of(story.rows), Refs(story.heads, {})
+    known = lives(history, refs, VIEWS, NOW_MS)
+    for name, branches in (("T1", ["xyz"]), ("T2", ["xyz"]), ("T3", ["abc"]), ("T4", ["abc"]), ("T5", ["xyz"])):
+        found = reasons(known, refs, VIEWS, CommitId(name))
+        assert [each.name for each in found if each.why == Why.LATEST_VIEW] == branches
+
+
 def test_outside_every_latest_view_transactions_go() -> None:
     story = two_views()
     story.delete_branch("xyz")
@@ -161,3 +188,18 @@ def test_deletion_from_the_latest_view_is_opted_into() -> None:
     assert two_views().left(Rules(default_retention_days=0, rules=(rule,), allow_deletion_from_latest_view=True), made_days_ago=6) == {
         "T1", "T2", "T3", "T4", "T5",
     }  # fmt: skip
+
+
+def test_a_rule_of_one_branch_takes_nothing_that_another_branch_holds() -> None:
+    ids = [CommitId(letter * 64) for letter in "abcd"]
+    a, b, c, d = ids
+    rows = [
+        CommitRow(a, (), 0, True),
+        CommitRow(b, (a,), DAY_MS, True),
+        CommitRow(c, (b,), 9 * DAY_MS, True),
+        CommitRow(d, (a,), DAY_MS, True),
+    ]
+    rules = Rules(default_retention_days=30, rules=(PathRule(Expiration(all=Period(days=1)), Filter("", "main")),))
+    made = plan(History.of(rows), Refs({"main": c, "dev": d}, {}), rules, 10 * DAY_MS)
+    kept = [made.keeps(made.lives.history.numbers[commit], "x", 0) for commit in ids]
+    assert kept == [True, False, True, True]  # a: dev was there; b: on main alone; c and d: heads

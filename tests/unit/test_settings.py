@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import get_origin
 
 import pytest
 from hypothesis import given
@@ -67,8 +68,15 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "api.public_url": "https://lake.example.org",
         "api.body_bytes_max": "4096",
         "api.login_seconds": "120",
+        "api.namespaces": "s3://bucket/team/",
+        "api.tls_certificate": "chain.pem",
+        "api.tls_key": "key.pem",
+        "api.import_from": "s3://archive/raw/",
+        "api.trusted_proxies": "10.0.0.0/8",
         "reaper.breaker_share": "0.25",
         "safety.scrub_after_seconds": "9000",
+        "offline.tag_name": "expire-now",
+        "offline.metrics_host": "0.0.0.0",  # noqa: S104  # likewise
     }
     for name, setting in SETTINGS.items():
         if name in ("kv", "objects"):
@@ -78,7 +86,11 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         assert str(by_variable.origins[name]) == f"environment {setting.variable}"
         section, _, key = name.rpartition(".")
         literal = (
-            f"['{text}']" if name == "signing_keys" else text if text.replace(".", "").isdigit() and "host" not in name else f"'{text}'"
+            f"['{text}']"
+            if get_origin(setting.kind) is tuple
+            else text
+            if text.replace(".", "").isdigit() and "host" not in name
+            else f"'{text}'"
         )
         by_file = loaded({}, {}, (toml(f"{f'[{section}]' if section else ''}\n{key} = {literal}\n"),))
         assert str(by_file.origins[name]).endswith("refstore.toml")
@@ -266,11 +278,20 @@ class TestRules:
 
     @pytest.mark.parametrize("kind", [ReaperSettings, ApiSettings])
     def test_every_number_is_bounded(self, kind: type[ReaperSettings | ApiSettings]) -> None:
-        numbers = [field.name for field in dataclasses.fields(kind) if not isinstance(field.default, str)]
+        numbers = [field.name for field in dataclasses.fields(kind) if not isinstance(field.default, str | tuple)]
         assert len(numbers) >= 9
         for name in numbers:
             with pytest.raises(InvalidSettings, match=name):
                 kind(**{name: float("inf")})
+
+    @pytest.mark.parametrize("url", ["archive/raw", "/srv/landing", "file://landing", "gs://bucket/x", "s3://", "s3://bucket/#x"])
+    def test_what_may_be_imported_from_is_named_by_urls(self, url: str) -> None:
+        with pytest.raises(InvalidSettings, match=r"api\.import_from has .*; it must be URLs such as"):
+            ApiSettings(import_from=("s3://archive/raw/?endpoint=http://h", url))
+
+    def test_several_places_to_import_from_are_shown_as_a_list(self) -> None:
+        found = loaded({}, {"REFSTORE_API_IMPORT_FROM": "s3://archive/raw/, file:///srv/landing/"})
+        assert {row.setting: row.value for row in found.rows()}["api.import_from"] == ["s3://archive/raw/", "file:///srv/landing/"]
 
     def test_a_flag_that_is_no_setting(self) -> None:
         with pytest.raises(InvalidSettings, match="no such setting: dta"):

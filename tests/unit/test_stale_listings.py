@@ -55,7 +55,7 @@ class Stale:
             else:
                 self.clock.advance(2)
                 reap_all(self.repo)
-        self.repo.upload("main", "last", b"last")
+        self.repo.upload("main", "last", self.random.randbytes(8))  # other bytes each time: the same ones would be no change
         self.repo.commit("main", "last")
         self.repo.upload("main", "staged", b"staged")
 

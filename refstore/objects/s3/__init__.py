@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from refstore.clock import Clock
 from refstore.errors import Invalid, InvalidPath, InvalidSettings
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, Tagging
+from refstore.objects.base import Body, Deletion, ListedPage, ObjectInfo, ObjectStore, Skipped, Stored, Tagging
 from refstore.objects.naming import KEY_BYTES_MAX, object_key, object_keys, object_prefix
 from refstore.objects.s3.bulk import Bulk
 from refstore.objects.s3.client import Bucket, make_client
 from refstore.objects.s3.lifecycle import read_rules, write_rules
-from refstore.objects.s3.listing import list_objects
+from refstore.objects.s3.listing import list_objects, list_pages
 from refstore.objects.s3.reading import head, read
 from refstore.objects.s3.writing import Writer, sweep_uploads
 
@@ -63,6 +63,10 @@ class S3Objects(ObjectStore):
         if len(self._bucket.prefix + after) > KEY_BYTES_MAX:
             raise InvalidPath(f"a key to list after has at most {KEY_BYTES_MAX} bytes with the store's prefix; this one has more")
         return list_objects(self._bucket, prefix, after, before)
+
+    def list_pages(self, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
+        object_prefix(prefix)
+        return list_pages(self._bucket, prefix, skipped)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         object_keys(keys)

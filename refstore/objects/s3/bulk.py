@@ -96,6 +96,9 @@ class Bulk:
         tag_set = [{"Key": name, "Value": value} for name, value in tags.items()]
         try:
             with bucket.translated(f"tagging {key!r}"):
+                if not tags:  # an empty set of tags is valid, and not every server knows
+                    bucket.client.delete_object_tagging(Bucket=bucket.name, Key=bucket.full(key))
+                    return None
                 bucket.client.put_object_tagging(Bucket=bucket.name, Key=bucket.full(key), Tagging={"TagSet": tag_set})  # type: ignore[typeddict-item]  # as TagTypeDef
         except ObjectNotFound as error:
             return Refusal(str(error), again=False, missing=True)

@@ -7,12 +7,13 @@ mixed up raises; it never ends early.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from refstore.errors import ObjectsUnavailable
-from refstore.objects.base import ObjectInfo
+from refstore.objects.base import ListedPage, ObjectInfo, Skipped
 from refstore.objects.naming import fault_of
 from refstore.objects.s3.client import Bucket
 
@@ -22,16 +23,42 @@ if TYPE_CHECKING:
 _EMPTY_PAGES_MAX: Final = 100
 """In a row. A server may answer with an empty page that is not the last, after many deletions, but not for ever."""
 
+
+class _Found(NamedTuple):
+    key: str
+    size_bytes: int
+    written: datetime
+    etag: str
+
+
 _log = structlog.get_logger(__name__)
 
 
 def list_objects(bucket: Bucket, prefix: str, after: str, before: str) -> Iterator[ObjectInfo]:
+    skipped = Skipped()
+    for page in _pages(bucket, prefix, after, before, skipped):
+        yield from (ObjectInfo(key, size, int(written.timestamp() * 1000)) for key, size, written, _etag in page)
+    if skipped.count:
+        count = skipped.count
+        _log.warning("left out of a listing: objects that refstore could not have written", store=bucket.url, prefix=prefix, count=count)
+
+
+def list_pages(bucket: Bucket, prefix: str, skipped: Skipped) -> Iterator[ListedPage]:
+    for page in _pages(bucket, prefix, "", "", skipped):
+        if page:
+            keys, sizes, times, etags = zip(*page, strict=True)
+            yield ListedPage(list(keys), list(sizes), [int(time.timestamp() * 1000) for time in times], list(etags))
+
+
+def _pages(bucket: Bucket, prefix: str, after: str, before: str, skipped: Skipped) -> Iterator[list[_Found]]:
+    """Page by page as the server answers; its last one ends the iterator, and nothing else does."""
     cut, within = len(bucket.prefix), bucket.prefix + prefix
     first_after = bucket.prefix + after if after else ""
-    last, token, foreign, empty = first_after, "", 0, 0
+    last, token, empty = first_after, "", 0
     while True:
         page = _page(bucket, within, first_after, token)
         entries = page.get("Contents", ())
+        found: list[_Found] = []
         for entry in entries:
             full, size, written = entry.get("Key"), entry.get("Size"), entry.get("LastModified")
             if full is None or size is None or written is None or not full.startswith(within):
@@ -41,13 +68,16 @@ def list_objects(bucket: Bucket, prefix: str, after: str, before: str) -> Iterat
             last = full
             key = full[cut:]
             if before and key >= before:
+                yield found
                 return
-            if fault_of(key):
-                foreign += 1
+            fault = fault_of(key)
+            if fault:
+                skipped.add(key, fault)
             else:
-                yield ObjectInfo(key, size, int(written.timestamp() * 1000))
+                found.append(_Found(key, size, written, entry.get("ETag", "").strip('"')))
+        yield found
         if not page["IsTruncated"]:
-            break
+            return
         empty = 0 if entries else empty + 1
         if empty > _EMPTY_PAGES_MAX:
             raise _untrusted(bucket, f"more than {_EMPTY_PAGES_MAX} empty pages followed each other")
@@ -55,8 +85,6 @@ def list_objects(bucket: Bucket, prefix: str, after: str, before: str) -> Iterat
         if not following or following == token:
             raise _untrusted(bucket, "it goes on, but does not say where")
         token = following
-    if foreign:
-        _log.warning("left out of a listing: objects that refstore could not have written", store=bucket.url, prefix=prefix, count=foreign)
 
 
 def _page(bucket: Bucket, prefix: str, after: str, token: str) -> ListObjectsV2OutputTypeDef:

@@ -12,7 +12,6 @@ import tempfile
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from itertools import islice
 from typing import BinaryIO, Final
 
@@ -21,7 +20,7 @@ from botocore.exceptions import ClientError
 
 from refstore.clock import Clock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
-from refstore.objects.base import Body, Stored, chunks_of
+from refstore.objects.base import Body, Stored, Tally, chunks_of
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import FAILURES, Bucket, said
 from refstore.objects.s3.reading import head
@@ -46,8 +45,8 @@ class Writer:
 
     def put(self, key: str, body: Body, *, if_absent: bool) -> Stored:
         full = self._bucket.full(key)
-        tally = _Tally()
-        parts = _parts(tally.counted(chunks_of(body)), self._part_bytes)
+        tally = Tally()
+        parts = _parts(_counted(tally, chunks_of(body)), self._part_bytes)
         ahead = deque(islice(parts, 2))
         if if_absent and not self._conditional:
             self._refuse_existing(key)
@@ -57,7 +56,7 @@ class Writer:
             self._put_spooled(key, full, _drained(ahead, parts))
         else:
             self._put_parts(key, full, _drained(ahead, parts))
-        return Stored(tally.size_bytes, tally.sha256.hexdigest())
+        return tally.stored
 
     def _put_whole(self, key: str, full: str, body: bytes, *, if_absent: bool) -> None:
         if if_absent:
@@ -174,18 +173,10 @@ def sweep_uploads(bucket: Bucket, before_ms: float) -> int:
     return swept
 
 
-class _Tally:
-    """Size and checksum of what streamed by."""
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self.sha256 = sha256()
-
-    def counted(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        for chunk in chunks:
-            self.size_bytes += len(chunk)
-            self.sha256.update(chunk)
-            yield chunk
+def _counted(tally: Tally, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        tally.add(chunk)
+        yield chunk
 
 
 def _parts(chunks: Iterator[bytes], part_bytes: int) -> Iterator[bytes]:

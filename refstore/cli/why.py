@@ -1,0 +1,278 @@
+"""`refstore why`: what became of a physical address, or of a path, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from refstore import ids
+from refstore.cli.common import emit, invocation_of, open_lake
+from refstore.cli.places import PlacedCommand, fail, is_location, location, place, without_scheme
+from refstore.cli.shapes import entry_row, when
+from refstore.errors import NotFound, RepositoryNotFound
+from refstore.flows.viewing import UNREFERENCED
+from refstore.ids import Address, RepositoryId
+from refstore.records import ClearedRepository
+
+if TYPE_CHECKING:
+    from refstore.context import Context
+    from refstore.deletions.explain import Deletion, MarkedFor, PathVersion, PathWhy, Why
+    from refstore.deletions.naming_commits import Naming, NamingCommit, Version
+    from refstore.lake import Lake
+
+app = typer.Typer()
+
+FORM: Final = "REPO ADDRESS | REPO REF/PATH"
+COMMITS_SHOWN: Final = 5
+LEFT: Final = "left by its repository, which was deleted"
+
+Row = dict[str, Any]
+
+
+@app.command("why", cls=PlacedCommand)
+def why(
+    ctx: typer.Context,
+    given: Annotated[list[str], place(FORM)],
+    *,
+    commits: Annotated[bool, typer.Option("--commits", help="Of what was deleted, too: which commits named it.")] = False,
+) -> None:
+    """Say what is known of a physical address, or of a path: who names it, or when it was deleted, by which run, and under which rule.
+
+    An address is `data/<slice>/<id>`; everything else is a ref (also of a branch that is gone) and a path. Give a branch that is called
+    `data` as a word of its own. It answers for what the reaper deleted, what `refstore gc` swept or has marked, and what went with a
+    deleted repository.
+
+    \b
+    Example: refstore why sales data/2026112107/01jd3v...
+             refstore why sales main/2026/11/21.csv
+             refstore why lakefs://sales/main/2026/11/21.csv
+    """
+    repo_name, address, ref, path = _place(ctx, given)
+    with open_lake(ctx) as lake:
+        if address:
+            _tell(ctx, lake, repo_name, address, lambda context: _of_address(context, address, commits=commits))
+        else:
+            _tell(ctx, lake, repo_name, None, lambda context: _of_path(context, ref, path))
+
+
+def _place(ctx: typer.Context, given: Sequence[str]) -> tuple[str, str, str, str]:
+    """(repository, address, ref, path); the address or the other two are ''."""
+    repo_name, *rest = given
+    if is_location(repo_name):
+        repo_name, _, first = without_scheme(repo_name).partition("/")
+        rest = [first, *rest] if first else rest
+    if len(rest) == 1 and rest[0].startswith(("data/", "_refstore/")) and rest[0].count("/") > 1:
+        return repo_name, rest[0], "", ""
+    if len(rest) == 1 and is_location(rest[0]):
+        _, ref, path = location(f"{repo_name}/{rest[0]}")
+        rest = [ref, path]
+    if len(rest) != 2 or not all(rest):
+        fail(ctx, FORM, "an address, or a ref and a path, is missing" if len(rest) < 2 else f"{rest[-1]!r} is one word too many")
+    return repo_name, "", rest[0], rest[1]
+
+
+def _tell(ctx: typer.Context, lake: Lake, repo_name: str, address: str | None, ask: Callable[[Context], Row]) -> None:
+    """Ask the repository of the name, then deleted ones that had it: the first that knows something."""
+    unknown: NotFound | None = None
+    for context, record in lake.all_of(repo_name):
+        try:
+            row = {"repository": context.repo, "repository_deleted": when(record.closed_ms or None), **ask(context)}
+        except NotFound as error:
+            unknown = unknown or error
+        else:
+            if record.closed_ms and row["state"] in {state.value for state in UNREFERENCED}:
+                row["state"] = LEFT  # no commit names it any more: the offline job deletes it
+            _print(ctx, row)
+            return
+    for repo, record in reversed(list(lake.cleared(repo_name))):
+        if address is None or _may_have_had(record, Address(address)):
+            _print(ctx, _of_cleared(repo, record, address))
+            return
+    raise unknown or RepositoryNotFound(f"repository {repo_name!r} does not exist; list the repositories to see which do")
+
+
+def _of_address(context: Context, address: str, *, commits: bool) -> Row:
+    from refstore.deletions.explain import explain_address
+
+    return _address_row(explain_address(context, address, commits=commits))
+
+
+def _of_path(context: Context, ref: str, path: str) -> Row:
+    from refstore.deletions.explain import explain_path
+
+    found = explain_path(context, ref, path)
+    return {
+        "ref": found.ref,
+        "path": found.path,
+        "state": _path_state(found),
+        "now": entry_row(found.path, found.now) if found.now is not None else None,
+        "removed_by": [_commit_row(version.since) for version in found.removed],
+        "versions": [_version_row(version) for version in found.versions],
+        "incomplete": list(found.incomplete),
+    }
+
+
+def _may_have_had(record: ClearedRepository, address: Address) -> bool:
+    """Whether the address was made while the repository was there, as far as its id says."""
+    if not ids.is_own(address):
+        return False
+    made_ms = ids.made_ms(address)
+    return made_ms is None or record.created_ms - DAY_MS <= made_ms <= record.closed_ms + DAY_MS
+
+
+DAY_MS: Final = 86_400_000
+
+
+def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | None) -> Row:
+    """The repository is gone, and with it what said which objects were in it: only this is known."""
+    return {
+        "repository": repo,
+        "repository_deleted": when(record.closed_ms),
+        "address": address,
+        "state": "gone with its repository",
+        "since": when(record.cleared_ms),
+        "cause": "deleted repository",
+        "named_by": [],
+        "deletions": [
+            {
+                "at": when(record.cleared_ms),
+                "by": "sweep",
+                "run": record.runs[-1] if record.runs else "",
+                "outcome": "deleted",
+                "cause": "deleted repository",
+                "rule": f"{repo} was deleted on {when(record.closed_ms)}, and its grace was over: {record.objects} objects of"
+                f" {record.bytes} bytes in {record.namespace} went",
+                "path": "",
+                "token": "",
+                "size_bytes": -1,
+                "reaper": "",
+                "reason": "",
+            }
+        ],
+        "marked": [],
+        "committed": None,
+        "incomplete": ["the records of single objects: they went with the repository"],
+    }
+
+
+def _address_row(found: Why) -> Row:
+    view = found.view
+    return {
+        "address": view.address,
+        "state": view.state.value,
+        "since": when(view.since_ms),
+        "cause": view.cause,
+        "named_by": [f"{name.branch} {name.path} ({name.state.value})" for name in view.references],
+        "deletions": [_deletion_row(each) for each in found.deletions],
+        "marked": [_marked_row(each) for each in found.marked],
+        "committed": _naming_row(found.naming) if found.naming is not None else None,
+        "incomplete": list(found.incomplete),
+    }
+
+
+def _deletion_row(each: Deletion) -> Row:
+    return {
+        "at": when(each.at_ms),
+        "by": each.by,
+        "run": each.run,
+        "outcome": each.outcome,
+        "cause": each.cause,
+        "rule": each.rule,
+        "path": each.path,
+        "token": each.token,
+        "size_bytes": each.size_bytes,
+        "reaper": each.run if each.by == "reaper" else "",
+        "reason": each.reason,
+    }
+
+
+def _marked_row(each: MarkedFor) -> Row:
+    return {
+        "mark": each.mark_id,
+        "state": each.state,
+        "deletes_at": when(each.deletes_at_ms),
+        "cause": each.cause,
+        "rule": each.rule,
+        "question": each.question,
+    }
+
+
+def _naming_row(found: Naming) -> Row:
+    return {
+        "branches": [f"{branch} {path}" for branch, path in found.branches],
+        "commits": [_commit_row(each) for each in found.commits],
+        "complete": found.complete,
+    }
+
+
+def _commit_row(each: NamingCommit) -> Row:
+    mark = each.mark
+    return {
+        "commit": each.commit,
+        "date": when(each.created_ms),
+        "path": each.path,
+        "mark": mark.mark_id if mark else None,
+        "deletes_at": when(mark.deletes_at_ms) if mark else None,
+        "swept": when(mark.swept_ms or None) if mark else None,
+    }
+
+
+def _version_row(each: PathVersion) -> Row:
+    row: Row = {"address": each.address} if each.why is None else _address_row(each.why)
+    return {**row, "commits": _span_row(each.committed) if each.committed is not None else None}
+
+
+def _span_row(version: Version) -> Row:
+    return {"first": _commit_row(version.since), "last": _commit_row(version.until), "count": version.commits}
+
+
+def _path_state(found: PathWhy) -> str:
+    if found.now is not None:
+        return "staged" if found.staged else "committed"
+    return "not there" if found.ref_exists else "not there: there is no such branch or ref any more"
+
+
+# ---- for people
+
+
+def _print(ctx: typer.Context, row: Row) -> None:
+    if invocation_of(ctx).json:
+        emit(ctx, row)
+        return
+    versions: list[Row] = row.pop("versions", [])
+    _print_one(ctx, row)
+    for version in versions:
+        print()
+        _print_one(ctx, dict(version))
+
+
+def _print_one(ctx: typer.Context, row: Row) -> None:
+    """What is there of it; each deletion and each commit on a line of its own."""
+    lists: dict[str, list[Row]] = {name: row.pop(name) for name in ("deletions", "marked", "removed_by") if name in row}
+    committed: Row | None = row.pop("committed", None)
+    commits: Row | None = row.pop("commits", None)
+    now: Row | None = row.pop("now", None)
+    incomplete: list[str] = row.pop("incomplete", [])
+    if now is not None:
+        row["address now"] = now["address"]
+    if committed is not None:
+        row["branches"] = committed["branches"] or "none"
+        row["commits"] = _counted(len(committed["commits"]), complete=committed["complete"])
+        lists["commits"] = committed["commits"][:COMMITS_SHOWN]
+    if commits is not None:
+        first, last = commits["first"], commits["last"]
+        row["commits"] = f"{commits['count']}, from {first['commit'][:12]} ({first['date']}) to {last['commit'][:12]} ({last['date']})"
+    emit(ctx, {name: value for name, value in row.items() if value not in ("", None, [])})
+    for name, rows in lists.items():
+        if rows:
+            print(f"\n{name.replace('_', ' ')}:")
+            emit(ctx, [{key: value for key, value in each.items() if key != "reaper"} for each in rows])
+    if incomplete:
+        print("\nNot looked at: " + "; ".join(incomplete))
+
+
+def _counted(commits: int, *, complete: bool) -> str:
+    shown = f"; the newest {COMMITS_SHOWN} and {commits - COMMITS_SHOWN} more" if commits > COMMITS_SHOWN else ""
+    return f"{'' if complete else 'at least '}{commits}{shown}"

@@ -1,0 +1,409 @@
+"""The answer of `refstore why`: what is known of a physical address or a path, from everything that records it.
+
+    explain_address    who names it now, which commits and branches do, which mark holds it, and every deletion of it
+    explain_path       what is at a path now, what was, and what became of each object that was there
+
+A deletion is found whoever made it: the reaper (its journal), a sweep (the run's files), or the clearing of a deleted repository. The
+index says where to look; what it does not have yet is looked for in the runs and the segments themselves. A store that does not answer
+raises; what could not be looked at stands in `incomplete`. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from refstore import ids, keys
+from refstore.commits import names
+from refstore.context import Context
+from refstore.deletions import index_format, journal_format, sweep_records
+from refstore.deletions.index_format import JOURNAL, SWEEP, Match, path_text
+from refstore.deletions.journal_format import Event, Sought
+from refstore.deletions.naming_commits import Naming, Version, naming_commits, versions_of
+from refstore.deletions.sweep_records import RunFacts, RunFilesLost
+from refstore.errors import AddressNotFound, NotFound, ObjectNotFound
+from refstore.flows import reading, refs, trash, viewing
+from refstore.flows.trash import InGrace
+from refstore.flows.viewing import UNREFERENCED, AddressState, AddressView
+from refstore.ids import Address, BranchName, Path, Token
+from refstore.kv.base import ABSENT
+from refstore.marks import STANDING, Marks, Run, State
+from refstore.marks.commits import PAGE, pages
+from refstore.objects.naming import fault_of
+from refstore.records import Entry, decode_staged
+
+UNINDEXED_MAX: Final = 50
+"""Runs that are looked at one by one, because no index has them yet. The newest ones."""
+PATH_SEGMENTS_MAX: Final = 2_000
+"""Segments of the journal that are read for a path, where no index has them yet. The newest ones."""
+VERSIONS_MAX: Final = 20
+"""Objects that were at a path, of each of which the deletions are looked for. The newest ones."""
+_LOST: Final = b"lost"
+_OLDER_RUNS: Final = "older runs that are not in the index yet (the next `refstore gc run` or `refstore gc index` adds them)"
+
+SWEPT_FOLDERS: Final = ("data/", names.RANGES, names.METARANGES, names.ADDED)
+"""Where the keys lie of what the offline job may delete."""
+
+NO_REFERENCE: Final = "nothing named it any more when its grace window was over"
+DELETED_REPOSITORY: Final = "deleted repository"
+EXPIRED: Final = "expired"
+
+
+class Deletion(NamedTuple):
+    """One deletion of an address, whoever made it."""
+
+    at_ms: int
+    by: str
+    """`reaper`, or `sweep`: the offline job."""
+    run: str
+    """Which of them: the reaper's id, or the mark's."""
+    outcome: str
+    """deleted; missing, already gone: there was no blob. interrupted: what became of it stands in a later one, if in any. failed: it is
+    tried again. tagged: the bucket's lifecycle rule deletes it."""
+    cause: str
+    """Why nobody needed it: reset, overwritten, ... expired, orphan blob, ..."""
+    rule: str
+    """Under which rule it went, in words."""
+    path: str
+    """The last one that named it; '' where that is not recorded."""
+    token: str
+    size_bytes: int
+    """-1: not known."""
+    reason: str
+    """The store's, where it failed."""
+
+
+class MarkedFor(NamedTuple):
+    """An address in a mark that is not swept yet."""
+
+    mark_id: str
+    state: str
+    deletes_at_ms: int
+    cause: str
+    rule: str
+    question: str
+    """What an operator has to confirm first; '' where nothing."""
+
+
+class Why(NamedTuple):
+    """What is known of an address."""
+
+    view: AddressView
+    """Who names it now, and in which state."""
+    deletions: tuple[Deletion, ...]
+    """Oldest first. More than one where the first was interrupted, or the store refused."""
+    marked: tuple[MarkedFor, ...]
+    """The marks that hold it and are not swept yet."""
+    naming: Naming | None
+    """Committed history that names it, or named it; None where it was not looked for."""
+    incomplete: tuple[str, ...]
+    """What could not be looked at, in words."""
+
+
+class PathVersion(NamedTuple):
+    """An object that is or was at a path."""
+
+    address: str
+    committed: Version | None
+    """The commits that have it there; None: it was never committed there, as far as was looked."""
+    why: Why | None
+    """What became of it; None: it lies outside the repository, and is not refstore's to delete."""
+
+
+class PathWhy(NamedTuple):
+    """What is known of a path."""
+
+    ref: str
+    path: str
+    ref_exists: bool
+    now: Entry | None
+    staged: bool
+    """Whether what is there now is staged."""
+    versions: tuple[PathVersion, ...]
+    """Newest first."""
+    removed: tuple[Version, ...]
+    """The commits from which on nothing was there."""
+    incomplete: tuple[str, ...]
+
+
+_MAY_BE_COMMITTED: Final = frozenset((AddressState.COMMITTED, AddressState.UNKNOWN))
+
+
+def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why:
+    """Return what is known of an address, or of the key of another object that a sweep may delete.
+
+    `commits`: say which commits named it where it was deleted, too, which takes some more requests. Raises InvalidName, AddressNotFound
+    (nothing is known of it), Corrupt, Unavailable.
+    """
+    key = Address(address) if ids.is_own(Address(address)) else _other_key(address)
+    found = _explain(ctx, key)
+    if not _is_known(found):
+        raise AddressNotFound(
+            f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a sweep has deleted it;"
+            f" see that the repository is the right one{_also(found.incomplete)}"
+        )
+    swept = any(deletion.by == SWEEP for deletion in found.deletions)
+    if ids.is_own(key) and (found.view.state in _MAY_BE_COMMITTED or (commits and swept)):
+        found = found._replace(naming=naming_commits(ctx, key))
+    return found
+
+
+def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
+    """`ref`: a branch, also one that is gone, or any ref. Raises InvalidPath, ObjectNotFound (nothing is known), Corrupt, Unavailable."""
+    name = ids.object_path(path)
+    incomplete: dict[str, None] = {}
+    now, staged, exists = _now(ctx, ref, name)
+    committed, all_commits = versions_of(ctx, ref if exists else None, name)
+    if not all_commits:
+        incomplete["only the newest commits were looked at for the path; ask about an address for what is older"] = None
+    by_address: dict[Address, Version] = {}
+    for version in committed:
+        if version.address is not None:
+            by_address.setdefault(version.address, version)
+    order: dict[str, None] = {now.address: None} if now is not None else {}
+    branch = BranchName(ref)
+    order |= dict.fromkeys(_staged_before(ctx, branch, name))
+    for item in _in_grace(ctx, branch, name):
+        order[item.address] = None
+    order |= dict.fromkeys(by_address)
+    events = sorted(_path_events(ctx, branch, name, incomplete), key=lambda event: -event.at_ms)
+    order |= {event.doomed.address: None for event in events}
+    if len(order) > VERSIONS_MAX:
+        incomplete[f"{len(order) - VERSIONS_MAX} more objects were at this path; ask about the address of one"] = None
+    versions: list[PathVersion] = []
+    for address in list(order)[:VERSIONS_MAX]:
+        why = _explain(ctx, Address(address)) if ids.is_own(Address(address)) else None
+        incomplete |= dict.fromkeys(why.incomplete if why is not None else ())
+        versions.append(PathVersion(address, by_address.get(Address(address)), why))
+    if not versions:
+        raise ObjectNotFound(
+            f"nothing is known of {path!r} on {ref!r} in {ctx.name!r}: it is not there, no commit names it, and nothing in its grace window"
+            f" or in the journal was there; see that ref and path are right{_also(tuple(incomplete))}"
+        )
+    removed = tuple(version for version in committed[:-1] if version.address is None)
+    return PathWhy(ref, name, exists, now, staged, tuple(versions), removed, tuple(incomplete))
+
+
+# ---- an address
+
+
+def _other_key(key: str) -> Address:
+    """Return the key of another object that a sweep may delete: of a commit, or a foreign one below `data/`. Raises InvalidName."""
+    if not key.startswith(SWEPT_FOLDERS) or fault_of(key):
+        return ids.own_address(key)  # which says what one looks like
+    return Address(key)
+
+
+def _view(ctx: Context, key: Address) -> AddressView:
+    if ids.is_own(key):
+        return viewing.view(ctx, key)
+    there = ctx.objects.head_many([key])[0] is not None
+    return AddressView(key, AddressState.COMMITTED if there else AddressState.GONE, (), None, "", None)
+
+
+def _explain(ctx: Context, address: Address) -> Why:
+    view = _view(ctx, address)
+    incomplete: dict[str, None] = {}
+    indexed = _Indexed.of(ctx)  # before the index is listed: a run that is said to be in it was in it then
+    matches = index_format.lookup(ctx.objects, [address])[address]
+    deletions = [each for match in matches for each in _by_match(ctx, match, Sought(address), incomplete)]
+    deletions += _by_journal(ctx, Sought(address), indexed.journal, incomplete)
+    others, marked = _by_runs(ctx, address, indexed, view, incomplete)
+    deletions = sorted(dict.fromkeys((*deletions, *others)), key=lambda deletion: deletion.at_ms)
+    if any(segment >= _made_after(ctx, address) for segment in indexed.damaged):
+        incomplete["segments of the journal that are damaged (the log names them)"] = None
+    return Why(view, tuple(deletions), tuple(marked), None, tuple(incomplete))
+
+
+def _is_known(why: Why) -> bool:
+    return why.view.state is not AddressState.GONE or bool(why.deletions or why.marked)
+
+
+def _also(incomplete: Iterable[str]) -> str:
+    listed = "; ".join(incomplete)
+    return f". Not looked at: {listed}" if listed else ""
+
+
+class _Indexed(NamedTuple):
+    """How far the index goes, by the KV."""
+
+    runs: dict[str, bytes]
+    journal: str
+    """The key of the last segment that is in it."""
+    damaged: tuple[str, ...]
+
+    @classmethod
+    def of(cls, ctx: Context) -> _Indexed:
+        runs: dict[str, bytes] = {}
+        damaged: list[str] = []
+        for name, value in ctx.kv.scan_all(keys.gc_states(ctx.repo)):
+            if name.startswith(keys.GC_INDEXED):
+                runs[name.removeprefix(keys.GC_INDEXED)] = value
+            elif name.startswith(keys.GC_JOURNAL_DAMAGED):
+                damaged.append(name.removeprefix(keys.GC_JOURNAL_DAMAGED))
+        journal = ctx.kv.get(keys.gc_journal_indexed(ctx.repo))
+        return cls(runs, journal.decode() if isinstance(journal, bytes) else "", tuple(damaged))
+
+
+def _made_after(ctx: Context, address: Address) -> str:
+    """The key behind which the journal can speak of an address: it cannot have been deleted before its hour, whichever clock made it."""
+    return journal_format.first_after(_made_ms(ctx, address))
+
+
+def _made_ms(ctx: Context, address: Address) -> int:
+    try:
+        hour = datetime.strptime(address.split("/")[1], "%Y%m%d%H").replace(tzinfo=UTC)
+    except ValueError:
+        return 0  # an hour that no calendar has
+    return max(0, int((hour.timestamp() - ctx.safety.clock_skew_seconds) * 1000))
+
+
+def _by_journal(ctx: Context, sought: Sought, indexed: str, incomplete: dict[str, None], segments_max: int | None = None) -> list[Deletion]:
+    """What no index has yet."""
+    after = max(indexed, _made_after(ctx, sought.address) if sought.address is not None else "")
+    tell = _teller(incomplete)
+    found = journal_format.find(ctx.objects, sought, after=after, segments_max=segments_max, unreadable=tell)
+    return [_of_event(event) for event in found]
+
+
+def _teller(incomplete: dict[str, None]) -> Callable[[str], None]:
+    return lambda what: incomplete.update({what: None})
+
+
+def _of_event(event: Event) -> Deletion:
+    of = event.doomed
+    rule = "it was issued and not linked before it expired" if not of.token else NO_REFERENCE
+    return Deletion(event.at_ms, "reaper", event.reaper, event.outcome, of.cause, rule, of.path, of.token, of.size_bytes, event.reason)
+
+
+def _by_match(ctx: Context, match: Match, sought: Sought, incomplete: dict[str, None]) -> Iterator[Deletion]:
+    source = match.source
+    if source.kind == JOURNAL:
+        for event in journal_format.find_in(ctx.objects, source.file, sought, unreadable=_teller(incomplete)):
+            yield _of_event(event)
+    elif sought.address is not None:
+        row = None
+        if source.kind == SWEEP:
+            try:
+                row = sweep_records.outcome_row(ctx.objects, source.file, sought.address)
+            except RunFilesLost:
+                row = sweep_records.OutcomeRow(-1, match.reason, match.outcome, "")  # an operator removed them: the index remembers
+            if row is None:
+                return  # another address has its hash
+        outcome, cause, size = (row.outcome, row.reason, row.size_bytes) if row else (match.outcome, match.reason, -1)
+        rule = _rule(sweep_records.run_facts(ctx.objects, source.run), cause)
+        yield Deletion(source.at_ms, source.kind, source.run, outcome, cause, rule, "", "", size, row.why if row else "")
+
+
+def _by_runs(
+    ctx: Context, address: Address, indexed: _Indexed, view: AddressView, incomplete: dict[str, None]
+) -> tuple[list[Deletion], list[MarkedFor]]:
+    """What runs say that the index does not have: those that are not swept yet, and those of earlier versions."""
+    deletions: list[Deletion] = []
+    marked: list[MarkedFor] = []
+    made_ms = _made_ms(ctx, address)
+    left = UNINDEXED_MAX
+    for run in sorted(Marks(ctx).runs(), key=lambda run: run.record.began_ms, reverse=True):
+        lost = indexed.runs.get(run.mark_id) == _LOST
+        if run.record.finished_ms and run.record.finished_ms < made_ms:
+            continue  # it was made after that
+        if (run.mark_id in indexed.runs and not lost) or run.state not in (*STANDING, State.SWEPT):
+            continue
+        if run.state in (State.MARKED, State.ASKING) and view.state not in UNREFERENCED:
+            continue  # a mark that has not begun to delete holds only what is there and has no reference
+        if not left:
+            incomplete[_OLDER_RUNS] = None
+            break
+        left -= not lost
+        try:
+            if lost:
+                raise RunFilesLost(run.mark_id)
+            found = _in_run(ctx, run, address)
+        except RunFilesLost:
+            incomplete[f"mark {run.mark_id}, whose files were removed before they were indexed"] = None
+            continue
+        if isinstance(found, Deletion):
+            deletions.append(found)
+        elif found is not None:
+            marked.append(found)
+    return deletions, marked
+
+
+def _in_run(ctx: Context, run: Run, address: Address) -> Deletion | MarkedFor | None:
+    """Raises RunFilesLost."""
+    unit = sweep_records.unit_of(ctx.objects, run.mark_id, address)
+    if unit is None:
+        return None
+    record = run.record
+    if run.state in (State.SWEEPING, State.SWEPT):
+        try:
+            row = sweep_records.outcome_row(ctx.objects, sweep_records.outcome_key(unit), address)
+        except RunFilesLost:
+            if run.state is State.SWEPT:
+                raise
+        else:
+            if row is None or row.outcome == "dropped out":
+                return None
+            rule = _rule(sweep_records.run_facts(ctx.objects, run.mark_id), row.reason)
+            at_ms = record.swept_ms or record.sweep_began_ms
+            return Deletion(at_ms, SWEEP, run.mark_id, row.outcome, row.reason, rule, "", "", row.size_bytes, row.why)
+    held = sweep_records.marked_row(ctx.objects, unit, address)
+    if held is None:
+        return None
+    rule = _rule(sweep_records.run_facts(ctx.objects, run.mark_id), held.reason)
+    return MarkedFor(run.mark_id, run.state.value, record.deletes_at_ms, held.reason, rule, record.question)
+
+
+def _rule(facts: RunFacts | None, cause: str) -> str:
+    """Under which rule a run took something for this reason, in words."""
+    if facts is None:
+        return DELETED_REPOSITORY if cause == DELETED_REPOSITORY else "the run's summary was removed"
+    if cause == EXPIRED:
+        by = ", ".join(
+            f"{rule} ({count} commits)" for rule, count in sorted(facts.expired_by.items(), key=lambda each: (-each[1], each[0]))
+        )
+        return f"retention rules {facts.rules_digest[:12]}: {by or 'see the summary of the run'}; no commit that is active named it"
+    age_hours = facts.min_age_seconds / 3600
+    return f"no commit and no branch named it, and it was older than {age_hours:g} hours"
+
+
+# ---- a path
+
+
+def _now(ctx: Context, ref: str, path: Path) -> tuple[Entry | None, bool, bool]:
+    """Return (what is there, whether that is staged, whether there is such a ref)."""
+    try:
+        resolved = refs.resolve(ctx, ref)
+    except NotFound:
+        return None, False, False
+    try:
+        found = reading.resolve(ctx, resolved, path)
+    except ObjectNotFound:
+        return None, False, True
+    return found.entry, found.token is not None, True
+
+
+def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Address]:
+    """What was staged at the path under tokens that the reaper has not processed yet: a moment after a reset it is nowhere else."""
+    tokens = [Token(name) for name, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), prefix=f"{branch}:")]
+    for page in pages(reversed(tokens), PAGE):
+        for value in ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in page]):
+            record = decode_staged(value) if value is not ABSENT else None
+            if isinstance(record, Entry):
+                yield record.address
+
+
+def _in_grace(ctx: Context, branch: BranchName, path: Path) -> Iterator[InGrace]:
+    return (item for item in trash.in_grace(ctx, branch=branch, prefix=path) if item.path == path)
+
+
+def _path_events(ctx: Context, branch: BranchName, path: Path, incomplete: dict[str, None]) -> Iterator[Event]:
+    """What the journal says of the path on the branch."""
+    sought = Sought(branch=branch, path=path)
+    indexed = _Indexed.of(ctx).journal
+    text = path_text(branch, path)
+    tell = _teller(incomplete)
+    for match in index_format.lookup(ctx.objects, [text])[text]:
+        yield from journal_format.find_in(ctx.objects, match.source.file, sought, unreadable=tell)
+    yield from journal_format.find(ctx.objects, sought, after=indexed, segments_max=PATH_SEGMENTS_MAX, unreadable=tell)

@@ -1,0 +1,190 @@
+"""The reaper's journal: what was deleted online, when, and why; append-only, in the repository's own namespace.
+
+    _refstore/journal/<yyyy>/<mm>/<dd>/<time>-<reaper id>-<number>.began.jsonl.gz     before the blobs go
+    _refstore/journal/<yyyy>/<mm>/<dd>/<time>-<reaper id>-<number>.ended.jsonl.gz     what the store confirmed of them
+
+Each segment is one batch: a line that says what it is, then a line for each address. A segment that ended has lines only for
+what was not deleted (`missing`, or `failed` with the store's reason); everything else that its other half names was
+confirmed as deleted, and the first line has the counts. A batch without a second half was interrupted: the batch that finished
+it stands further on. Segments are written once, under names that are never used again. They go only with their repository.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Final, Literal, NamedTuple, TypeVar, cast
+
+import msgspec
+import structlog
+
+from refstore import keys
+from refstore.errors import ObjectNotFound
+from refstore.ids import Address, BranchName, Path, Token, branch_of
+from refstore.objects.base import ObjectStore
+
+PREFIX: Final = "_refstore/journal/"
+BEGAN: Final = ".began.jsonl.gz"
+ENDED: Final = ".ended.jsonl.gz"
+
+Outcome = Literal["deleted", "missing", "failed", "interrupted"]
+
+Line = TypeVar("Line", bound=msgspec.Struct)
+
+_UNREADABLE: Final = (zlib.error, EOFError, OSError, ObjectNotFound, msgspec.MsgspecError)
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class Doomed(msgspec.Struct, frozen=True, gc=False):
+    """An address that is `deleting`: its blob is to go now. As a line of the journal it looks like this, too."""
+
+    address: Address
+    token: Token
+    """Of the reference whose removal emptied the list; '' where there never was one."""
+    path: Path
+    cause: str
+    size_bytes: int
+    """-1: not known."""
+
+
+class Header(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The first line of a segment."""
+
+    event: Literal["began", "ended"]
+    at_ms: int
+    reaper: str
+    addresses: int
+    deleted: int | None = None
+    missing: int | None = None
+    failed: int | None = None
+
+
+class NotDeleted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of a segment that ended."""
+
+    address: str
+    missing: bool = False
+    failed: str = ""
+    """The store's reason."""
+
+
+class Event(NamedTuple):
+    """One deletion of an address, as the journal tells it."""
+
+    at_ms: int
+    outcome: Outcome
+    """missing: there was no blob. interrupted: what became of it stands in a later event, if in any."""
+    doomed: Doomed
+    reaper: str
+    reason: str
+    """The store's, where it failed."""
+    segment: str
+
+
+class Sought(NamedTuple):
+    """What is looked for in the journal: an address, or a path of a branch."""
+
+    address: Address | None = None
+    branch: BranchName | None = None
+    """With `path`. None: on any branch."""
+    path: Path | None = None
+
+    @property
+    def needle(self) -> bytes:
+        """Bytes that stand in every line which matches; other lines are not decoded."""
+        return self.address.encode() if self.address is not None else msgspec.json.encode(self.path)
+
+    def matches(self, line: Doomed) -> bool:
+        if self.address is not None:
+            return line.address == self.address
+        return line.path == self.path and (self.branch is None or (line.token != "" and branch_of(line.token) == self.branch))
+
+
+def find(
+    objects: ObjectStore,
+    sought: Sought,
+    *,
+    after: str,
+    segments_max: int | None = None,
+    unreadable: Callable[[str], None] | None = None,
+) -> Iterator[Event]:
+    """Yield what the journal says, oldest first, reading every segment behind the key `after`, one at a time.
+
+    `segments_max`: only so many, the newest ones. `unreadable` is told, in words, what was not read: a damaged segment hides no others.
+    Raises ObjectsUnavailable.
+    """
+    began = (info.key for info in objects.list(PREFIX, after=after) if info.key.endswith(BEGAN))
+    if segments_max is not None:
+        listed = list(began)
+        if len(listed) > segments_max and unreadable is not None:
+            unreadable(f"{len(listed) - segments_max} older segments of the journal")
+        began = iter(listed[-segments_max:])
+    for key in began:
+        yield from find_in(objects, key, sought, unreadable=unreadable)
+
+
+def find_in(objects: ObjectStore, key: str, sought: Sought, *, unreadable: Callable[[str], None] | None = None) -> Iterator[Event]:
+    """Yield what one segment says."""
+    try:
+        header, found = _search(objects.read(key), sought)
+        for doomed in found:
+            outcome, reason = _outcome(objects, key.removesuffix(BEGAN) + ENDED, doomed.address)
+            yield Event(header.at_ms, outcome, doomed, header.reaper, reason, key)
+    except _UNREADABLE as error:
+        _log.error("journal_segment_unreadable", segment=key, error=str(error))
+        if unreadable is not None:
+            unreadable(f"{key}, which is damaged")
+
+
+def read_lines(body: bytes) -> list[Doomed]:
+    """Return all lines of a segment that began. Raises ValueError for what is no such segment."""
+    decoder = msgspec.json.Decoder(Doomed)
+    try:
+        with gzip.open(BytesIO(body)) as lines:
+            msgspec.json.decode(lines.readline(), type=Header)
+            return [decoder.decode(line) for line in cast("Iterator[bytes]", lines)]
+    except _UNREADABLE as error:
+        raise ValueError(str(error)) from error
+
+
+def first_after(at_ms: int) -> str:
+    """Return the key behind which every segment stands that was begun at that time or later."""
+    return f"{day_of(at_ms)}/{keys.due_time(at_ms)}"
+
+
+def day_of(at_ms: int) -> str:
+    """Return the beginning of the keys of the day's segments, in UTC."""
+    return PREFIX + datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y/%m/%d")
+
+
+def _search(body: bytes, sought: Sought) -> tuple[Header, list[Doomed]]:
+    """Return the segment's header, and the lines that match."""
+    with gzip.open(BytesIO(body)) as lines:
+        header = msgspec.json.decode(lines.readline(), type=Header)
+        return header, [line for line in _matching(lines, sought.needle, Doomed) if sought.matches(line)]
+
+
+def _outcome(objects: ObjectStore, segment: str, address: Address) -> tuple[Outcome, str]:
+    """Return what became of an address that a batch began with, and the store's reason where it failed."""
+    try:
+        body = objects.read(segment)
+    except ObjectNotFound:
+        return "interrupted", ""
+    with gzip.open(BytesIO(body)) as lines:
+        lines.readline()
+        for line in _matching(lines, address.encode(), NotDeleted):
+            if line.address == address:
+                return ("missing", "") if line.missing else ("failed", line.failed)
+    return "deleted", ""
+
+
+def _matching(lines: gzip.GzipFile, needle: bytes, kind: type[Line]) -> Iterator[Line]:
+    """Yield the lines that hold the needle somewhere; all others are not decoded."""
+    decoder = msgspec.json.Decoder(kind)
+    for line in cast("Iterator[bytes]", lines):
+        if needle in line:
+            yield decoder.decode(line)

@@ -1,0 +1,153 @@
+"""Which commits and branches name an address, or named a path: from the commits' records and trees, within bounds.
+
+Nothing lists this. A commit's listing says which addresses it added, a tree what is at a path; the trees of swept commits stay, so that
+this can be asked of what was deleted, too. Each answer says where it stopped looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from refstore.branches import Branches
+from refstore.commits import graph
+from refstore.context import Context
+from refstore.flows import refs
+from refstore.flows.committed_names import adding_commits, landed_commits
+from refstore.ids import Address, BranchName, CommitId
+from refstore.marks import Marks
+from refstore.records import Commit, Mark
+
+COMMITS_MAX: Final = 300
+"""Commits whose trees are looked into."""
+BRANCHES_MAX: Final = 100
+CHANGES_MAX: Final = 200_000
+"""Paths of one commit that are compared with its parent's."""
+PATHS_MAX: Final = 8
+
+
+class NamingCommit(NamedTuple):
+    """A commit that names an address."""
+
+    commit: CommitId
+    created_ms: int
+    path: str
+    mark: Mark | None
+    """Where it has expired: since when, by which run, and when its data goes or went."""
+
+
+class Naming(NamedTuple):
+    """Who names an address in committed history."""
+
+    branches: tuple[tuple[BranchName, str], ...]
+    """Branches whose heads name it, each with a path."""
+    commits: tuple[NamingCommit, ...]
+    """Newest first."""
+    complete: bool
+    """Whether everything was looked at; else these are at least those that name it."""
+
+
+class Version(NamedTuple):
+    """What was at a path of a branch, from one commit on until another."""
+
+    address: Address | None
+    """None: nothing was there."""
+    since: NamingCommit
+    """The oldest of the commits that were looked at and have it there."""
+    until: NamingCommit
+    """The newest."""
+    commits: int
+
+
+def naming_commits(ctx: Context, address: Address) -> Naming:
+    """Find the commit that added an address, its paths there, and where it is named since. Raises Corrupt, Unavailable."""
+    added_by, all_read = _added_by(ctx, address)
+    if added_by is None:
+        return Naming((), (), complete=all_read)
+    commit_id, commit = added_by
+    paths, all_paths = _paths_in(ctx, commit, address)
+    branches: list[tuple[BranchName, str]] = []
+    seen: dict[CommitId, tuple[Commit, str]] = {commit_id: (commit, paths[0])} if paths else {}
+    heads = list(islice(Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan_open(), BRANCHES_MAX + 1))
+    left = COMMITS_MAX
+    complete = all_paths and len(heads) <= BRANCHES_MAX
+    for branch, record in heads[:BRANCHES_MAX]:
+        path = _path_of(ctx, refs.head_commit(ctx, record.head), paths, address)
+        if path is not None:
+            branches.append((branch, path))
+        for each_id, each in islice(_line(ctx, record.head), COMMITS_MAX + 1):
+            if each_id in seen or each.generation < commit.generation:
+                break
+            if not left:
+                complete = False
+                break
+            left -= 1
+            named = _path_of(ctx, each, paths, address)
+            if named is not None:
+                seen[each_id] = (each, named)
+    return Naming(tuple(branches), tuple(_marked(ctx, seen)), complete)
+
+
+def versions_of(ctx: Context, ref: str | None, path: str) -> tuple[list[Version], bool]:
+    """Return what was committed at a path, newest first, and whether all of history was looked at.
+
+    `ref`: along its line of first parents. None (its branch is gone): in every commit that landed, by date; then only what was there
+    is told, not when it was taken away.
+    """
+    if ref is not None:
+        line = _line(ctx, refs.resolve(ctx, ref).commit)
+    else:
+        rows = sorted(landed_commits(ctx), key=lambda row: -row[1].created_ms)
+        line = iter(rows)
+    commits = dict(islice(line, COMMITS_MAX))
+    complete = next(line, None) is None
+    marks = dict(zip(commits, Marks(ctx).of(list(commits)), strict=True))
+    found: list[Version] = []
+    for commit_id, commit in commits.items():
+        entry = ctx.trees.get(commit.metarange, path)
+        here = NamingCommit(commit_id, commit.created_ms, path, marks[commit_id])
+        address = entry.address if entry is not None else None
+        at = _version_at(found, address, along=ref is not None)
+        if at is None:
+            found.append(Version(address, here, here, 1))
+        else:
+            found[at] = found[at]._replace(since=here, commits=found[at].commits + 1)
+    return [version for version in found if version.address is not None or ref is not None], complete
+
+
+def _version_at(found: Sequence[Version], address: Address | None, *, along: bool) -> int | None:
+    if along:
+        return len(found) - 1 if found and found[-1].address == address else None
+    return next((at for at, version in enumerate(found) if version.address == address), None)
+
+
+def _added_by(ctx: Context, address: Address) -> tuple[tuple[CommitId, Commit] | None, bool]:
+    """Return the commit whose listing has the address, and whether all listings were read, or as many as it took."""
+    for found in adding_commits(ctx, address):
+        return found, found is not None
+    return None, True
+
+
+def _line(ctx: Context, head: CommitId) -> Iterator[tuple[CommitId, Commit]]:
+    return graph.log(lambda commit: refs.get_commit(ctx, commit), head, first_parent=True)
+
+
+def _paths_in(ctx: Context, commit: Commit, address: Address) -> tuple[list[str], bool]:
+    """Return the paths at which a commit put an address, and whether all that it changed was looked at."""
+    parent = refs.get_commit(ctx, commit.parents[0]).metarange if commit.parents else ""
+    changes = ctx.trees.diff(parent, commit.metarange)
+    paths = [change.path for change in islice(changes, CHANGES_MAX) if change.right is not None and change.right.address == address]
+    return paths[:PATHS_MAX], next(changes, None) is None and len(paths) <= PATHS_MAX
+
+
+def _path_of(ctx: Context, commit: Commit, paths: Iterable[str], address: Address) -> str | None:
+    found = ctx.trees.get_many(commit.metarange, paths)
+    return next((path for path, entry in found.items() if entry.address == address), None)
+
+
+def _marked(ctx: Context, seen: dict[CommitId, tuple[Commit, str]]) -> Iterator[NamingCommit]:
+    ordered = sorted(seen, key=lambda name: -seen[name][0].created_ms)
+    for name, mark in zip(ordered, Marks(ctx).of(ordered), strict=True):
+        commit, path = seen[name]
+        yield NamingCommit(name, commit.created_ms, path, mark)

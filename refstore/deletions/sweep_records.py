@@ -1,0 +1,120 @@
+"""What a run of the offline job wrote in the namespace, as far as it says something of one address. Read by their layout alone.
+
+`offline_gc/places.py` says which files there are, `offline_gc/summary.py` and `offline_gc/sweeping.py` what is in them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from io import BytesIO
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from refstore.commits.columns import pa, pc, pq
+from refstore.errors import Corrupt, ObjectNotFound
+from refstore.objects.base import ObjectStore
+
+ROOT: Final = "_refstore/gc/"
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """What a run's summary says of the rules that it went by. A summary of an earlier version has less of it."""
+
+    mark_id: str
+    began_ms: int = 0
+    min_age_seconds: float = 0.0
+    rules_digest: str = ""
+    rules_document: str = ""
+    """The retention rules; '' where there were none, or an earlier version did not write them down."""
+    expired_by: dict[str, int] = {}
+    """How many commits expired by which rule."""
+
+
+class MarkedRow(NamedTuple):
+    """An address in a mark."""
+
+    size_bytes: int
+    reason: str
+
+
+class OutcomeRow(NamedTuple):
+    """What became of an address in a sweep."""
+
+    size_bytes: int
+    reason: str
+    outcome: str
+    why: str
+    """The store's reason, where it failed."""
+
+
+class RunFilesLost(Exception):
+    """A run's files are not there any more: an operator may remove those of a mark that was swept."""
+
+
+class _Unit(msgspec.Struct, frozen=True, array_like=True):
+    key: str
+    first: str
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    units: list[_Unit]
+
+
+def run_facts(objects: ObjectStore, mark_id: str) -> RunFacts | None:
+    """Return what the run's summary says; None where there is none. Raises Corrupt, ObjectsUnavailable."""
+    key = f"{ROOT}{mark_id}/summary.json"
+    try:
+        return msgspec.json.decode(objects.read(key), type=RunFacts)
+    except ObjectNotFound:
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _damaged(objects, key, error) from error
+
+
+def unit_of(objects: ObjectStore, mark_id: str, address: str) -> str | None:
+    """Return the file of the mark that can hold the address; None where none can. Raises RunFilesLost, Corrupt, ObjectsUnavailable.
+
+    A mark's files follow one another in the order of addresses, so that one of them is enough.
+    """
+    key = f"{ROOT}{mark_id}/mark.json"
+    try:
+        units = msgspec.json.decode(objects.read(key), type=_Manifest).units
+    except ObjectNotFound as error:
+        raise RunFilesLost(key) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _damaged(objects, key, error) from error
+    at = bisect_right([unit.first for unit in units], address) - 1
+    return units[at].key if at >= 0 else None
+
+
+def marked_row(objects: ObjectStore, unit: str, address: str) -> MarkedRow | None:
+    """Return what a file of a mark says of an address. Raises RunFilesLost, Corrupt, ObjectsUnavailable."""
+    row = _row(objects, unit, address, ["address", "size_bytes", "reason"])
+    return MarkedRow(row["size_bytes"], row["reason"]) if row is not None else None
+
+
+def outcome_row(objects: ObjectStore, file: str, address: str) -> OutcomeRow | None:
+    """Return what an outcome file says of an address. Raises RunFilesLost, Corrupt, ObjectsUnavailable."""
+    row = _row(objects, file, address, ["address", "size_bytes", "reason", "outcome", "why"])
+    return OutcomeRow(row["size_bytes"], row["reason"], row["outcome"], row["why"]) if row is not None else None
+
+
+def outcome_key(unit: str) -> str:
+    """Return where the outcome of a file of a mark is written."""
+    return unit.replace("/mark/", "/sweep/")
+
+
+def _row(objects: ObjectStore, key: str, address: str, columns: list[str]) -> dict[str, Any] | None:
+    try:
+        table = pq.read_table(BytesIO(objects.read(key)), columns=columns, use_threads=False)
+        at = pc.index(table.column("address"), address).as_py()
+        return table.slice(at, 1).to_pylist()[0] if at >= 0 else None
+    except ObjectNotFound as error:
+        raise RunFilesLost(key) from error
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(objects, key, error) from error
+
+
+def _damaged(objects: ObjectStore, key: str, error: Exception) -> Corrupt:
+    return Corrupt(f"{key} in {objects.url} is not what was written ({error}); restore it from a backup, or remove it")

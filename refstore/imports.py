@@ -1,0 +1,279 @@
+"""Imports in the background: begun at once, told of from every process, and taken up again when their process died.
+
+The state of an import stands in the KV, under its id (`ImportRecord`). The process that does it says every second that it lives.
+Whoever asks for the status of one that has not been heard of for long takes it up: it lists **anew**, under the same id, and commits
+once. The id of the commit is written down before the branch is moved to it, so that whoever takes it up knows whether it had landed.
+
+    running    -> completed | failed | canceled
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import structlog
+
+from refstore import keys
+from refstore.context import Context
+from refstore.errors import CommitNotFound, Conflict, NotFound, RefstoreError, Unavailable
+from refstore.flows import branching, committing, importing, refs
+from refstore.flows.committing import CommitOptions
+from refstore.ids import BranchName, CommitId
+from refstore.kv.base import ABSENT
+from refstore.markers import Markers
+from refstore.objects.foreign import ForeignStores, Prefixes
+from refstore.records import Commit, ImportRecord, ImportSource, decode, encode
+
+RUNNING: Final = "running"
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+CANCELED: Final = "canceled"
+
+TELL_SECONDS: Final = 1.0
+"""How often a running import says that it lives, if its store answers."""
+SILENCES: Final = 3
+"""An import is taken for dead when it has not been heard of for so many times the longest request to a store."""
+KEPT_MS: Final = 7 * 86_400_000
+"""How long the state of an import that is over can be asked for."""
+CLOSE_SECONDS: Final = 10.0
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class TooManyImports(Unavailable):
+    code = "too_many_imports"
+
+
+class _Ended(Exception):  # not an error: somebody else decided about the import
+    pass
+
+
+class _Closing(Exception):  # likewise: this process ends
+    pass
+
+
+class Imports:
+    """The imports that one process does. Thread-safe."""
+
+    def __init__(self, stores: ForeignStores, allowed: Prefixes, *, at_once: int) -> None:
+        self._stores = stores
+        self._allowed = allowed
+        self._at_once = at_once
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+
+    def start(self, ctx: Context, branch: BranchName, sources: Sequence[ImportSource], options: CommitOptions) -> str:
+        """Begin an import; its id. What can be refused before anything is listed is refused now.
+
+        Raises ForeignNotAllowed, Invalid, DirtyBranch, BranchNotFound, TooManyImports.
+        """
+        branching.get(ctx, branch)
+        importing.check(ctx, sources, self._stores, self._allowed)
+        committing.check_clean(ctx, branch)
+        self._forget_old(ctx)
+        now = ctx.clock.now_ms()
+        import_id = ctx.ids.unique(now)
+        record = ImportRecord(
+            write_id=ctx.ids.unique(now),
+            state=RUNNING,
+            branch=branch,
+            sources=tuple(sources),
+            message=options.message,
+            committer=options.committer,
+            metadata=dict(options.metadata),
+            allow_empty=options.allow_empty or not sources,
+            began_ms=now,
+            updated_ms=now,
+        )
+
+        def begin() -> None:
+            ctx.kv.set(keys.import_(ctx.repo, import_id), encode(record))
+
+        if not self._do(ctx, import_id, record, begin):
+            raise TooManyImports(f"{self._at_once} imports are under way in this process; begin this one when one of them has ended")
+        return import_id
+
+    def status(self, ctx: Context, branch: BranchName, import_id: str) -> ImportRecord:
+        """What became of it so far; one whose process died is taken up, if this process has room. Raises NotFound."""
+        record = self._get(ctx, branch, import_id)
+        if not self._is_dead(ctx, record):
+            return record
+        taken = _changed(ctx, record, attempts=record.attempts + 1, objects=0, skipped=0)
+
+        def take() -> None:
+            if not ctx.kv.set_if(keys.import_(ctx.repo, import_id), encode(record), encode(taken)):
+                raise _Ended
+
+        with suppress(_Ended):
+            if self._do(ctx, import_id, taken, take):
+                _log.warning("import_taken_up", repository=ctx.name, import_id=import_id, attempts=taken.attempts)
+        return self._get(ctx, branch, import_id)
+
+    def cancel(self, ctx: Context, branch: BranchName, import_id: str) -> None:
+        """End it between two pages; nothing is committed then. Raises NotFound, Conflict: it is over, or its commit is about to land."""
+        while True:
+            record = self._get(ctx, branch, import_id)
+            if record.state != RUNNING:
+                raise Conflict(f"import {import_id} is {record.state} already")
+            if record.commit and (not self._is_dead(ctx, record) or _landed(ctx, record.commit)):
+                raise Conflict(f"import {import_id} is being committed; look at its status")
+            if self.changed(ctx, import_id, record, state=CANCELED, error="Canceled: somebody ended the import; nothing was committed"):
+                return
+
+    def close(self) -> None:
+        """Have this process's imports end at their next page. Others may take them up at once."""
+        self._closing.set()
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(CLOSE_SECONDS)
+
+    def _do(self, ctx: Context, import_id: str, record: ImportRecord, begin: Callable[[], None]) -> bool:
+        """Begin it in a thread of its own. False: there is no room for one more."""
+        thread = threading.Thread(target=self._run, args=(ctx, import_id, record), name=f"refstore-import-{import_id}", daemon=True)
+        with self._lock:
+            if len(self._threads) >= self._at_once or self._closing.is_set():
+                return False
+            self._threads.add(thread)
+        try:
+            begin()
+        except BaseException:
+            with self._lock:
+                self._threads.discard(thread)
+            raise
+        thread.start()
+        return True
+
+    def _run(self, ctx: Context, import_id: str, record: ImportRecord) -> None:
+        attempt = _Attempt(self, ctx, import_id, record, self._closing)
+        try:
+            attempt.run(self._stores, self._allowed)
+        except Exception:  # noqa: BLE001  # the thread's end: what is not known is logged, and the next who asks takes the import up
+            _log.exception("import_broke_off", repository=ctx.name, import_id=import_id)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _is_dead(self, ctx: Context, record: ImportRecord) -> bool:
+        silent_ms = SILENCES * 1000 * ctx.safety.objects_io_seconds
+        return record.state == RUNNING and ctx.clock.now_ms() - record.updated_ms > silent_ms
+
+    def _get(self, ctx: Context, branch: BranchName, import_id: str) -> ImportRecord:
+        raw = ctx.kv.get(keys.import_(ctx.repo, import_id)) if import_id.isalnum() else ABSENT
+        record = decode(raw, ImportRecord) if isinstance(raw, bytes) else None
+        if record is None or record.branch != branch:
+            raise NotFound(f"there is no import {import_id[:80]!r} to branch {branch!r}; its state is kept for a week after its end")
+        return record
+
+    def changed(self, ctx: Context, import_id: str, record: ImportRecord, **changes: object) -> ImportRecord | None:
+        """The record as changed in the KV; None: somebody else changed it."""
+        new = _changed(ctx, record, **changes)
+        return new if ctx.kv.set_if(keys.import_(ctx.repo, import_id), encode(record), encode(new)) else None
+
+    def _forget_old(self, ctx: Context) -> None:
+        before = ctx.clock.now_ms() - KEPT_MS
+        for import_id, raw in ctx.kv.scan_all(keys.imports(ctx.repo)):
+            record = decode(raw, ImportRecord)
+            if record.began_ms < before and record.updated_ms < before:
+                ctx.kv.delete(keys.import_(ctx.repo, import_id))
+
+
+class _Attempt:
+    """One process's go at one import."""
+
+    def __init__(self, imports: Imports, ctx: Context, import_id: str, record: ImportRecord, closing: threading.Event) -> None:
+        self._imports = imports
+        self._ctx = ctx
+        self._id = import_id
+        self._record = record
+        self._closing = closing
+        self._earlier = record.commit
+        """What an attempt before this one was about to land."""
+        self._told = ctx.clock.monotonic_seconds()
+
+    def run(self, stores: ForeignStores, allowed: Prefixes) -> None:
+        """Raises Unavailable where it is not known whether the commit landed: the state is left as it is, for who takes it up."""
+        record = self._record
+        try:
+            if self._complete_if_landed(self._earlier):
+                return
+            options = CommitOptions(
+                message=record.message, committer=record.committer, metadata=record.metadata, allow_empty=record.allow_empty
+            )
+            done = importing.import_objects(
+                self._ctx,
+                record.branch,
+                record.sources,
+                options,
+                stores=stores,
+                allowed=allowed,
+                watch=self._watch,
+                about_to_land=self._about_to_land,
+            )
+            self._tell(state=COMPLETED, commit=done.commit or "", objects=done.objects, skipped=done.skipped)
+        except _Ended:
+            return
+        except _Closing:
+            with suppress(_Ended):
+                self._tell(updated_ms=0)
+        except RefstoreError as error:
+            with suppress(_Ended):
+                self._fail(error)
+        except Exception as error:  # a defect: whoever waits for the import must hear of it
+            with suppress(_Ended):
+                self._tell(state=FAILED, error=f"unexpected {type(error).__name__}; the service's log says more", error_code="unexpected")
+            raise
+
+    def _fail(self, error: RefstoreError) -> None:
+        if self._complete_if_landed(self._record.commit) or self._complete_if_landed(self._earlier):
+            return
+        if self._record.commit and isinstance(error, Unavailable):
+            raise error  # its last write may land yet: who takes the import up, later, will know
+        self._tell(state=FAILED, commit="", error=str(error), error_code=error.code)
+
+    def _complete_if_landed(self, commit: str) -> bool:
+        if not commit or not _landed(self._ctx, commit):
+            return False
+        self._tell(state=COMPLETED, commit=commit)
+        return True
+
+    def _watch(self, objects: int, skipped: int) -> None:
+        if self._closing.is_set():
+            raise _Closing
+        now = self._ctx.clock.monotonic_seconds()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            self._tell(objects=objects, skipped=skipped)
+
+    def _about_to_land(self, commit: CommitId) -> None:
+        self._tell(commit=commit)
+
+    def _tell(self, **changes: object) -> None:
+        """Raise _Ended where somebody else has decided about the import."""
+        new = self._imports.changed(self._ctx, self._id, self._record, **changes)
+        if new is None:
+            raise _Ended
+        self._record = new
+
+
+def _landed(ctx: Context, commit: str) -> bool:
+    return Markers(ctx.kv, ctx.repo, ctx.clock).landed(CommitId(commit))
+
+
+def _changed(ctx: Context, record: ImportRecord, **changes: object) -> ImportRecord:
+    now = ctx.clock.now_ms()
+    return msgspec.structs.replace(record, **{"updated_ms": now, **changes}, write_id=ctx.ids.unique(now))
+
+
+def landed_commit(ctx: Context, record: ImportRecord) -> tuple[CommitId, Commit] | None:
+    """The commit that the import made; None: it made none, or that is forgotten."""
+    if record.state != COMPLETED or not record.commit:
+        return None
+    with suppress(CommitNotFound):
+        return CommitId(record.commit), refs.get_commit(ctx, CommitId(record.commit))
+    return None

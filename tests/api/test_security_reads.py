@@ -1,0 +1,307 @@
+"""Readers that ask for much: what their reads may take, and that everybody else goes on. Counted in slots and diffs, never in time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from api.errors import TooManyRequests
+from api.reads import PAUSE_SECONDS_MAX, Reads, Turns, Way
+from api.service import Service
+from refstore import access
+from refstore.commits.store import TreeStore
+from refstore.commits.trees import Trees
+from refstore.settings import ApiSettings
+from tests.api.conftest import KEY_ID, SECRET
+from tests.api.service import Application, application
+
+COMMITS: Final = 12
+FILTERS: Final = 100
+LOG: Final = "/repositories/alpha/refs/main/commits"
+DIFF: Final = "/repositories/alpha/refs/main~1/diff/main"
+STAT: Final = "/repositories/alpha/refs/main/objects/stat"
+SETTINGS: Final = ApiSettings(reads_at_once=4, reads_per_key=2)
+
+
+@pytest.fixture
+def lake() -> Iterator[Application]:
+    with application(SETTINGS) as found:
+        repo = found.lake.create_repository("alpha")
+        for number in range(COMMITS):
+            repo.upload("main", f"part-{number % 3}/{number}", b"x")
+            repo.commit("main", f"c{number}")
+        yield found
+
+
+class Diffs:
+    """Counts the diffs of trees that are begun; each waits for its gate."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_open: bool) -> None:
+        self.begun = 0
+        self.gate = threading.Event()
+        if is_open:
+            self.gate.set()
+        original = Trees.diff
+
+        def counted(trees: Trees, left: str, right: str, **options: Any) -> Any:
+            self.begun += 1
+            assert self.gate.wait(60)
+            return original(trees, left, right, **options)
+
+        monkeypatch.setattr(Trees, "diff", counted)
+
+
+def reads_of(lake: Application) -> Reads:
+    service: Service = lake.app.state.service
+    return service.reads
+
+
+def reader_of(lake: Application, name: str) -> httpx.AsyncClient:
+    access.create(lake.lake.kv, lake.clock, access.Role.READER, id=name, secret=SECRET)
+    transport = httpx.ASGITransport(lake.app)
+    return httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(name, SECRET))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if holds():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it does not come to hold")
+
+
+# ---- work
+
+
+@pytest.mark.parametrize("kind", ["prefixes", "objects"])
+def test_a_log_with_many_filters_makes_one_diff_for_each_commit(lake: Application, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    diffs = Diffs(monkeypatch, is_open=True)
+    nowhere = [f"nowhere-{number}/" for number in range(FILTERS - 1)]
+    answered = lake("GET", LOG, params={kind: [*nowhere, "part-1/" if kind == "prefixes" else "part-1/4"], "amount": 1000}).json()
+    assert [found["message"] for found in answered["results"]] == (["c10", "c7", "c4", "c1"] if kind == "prefixes" else ["c4"])
+    assert diffs.begun == COMMITS  # the repository's first commit has nothing to be compared with
+
+
+def test_filters_leave_unread_what_they_cannot_match(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = TreeStore.range
+
+    def counted(store: TreeStore, range_id: str) -> Any:
+        read.append(range_id)
+        return original(store, range_id)
+
+    monkeypatch.setattr(TreeStore, "range", counted)
+    assert lake("GET", LOG, params={"prefixes": ["a/", "z/"]}).json()["results"] == []
+    assert read == []
+
+
+def test_a_read_ends_at_its_deadline(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = 0
+    original = Trees.diff
+
+    def slow(trees: Trees, left: str, right: str, **options: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        lake.clock.advance(SETTINGS.read_seconds / 2)
+        return original(trees, left, right, **options)
+
+    monkeypatch.setattr(Trees, "diff", slow)
+    answered = lake("GET", LOG, params={"prefixes": ["nowhere/"]})
+    assert (answered.status_code, answered.json()["code"]) == (503, "deadline_exceeded")
+    assert "api.read_seconds" in answered.json()["message"]
+    assert begun == 2
+    assert reads_of(lake).turns.in_use() == 0
+
+
+# ---- slots
+
+
+@pytest.mark.parametrize("route", [LOG + "?prefixes=part-1/", DIFF + "?type=two_dot", DIFF])
+def test_a_key_takes_no_more_than_its_share_and_others_are_answered(lake: Application, monkeypatch: pytest.MonkeyPatch, route: str) -> None:
+    diffs = Diffs(monkeypatch, is_open=False)
+    turns = reads_of(lake).turns
+
+    async def attack() -> None:
+        async with reader_of(lake, "greedy") as greedy, reader_of(lake, "other") as other:
+            asked = [asyncio.create_task(greedy.get(route)) for _ in range(20)]
+            await until(lambda: turns.waiting("greedy") == 18 and diffs.begun == 2)
+            assert turns.in_use("greedy") == turns.in_use() == 2
+            assert (await lake.http.get(STAT, params={"path": "part-0/0"})).status_code == 200
+            assert (await lake.http.get("/repositories/alpha/refs/main/objects/ls")).status_code == 200
+            own = asyncio.create_task(other.get(route))
+            await until(lambda: turns.in_use("other") == 1 and diffs.begun == 3)
+            diffs.gate.set()
+            assert {answered.status_code for answered in await asyncio.gather(own, *asked)} == {200}
+        await until(lambda: turns.in_use() == 0)
+
+    lake.runner.run(attack())
+
+
+def test_more_reads_than_may_wait_are_refused(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    diffs = Diffs(monkeypatch, is_open=False)
+    turns = reads_of(lake).turns
+    turns.waiting_max = 3
+
+    async def attack() -> None:
+        async with reader_of(lake, "greedy") as greedy:
+            asked = [asyncio.create_task(greedy.get(DIFF)) for _ in range(5)]
+            await until(lambda: turns.waiting("greedy") == 3 and turns.in_use("greedy") == 2)
+            refused = await greedy.get(DIFF)
+            assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
+            assert refused.headers["retry-after"]
+            diffs.gate.set()
+            assert {answered.status_code for answered in await asyncio.gather(*asked)} == {200}
+
+    lake.runner.run(attack())
+
+
+def test_keys_take_turns_whoever_asked_first() -> None:
+    async def ask() -> list[str]:
+        turns = Turns(total_max=1, key_max=1)
+        order: list[str] = []
+
+        async def read(key: str) -> None:
+            await turns.take(key)
+            order.append(key)
+            await asyncio.sleep(0)
+            turns.release(key)
+
+        await asyncio.gather(*(read(key) for key in ["a", "a", "a", "a", "b", "b", "c"]))
+        assert turns.in_use() == 0
+        return order
+
+    assert asyncio.run(ask()) == ["a", "a", "b", "c", "a", "b", "a"]
+
+
+def test_whoever_gives_up_the_line_gives_up_no_slot() -> None:
+    async def ask() -> None:
+        turns = Turns(total_max=1, key_max=1)
+        await turns.take("a")
+        waiting = [asyncio.create_task(turns.take(key)) for key in ("a", "b")]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        assert turns.waiting("a") == 0
+        turns.release("a")
+        waiting[1].cancel()  # in the very moment in which its turn has come
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert turns.in_use() == 0
+        turns.waiting_max = 0
+        with pytest.raises(TooManyRequests):
+            await turns.take("a")
+
+    asyncio.run(ask())
+
+
+# ---- clients that have gone
+
+
+class Client:
+    """One request past any HTTP client, whose sender may go away."""
+
+    def __init__(self, lake: Application, path: str, query: str) -> None:
+        credentials = base64.b64encode(f"{KEY_ID}:{SECRET}".encode())
+        self.scope: dict[str, Any] = {
+            "type": "http", "method": "GET", "path": f"/api/v1{path}", "raw_path": f"/api/v1{path}".encode(),
+            "query_string": query.encode(), "headers": [(b"authorization", b"Basic " + credentials)],
+            "client": ("127.0.0.1", 1), "server": ("lake.test", 80), "scheme": "http", "http_version": "1.1", "root_path": "",
+        }  # fmt: skip
+        self.gone = asyncio.Event()
+        self.sent: list[Any] = []
+        self._body = True
+        self.answered = asyncio.create_task(lake.app(self.scope, self._receive, self._send))
+
+    async def _receive(self) -> Any:
+        if self._body:
+            self._body = False
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+def test_the_work_of_a_client_that_has_gone_stops(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    diffs = Diffs(monkeypatch, is_open=False)
+    turns = reads_of(lake).turns
+
+    async def leave() -> None:
+        clients = [Client(lake, LOG, "prefixes=nowhere/") for _ in range(10)]
+        await until(lambda: diffs.begun == 2 and turns.waiting(KEY_ID) == 8)
+        for client in clients:
+            client.gone.set()
+        await until(lambda: turns.waiting(KEY_ID) == 0)
+        assert turns.in_use(KEY_ID) == 2  # until their threads have stopped
+        diffs.gate.set()
+        for client in clients:
+            await asyncio.wait_for(client.answered, 60)
+            assert client.sent == []
+        await until(lambda: turns.in_use() == 0)
+
+    lake.runner.run(leave())
+    assert diffs.begun == 2  # of the first commit each, and nobody's second
+
+
+def test_a_read_that_is_cancelled_keeps_its_slot_until_its_thread_stops(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    diffs = Diffs(monkeypatch, is_open=False)
+    turns = reads_of(lake).turns
+
+    async def cancel() -> None:
+        client = Client(lake, LOG, "prefixes=nowhere/")
+        await until(lambda: diffs.begun == 1)
+        client.answered.cancel()
+        await asyncio.gather(client.answered, return_exceptions=True)
+        assert turns.in_use(KEY_ID) == 1
+        diffs.gate.set()
+        await until(lambda: turns.in_use() == 0)
+
+    lake.runner.run(cancel())
+    assert diffs.begun == 1
+
+
+# ---- others first
+
+
+class Busy(threading.Event):
+    """Never becomes free; notes how long it was waited for at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    def set(self) -> None:
+        pass
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.pauses.append(timeout)
+        return False
+
+
+def test_a_read_gives_way_to_others_and_ends_although_they_never_do() -> None:
+    way = Way()
+    busy = way.is_free = Busy()
+    gone = threading.Event()
+    look_up = way.looking_up(gone)
+    assert [look_up() for _ in range(3)] == [False] * 3
+    assert len(busy.pauses) == 3
+    assert max(busy.pauses) <= PAUSE_SECONDS_MAX
+    gone.set()
+    assert look_up()
+
+
+def test_a_read_pauses_only_while_others_are_at_work() -> None:
+    way = Way()
+    assert way.is_free.is_set()
+    with way.taken():
+        with way.taken():
+            pass
+        assert not way.is_free.is_set()
+    assert way.is_free.is_set()

@@ -1,0 +1,87 @@
+"""`refstore import`: what it prints, refuses and counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Command
+
+
+@pytest.fixture
+def landing(sales: Command) -> Path:
+    folder = sales.folder / "landing"
+    for name in ("a.csv", "b/1.csv"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"data of {name}")
+    (folder / "link").symlink_to("/etc/passwd")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words", [["sales", "main", "landing", "in/"], ["sales/main/in/", "landing/"], ["sales", "main", "./landing", "in"]]
+)
+def test_a_folder_is_imported_with_message_and_metadata(sales: Command, landing: Path, words: list[str]) -> None:
+    answer = sales.json("import", *words, "-m", "landing zone", "--meta", "job=7", "--committer", "ann")
+    head = sales.json("log", "sales", "-n", "1")[0]
+    assert (head["message"], head["metadata"], head["committer"]) == ("landing zone", {"job": "7"}, "ann")
+    assert answer == {
+        "branch": "main",
+        "destination": words[-1] if len(words) == 4 else "in/",
+        "commit": head["commit"],
+        "objects": 2,
+        "size_bytes": 28,
+        "were_there": 0,
+        "removed": 0,
+        "left_out": 1,
+        "left_out_examples": [{"name": "link", "reason": "it is a symbolic link"}],
+    }
+    assert sales.ok("cat", "sales", "main", "in/b/1.csv").out == "data of b/1.csv"
+    sales.ok("download", "-r", "sales", "main", "in/", "down")
+    assert (sales.folder / "down" / "b" / "1.csv").read_text() == "data of b/1.csv"
+
+
+def test_one_object_is_imported_to_a_path(sales: Command, landing: Path) -> None:
+    sales.ok("import", "sales", "main", f"file://{landing}/a.csv", "x.csv", "--object")
+    assert sales.ok("cat", "sales", "main", "x.csv").out == "data of a.csv"
+
+
+def test_a_dry_run_counts_and_changes_nothing(sales: Command, landing: Path) -> None:
+    sales.ok("import", "sales", "main", "landing", "in/")
+    before = sales.json("log", "sales")
+    answer = sales.json("import", "sales", "main", landing / "b", "in/", "--dry-run")
+    assert (answer["commit"], answer["objects"], answer["were_there"]) == (None, 1, 2)
+    assert sales.json("log", "sales") == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["landing"], 2, "usage"),  # the whole branch is never meant by leaving something out
+        (["nowhere", "in/"], 3, "object_not_found"),
+        (["landing/a.csv", "in/"], 4, "conflict"),
+        (["gs://bucket/x", "in/"], 2, "invalid_name"),
+        (["lake", "in/"], 2, "invalid_name"),
+        (["landing", "../x"], 2, "invalid_path"),
+        (["landing", "", "--object"], 2, "usage"),
+    ],
+)
+def test_what_is_refused(sales: Command, landing: Path, words: list[str], code: int, error: str) -> None:
+    del landing
+    ran = sales("import", "sales", "main", *words, "--json")
+    assert (ran.code, ran.error["code"]) == (code, error)
+
+
+def test_an_unchanged_folder_again_is_nothing_to_commit(sales: Command, landing: Path) -> None:
+    del landing
+    sales.ok("import", "sales", "main", "landing", "in/")
+    ran = sales("import", "sales", "main", "landing", "in/", "--json")
+    assert (ran.code, ran.error["code"]) == (4, "nothing_to_commit")
+
+
+def test_staged_changes_stand_in_the_way(sales: Command, landing: Path) -> None:
+    del landing
+    sales.ok("upload", "sales", "main", "-", "x", stdin=b"x")
+    ran = sales("import", "sales", "main", "landing", "in/", "--json")
+    assert (ran.code, ran.error["code"]) == (4, "dirty_branch")

@@ -1,0 +1,181 @@
+"""The state of an address (seed 004, proposal 3): over all references, and where there is none by the commits that name it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from refstore.branches import Branches
+from refstore.flows import committed_names
+from refstore.flows.viewing import AddressState, AddressView, ReferenceState
+from refstore.ids import Address, BranchName, CommitId, id_time_ms, new_address
+from refstore.lake import Lake
+from refstore.marks import Marks, new_mark_id
+from refstore.repository import Repository
+from refstore.staging import Staging
+from refstore.testing.clock import FakeClock
+from tests.commands import Command
+from tests.reaping import reap_all
+
+MAIN = BranchName("main")
+
+
+@pytest.fixture
+def repo(lake: Lake) -> Repository:
+    repo = lake.create_repository("lake")
+    repo.create_branch("feature", "main")
+    return repo
+
+
+def seal(repo: Repository, branch: BranchName = MAIN) -> None:
+    """As a commit does at first, before it reads what it commits."""
+    ctx = repo.context
+    staging = Staging(ctx.kv, ctx.repo)
+    Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
+
+
+def sweep(repo: Repository, *commits: str) -> None:
+    """Beyond recall, though no blob has gone yet. What is complete is not unmarked: as an earlier version swept it."""
+    marks = Marks(repo.context)
+    run = marks.begin("", 0, [CommitId(commit) for commit in commits], new_mark_id(repo.context))
+    marks.wait(run)
+    deque(marks.look(run), maxlen=0)
+    marks.begin_sweep(marks.finish_marking(run, {}).mark_id)
+
+
+def states(view: AddressView) -> list[tuple[str, ReferenceState]]:
+    return [(named.path, named.state) for named in view.references]
+
+
+class TestReferences:
+    def test_committed_wins_over_staged(self, repo: Repository) -> None:
+        entry = repo.upload("main", "a", b"1")
+        repo.copy("main", "a", "feature", "b")
+        repo.commit("main", "a")
+        view = repo.address(entry.address)
+        assert states(view) == [("a", ReferenceState.COMMITTED), ("b", ReferenceState.STAGED)]
+        assert view.reference_state is ReferenceState.COMMITTED
+
+    def test_staged_wins_over_deleted(self, repo: Repository) -> None:
+        entry = repo.upload("main", "a", b"1")
+        repo.copy("main", "a", "feature", "b")
+        repo.reset("main")
+        view = repo.address(entry.address)
+        assert states(view) == [("a", ReferenceState.DELETED), ("b", ReferenceState.STAGED)]
+        assert view.reference_state is ReferenceState.STAGED
+
+    @pytest.mark.parametrize("how", ["overwritten", "deleted"])
+    def test_what_was_overwritten_over_a_sealed_token_is_not_committed(self, repo: Repository, how: str) -> None:
+        entry = repo.upload("main", "a", b"1")
+        seal(repo)
+        if how == "overwritten":
+            repo.upload("main", "a", b"2")
+        else:
+            repo.delete("main", "a")
+        repo.upload("main", "b", b"3")
+        assert repo.address(entry.address).reference_state is ReferenceState.STAGED
+        repo.commit("main", "b")
+        view = repo.address(entry.address)
+        assert (states(view), view.reference_state) == ([("a", ReferenceState.DELETED)], ReferenceState.DELETED)
+
+    def test_each_reference_says_when_it_was_made(self, repo: Repository, clock: FakeClock) -> None:
+        uploaded = clock.now_ms()
+        entry = repo.upload("main", "a", b"1")
+        clock.advance(60)
+        copied = clock.now_ms()
+        repo.copy("main", "a", "feature", "b")
+        assert [named.last_modified_ms for named in repo.address(entry.address).references] == [uploaded, copied]
+
+    def test_a_fate_that_was_told_is_a_change(self, repo: Repository, clock: FakeClock) -> None:
+        entry = repo.upload("main", "a", b"1")
+        clock.advance(60)
+        repo.reset("main")
+        assert [named.last_modified_ms for named in repo.address(entry.address).references] == [clock.now_ms()]
+
+    def test_an_id_that_counts_no_time_says_none(self) -> None:
+        assert id_time_ms("e0000000000000000000000001") is None
+        assert id_time_ms("zzzzzzzzzz0000000000000000") is None
+        assert id_time_ms("short") is None
+
+
+class TestWithoutReferences:
+    def test_a_commit_names_it(self, repo: Repository) -> None:
+        entry = repo.upload("main", "a", b"1")
+        commit = repo.commit("main", "a")
+        reap_all(repo)
+        view = repo.address(entry.address)
+        assert (view.state, view.reference_state) == (AddressState.COMMITTED, ReferenceState.COMMITTED)
+        assert view.committed is not None
+        assert (view.committed.commit, view.committed.path) == (commit, "a")
+
+    def test_a_blob_that_nothing_names_is_an_orphan(self, repo: Repository) -> None:
+        repo.upload("main", "a", b"1")
+        repo.commit("main", "a")
+        ctx = repo.context
+        orphan = new_address(ctx.ids, ctx.clock.now_ms())
+        ctx.objects.put(orphan, b"nobody's")
+        assert (repo.address(orphan).state, repo.address(orphan).reference_state) == (AddressState.ORPHAN, None)
+
+    def test_what_only_swept_commits_name_is_not_committed(self, repo: Repository) -> None:
+        entry = repo.upload("main", "a", b"1")
+        commit = repo.commit("main", "a")
+        repo.upload("main", "a", b"2")
+        repo.commit("main", "another a")
+        reap_all(repo)
+        assert repo.address(entry.address).state is AddressState.COMMITTED
+        sweep(repo, commit)
+        view = repo.address(entry.address)
+        assert (view.state, view.reference_state) == (AddressState.SWEPT, None)
+        assert view.committed is not None
+        assert view.committed.swept == commit
+
+    @pytest.mark.parametrize("on", ["a head", "a commit between"])
+    def test_one_that_has_it_from_a_swept_commit_keeps_it_committed(self, repo: Repository, on: str) -> None:
+        entry = repo.upload("main", "a", b"1")
+        first = repo.commit("main", "a")
+        repo.upload("main", "b", b"2")
+        second = repo.commit("main", "b")
+        if on == "a commit between":
+            repo.delete("main", "a")
+            repo.commit("main", "without a")
+        reap_all(repo)
+        sweep(repo, first)
+        view = repo.address(entry.address)
+        assert view.state is AddressState.COMMITTED
+        assert view.committed is not None
+        assert view.committed.commit == second
+
+    def test_one_that_was_copied_out_of_a_commit_that_was_swept_since(self, repo: Repository) -> None:
+        entry = repo.upload("feature", "a", b"1")
+        swept = repo.commit("feature", "a")
+        reap_all(repo)
+        repo.copy("feature", "a", "main", "elsewhere")
+        copied = repo.commit("main", "elsewhere")
+        repo.delete("feature", "a")
+        repo.commit("feature", "without")
+        sweep(repo, swept)
+        view = repo.address(entry.address)
+        assert view.committed is not None
+        assert (view.state, view.committed.commit, view.committed.path) == (AddressState.COMMITTED, copied, "elsewhere")
+
+    def test_where_history_is_too_long_it_says_that_it_does_not_know(self, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+        entry = repo.upload("main", "a", b"1")
+        repo.commit("main", "a")
+        reap_all(repo)
+        monkeypatch.setattr(committed_names, "LISTINGS_MAX", 0)
+        assert repo.address(entry.address).state is AddressState.UNKNOWN
+
+    def test_what_is_gone_is_gone(self, repo: Repository) -> None:
+        assert repo.address(Address("data/2026112107/00000000000000000000000000")).state is AddressState.GONE
+
+
+def test_the_command_tells_state_commit_and_times(sales: Command) -> None:
+    address = sales.json("upload", "sales", "main", "-", "a", stdin=b"1")["address"]
+    found = sales.json("address", "sales", address)
+    assert (found["state"], found["reference_state"]) == ("referenced", "staged")
+    assert found["named_by"][0]["last_modified"] is not None
+    commit = sales.json("commit", "sales", "main", "-m", "a")["commit"]
+    sales.ok("reaper", "--once")
+    found = sales.json("address", "sales", address)
+    assert (found["state"], found["commit"]) == ("committed", commit)

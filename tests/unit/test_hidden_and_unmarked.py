@@ -1,0 +1,163 @@
+"""`hide_marked`, and what an unmark says of the rules: through the SDK, the command and HTTP (rules of a day, marks of the plain job)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from refstore.errors import Conflict, Gone
+from refstore.flows.comparing import Lifetime
+from refstore.ids import CommitId
+from refstore.lake import Lake
+from refstore.marks import Marks, Run
+from refstore.repository import Repository
+from refstore.settings import embedded
+from refstore.testing import collecting
+from tests.commands import Command
+from tests.reaping import release_all
+from tests.spark.world import SkippingClock
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def repo(refstore: Command) -> Iterator[Repository]:
+    with Lake.open(*embedded(refstore.folder / "lake"), clock=SkippingClock()) as lake:
+        yield lake.create_repository("sales")
+
+
+@pytest.fixture
+def old(repo: Repository) -> CommitId:
+    """A commit whose `a` nothing else names; `b` is on main."""
+    repo.upload("main", "a", b"a")
+    repo.upload("main", "b", b"b")
+    made = repo.commit("main", "old")
+    repo.delete("main", "a")
+    repo.commit("main", "new")
+    release_all(repo)
+    return made
+
+
+def rules(repo: Repository, **fields: Any) -> None:
+    repo.set_retention(json.dumps({"default_retention_days": 0} | fields))
+
+
+def marked(repo: Repository, *commits: CommitId) -> Run:
+    return collecting.mark(repo.context, commits, grace_ms=7 * DAY_MS)[0]
+
+
+def reads(repo: Repository, ref: str) -> list[str]:
+    """What of a ref is answered, by what is asked."""
+    found: list[str] = []
+    for name, ask in (
+        ("read", lambda: repo.read(ref, "b")),
+        ("stat", lambda: repo.stat(ref, "b")),
+        ("stat_many", lambda: repo.stat_many(ref, ["b"])),
+        ("list", lambda: list(repo.list(ref))),
+    ):
+        with suppress(Gone):
+            ask()
+            found.append(name)
+    return found
+
+
+EVERYTHING = ["read", "stat", "stat_many", "list"]
+
+
+class TestHiding:
+    def test_off_it_reads_until_the_sweep(self, repo: Repository, old: CommitId) -> None:
+        rules(repo)
+        marked(repo, old)
+        assert reads(repo, old) == EVERYTHING
+
+    def test_on_it_hides_from_the_mark_on_and_an_unmark_shows_it_again(self, repo: Repository, old: CommitId) -> None:
+        rules(repo, hide_marked=True)
+        assert reads(repo, old) == EVERYTHING
+        marked(repo, old)
+        assert reads(repo, old) == []
+        assert reads(repo, "main") == reads(repo, "main@") == EVERYTHING
+        rules(repo)
+        assert reads(repo, old) == EVERYTHING
+        rules(repo, hide_marked=True)
+        repo.unmark(old)
+        assert reads(repo, old) == EVERYTHING
+
+    def test_a_run_that_has_not_finished_hides_nothing(self, repo: Repository, old: CommitId) -> None:
+        rules(repo, hide_marked=True)
+        marks = Marks(repo.context)
+        run = marks.begin("", 7 * DAY_MS, [old], "m-on")
+        assert reads(repo, old) == EVERYTHING
+        marks.wait(run)
+        assert list(marks.look(run))
+        assert reads(repo, old) == EVERYTHING
+        marks.finish_marking(run, {})
+        assert reads(repo, old) == []
+
+    def test_what_turns_out_complete_is_never_hidden(self, repo: Repository, old: CommitId) -> None:
+        rules(repo, hide_marked=True)
+        repo.copy(old, "a", "main", "again")
+        marked(repo, old)
+        assert reads(repo, old) == EVERYTHING
+        assert next(line.lifetime for line in repo.history(old)) is Lifetime.COMPLETE
+
+    def test_of_a_part_only_what_has_expired(self, repo: Repository, old: CommitId) -> None:
+        rules(repo, hide_marked=True)
+        collecting.mark(repo.context, [], grace_ms=DAY_MS, partly=[(old, ("a",))])
+        assert reads(repo, old) == EVERYTHING
+        for ask in (repo.read, repo.stat):
+            with pytest.raises(Gone, match="paths a"):
+                ask(old, "a")
+
+    def test_the_command_says_when_the_data_goes(self, repo: Repository, old: CommitId, refstore: Command) -> None:
+        rules(repo, hide_marked=True)
+        marked(repo, old)
+        for words in (("cat", "sales", old, "b"), ("ls", "sales", old)):
+            ran = refstore(*words)
+            assert ran.code == 4
+            assert "will be deleted from" in ran.err
+
+
+class TestUnmark:
+    def test_a_commit_that_the_rules_call_expired_is_told(self, repo: Repository, old: CommitId, refstore: Command) -> None:
+        rules(repo)
+        marked(repo, old)
+        before = refstore.ok("gc", "unmark", "sales", old, "--dry-run")
+        assert "the rules call 1 of 1 commits expired" in before.err
+        assert f"refstore gc unmark sales {old} --pin" in before.err
+        assert repo.expired_of(old) == [old]
+        with pytest.raises(Gone):
+            repo.copy(old, "a", "main", "z")
+        ran = refstore.ok("gc", "unmark", "sales", old)
+        assert "next run marks what they call so; amend them" in ran.err
+        assert "retention explain sales" in ran.err
+        marked(repo, old)
+        rules(repo, default_retention_days=30)
+        assert refstore.json("gc", "unmark", "sales", old) == {"repository": "sales", "unmarked": 1, "still_expired": 0, "pinned": 0}
+
+    def test_a_pin_keeps_the_rules_from_it(self, repo: Repository, old: CommitId, refstore: Command) -> None:
+        rules(repo, keep_last=1, grace_days=3)
+        run = marked(repo, old)
+        ran = refstore.ok("gc", "unmark", "sales", run.mark_id, "--pin")
+        assert ran.err == ""
+        kept = repo.retention()
+        assert kept is not None
+        assert (kept.rules.pins.commits, kept.rules.keep_last, kept.rules.grace_days) == ((old,), 1, 3)
+        assert repo.expired_of(old) == []
+        assert repo.read(old, "a") == b"a"
+
+    def test_nothing_is_pinned_where_nothing_can_be_unmarked(self, repo: Repository, old: CommitId) -> None:
+        rules(repo)
+        with pytest.raises(Conflict, match="not marked"):
+            repo.unmark(old, pin=True)
+        run, found = collecting.mark(repo.context, [old])
+        collecting.sweep(repo.context, run.mark_id, found.data)
+        for which in (old, run.mark_id):
+            with pytest.raises(Gone):
+                repo.unmark(which, pin=True)
+        kept = repo.retention()
+        assert kept is not None
+        assert kept.rules.pins.commits == ()

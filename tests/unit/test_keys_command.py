@@ -1,0 +1,87 @@
+"""`refstore keys`: expiry, rotation, and the end of secrets and tokens, as an operator does them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from refstore import access
+from refstore.lake import Lake
+from refstore.settings import embedded
+from tests.commands import Command
+
+
+@pytest.fixture
+def key(refstore: Command) -> dict[str, Any]:
+    found: dict[str, Any] = refstore.json("keys", "create", "--role", "writer", "--description", "nightly")
+    return found
+
+
+def listed(refstore: Command, key_id: str) -> dict[str, Any]:
+    return next(row for row in refstore.json("keys", "list") if row["access_key_id"] == key_id)
+
+
+def test_a_key_with_an_expiry_shows_it(refstore: Command, key: dict[str, Any]) -> None:
+    expiring = refstore.json("keys", "create", "--expires", "30d")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", expiring["expires"])
+    assert listed(refstore, expiring["access_key_id"])["expires"] == expiring["expires"]
+    assert key["expires"] is None
+    assert listed(refstore, key["access_key_id"])["expires"] is None
+
+
+@pytest.mark.parametrize("text", ["", "30", "d", "-1d", "1w", "0d", "99999d", "1e9d", "nan"])
+def test_an_expiry_that_is_no_length_of_time_is_refused(refstore: Command, text: str) -> None:
+    ran = refstore("keys", "create", f"--expires={text}")
+    assert ran.code == 2
+    assert "--expires" in ran.err
+
+
+def test_a_key_lists_its_role_its_expiry_and_its_last_use(refstore: Command, key: dict[str, Any]) -> None:
+    row = listed(refstore, key["access_key_id"])
+    assert set(row) == {
+        "access_key_id", "role", "repositories", "description", "created", "expires", "last_used", "old_secret_ends",
+    }  # fmt: skip
+    assert (row["role"], row["last_used"]) == ("writer", None)
+    with Lake.open(*embedded(refstore.folder / "lake")) as lake:
+        access.note_use(lake.kv, lake.clock, key["access_key_id"])
+    assert listed(refstore, key["access_key_id"])["last_used"] is not None
+    assert "last used" in refstore.ok("keys", "list").out
+
+
+def test_a_rotation_shows_the_new_secret_once_and_when_the_old_one_ends(refstore: Command, key: dict[str, Any]) -> None:
+    rotated = refstore.json("keys", "rotate", key["access_key_id"], "--overlap", "6h")
+    assert rotated["secret_access_key"] != key["secret_access_key"]
+    row = listed(refstore, key["access_key_id"])
+    assert row["old_secret_ends"] == rotated["old_secret_ends"]
+    assert not {rotated["secret_access_key"], key["secret_access_key"]} & set(refstore.ok("keys", "list").out.split())
+    assert refstore("keys", "rotate", key["access_key_id"]).code == 4
+    ended = refstore.json("keys", "end-overlap", key["access_key_id"], "--yes")
+    assert ended["old_secret_ends"] <= rotated["old_secret_ends"]
+    assert refstore("keys", "end-overlap", key["access_key_id"], "--yes").code == 4
+    assert refstore("keys", "rotate", key["access_key_id"]).code == 0
+
+
+def test_a_rotation_at_once_asks_first(refstore: Command, key: dict[str, Any]) -> None:
+    assert refstore("keys", "rotate", key["access_key_id"], "--now").code == 2
+    assert listed(refstore, key["access_key_id"])["old_secret_ends"] is None
+    assert refstore.json("keys", "rotate", key["access_key_id"], "--now", "--yes")["secret_access_key"]
+    refused = refstore("keys", "rotate", key["access_key_id"], "--now", "--overlap", "1d", "--yes")
+    assert (refused.code, "contradict" in refused.err) == (2, True)
+
+
+def test_ending_tokens_asks_first(refstore: Command, key: dict[str, Any]) -> None:
+    assert refstore("keys", "end-tokens", key["access_key_id"]).code == 2
+    assert refstore.json("keys", "end-tokens", key["access_key_id"], "--yes") == {
+        "access_key_id": key["access_key_id"],
+        "tokens_ended": True,
+    }
+
+
+@pytest.mark.parametrize("command", ["rotate", "end-overlap", "end-tokens"])
+def test_a_key_that_does_not_exist_is_said_so(refstore: Command, key: dict[str, Any], command: str) -> None:
+    del key
+    ran = refstore("keys", command, "RSNOBODY", *(() if command == "rotate" else ("--yes",)))
+    assert ran.code == 3
+    assert "refstore keys list" in ran.err

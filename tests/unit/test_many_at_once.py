@@ -1,0 +1,91 @@
+"""A call for many acts when it is made, whoever looks at its result; what acts as its result is read says so by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from refstore.errors import ObjectNotFound
+from refstore.flows.copying import Copy
+from refstore.flows.uploading import BATCH, Link, Stage, Upload
+from refstore.repository import Repository
+
+COUNT = BATCH + 1
+PATHS = [f"{number:04}" for number in range(COUNT)]
+
+
+def links(repo: Repository, paths: list[str]) -> list[Link]:
+    issued = repo.issue_many("main", paths)
+    for each in issued:
+        repo.context.objects.put(each.address, b"1")
+    return [Link(path=each.path, token=each.token) for each in issued]
+
+
+def stages() -> Iterator[Stage]:
+    return (Stage(path=path, url=f"s3://elsewhere/{path}", size_bytes=1) for path in PATHS)
+
+
+def uploads() -> Iterator[Upload]:
+    return (Upload(path=path, body=b"1") for path in PATHS)
+
+
+def shown(repo: Repository) -> list[str]:
+    return [item.path for item in repo.list("main")]
+
+
+def test_nobody_needs_to_look_at_what_an_upload_of_many_returns(repo: Repository) -> None:
+    repo.upload_many("main", uploads())
+    assert shown(repo) == PATHS
+
+
+def test_nobody_needs_to_look_at_what_a_stage_of_many_returns(repo: Repository) -> None:
+    repo.stage_many("main", stages())
+    assert shown(repo) == PATHS
+
+
+def test_nobody_needs_to_look_at_what_a_link_of_many_returns(repo: Repository) -> None:
+    repo.link_many("main", links(repo, PATHS))
+    assert shown(repo) == PATHS
+
+
+def test_nobody_needs_to_look_at_what_a_copy_of_many_returns(repo: Repository) -> None:
+    repo.upload("main", "source", b"1")
+    repo.copy_many("main", "main", (Copy("source", path) for path in PATHS))
+    assert shown(repo) == [*PATHS, "source"]
+
+
+def test_results_come_in_the_order_of_what_was_given(repo: Repository) -> None:
+    entries = repo.upload_many("main", (Upload(path=path, body=path.encode()) for path in reversed(PATHS)))
+    assert [repo.context.objects.read(entry.address).decode() for entry in entries] == PATHS[::-1]
+
+
+def test_an_error_names_the_first_that_failed_and_leaves_earlier_batches_done(repo: Repository) -> None:
+    repo.upload("main", "source", b"1")
+    copies = [*(Copy("source", path) for path in PATHS[:BATCH]), Copy("nothing", "x")]
+    with pytest.raises(ObjectNotFound):
+        repo.copy_many("main", "main", copies)
+    assert shown(repo) == [*PATHS[:BATCH], "source"]
+
+
+def test_a_stream_reads_no_further_than_a_batch_ahead(repo: Repository) -> None:
+    given = 0
+
+    def counted() -> Iterator[Upload]:
+        nonlocal given
+        for item in uploads():
+            given += 1
+            yield item
+
+    stream = repo.iter_upload_many("main", counted())
+    assert (given, shown(repo)) == (0, [])
+    next(stream)
+    assert (given, shown(repo)) == (BATCH, PATHS[:BATCH])
+    assert sum(1 for _ in stream) == COUNT - 1
+    assert shown(repo) == PATHS
+
+
+def test_the_other_streams_do_the_same(repo: Repository) -> None:
+    assert len(list(repo.iter_stage_many("main", stages()))) == COUNT
+    assert len(list(repo.iter_copy_many("main", "main", [Copy(PATHS[0], "copy")]))) == 1
+    assert len(list(repo.iter_link_many("main", links(repo, ["linked"])))) == 1

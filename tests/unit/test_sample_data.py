@@ -1,0 +1,38 @@
+"""Sample data: what the tutorials of lakeFS and its clients expect of it."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow.parquet as pq
+
+from refstore import sample_data
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
+
+
+def test_the_data_is_what_the_tutorials_name_and_committed() -> None:
+    with Lake(MemoryKV(), "memory://sample-data") as lake:
+        repo = lake.create_repository("quickstart", default_branch="trunk")
+        commit = sample_data.add(repo, committer="me")
+        assert list(repo.diff("trunk")) == []
+        found = dict(repo.list("trunk"))
+        images = [path for path in found if path.startswith("images/")]
+        assert sorted(set(found) - set(images)) == ["README.md", "data/lakes.source.md", "lakes.parquet"]
+        assert len(images) == 29
+        assert all(found[path].size_bytes < 2000 for path in images)
+        assert found["lakes.parquet"].size_bytes >= 512 << 10
+        assert "lakefs://quickstart/trunk/lakes.parquet" in repo.read("trunk", "README.md").decode()
+        _, record = repo.get_commit(commit)
+        assert (record.message, record.committer) == ("Add sample data", "me")
+
+
+def test_every_repository_gets_the_same_lakes() -> None:
+    first, second = sample_data.lakes(), sample_data.lakes()
+    assert first == second
+    table = pq.read_table(io.BytesIO(first))
+    assert table.num_rows == 100_000
+    assert table.column_names == ["Hylak_id", "Lake_name", "Country", "Depth_m"]
+    assert "Denmark" in table["Country"].to_pylist()
+    assert table["Hylak_id"].to_pylist()[:2] == [1, 2]
+    assert len({sample_data.image(number) for number in range(1, 30)}) == 29

@@ -1,0 +1,145 @@
+"""A file that is uploaded again as it was is no change, as with lakeFS; what only a client says to be the same is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from refstore.commits import columns, ranges
+from refstore.errors import MergeConflict, NothingToCommit
+from refstore.ids import Address
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
+from refstore.records import Entry
+from refstore.repository import Repository
+from refstore.testing.clock import FakeClock
+from tests.reaping import reap_all, release_all
+
+
+@pytest.fixture
+def repo() -> Iterator[Repository]:
+    with Lake(MemoryKV(), "memory://uploaded-again", clock=FakeClock()) as lake:
+        made = lake.create_repository("lake")
+        made.upload("main", "a", b"one", metadata={"k": "v"}, content_type="text/plain")
+        made.upload("main", "b", b"two")
+        made.commit("main", "first")
+        yield made
+        lake.delete_repository("lake")
+
+
+def again(repo: Repository, branch: str = "main") -> Entry:
+    return repo.upload(branch, "a", b"one", metadata={"k": "v"}, content_type="text/plain", mtime_ms=5)
+
+
+def test_it_is_no_change_and_nothing_to_commit(repo: Repository) -> None:
+    head, committed = repo.get_branch("main").head, repo.stat("main", "a")
+    new = again(repo)
+    assert list(repo.diff("main")) == []
+    with pytest.raises(NothingToCommit):
+        repo.commit("main", "second")
+    assert (repo.get_branch("main").head, repo.stat("main", "a")) == (head, committed)
+    assert new.address != committed.address
+
+
+def test_with_another_change_it_is_committed_and_shown_by_no_diff(repo: Repository) -> None:
+    first, old = repo.get_branch("main").head, repo.stat("main", "a")
+    new = again(repo)
+    repo.upload("main", "c", b"three")
+    assert [change.path for change in repo.diff("main")] == ["c"]
+    second = repo.commit("main", "second")
+    assert repo.stat(second, "a").address == new.address, "the new blob is named, or it would be an orphan"
+    assert repo.stat(first, "a").address == old.address
+    assert [change.path for change in repo.diff(first, second)] == ["c"]
+
+
+def test_an_empty_commit_that_is_asked_for_names_the_new_blob(repo: Repository) -> None:
+    new = again(repo)
+    commit = repo.commit("main", "second", allow_empty=True)
+    assert repo.stat(commit, "a").address == new.address
+
+
+@pytest.mark.parametrize(
+    "upload",
+    [
+        {"body": b"One", "metadata": {"k": "v"}, "content_type": "text/plain"},
+        {"body": b"one", "metadata": {"k": "w"}, "content_type": "text/plain"},
+        {"body": b"one", "metadata": {"k": "v"}, "content_type": "text/html"},
+    ],
+)
+def test_other_bytes_metadata_or_type_are_a_change(repo: Repository, upload: dict[str, object]) -> None:
+    repo.upload("main", "a", **upload)  # type: ignore[arg-type]
+    assert [change.path for change in repo.diff("main")] == ["a"]
+    assert repo.commit("main", "second")
+
+
+def test_a_linkers_checksum_proves_nothing(repo: Repository) -> None:
+    """It may have written other bytes of the same length."""
+    committed = repo.stat("main", "b")
+    (given,) = repo.issue_many("main", ["b"])
+    repo.context.objects.put(given.address, b"owt")
+    repo.link("main", "b", given.token, checksum=committed.checksum)
+    assert [change.path for change in repo.diff("main")] == ["b"]
+    repo.commit("main", "second")
+    assert repo.read("main", "b") == b"owt"
+
+
+def test_the_same_file_on_two_branches_is_no_conflict(repo: Repository) -> None:
+    repo.create_branch("dev", "main")
+    for branch in ("main", "dev"):
+        repo.upload(branch, "new", b"same")
+        repo.commit(branch, f"on {branch}")
+    repo.upload("dev", "more", b"x")
+    repo.commit("dev", "more")
+    ours = repo.stat("main", "new")
+    repo.merge("dev", "main")
+    assert repo.stat("main", "new") == ours
+    assert repo.read("main", "more") == b"x"
+    for branch, body in (("main", b"mine"), ("dev", b"theirs")):
+        repo.upload(branch, "new", body)
+        repo.commit(branch, f"differs on {branch}")
+    with pytest.raises(MergeConflict):
+        repo.merge("dev", "main")
+
+
+def test_what_is_given_up_goes_after_its_grace_and_what_is_named_stays(repo: Repository) -> None:
+    reap_all(repo)
+    named = {repo.stat("main", path).address for path in "ab"}
+    new = again(repo)
+    with pytest.raises(NothingToCommit):
+        repo.commit("main", "second")
+    release_all(repo)
+    assert [item.address for item in repo.in_grace()] == [new.address]
+    repo.context.clock.sleep(repo.context.grace_seconds + 1)
+    assert reap_all(repo) == 1
+    assert {info.key for info in repo.context.objects.list("data/")} == named
+
+
+def test_what_was_committed_beside_another_change_is_never_reaped(repo: Repository) -> None:
+    first, old, new = repo.get_branch("main").head, repo.stat("main", "a").address, again(repo).address
+    repo.upload("main", "c", b"three")
+    repo.commit("main", "second")
+    for _ in range(2):
+        reap_all(repo)
+        repo.context.clock.sleep(repo.context.grace_seconds + 1)
+    assert {old, new} <= {info.key for info in repo.context.objects.list("data/")}
+    assert repo.read("main", "a") == repo.read(first, "a") == b"one"
+
+
+def test_many_rows_are_compared_as_single_ones_are() -> None:
+    own, other, foreign = (Address(text) for text in ("data/2026112107/" + "0" * 26, "data/2026112107/" + "1" * 26, "s3://b/k"))
+    kinds = [
+        Entry(address, size, checksum, mtime, metadata, md5=md5)
+        for address in (own, other, foreign)
+        for size, checksum, mtime in ((1, "c", 0), (1, "c", 9), (1, "d", 0), (2, "c", 0))
+        for metadata in ({}, {"k": "v"})
+        for md5 in ("", "m")
+    ]
+    pairs = [(left, right) for left in kinds for right in kinds]
+    paths = [f"{number:05d}" for number in range(len(pairs))]
+    left, right = (ranges.rows_of(paths, [pair[side] for pair in pairs]) for side in (0, 1))
+    expected = sum(ranges.alike(*pair) for pair in pairs)
+    assert 0 < expected < len(pairs)
+    assert ranges.count_alike(left, right) == expected
+    one_by_one = [ranges.count_alike(columns.pick(left, [at]), columns.pick(right, [at])) for at in range(len(pairs))]
+    assert sum(one_by_one) == expected
