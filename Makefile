@@ -1,47 +1,68 @@
-# Everything a person or a machine does with this checkout. `make demo` and `make test` set up what they need by themselves.
+# Every task of this checkout. `make demo`, `make check` and `make test` set up what they need by themselves.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test lint pytest bench soak explore setup setup-spark setup-bench setup-system lock clean
+.PHONY: help demo check test test-all lint pytest docs bench soak explore release setup setup-spark setup-bench setup-system lock clean
 
 BIN := .venv/bin
 WORKERS ?= 4
 EXAMPLES ?= 1000
 SECONDS_EACH ?= 300
 ARGS ?=
+# files of tests/unit that `make check` leaves out: they start processes, or explore for minutes
+LEFT_OUT := api_serve deletion_index file_modes protocol_model
 
-help: ## show this
+help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup ## the main job on real files, with an audit; ARGS='--kv URL --objects URL' for other stores
+demo: setup ## run the main job on real files, with an audit; ARGS='--kv URL --objects URL' for other stores
 	@$(BIN)/refstore demo $(ARGS)
 
-test: setup-spark setup-system ## lint, then all tests but the soak
+check: setup ## run ruff, the import check and the fast tests: without Spark, without root, in under a minute
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/pytest -n 2 -q -m "not soak and not slow and not server" tests/fundamentals tests/unit $(LEFT_OUT:%=--ignore=tests/unit/test_%.py)
+
+test: setup-spark setup-system ## run lint, then all tests but the soak
 	@$(MAKE) lint
 	@$(MAKE) pytest
 
-lint: setup-spark ## format, ruff, pyright, import directions
+test-all: setup-spark setup-system ## run lint, all tests with coverage, and a short soak: before a release
+	@$(MAKE) lint
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered
+	@$(MAKE) soak SECONDS_EACH=10 EXAMPLES=20
+
+lint: setup-spark ## check format, ruff, types (pyright) and import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache --no-logo
 
-pytest: setup-spark ## the tests alone; ARGS='-k name' to choose
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
+pytest: setup-spark ## run the tests alone; ARGS='-k name' to choose
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
-bench: setup-bench setup-system ## the table of docs/benchmarks.md, measured here
+docs: setup ## build the reference of the SDK in build/docs from its docstrings, and check the links of all documents
+	rm -rf build/docs
+	$(BIN)/python -W 'ignore:Error parsing type annotation' -m pdoc --no-show-source --output-directory build/docs refstore
+	$(BIN)/python scripts/check_links.py
+
+bench: setup-bench setup-system ## measure the table of docs/benchmarks.md on this machine
 	$(BIN)/python -m bench $(ARGS)
 
-soak: setup setup-system ## the long tests: the machine 1,000 x 500 steps, processes killed for SECONDS on each arrangement
+soak: setup setup-system ## run the long tests: EXAMPLES x 500 random steps; killed processes for SECONDS_EACH on each arrangement
 	REFSTORE_MACHINE_EXAMPLES=$(EXAMPLES) REFSTORE_MACHINE_STEPS=500 $(BIN)/pytest tests/properties/test_machine.py -n 0 --timeout 0 $(ARGS)
 	REFSTORE_CHAOS_SECONDS=$(SECONDS_EACH) $(BIN)/pytest tests -m soak -n 0 -s $(ARGS)
 
-explore: setup ## every interleaving, as far as the budget in ARGS allows
-	$(BIN)/python -m refstore.testing.explore $(ARGS)
+explore: setup ## run the real code over every interleaving, as far as the budget in ARGS allows
+	$(BIN)/python -m tests.kit.explore $(ARGS)
 
-setup: ## .venv with the locked packages and this project
+release: setup-spark setup-system ## check, build and tag VERSION=x.y.z here; push nothing. ARGS='--dry-run' or '--skip-tests'
+	@scripts/release.sh $(VERSION) $(ARGS)
+
+setup: ## make .venv with the locked packages and this project
 	@scripts/setup.sh requirements.lock
 
 setup-spark: setup
@@ -50,12 +71,12 @@ setup-spark: setup
 setup-bench: setup-spark
 	@scripts/setup.sh requirements-bench.lock
 
-setup-system: ## Debian's Redis and Ceph, where there is root; says what is left out where there is none
+setup-system: ## install Debian's Redis and Ceph where there is root; name what is left out where there is none
 	@scripts/setup-system.sh
 
-lock: setup ## write the requirements locks anew from pyproject.toml
+lock: setup ## write the requirements locks again from pyproject.toml
 	@scripts/lock.sh
 
-clean: ## remove what this Makefile made
+clean: ## remove what these targets made
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

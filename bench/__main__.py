@@ -14,7 +14,21 @@ from typing import Final
 
 import structlog
 
-from bench import api, bookkeeping, branches, commits, growth, imports, listing, machine, memory, reaping, reaping_s3, report, retention
+from bench import (
+    api,
+    bookkeeping,
+    branches,
+    commits,
+    growth,
+    imports,
+    listing,
+    machine,
+    memory,
+    reaping,
+    reaping_s3,
+    report,
+    retention,
+)
 from bench.measure import Row
 from bench.workshop import FULL, QUICK, Workshop
 
@@ -47,17 +61,32 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure refstore against its bars; see docs/benchmarks.md.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure refstore against its bars; see docs/benchmarks.md."
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; nothing is judged")
-    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; repeatable")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every turn of every row here as well ('-': to standard output)")
-    parser.add_argument("--disk", type=Path, default=_place("BENCH_DISK"), help="where to make folders (BENCH_DISK; default: temporary)")
-    parser.add_argument("--tmpfs", type=Path, default=_place("BENCH_TMPFS"), help="the same on tmpfs (BENCH_TMPFS; default: /dev/shm)")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=BENCHMARKS,
+        metavar="NAME",
+        help=f"one of {', '.join(BENCHMARKS)}; repeatable",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every turn of every row here as well ('-': to standard output)"
+    )
+    parser.add_argument(
+        "--disk", type=Path, default=_place("BENCH_DISK"), help="where to make folders (BENCH_DISK; default: temporary)"
+    )
+    parser.add_argument(
+        "--tmpfs", type=Path, default=_place("BENCH_TMPFS"), help="the same on tmpfs (BENCH_TMPFS; default: /dev/shm)"
+    )
     chosen = parser.parse_args(arguments)
 
     # what the product warns of (a Redis without persistence, say) is meant here
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     where = machine.describe()
     load, began = machine.load(), time.monotonic()
@@ -65,7 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Workshop(QUICK if chosen.quick else FULL, disk=chosen.disk, memory=chosen.tmpfs) as shop:
         for name in chosen.only or BENCHMARKS:
             rows += [(name, row) for row in BENCHMARKS[name](shop)]
-        where["folders"] = "tmpfs and disk" if shop.has_memory else "disk only: there is no tmpfs here, so rows that ask for it say little"
+        where["folders"] = (
+            "tmpfs and disk"
+            if shop.has_memory
+            else "disk only: there is no tmpfs here, so rows that ask for it say little"
+        )
     where["load"] = f"{load} before, {machine.load()} after (1, 5 and 15 minutes)"
     where["took"] = f"{(time.monotonic() - began) / 60:.1f} minutes"
     judge = not chosen.quick

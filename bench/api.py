@@ -1,9 +1,11 @@
-"""The HTTP API: its flows against an empty route of the same app, uploads against plain Starlette, pages against their encoding.
+"""The HTTP API: its flows against an empty route of the same app, uploads against plain Starlette, pages against their
+encoding.
 
-The server is `refstore serve` with one worker on the embedded default, on tmpfs, its log in a file; the clients are one other process
-that speaks bare HTTP. Server and clients have a processor each, as far as a row does not say otherwise: else the kernel moves the
-server's threads and the clients back and forth between the processors, and how it does so that day is measured as well. The empty
-route is `GET /api/v1/user`: it has the middleware, the authentication and an answer's encoding, and asks no store for anything.
+The server is `refstore serve` with one worker on the embedded default, on tmpfs, its log in a file; the clients are one
+other process that speaks bare HTTP. Server and clients have a processor each, as far as a row does not say otherwise:
+else the kernel moves the server's threads and the clients back and forth between the processors, and how it does so
+that day is measured as well. The empty route is `GET /api/v1/user`: it has the middleware, the authentication and an
+answer's encoding, and asks no store for anything.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from bench.api_servers import Server
 from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, on_processor, rates
 from bench.reaping import reset_branch
 from bench.workshop import Workshop, filling, make_lake
-from refstore import access, keys
+from refstore import access_keys
+from refstore.core import keys
 from refstore.repository import Repository
 
 CLIENTS: Final = 16
@@ -40,9 +43,13 @@ FILTERS: Final = 100
 """Prefixes of one log, as many as it takes."""
 UPLOAD_BYTES: Final = 1 << 20
 STATS_PER_SECOND: Final = 200.0
-"""The pace at which the p99 is taken: an answer's latency when a server is asked for all that it can do says only how many wait."""
+"""The pace at which the p99 is taken: an answer's latency when a server is asked for all that it can do says only how
+many wait.
+"""
 WARM: Final = 500
-"""Calls before the first turn: a server that has just started makes its threads, its connections and its routes with the first ones."""
+"""Calls before the first turn: a server that has just started makes its threads, its connections and its routes with
+the first ones.
+"""
 REAPING: Final[dict[str, object]] = {
     "reaper_grace_override_seconds": 0,
     "reaper_breaker_share": 1.0,
@@ -79,7 +86,9 @@ def flows(shop: Workshop) -> Iterator[Row]:
         repo.commit("main", "what is committed")
         lakes.upload(repo, "staged", range(scale.served))
         shop.say(f"api: issuing {2 * scale.asked * scale.turns:,} addresses")
-        apart, together = ([issued(repo, folder, f"{name}-{turn}", scale.asked) for turn in range(scale.turns)] for name in "ab")
+        apart, together = (
+            [issued(repo, folder, f"{name}-{turn}", scale.asked) for turn in range(scale.turns)] for name in "ab"
+        )
         warm = issued(repo, folder, "warm", 2 * WARM)
     chance = random.Random(1)
     paths = [lakes.path_of(chance.randrange(scale.served)) for _ in range(scale.asked)]
@@ -107,7 +116,9 @@ def against_empty(shop: Workshop, server: Server, what: str, turns: Sequence[Seq
         lambda turn: load(shop, server, [EMPTY] * len(turns[turn]))["seconds"],
     )
     asked = len(turns[0])
-    placed = "server and clients on a processor each" if server.apart else "server and clients wherever the kernel puts them"
+    placed = (
+        "server and clients on a processor each" if server.apart else "server and clients wherever the kernel puts them"
+    )
     return Row(
         what=f"{what} through the API, {CLIENTS} keep-alive clients, {placed}",
         ours=rates(asked, each, "calls/s"),
@@ -129,7 +140,9 @@ def uploads(shop: Workshop) -> Iterator[Row]:
         def api(turn: int) -> float:
             shop.say(f"api: uploads, turn {turn + 1} of {scale.turns}")
             target = f"{REPOSITORY}/branches/main/objects?path="
-            calls = [Call("POST", f"{target}turn-{turn}/{number}", "", UPLOAD_BYTES, 201) for number in range(scale.uploaded)]
+            calls = [
+                Call("POST", f"{target}turn-{turn}/{number}", "", UPLOAD_BYTES, 201) for number in range(scale.uploaded)
+            ]
             return load(shop, ours, calls)["seconds"]
 
         def peer(route: str) -> Callable[[int], float]:
@@ -141,7 +154,14 @@ def uploads(shop: Workshop) -> Iterator[Row]:
 
             return measure
 
-        load(shop, ours, [Call("POST", f"{REPOSITORY}/branches/main/objects?path=warm/{n}", "", UPLOAD_BYTES, 201) for n in range(CLIENTS)])
+        load(
+            shop,
+            ours,
+            [
+                Call("POST", f"{REPOSITORY}/branches/main/objects?path=warm/{n}", "", UPLOAD_BYTES, 201)
+                for n in range(CLIENTS)
+            ],
+        )
         load(shop, plain, [Call("POST", "/upload", "", UPLOAD_BYTES, 201)] * CLIENTS)
         each, hashed, bare_seconds = in_turns(scale.turns, api, peer("/hashed"), peer("/upload"))
     shop.drop(folder)
@@ -182,7 +202,11 @@ def pages(shop: Workshop) -> Iterator[Row]:
             return load(shop, server, calls, clients=1)["seconds"]
 
         def alone(_turn: int) -> float:
-            parts.append(in_fresh_process("api_pages", data=str(folder), repository=lakes.REPOSITORY, pages=scale.pages, amount=PAGE))
+            parts.append(
+                in_fresh_process(
+                    "api_pages", data=str(folder), repository=lakes.REPOSITORY, pages=scale.pages, amount=PAGE
+                )
+            )
             return parts[-1]["encoding"]
 
         load(shop, server, calls[:CLIENTS], clients=1)
@@ -192,9 +216,15 @@ def pages(shop: Workshop) -> Iterator[Row]:
     yield Row(what=what, ours=rate, bar=at_least(PAGES_PER_SECOND))
     yield Row(what=what, ours=rate, other=rates(scale.pages, encoding, "pages/s"), other_name="encoding them alone")
     whole = Series(tuple(seconds / scale.pages * 1000 for seconds in each), "ms/page")
-    for name, meaning in (("reading", "reading it from the SDK"), ("models", "making the models"), ("encoding", "encoding the models")):
+    for name, meaning in (
+        ("reading", "reading it from the SDK"),
+        ("models", "making the models"),
+        ("encoding", "encoding the models"),
+    ):
         apart = Series(tuple(done[name] / scale.pages * 1000 for done in parts), "ms/page")
-        yield Row(what=f"of a listing's page: {meaning}", ours=apart, other=whole, other_name="the page through the API")
+        yield Row(
+            what=f"of a listing's page: {meaning}", ours=apart, other=whole, other_name="the page through the API"
+        )
 
 
 def beside_reaper(shop: Workshop) -> Iterator[Row]:
@@ -204,7 +234,9 @@ def beside_reaper(shop: Workshop) -> Iterator[Row]:
 
 
 def p99_beside(shop: Workshop, *, alone: bool) -> Row:
-    """The p99 of stat, at a steady pace, beside a reaper that deletes, and without. `alone`: `refstore reaper`, else the service's own."""
+    """The p99 of stat, at a steady pace, beside a reaper that deletes, and without. `alone`: `refstore reaper`, else
+    the service's own.
+    """
     scale = shop.scale
     count = scale.reaped
     folder = shop.in_memory("beside")
@@ -223,7 +255,9 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
         spans.append(time.perf_counter() - began)
 
     settings = {} if alone else REAPING
-    with api_servers.refstore(folder, shop.on_disk("beside") / "log", reaper=not alone, apart=False, **settings) as server:
+    with api_servers.refstore(
+        folder, shop.on_disk("beside") / "log", reaper=not alone, apart=False, **settings
+    ) as server:
 
         def beside(turn: int) -> float:
             shop.say(f"api: stat beside a reaper, turn {turn + 1} of {scale.long_turns}")
@@ -258,10 +292,12 @@ def beside_reads(shop: Workshop) -> Row:
         for number in range(scale.logged):
             repo.commit("main", f"commit {number}")
             lakes.upload(repo, "main", [number * scale.served // scale.logged])
-        reader = access.create(lake.kv, lake.clock, access.Role.READER)
+        reader = access_keys.create(lake, access_keys.Role.READER)
     chance = random.Random(3)
     calls = [stat("main", lakes.path_of(chance.randrange(scale.served))) for _ in range(scale.asked)]
-    nowhere = "&".join(f"prefixes=events/year%3D2026/batch-00000/part-{number:04d}.nowhere" for number in range(FILTERS))
+    nowhere = "&".join(
+        f"prefixes=events/year%3D2026/batch-00000/part-{number:04d}.nowhere" for number in range(FILTERS)
+    )
     kinds = (
         f"commits?amount=1000&{nowhere}",
         f"diff/main?type=three_dot&amount={PAGE}",
@@ -286,6 +322,7 @@ def beside_reads(shop: Workshop) -> Row:
             return paced(shop, server, calls, lambda: time.sleep(spans[-1]))["p99_ms"]
 
         load(shop, server, calls[:WARM])
+        load(shop, greedy, expensive[:CLIENTS])  # the process for them starts with the first
         each, quiet = in_turns(scale.long_turns, beside, without)
     shop.drop(folder)
     return Row(
@@ -294,7 +331,8 @@ def beside_reads(shop: Workshop) -> Row:
         other=Series(quiet, "ms"),
         other_name="without",
         bar=at_most(P99_FACTOR_BESIDE_READS),
-        note=f"{CLIENTS} clients, together {STATS_PER_SECOND:g} stats/s; logs of {scale.logged} commits with {FILTERS} prefixes,"
+        note=f"{CLIENTS} clients, together {STATS_PER_SECOND:g} stats/s; "
+        f"logs of {scale.logged} commits with {FILTERS} prefixes,"
         f" differences and listings of {PAGE:,}",
     )
 
@@ -305,7 +343,10 @@ def giving_way(shop: Workshop) -> Row:
 
     def reap(*options: str) -> Callable[[int], float]:
         def turn(number: int) -> float:
-            shop.say(f"api: a reaper with {' '.join(options) or 'the defaults'}, turn {number + 1} of {shop.scale.long_turns}")
+            shop.say(
+                f"api: a reaper with {' '.join(options) or 'the defaults'}, turn {number + 1} of "
+                f"{shop.scale.long_turns}"
+            )
             folder = shop.in_memory("giving-way")
             make_lake(folder)
             reset_branch(folder, count, "main")
@@ -330,7 +371,8 @@ def giving_way(shop: Workshop) -> Row:
 def wait_until_reaped(folder: Path, left: int) -> None:
     """Until no token waits for the reaper; so many blobs are there then. Raises RuntimeError.
 
-    The KV is asked: to list what is left in the folder, again and again, takes more of the processor than the service does.
+    The KV is asked: to list what is left in the folder, again and again, takes more of the processor than the service
+    does.
     """
     until = time.monotonic() + REAPED_SECONDS_MAX
     with lakes.open_lake(*lakes.stores_in(folder)) as lake:
@@ -349,7 +391,9 @@ def load(shop: Workshop, server: Server, calls: Sequence[Call], *, clients: int 
     file = write_calls(shop.on_disk("calls") / "calls", calls)
     busy = server.cpu_seconds()
     with on_processor(-1 if server.apart else None):
-        done = in_fresh_process("api_load", port=server.port, authorization=server.authorization, calls=str(file), clients=clients)
+        done = in_fresh_process(
+            "api_load", port=server.port, authorization=server.authorization, calls=str(file), clients=clients
+        )
     assert done["answered"] == len(calls), f"{done['answered']} of {len(calls)} calls were answered"
     file.unlink()
     return {**done, "server_cpu_seconds": server.cpu_seconds() - busy}
@@ -404,5 +448,7 @@ def issued(repo: Repository, folder: Path, name: str, count: int) -> list[Call]:
                 "checksum": "0" * 64,
                 "size_bytes": lakes.BODY_BYTES,
             }
-            calls.append(Call("PUT", f"{REPOSITORY}/branches/staged/staging/backing?path={quote(given.path)}", json.dumps(body)))
+            calls.append(
+                Call("PUT", f"{REPOSITORY}/branches/staged/staging/backing?path={quote(given.path)}", json.dumps(body))
+            )
     return calls

@@ -1,7 +1,9 @@
-"""An HTTP client that costs little, so that what is measured is the server: keep-alive connections, requests made beforehand.
+"""An HTTP client that costs little, so that what is measured is the server: keep-alive connections, requests made
+beforehand.
 
-Each connection has one request under way. At full speed it sends the next one as soon as an answer is there; at a given pace every
-request has its time, and an answer's latency counts from then, so a server that stalls is not forgiven those that had to wait.
+Each connection has one request under way. At full speed it sends the next one as soon as an answer is there; at a given
+pace every request has its time, and an answer's latency counts from then, so a server that stalls is not forgiven those
+that had to wait.
 """
 
 from __future__ import annotations
@@ -59,12 +61,23 @@ def read_calls(file: Path) -> list[Call]:
 def encode(call: Call, authorization: str, data: bytes) -> bytes:
     """The request as it goes over the wire."""
     body = call.body.encode() or data[: call.body_bytes]
-    kind = f"content-type: application/{'json' if call.body else 'octet-stream'}\r\ncontent-length: {len(body)}\r\n" if body else ""
-    return f"{call.method} {call.target} HTTP/1.1\r\nhost: {HOST}\r\nauthorization: {authorization}\r\n{kind}\r\n".encode() + body
+    kind = (
+        f"content-type: application/{'json' if call.body else 'octet-stream'}\r\ncontent-length: {len(body)}\r\n"
+        if body
+        else ""
+    )
+    return (
+        f"{call.method} {call.target} HTTP/1.1\r\nhost: {HOST}\r\nauthorization: {authorization}\r\n{kind}\r\n".encode()
+        + body
+    )
 
 
-def drive(port: int, calls: Sequence[Call], authorization: str, *, clients: int, pace: Pace | None = None) -> tuple[Load, float]:
-    """(what was answered, seconds). Without a pace each call is made once; with one they are made in turn, over and over."""
+def drive(
+    port: int, calls: Sequence[Call], authorization: str, *, clients: int, pace: Pace | None = None
+) -> tuple[Load, float]:
+    """(what was answered, seconds). Without a pace each call is made once; with one they are made in turn, over and
+    over.
+    """
     data = bytes(range(256)) * (max((call.body_bytes for call in calls), default=0) // 256 + 1)
     requests = [(encode(call, authorization, data), call.answers) for call in calls]
     return uvloop.run(_drive(port, requests, clients, pace))
@@ -82,7 +95,9 @@ async def _drive(port: int, requests: list[tuple[bytes, int]], clients: int, pac
         waiting = iter(requests)
         await asyncio.gather(*(connection.work(waiting) for connection in connections))
     else:
-        await asyncio.gather(*(connection.keep_pace(requests, pace, number, clients) for number, connection in enumerate(connections)))
+        await asyncio.gather(
+            *(connection.keep_pace(requests, pace, number, clients) for number, connection in enumerate(connections))
+        )
     seconds = time.perf_counter() - began
     for connection in connections:
         connection.close()
@@ -105,7 +120,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(exc or ConnectionError("the server closed a connection before it had answered"))
+            self._answered.set_exception(
+                exc or ConnectionError("the server closed a connection before it had answered")
+            )
 
     def close(self) -> None:
         self._transport.close()

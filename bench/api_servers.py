@@ -1,4 +1,5 @@
-"""The servers that are measured, each a process of its own: `refstore serve`, and the plainest Starlette that takes an upload.
+"""The servers that are measured, each a process of its own: `refstore serve`, and the plainest Starlette that takes an
+upload.
 
 python -m bench.api_servers FOLDER     plain Starlette, writing bodies into the folder
 """
@@ -47,12 +48,18 @@ def environ_of(settings: Mapping[str, object]) -> dict[str, str]:
 def reap(data: Path, *options: str, **settings: object) -> None:
     """`refstore reaper --once` on the embedded default. Raises CalledProcessError."""
     command = [sys.executable, "-m", "refstore", "reaper", "--once", *options, "--data", str(data)]
-    subprocess.run(command, cwd=Path(__file__).parents[1], env=environ_of(settings), capture_output=True, timeout=600, check=True)
+    subprocess.run(
+        command, cwd=Path(__file__).parents[1], env=environ_of(settings), capture_output=True, timeout=600, check=True
+    )
 
 
 @contextmanager
-def refstore(data: Path, logs: Path, *, reaper: bool = False, apart: bool = True, **settings: object) -> Generator[Server, None, None]:
-    """`refstore serve` with one worker on the embedded default, its log in a file. `settings`: as the environment names them."""
+def refstore(
+    data: Path, logs: Path, *, reaper: bool = False, apart: bool = True, **settings: object
+) -> Generator[Server, None, None]:
+    """`refstore serve` with one worker on the embedded default, its log in a file. `settings`: as the environment names
+    them.
+    """
     secret = secrets.token_urlsafe(30)
     environ = environ_of({**settings, "access_key_id": KEY_ID, "secret_access_key": secret})
     options = ["--data", str(data), "--port", "0", "--workers", "1", "--reaper" if reaper else "--no-reaper"]
@@ -63,15 +70,22 @@ def refstore(data: Path, logs: Path, *, reaper: bool = False, apart: bool = True
 
 @contextmanager
 def plain(folder: Path, logs: Path) -> Generator[Server, None, None]:
-    with _running([sys.executable, "-m", "bench.api_servers", str(folder)], dict(os.environ), logs, apart=True) as (port, pid):
+    with _running([sys.executable, "-m", "bench.api_servers", str(folder)], dict(os.environ), logs, apart=True) as (
+        port,
+        pid,
+    ):
         yield Server(port, "none", pid, apart=True)
 
 
 @contextmanager
-def _running(command: list[str], environ: dict[str, str], logs: Path, apart: bool) -> Generator[tuple[int, int], None, None]:
+def _running(
+    command: list[str], environ: dict[str, str], logs: Path, apart: bool
+) -> Generator[tuple[int, int], None, None]:
     """(port, process id) of a server that says on standard error where it listens."""
     with logs.open("wb") as log, on_processor(0 if apart else None):
-        process = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=environ, stdin=subprocess.DEVNULL, stderr=log)
+        process = subprocess.Popen(
+            command, cwd=Path(__file__).parents[1], env=environ, stdin=subprocess.DEVNULL, stderr=log
+        )
     try:
         yield _port(process, logs), process.pid
     finally:
@@ -94,7 +108,9 @@ def _port(process: subprocess.Popen[bytes], logs: Path) -> int:
 
 
 def serve_plain(folder: Path) -> None:
-    """What a tutorial shows: each chunk is written as it comes. On the same uvicorn, with the same event loop and parser."""
+    """What a tutorial shows: each chunk is written as it comes. On the same uvicorn, with the same event loop and
+    parser.
+    """
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -119,7 +135,9 @@ def serve_plain(folder: Path) -> None:
 
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"plain Starlette {STARTED}{listening.getsockname()[1]}", file=sys.stderr, flush=True)
-    app = Starlette(routes=[Route("/upload", upload, methods=["POST"]), Route("/hashed", hash_upload, methods=["POST"])])
+    app = Starlette(
+        routes=[Route("/upload", upload, methods=["POST"]), Route("/hashed", hash_upload, methods=["POST"])]
+    )
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listening])
 
 

@@ -1,10 +1,13 @@
 """What an upload costs the KV: bulk uploads against bare Lua calls, and round trips, counted on the wire.
 
-Measured is `Repository.upload_many` over a store that drops bodies: the branch read, the reference and the entry of each object, the
-token check, and all that the SDK does around them (paths checked, ids and checksums made, records encoded, threads that would write
-bodies). The floor is what somebody who only wants the keys could do: redis-py, two EVALSHA for each object, 500 in a pipeline, each
-setting one plain key to a value of the same size.
+Measured is `Repository.upload_many` over a store that drops bodies: the branch read, the reference and the entry of
+each object, the token check, and all that the SDK does around them (paths checked, ids and checksums made, records
+encoded, threads that would write bodies). The floor is what somebody who only wants the keys could do: redis-py, two
+EVALSHA for each object, 500 in a pipeline, each setting one plain key to a value of the same size.
 """
+
+# pyright: reportUnknownMemberType=false
+# redis-py leaves some of its commands untyped.
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ import redis
 from bench import lakes
 from bench.measure import Row, Series, at_least, at_most, in_turns, rates, seconds_of
 from bench.workshop import Workshop
-from refstore import keys
-from refstore.flows.uploading import BATCH
+from refstore.core import keys
+from refstore.core.ids import Path
+from refstore.core.records import Listed, Reference, encode
 from refstore.kv.base import Key
-from refstore.records import Listed, Reference, encode
+from refstore.operations.uploading import BATCH
 from refstore.repository import Repository
 
 FACTOR = 0.4
@@ -36,7 +40,10 @@ def run(shop: Workshop) -> Iterator[Row]:
     server = shop.redis()
     shuffled = list(range(turns * count))
     random.Random(1).shuffle(shuffled)
-    with lakes.open_lake(server.url, "memory://bookkeeping", lakes.nowhere) as lake, contextlib.closing(bare(server.port, db=1)) as floor:
+    with (
+        lakes.open_lake(server.url, "memory://bookkeeping", lakes.nowhere) as lake,
+        contextlib.closing(bare(server.port, db=1)) as floor,
+    ):
         repo = lake.create_repository(lakes.REPOSITORY)
         lakes.upload(repo, "main", [0])  # connected, and every module loaded
         for order, numbers in (("in path order", range(turns * count)), ("in random order", shuffled)):
@@ -70,14 +77,16 @@ def plain_pairs(repo: Repository, branch: str, count: int) -> list[tuple[str, by
     """For each object two keys and values, as long as its reference's and its entry's."""
     (entry,) = repo.upload_many(branch, lakes.uploads([count]))
     token = repo.get_branch(branch).token
-    path = lakes.path_of(0)
+    path = Path(lakes.path_of(0))
     reference = encode(Listed((Reference(token, path),), entry.mtime_ms))
     sized: list[tuple[Key, bytes]] = [
         (keys.reference(repo.context.repo, entry.address), reference),
         (keys.entry(repo.context.repo, token, path), encode(entry)),
     ]
     return [
-        (f"{kind}{number:07d}{(key.partition + key.name)[8:]}", value) for number in range(count) for kind, (key, value) in enumerate(sized)
+        (f"{kind}{number:07d}{(key.partition + key.name)[8:]}", value)
+        for number in range(count)
+        for kind, (key, value) in enumerate(sized)
     ]
 
 
@@ -97,7 +106,10 @@ def set_plain(client: redis.Redis, pairs: Sequence[tuple[str, bytes]]) -> float:
 
 def round_trips(shop: Workshop, port: int) -> Iterator[Row]:
     """Of single operations on a warm connection."""
-    with Counting(port) as counting, lakes.open_lake(f"redis://127.0.0.1:{counting.port}/0", "memory://trips", lakes.nowhere) as lake:
+    with (
+        Counting(port) as counting,
+        lakes.open_lake(f"redis://127.0.0.1:{counting.port}/0", "memory://trips", lakes.nowhere) as lake,
+    ):
         repo = lake.create_repository("trips")
         repo.upload("main", "warm/up", b"")
         for what, bar in (("a single upload", at_most(ROUND_TRIPS)), ("an upload that replaces a staged object", None)):
@@ -106,7 +118,12 @@ def round_trips(shop: Workshop, port: int) -> Iterator[Row]:
                 before = counting.trips
                 repo.upload("main", f"single/{turn:04d}", b"")
                 counts.append(float(counting.trips - before))
-            yield Row(what=f"KV round trips of {what}", ours=Series(tuple(counts), "round trips"), bar=bar, note="turns of a TCP proxy")
+            yield Row(
+                what=f"KV round trips of {what}",
+                ours=Series(tuple(counts), "round trips"),
+                bar=bar,
+                note="turns of a TCP proxy",
+            )
 
 
 class Counting:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from bench import lakes
 from bench.measure import Row, Series, at_most, in_turns, seconds_of
 from bench.workshop import Workshop
-from refstore import keys
-from refstore.ids import BranchName
+from refstore.core import keys
+from refstore.core.ids import BranchName
 from refstore.kv.base import ABSENT
 from refstore.repository import Repository
 
@@ -42,7 +42,8 @@ def run(shop: Workshop) -> Iterator[Row]:
 
 
 def undone(repo: Repository, branch: BranchName, operation: Callable[[str], object]) -> float:
-    """Seconds for an operation that retires the branch's token, and then, beside the clock, the branch as it was before.
+    """Seconds for an operation that retires the branch's token, and then, beside the clock, the branch as it was
+    before.
 
     That saves staging 240,000 objects for every turn: no reaper is near, so the token's entries are where they were.
     """

@@ -13,7 +13,9 @@ from bench.measure import Row, Series, at_most, in_fresh_process
 from bench.workshop import LIVE, Workshop
 
 FACTOR = 1.5
-"""Microseconds for each object of the most, against those for each of the second size: the smallest is mostly fixed cost."""
+"""Microseconds for each object of the most, against those for each of the second size: the smallest is mostly fixed
+cost.
+"""
 
 
 def run(shop: Workshop) -> Iterator[Row]:

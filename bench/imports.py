@@ -1,4 +1,6 @@
-"""An import, from its first listed name to its commit, against the bare listing of the same source by the same store."""
+"""An import, from its first listed name to its commit, against the bare listing of the same source by the same
+store.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from bench import lakes
 from bench.listing import fill
 from bench.measure import Row, at_least, in_turns, rates, seconds_of
 from bench.workshop import Workshop, make_lake
+from refstore.core.records import ImportSource
 from refstore.lake import Lake
 from refstore.objects import open_objects
-from refstore.records import ImportSource
 from tests.servers.s3_base import BUCKET
 
 FACTOR = 0.5
@@ -24,7 +26,9 @@ def run(shop: Workshop) -> Iterator[Row]:
     folder = shop.in_memory("imported")
     shop.say(f"imports: making {count:,} files")
     make_files(folder, count)
-    yield _against_listing(shop, f"import {count:,} files of a local folder", f"file://{folder}", f"file://{folder}", count)
+    yield _against_listing(
+        shop, f"import {count:,} files of a local folder", f"file://{folder}", f"file://{folder}", count
+    )
     shop.drop(folder)
 
     count, server = shop.scale.listed, shop.s3()
@@ -32,7 +36,9 @@ def run(shop: Workshop) -> Iterator[Row]:
     fill(server, [f"imports/{lakes.path_of(number)}" for number in range(count)])
     listed = server.url("imports")
     options = listed.partition("?")[2].replace("&conditional_put=0", "")
-    yield _against_listing(shop, f"import {count:,} objects of {shop.s3_name()}", f"s3://{BUCKET}/imports/?{options}", listed, count)
+    yield _against_listing(
+        shop, f"import {count:,} objects of {shop.s3_name()}", f"s3://{BUCKET}/imports/?{options}", listed, count
+    )
 
 
 def _against_listing(shop: Workshop, what: str, source: str, store_url: str, count: int) -> Row:

@@ -1,7 +1,8 @@
-"""Lakes with many staged objects, made by the product's own uploads, and the blobs they name, made by the quickest means.
+"""Lakes with many staged objects, made by the product's own uploads, and the blobs they name, made by the quickest
+means.
 
-What is measured afterwards is never the making. The KV is filled by `Repository.iter_upload_many`, so it holds what a user's lake
-would; only the blobs' way is short: nowhere, or into a bare file without the care that a real `put` takes.
+What is measured afterwards is never the making. The KV is filled by `Repository.iter_upload_many`, so it holds what a
+user's lake would; only the blobs' way is short: nowhere, or into a bare file without the care that a real `put` takes.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from refstore import deadline
-from refstore.flows.uploading import Upload
-from refstore.ids import Address, is_own
+from refstore.core import deadline
+from refstore.core.ids import Address, is_own
+from refstore.core.settings import embedded
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects import open_objects
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
-from refstore.settings import embedded
 
 REPOSITORY: Final = "bench"
 BODY_BYTES: Final = 1024
@@ -114,7 +115,9 @@ def open_lake(kv_url: str, objects_url: str, sink: Sink | None = None) -> Lake:
 
 def path_of(number: int) -> str:
     """Paths sort as their numbers do."""
-    return f"events/year=2026/batch-{number // DIRECTORY_ENTRIES:05d}/part-{number % DIRECTORY_ENTRIES:04d}.snappy.parquet"
+    return (
+        f"events/year=2026/batch-{number // DIRECTORY_ENTRIES:05d}/part-{number % DIRECTORY_ENTRIES:04d}.snappy.parquet"
+    )
 
 
 def body_of(number: int) -> bytes:

@@ -1,4 +1,6 @@
-"""Listing staged objects: against boto3 listing objects of a real S3 server, and the commands' tables against their JSON."""
+"""Listing staged objects: against boto3 listing objects of a real S3 server, and the commands' tables against their
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def run(shop: Workshop) -> Iterator[Row]:
             shop.say(f"listing: staging {scale.staged:,} objects on {name}")
             with lakes.open_lake(kv_url, f"memory://listing-{name}", lakes.nowhere) as lake:
                 lakes.upload(lake.create_repository(lakes.REPOSITORY), "main", range(scale.staged))
-                ours, theirs = in_turns(shop.scale.turns, lambda _turn, lake=lake: list_staged(lake, "main", scale.staged), list_bucket)
+                ours, theirs = in_turns(
+                    shop.scale.turns, lambda _turn, lake=lake: list_staged(lake, "main", scale.staged), list_bucket
+                )
             yield Row(
                 what=f"list {scale.staged:,} staged objects on {name}",
                 ours=rates(scale.staged, ours, "keys/s"),
@@ -69,11 +73,24 @@ def printed(shop: Workshop) -> Iterator[Row]:
             seen.append(print_all(folder, words, count))
             return seen[-1][1]
 
-        ours, theirs = in_turns(shop.scale.turns, table, lambda _turn, words=words: print_all(folder, (*words, "--json"), count)[1])
+        ours, theirs = in_turns(
+            shop.scale.turns, table, lambda _turn, words=words: print_all(folder, (*words, "--json"), count)[1]
+        )
         what = f"refstore {words[0]} of {count:,} staged objects, printed for people"
-        yield Row(what=what, ours=Series(ours, "s"), other=Series(theirs, "s"), other_name="with --json", bar=at_most(PRINTED_FACTOR))
+        yield Row(
+            what=what,
+            ours=Series(ours, "s"),
+            other=Series(theirs, "s"),
+            other_name="with --json",
+            bar=at_most(PRINTED_FACTOR),
+        )
         first = Series(tuple(first for first, _ in seen), "s")
-        yield Row(what=f"refstore {words[0]}: until the first row is out", ours=first, other=Series(ours, "s"), other_name="until the last")
+        yield Row(
+            what=f"refstore {words[0]}: until the first row is out",
+            ours=first,
+            other=Series(ours, "s"),
+            other_name="until the last",
+        )
 
 
 def print_all(folder: Path, words: tuple[str, ...], count: int) -> tuple[float, float]:

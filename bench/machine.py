@@ -14,7 +14,18 @@ from typing import Final
 
 from tests.servers.redis_servers import redis_binary
 
-_PACKAGES: Final = ("redis", "hiredis", "boto3", "pyarrow", "msgspec", "pyspark", "duckdb", "deltalake", "icechunk", "pylance")
+_PACKAGES: Final = (
+    "redis",
+    "hiredis",
+    "boto3",
+    "pyarrow",
+    "msgspec",
+    "pyspark",
+    "duckdb",
+    "deltalake",
+    "icechunk",
+    "pylance",
+)
 
 
 def describe() -> dict[str, str]:
@@ -62,7 +73,9 @@ def _ceph() -> str:
 def _said(*command: str) -> str:
     """The first line that a command prints; '' if it cannot be run."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd=Path(__file__).parents[1])
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=False, cwd=Path(__file__).parents[1]
+        )
     except OSError:
         return ""
     return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""

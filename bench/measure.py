@@ -1,8 +1,8 @@
 """Series, rows and bars: what was measured, what it is compared with, and what is judged.
 
-A series holds one number for each turn. A row's ratio is ours over the other side's, turn by turn, and its median is judged: what
-slows the machine for a while slows both sides of a turn. Where a row compares what has no turns (memory, counts), a series holds
-one number.
+A series holds one number for each turn. A row's ratio is ours over the other side's, turn by turn, and its median is
+judged: what slows the machine for a while slows both sides of a turn. Where a row compares what has no turns (memory,
+counts), a series holds one number.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def in_turns(turns: int, *sides: Callable[[int], float]) -> list[tuple[float, ...]]:
-    """What each side measured in each turn: A B A B ..., as (a, a, ...), (b, b, ...). A side is told which turn it is."""
+    """What each side measured in each turn: A B A B ..., as (a, a, ...), (b, b, ...). A side is told which turn it
+    is.
+    """
     measured = [[side(turn) for side in sides] for turn in range(turns)]
     return [tuple(column) for column in zip(*measured, strict=True)]
 
@@ -101,7 +103,9 @@ def rates(count: int, seconds: Sequence[float], unit: str) -> Series:
 
 @contextmanager
 def on_processor(which: int | None) -> Generator[None, None, None]:
-    """What is started in the block runs on that one of the processors that may be used, -1 for the last; None: on any."""
+    """What is started in the block runs on that one of the processors that may be used, -1 for the last; None: on
+    any.
+    """
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, usable if which is None else {sorted(usable)[which]})
     try:
@@ -127,16 +131,22 @@ def in_fresh_process(worker: str, **arguments: object) -> dict[str, Any]:
 
 
 def peak_mib() -> float:
-    """The largest resident set so far of this process, and of each of its children that still runs what it shares with nobody.
+    """The largest resident set so far of this process, and of each of its children that still runs what it shares with
+    nobody.
 
-    A child runs the same Python, whose pages are in memory once. Not `ru_maxrss`: a process begins that with its parent's.
+    A child runs the same Python, whose pages are in memory once. Not `ru_maxrss`: a process begins that with its
+    parent's.
     """
     children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
     return _kib("self", "status", "VmHWM:") / 1024 + sum(_unshared_kib(pid) for pid in children) / 1024
 
 
 def _unshared_kib(pid: str) -> int:
-    return _kib(pid, "status", "VmHWM:") - _kib(pid, "smaps_rollup", "Shared_Clean:") - _kib(pid, "smaps_rollup", "Shared_Dirty:")
+    return (
+        _kib(pid, "status", "VmHWM:")
+        - _kib(pid, "smaps_rollup", "Shared_Clean:")
+        - _kib(pid, "smaps_rollup", "Shared_Dirty:")
+    )
 
 
 def _kib(pid: str, file: str, field: str) -> int:

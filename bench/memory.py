@@ -1,5 +1,8 @@
 """What a staged object takes in Redis: its reference and its entry, against the same two strings as plain keys."""
 
+# pyright: reportUnknownMemberType=false
+# redis-py leaves some of its commands untyped.
+
 from __future__ import annotations
 
 import contextlib
@@ -11,7 +14,7 @@ from bench import lakes
 from bench.bookkeeping import bare
 from bench.measure import Row, Series, at_most
 from bench.workshop import Workshop
-from refstore import keys
+from refstore.core import keys
 from refstore.repository import Repository
 
 FACTOR = 2
@@ -36,14 +39,27 @@ def run(shop: Workshop) -> Iterator[Row]:
             plain.flushall()
             before = used_bytes(plain)
             for start in range(0, len(pairs), 1000):
-                plain.mset({(partition + "/" + name if whole else name): value for partition, name, value in pairs[start : start + 1000]})
+                plain.mset(
+                    {
+                        (partition + "/" + name if whole else name): value
+                        for partition, name, value in pairs[start : start + 1000]
+                    }
+                )
             same = (used_bytes(plain) - before) / count
-            text = sum(len(name.encode()) + len(value) + (len(partition) + 1 if whole else 0) for partition, name, value in pairs) / count
+            text = (
+                sum(
+                    len(name.encode()) + len(value) + (len(partition) + 1 if whole else 0)
+                    for partition, name, value in pairs
+                )
+                / count
+            )
             yield Row(
                 what="memory in Redis of a staged object, reference and entry",
                 ours=Series((taken,), "bytes"),
                 other=Series((same,), "bytes"),
-                other_name="plain keys named by partition and name" if whole else "plain keys named by address and by path alone",
+                other_name="plain keys named by partition and name"
+                if whole
+                else "plain keys named by address and by path alone",
                 bar=at_most(FACTOR),
                 note=f"the strings themselves: {text:.0f} bytes",
             )

@@ -1,14 +1,15 @@
-"""A run of marking that goes on from the last one, after one object in a hundred was overwritten: against a complete run.
+"""A run of marking that goes on from the last one, after one object in a hundred was overwritten: against a complete
+run.
 
-Whole directories are overwritten, as a pipeline does that writes partitions anew; and as many objects at random, which changes every
-range of the tree, so that all of it is read.
+Whole directories are overwritten, as a pipeline does that writes partitions anew; and as many objects at random, which
+changes every range of the tree, so that all of it is read.
 
-And the same beside commits that have expired and are complete: an append-only branch, of which all commits but the last are marked and
-unmarked by every run. Against the same lake under rules that keep these commits.
+And the same beside commits that have expired and are complete: an append-only branch, of which all commits but the last
+are marked and unmarked by every run. Against the same lake under rules that keep these commits.
 
-All are whole runs, from the rules to the summary, on the embedded default with real files. Nobody else is at work in this lake, so
-there is nobody to wait for; Spark has started. The first upload is of ten days ago, as its addresses say: a run lists again what was
-made in the last hours.
+All are whole runs, from the rules to the summary, on the embedded default with real files. Nobody else is at work in
+this lake, so there is nobody to wait for; Spark has started. The first upload is of ten days ago, as its addresses say:
+a run lists again what was made in the last hours.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from bench.measure import Row, Series, at_most, in_fresh_process, seconds_of
 from bench.offline_mark import MASTER
 from bench.offline_sweep import AT_ONCE, EVERYTHING
 from bench.workshop import Workshop
-from offline_gc import run as job
-from offline_gc.session import SparkOptions, session
-from refstore.clock import SystemClock
+from refstore.core.clock import SystemClock
 from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects import open_objects
+from refstore_gc import run as job
+from refstore_gc.session import SparkOptions, session
 
 FACTOR: Final = 0.1
 CHANGED: Final = 100
@@ -63,7 +64,9 @@ def run(shop: Workshop) -> Iterator[Row]:
     with session(SparkOptions(master=MASTER)) as spark, Lake.open(kv_url, objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
         first = job.mark(ctx, spark, EVERYTHING)
-        shop.say(f"Spark's start and a first complete run, not counted: {time.perf_counter() - began:.1f} s; {first.seconds}")
+        shop.say(
+            f"Spark's start and a first complete run, not counted: {time.perf_counter() - began:.1f} s; {first.seconds}"
+        )
         rng = random.Random(1)
         for where, choose in (("directories", _directories), ("at random", _at_random)):
             again: list[float] = []
@@ -114,7 +117,10 @@ def beside_complete_commits(shop: Workshop) -> Iterator[Row]:
                         continue
                     found = job.mark(ctx, spark, EVERYTHING).commits["complete"]
                     assert found == (commits if rules == RULES else 0), f"{found} commits are complete"
-            shop.say(f"marking {count:,} again beside {commits:,} commits, turn {turn}: {[each[-1:] for each in seconds.values()]}")
+            shop.say(
+                f"marking {count:,} again beside {commits:,} commits, turn {turn}: "
+                f"{[each[-1:] for each in seconds.values()]}"
+            )
     yield Row(
         what=f"mark {count:,} objects again beside {commits:,} expired commits that are complete",
         ours=Series(tuple(seconds[RULES]), "s"),

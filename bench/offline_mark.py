@@ -1,7 +1,8 @@
-"""The offline job's comparison: what a listing has and nobody names, against DuckDB on the same files; and what commits cost to read.
+"""The offline job's comparison: what a listing has and nobody names, against DuckDB on the same files; and what commits
+cost to read.
 
-Spark runs in this process on two cores, as the bar has it. Its start, with a first small job that makes the executors' processes import
-what they need, is not part of any turn; the table's note says how long it took.
+Spark runs in this process on two cores, as the bar has it. Its start, with a first small job that makes the executors'
+processes import what they need, is not part of any turn; the table's note says how long it took.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from bench import lakes
 from bench.commits import CHANGES, in_one_directory
 from bench.measure import Row, Series, at_most, in_turns, seconds_of
 from bench.workshop import Workshop, make_lake
-from offline_gc import committed, kept, marking
-from offline_gc.addresses import Cuts
-from offline_gc.arrow import pa, pq
-from offline_gc.committed import Wanted
-from offline_gc.marking import Asked, Counted, Stretch
-from offline_gc.packets import Packet, Side
-from offline_gc.places import Work
-from offline_gc.session import SparkOptions, session
-from refstore import ids
+from refstore.core import ids
 from refstore.repository import Repository
+from refstore_gc import live_in_commits
+from refstore_gc.address_codec import Cuts
+from refstore_gc.anti_join import JoinInputs, join_in_spark
+from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.garbage import Chunk
+from refstore_gc.incremental.join import join_bucket
+from refstore_gc.live_in_commits import LiveCommits, Sources
+from refstore_gc.run_layout import RunLayout
+from refstore_gc.session import SparkOptions, session
+from refstore_gc.untyped_arrow import pa, pq
 
 MASTER: Final = "local[2]"
 THREADS: Final = 2
@@ -95,17 +98,15 @@ def _against_duckdb(shop: Workshop, spark: Any, count: int, note: str, *, judged
 def compare(spark: Any, folder: Path) -> int:
     """How many were marked: the product's own comparison, from the listing's files and the files of what is named."""
     url = f"file://{folder}?fsync=0"
-    work = Work(url=url, files=url, mark_id=MARK_ID, seed=time.time_ns())
+    work = RunLayout(url=url, files=url, mark_id=MARK_ID, seed=time.time_ns())
     files = sorted((folder / "_refstore" / "gc" / MARK_ID / "listing").iterdir())
     firsts = [next(pq.ParquetFile(file).iter_batches(1, columns=["address"])).column(0)[0].as_py() for file in files]
-    cuts = Cuts.of(firsts[1:])
-    told = [Packet.telling(number, Side.LISTED, Stretch(number, str(file.relative_to(folder)))) for number, file in enumerate(files)]
-    live = [(str(file.relative_to(folder)), Side.COMMITTED) for file in sorted((folder / "live").iterdir())]
-    named = kept.addresses_in(spark, work, cuts, live, THREADS * 4)
-    rows = [
-        Counted(*row)
-        for row in marking.garbage(kept.packets_of(spark, told, THREADS), [named], cuts.buckets, work, Asked(carry=True)).collect()
+    chunks = [
+        Batch.of_value(number, BatchKind.LISTED, Chunk(number, str(file.relative_to(folder))))
+        for number, file in enumerate(files)
     ]
+    live = [(str(file.relative_to(folder)), BatchKind.LIVE_IN_COMMITS) for file in sorted((folder / "live").iterdir())]
+    rows = join_in_spark(spark, JoinInputs(work, firsts[1:], chunks, live, [], Sources([], [], []), join_bucket))
     return sum(row.objects for row in rows if row.what == "marked")
 
 
@@ -116,7 +117,8 @@ def duckdb_seconds(folder: Path, expected: int) -> float:
     with duckdb.connect() as connection:
         connection.execute(f"set threads = {THREADS}")
         query = (
-            f"copy (select listed.* from read_parquet('{listing}/*.parquet') listed anti join read_parquet('{live}/*.parquet') live"
+            f"copy (select listed.* from read_parquet('{listing}/*.parquet') listed anti join "
+            f"read_parquet('{live}/*.parquet') live"
             f" on listed.address = live.address) to '{out}' (format parquet)"
         )
         seconds = seconds_of(lambda: connection.execute(query))
@@ -161,7 +163,9 @@ def make_sides(folder: Path, count: int) -> None:
 
 def _strings(values: Any) -> Any:
     offsets = np.arange(len(values) + 1, dtype=np.int32) * ADDRESS_BYTES
-    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets.tobytes()), pa.py_buffer(np.ascontiguousarray(values).tobytes()))
+    return pa.StringArray.from_buffers(
+        len(values), pa.py_buffer(offsets.tobytes()), pa.py_buffer(np.ascontiguousarray(values).tobytes())
+    )
 
 
 # ---- commits
@@ -189,7 +193,9 @@ def _commits(shop: Workshop, spark: Any) -> Iterator[Row]:
             chain = [commit for commit, _ in islice(repo.log("main"), commits)]
             every, one = _wanted(repo, chain), _wanted(repo, chain[-1:])
             mine, theirs = in_turns(
-                shop.scale.long_turns, lambda _turn, every=every: _read(spark, repo, every), lambda _turn, one=one: _read(spark, repo, one)
+                shop.scale.long_turns,
+                lambda _turn, every=every: _read(spark, repo, every),
+                lambda _turn, one=one: _read(spark, repo, one),
             )
             yield Row(
                 what=f"read what {commits:,} commits name, {CHANGES} changes {where}, of a branch of {count:,}",
@@ -201,19 +207,19 @@ def _commits(shop: Workshop, spark: Any) -> Iterator[Row]:
     shop.drop(folder)
 
 
-def _wanted(repo: Repository, commits: list[ids.CommitId]) -> Wanted:
-    wanted = Wanted()
+def _wanted(repo: Repository, commits: list[ids.CommitId]) -> LiveCommits:
+    wanted = LiveCommits()
     for commit in commits:
         wanted.add(commit, repo.get_commit(commit)[1], None)
     return wanted
 
 
-def _read(spark: Any, repo: Repository, wanted: Wanted) -> float:
+def _read(spark: Any, repo: Repository, wanted: LiveCommits) -> float:
     url = repo.context.objects.url
-    work = Work(url=url, files=url, mark_id=MARK_ID, seed=1)
+    work = RunLayout(url=url, files=url, mark_id=MARK_ID, seed=1)
 
     def work_it() -> None:
-        found, done = committed.addresses(spark, work, Cuts.of([]), wanted.sources(), THREADS)
+        found, done = live_in_commits.read_addresses(spark, work, Cuts.of([]), wanted.sources(), THREADS)
         packets = found[0]
         for each in found[1:]:
             packets = packets.unionByName(each)

@@ -1,7 +1,8 @@
 """The offline job's sweep: on local files against what peers delete with, on S3 against bare bulk deletes.
 
-Ours is the whole sweep: the re-check of the marks, the deletions on the executors, an outcome for every key written down. The mark is made
-before, and Spark has started. Nobody else is at work in these lakes, so there is nobody to wait for.
+Ours is the whole sweep: the re-check of the marks, the deletions on the executors, an outcome for every key written
+down. The mark is made before, and Spark has started. Nobody else is at work in these lakes, so there is nobody to wait
+for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -19,18 +21,22 @@ from bench.measure import Row, at_least, in_fresh_process, in_turns, rates, seco
 from bench.offline_mark import MASTER
 from bench.reaping_s3 import DELETE_KEYS, delete_bare, left
 from bench.workshop import Workshop
-from offline_gc import run as job
-from offline_gc.breaker import Limits
-from offline_gc.run import Options
-from offline_gc.session import SparkOptions, session
-from refstore import ids
+from refstore.core import ids
+from refstore.core.safety import Safety
 from refstore.lake import Lake
 from refstore.objects.s3.client import CONCURRENT_REQUESTS
-from refstore.safety import Safety
+from refstore_gc import run as job
+from refstore_gc.mark_breaker import Limits
+from refstore_gc.run import Options
+from refstore_gc.session import SparkOptions, session
 
 FACTOR_S3: Final = 0.8
 AT_ONCE: Final = Safety(
-    operation_deadline_seconds=0, io_timeout_seconds=0, clock_skew_seconds=0, recheck_after_seconds=0, scrub_after_seconds=0
+    operation_deadline_seconds=0,
+    io_timeout_seconds=0,
+    clock_skew_seconds=0,
+    recheck_after_seconds=0,
+    scrub_after_seconds=0,
 )
 EVERYTHING: Final = Options(grace_days=0, min_age_seconds=0, limits=Limits(share=1))
 SLICES: Final = 20
@@ -52,7 +58,7 @@ def _local(shop: Workshop, spark: Any) -> Iterator[Row]:
         shop.say(f"sweeping {count:,} of {2 * count:,} local files: turn {number + 1} of {turns}")
         return _swept(shop, spark, count)
 
-    def peer(name: str) -> float:
+    def peer(name: str, _turn: int) -> float:
         folder = shop.in_memory(name.split(maxsplit=1)[0])
         making = {"deltalake": peers.delta_table, "icechunk": peers.icechunk_repository, "pylance": peers.lance_dataset}
         making[name.split(maxsplit=1)[0]](folder, count)
@@ -67,7 +73,7 @@ def _local(shop: Workshop, spark: Any) -> Iterator[Row]:
         return done["seconds"]
 
     names = ("deltalake vacuum, full", "icechunk garbage_collect", "pylance cleanup_old_versions")
-    mine, *theirs = in_turns(turns, ours, *(lambda _turn, name=name: peer(name) for name in names))
+    mine, *theirs = in_turns(turns, ours, *(partial(peer, name) for name in names))
     for name, seconds in zip(names, theirs, strict=True):
         yield Row(
             what=f"sweep {count:,} of {2 * count:,} local files",
@@ -122,7 +128,9 @@ def _s3(shop: Workshop, spark: Any) -> Row:
             ctx.objects.put("_refstore/gc/now", b"")
             last = max(info.mtime_ms for info in ctx.objects.list("data/"))
             while ctx.objects.head("_refstore/gc/now").mtime_ms <= last:
-                ctx.objects.put("_refstore/gc/now", b"")  # until the store's clock, which counts whole seconds, has gone on
+                ctx.objects.put(
+                    "_refstore/gc/now", b""
+                )  # until the store's clock, which counts whole seconds, has gone on
             summary = job.mark(ctx, spark, EVERYTHING)
             assert summary.marked.objects == count, f"{summary.marked.objects} of {count} were marked"
             seconds = seconds_of(lambda: job.sweep(ctx, spark, summary.mark_id))

@@ -1,10 +1,14 @@
 """What the peers are given to delete: as many files, of the same size, made by their own code as far as that is quick.
 
-deltalake: a table whose log says, written by deltalake, that the files were added and removed again.
-icechunk: a repository, made by icechunk, and chunks that no snapshot names, as a session that was never committed leaves them; their
-files are written here, under names as icechunk gives them.
-pylance: a dataset, made by pylance, and data files that no version names, as a write that failed leaves them, written here likewise.
+deltalake: a table whose log says, written by deltalake, that the files were added and removed again. icechunk: a
+repository, made by icechunk, and chunks that no snapshot names, as a session that was never committed leaves them;
+their files are written here, under names as icechunk gives them. pylance: a dataset, made by pylance, and data files
+that no version names, as a write that failed leaves them, written here likewise.
 """
+
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# The peers are in requirements-bench.lock only: where types are checked, they are not installed.
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Reaping from the embedded default on tmpfs: against bare unlinks, against deltalake and icechunk, and beside what stays.
+"""Reaping from the embedded default on tmpfs: against bare unlinks, against deltalake and icechunk, and beside what
+stays.
 
-Ours is the whole job, in a fresh process: `Reaper.run_once` with no grace, from a branch that was just reset, until nothing is due:
-markers published, the token's entries read, references released, blobs deleted, keys and entries gone, the journal written, every
-shard scrubbed or found fresh. The floor only lists a folder and unlinks. The peers' clocks run while they delete, not while they open
-their tables; their memory is their whole process's, ours that of both its processes, with what these share counted once.
+Ours is the whole job, in a fresh process: `Reaper.run_once` with no grace, from a branch that was just reset, until
+nothing is due: markers published, the token's entries read, references released, blobs deleted, keys and entries gone,
+the journal written, every shard scrubbed or found fresh. The floor only lists a folder and unlinks. The peers' clocks
+run while they delete, not while they open their tables; their memory is their whole process's, ours that of both its
+processes, with what these share counted once.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ def against_others(shop: Workshop) -> Iterator[Row]:
     our_rates = rates(count, ours, "objects/s")
     for name, seconds in zip(names[1:], (floor, *others), strict=True):
         limit = FLOOR_FACTOR if name == names[1] else 1.0
-        yield Row(what=what, ours=our_rates, other=rates(count, seconds, "objects/s"), other_name=name, bar=at_least(limit))
+        yield Row(
+            what=what, ours=our_rates, other=rates(count, seconds, "objects/s"), other_name=name, bar=at_least(limit)
+        )
     for name in names[2:]:
         yield Row(
             what=f"peak memory of reaping {count:,} objects",
@@ -113,9 +117,19 @@ def after_grace(shop: Workshop) -> Iterator[Row]:
         return done["seconds"]
 
     due, bare = in_turns(turns, ours, floor)
-    others = {"other": rates(count, bare, "objects/s"), "other_name": "list and unlink"}
-    yield Row(what=f"release {count:,} objects of a reset branch into grace", ours=rates(count, release, "objects/s"), **others)
-    yield Row(what=f"delete {count:,} objects whose grace is over", ours=rates(count, due, "objects/s"), **others)
+    other, other_name = rates(count, bare, "objects/s"), "list and unlink"
+    yield Row(
+        what=f"release {count:,} objects of a reset branch into grace",
+        ours=rates(count, release, "objects/s"),
+        other=other,
+        other_name=other_name,
+    )
+    yield Row(
+        what=f"delete {count:,} objects whose grace is over",
+        ours=rates(count, due, "objects/s"),
+        other=other,
+        other_name=other_name,
+    )
 
 
 def beside_live(shop: Workshop) -> Iterator[Row]:
@@ -145,10 +159,12 @@ def beside_live(shop: Workshop) -> Iterator[Row]:
 
 
 def reset_branch(folder: Path, count: int, branch: str) -> None:
-    """A branch with so many staged objects, blobs included, reset: their deletion is decided, and nothing of it done."""
+    """A branch with so many staged objects, blobs included, reset: their deletion is decided, and nothing of it
+    done.
+    """
     with filling(folder) as lake:
         repo = lake.repository(lakes.REPOSITORY)
-        if branch not in (name for name, _ in repo.branches()):
+        if branch not in [name for name, _ in repo.branches()]:
             repo.create_branch(branch, "main")
         lakes.upload(repo, branch, range(count))
         repo.reset(branch)

@@ -63,7 +63,9 @@ def delete_bare(server: S3Server, keys: list[str]) -> float:
         client.list_buckets()  # connected, as a reaper is that runs for ever
 
         def delete(batch: list[str]) -> None:
-            answer = client.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": key} for key in batch], "Quiet": True})
+            answer = client.delete_objects(
+                Bucket=BUCKET, Delete={"Objects": [{"Key": key} for key in batch], "Quiet": True}
+            )
             assert "Errors" not in answer, answer["Errors"][:3]
 
         return seconds_of(lambda: list(pool.map(delete, batches)))

@@ -1,4 +1,6 @@
-"""What a run prints: a table for people, JSON for machines. Both from the same rows; nothing is rounded before it is judged."""
+"""What a run prints: a table for people, JSON for machines. Both from the same rows; nothing is rounded before it is
+judged.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def table(rows: Rows, machine: Mapping[str, str], *, judge: bool) -> None:
 
 
 def document(rows: Rows, machine: Mapping[str, str], *, judge: bool) -> str:
-    return json.dumps({"machine": dict(machine), "judged": judge, "rows": [_row(name, row) for name, row in rows]}, indent=2)
+    return json.dumps(
+        {"machine": dict(machine), "judged": judge, "rows": [_row(name, row) for name, row in rows]}, indent=2
+    )
 
 
 def missed(rows: Rows) -> list[str]:
@@ -59,7 +63,9 @@ def verdict(row: Row, *, judge: bool) -> str:
 def number(series: Series) -> str:
     """The median, and from where to where the turns went."""
     middle = f"{_short(series.middle)} {series.unit}"
-    return middle if len(series.values) == 1 else f"{middle} ({_short(min(series.values))}-{_short(max(series.values))})"
+    return (
+        middle if len(series.values) == 1 else f"{middle} ({_short(min(series.values))}-{_short(max(series.values))})"
+    )
 
 
 def spread(ratios: Sequence[float]) -> str:

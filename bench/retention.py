@@ -1,4 +1,6 @@
-"""Which commits are active: a million of them, with branches, merges and deleted branches, from plain rows and read from SQLite."""
+"""Which commits are active: a million of them, with branches, merges and deleted branches, from plain rows and read
+from SQLite.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from pathlib import Path
 from bench import lakes
 from bench.measure import Row, Series, at_most, in_fresh_process
 from bench.workshop import Workshop, make_lake
-from refstore import keys
-from refstore.ids import CommitId
+from refstore.core import keys
+from refstore.core.ids import CommitId
+from refstore.core.records import Commit, encode
 from refstore.kv.base import Key
-from refstore.records import Commit, encode
-from refstore.retention.active import Refs, State, lives
-from refstore.retention.history import CommitRow, History
+from refstore.retention.active_commits import Refs, State, compute_expiry
+from refstore.retention.commit_arrays import CommitRow, History
 from refstore.retention.rules import BranchRule, Rules
 
 SECONDS = 30.0
@@ -23,7 +25,9 @@ MIB = 2048.0
 PAGE = 1000
 BRANCHES = 1000
 MINUTE_MS = 60_000
-RULES = Rules(default_retention_days=21, branches=(BranchRule("branch-1*", 28), BranchRule("branch-7", 365)), keep_last=3)
+RULES = Rules(
+    default_retention_days=21, branches=(BranchRule("branch-1*", 28), BranchRule("branch-7", 365)), keep_last=3
+)
 
 
 def run(shop: Workshop) -> Iterator[Row]:
@@ -49,7 +53,9 @@ def _rows(what: str, measured: list[dict[str, float]]) -> Iterator[Row]:
 
 
 def history(count: int) -> tuple[list[CommitRow], Refs]:
-    """A history in which every commit but few stands on a recent one, a tenth are merges, and most lines have lost their branch."""
+    """A history in which every commit but few stands on a recent one, a tenth are merges, and most lines have lost
+    their branch.
+    """
     rng = random.Random(1)
     ids = [CommitId(sha256(str(number).encode()).hexdigest()) for number in range(count)]
     rows = [CommitRow(ids[0], (), 0)]
@@ -66,7 +72,7 @@ def history(count: int) -> tuple[list[CommitRow], Refs]:
 
 def active_of(read: History, refs: Refs, commits: int) -> dict[str, int]:
     """Seen at the time of the last commit."""
-    states = lives(read, refs, RULES, commits * MINUTE_MS).states()
+    states = compute_expiry(read, refs, RULES, commits * MINUTE_MS).states()
     return {"active": states.count(State.ACTIVE), "expired": states.count(State.EXPIRED)}
 
 
@@ -80,7 +86,15 @@ def fill(folder: Path, count: int) -> None:
         for start in range(0, count, PAGE):
             pairs: list[tuple[Key, bytes]] = []
             for row in rows[start : start + PAGE]:
-                record = Commit(tuple(row.parents), "m" * 64, "a" * 64, (), row.created_ms, "somebody", "a message of usual length, say")
+                record = Commit(
+                    tuple(row.parents),
+                    "m" * 64,
+                    "a" * 64,
+                    (),
+                    row.created_ms,
+                    "somebody",
+                    "a message of usual length, say",
+                )
                 pairs += [(keys.commit(repo_id, row.id), encode(record)), (keys.landed(repo_id, row.id), b"")]
             kv.set_many(pairs)
         for branch, head in refs.heads.items():

@@ -2,9 +2,13 @@
 
     python -m bench.workers NAME JSON     one JSON object on the last line of standard output
 
-Each worker imports what it needs, notes the time, does its work, and says how long that took, and how much memory it and the
-processes that it started ever had. The time does not include imports; the memory does.
+Each worker imports what it needs, notes the time, does its work, and says how long that took, and how much memory it
+and the processes that it started ever had. The time does not include imports; the memory does.
 """
+
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# The peers are in requirements-bench.lock only: where types are checked, they are not installed.
 
 from __future__ import annotations
 
@@ -39,17 +43,21 @@ def reap_at(*, kv: str, objects: str, grace_seconds: float = 0.0) -> Measured:
 def _reap(lake: Any, *, grace_seconds: float) -> Measured:
     import structlog
 
-    from reaper.daemon import Reaper
-    from refstore.settings import ReaperSettings
+    from refstore.core.settings import ReaperSettings
+    from refstore_reaper.daemon import Reaper
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     # The breaker is for deletions that nobody expected; these are: all that is due may go, at any pace.
-    settings = ReaperSettings(grace_override_seconds=grace_seconds, breaker_share=1.0, breaker_per_hour=0, budget_seconds=600.0)
+    settings = ReaperSettings(
+        grace_override_seconds=grace_seconds, breaker_share=1.0, breaker_per_hour=0, budget_seconds=600.0
+    )
     with Reaper(lake, settings) as reaper:
         began = time.perf_counter()
         done = reaper.run_once(lambda: False)
         seconds = time.perf_counter() - began
-        return _measured(seconds, deleted=done.deleted, released=done.released, emptied=done.emptied, errors=done.error_count)
+        return _measured(
+            seconds, deleted=done.deleted, released=done.released, emptied=done.emptied, errors=done.error_count
+        )
 
 
 def unlink(*, folder: str) -> Measured:
@@ -65,7 +73,9 @@ def unlink(*, folder: str) -> Measured:
 
 
 def vacuum(*, table: str, full: bool) -> Measured:
-    """deltalake: delete the files of tombstones; with `full`, whatever a listing of the table has and its log has not."""
+    """deltalake: delete the files of tombstones; with `full`, whatever a listing of the table has and its log has
+    not.
+    """
     from deltalake import DeltaTable
 
     opened = DeltaTable(table)
@@ -103,7 +113,13 @@ def cleanup(*, dataset: str) -> Measured:
 
 
 def api_load(
-    *, port: int, authorization: str, calls: str, clients: int, per_second: float | None = None, until: str | None = None
+    *,
+    port: int,
+    authorization: str,
+    calls: str,
+    clients: int,
+    per_second: float | None = None,
+    until: str | None = None,
 ) -> Measured:
     """Ask a server what a file of calls says; how long that took, and how long each answer."""
     from pathlib import Path
@@ -127,9 +143,9 @@ def api_load(
 def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measured:
     """What a listing's pages cost apart: reading them from the SDK, making the models, writing these as JSON."""
     import refstore
-    from api.answers import answer
-    from api.models import ObjectStatsList, Pagination
-    from api.stats import stats
+    from refstore_api.json_answers import answer
+    from refstore_api.models import ObjectStatsList, Pagination
+    from refstore_api.object_stats import stats
 
     parts = {"reading": 0.0, "models": 0.0, "encoding": 0.0}
     with refstore.open(data) as lake:
@@ -140,7 +156,9 @@ def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measure
             page = repo.page("main", after=after, amount=amount)
             read = time.perf_counter()
             results = [stats(repo.context, path, entry) for path, entry in page.results if entry is not None]
-            pagination = Pagination(has_more=page.has_more, next_offset=page.next_after, results=len(results), max_per_page=amount)
+            pagination = Pagination(
+                has_more=page.has_more, next_offset=page.next_after, results=len(results), max_per_page=amount
+            )
             model = ObjectStatsList.model_construct(pagination=pagination, results=results)
             made = time.perf_counter()
             answer(model)
@@ -153,9 +171,11 @@ def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measure
 
 
 def retain(*, commits: int) -> Measured:
-    """Which commits are active, from rows in memory; the rows are in the memory that is measured, and not in the time."""
+    """Which commits are active, from rows in memory; the rows are in the memory that is measured, and not in the
+    time.
+    """
     from bench.retention import active_of, history
-    from refstore.retention.history import History
+    from refstore.retention.commit_arrays import History
 
     rows, refs = history(commits)
     began = time.perf_counter()
@@ -167,12 +187,12 @@ def retain_from(*, data: str, commits: int) -> Measured:
     """The same, with the commits and the branches read from a lake."""
     import refstore
     from bench.retention import active_of
-    from refstore.flows import retaining
+    from refstore.operations import rules_document
 
     with refstore.open(data) as lake:
         ctx = lake.repository("bench").context
         began = time.perf_counter()
-        found = active_of(*retaining.read_history(ctx), commits)
+        found = active_of(*rules_document.read_history(ctx), commits)
         return _measured(time.perf_counter() - began, **found)
 
 

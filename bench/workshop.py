@@ -1,4 +1,6 @@
-"""What a run needs and gives back: sizes, folders on disk and in memory, servers, and lakes that several benchmarks share."""
+"""What a run needs and gives back: sizes, folders on disk and in memory, servers, and lakes that several benchmarks
+share.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +174,9 @@ class Workshop:
 
     def _root(self, parent: Path | None) -> Path:
         return Path(
-            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-bench-", dir=parent, ignore_cleanup_errors=True))
+            self._stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="refstore-bench-", dir=parent, ignore_cleanup_errors=True)
+            )
         )
 
     def _new(self, root: Path, name: str) -> Path:

@@ -5,32 +5,112 @@
     with refstore.open(data="./lake") as lake:
         repo = lake.create_repository("sales")
         repo.upload("main", "2026/11/21.csv", b"...")
-        repo.commit("main", "first day")
+        print(repo.commit("main", "first day").id)
 
-`refstore.repository.Repository` is the embedded SDK; `refstore.errors` the errors; `docs/protocol.md` the rules.
+`open` returns a `Lake`, which makes and opens each `Repository`: the class with every operation. `Upload`, `Stage`,
+`Link`, `Copy` and `Move` are the items of its bulk calls. All errors derive from `RefstoreError`; `refstore.errors`
+draws their tree. `docs/protocol.md` has the rules that deletion follows.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from refstore import errors
+from refstore.errors import RefstoreError
+
 if TYPE_CHECKING:
+    from refstore.core.records import Branch, Commit, Entry, ImportSource, Mark, Tag
+    from refstore.core.safety import Safety
     from refstore.lake import Lake
-    from refstore.safety import Safety
+    from refstore.operations.committing import CommitDetails, CommitInfo
+    from refstore.operations.copying import Copy, Move
+    from refstore.operations.restoring import RestoreOutcome, RestoreResult
+    from refstore.operations.uploading import IssuedAddress, Link, Stage, Upload
+    from refstore.repository import Repository
+    from refstore.versioning.commits.diffing import Change
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "Branch",
+    "Change",
+    "Commit",
+    "CommitDetails",
+    "CommitInfo",
+    "Copy",
+    "Entry",
+    "ImportSource",
+    "IssuedAddress",
+    "Lake",
+    "Link",
+    "Mark",
+    "Move",
+    "RefstoreError",
+    "Repository",
+    "RestoreOutcome",
+    "RestoreResult",
+    "Safety",
+    "Stage",
+    "Tag",
+    "Upload",
+    "errors",
+    "open",
+]
 
-def open(data: str | None = None, *, kv: str | None = None, objects: str | None = None, safety: Safety | None = None) -> Lake:  # noqa: A001  # refstore.open
-    """Open a lake: the embedded default under the folder `data`, or any KV and object store by URL. Raises InvalidSettings."""
-    from refstore.errors import InvalidSettings
-    from refstore.file_modes import make_folder
+_MODULES = {
+    "Branch": "core.records",
+    "Change": "versioning.commits.diffing",
+    "Commit": "core.records",
+    "CommitDetails": "operations.committing",
+    "CommitInfo": "operations.committing",
+    "Copy": "operations.copying",
+    "Entry": "core.records",
+    "ImportSource": "core.records",
+    "IssuedAddress": "operations.uploading",
+    "Lake": "lake",
+    "Link": "operations.uploading",
+    "Mark": "core.records",
+    "Move": "operations.copying",
+    "RestoreOutcome": "operations.restoring",
+    "Repository": "repository",
+    "RestoreResult": "operations.restoring",
+    "Safety": "core.safety",
+    "Stage": "operations.uploading",
+    "Tag": "core.records",
+    "Upload": "operations.uploading",
+}
+"""Where each name is defined. A name is imported on first use, because a lake needs PyArrow, which takes a second."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def open(  # noqa: A001  # refstore.open
+    data: str | None = None, *, kv: str | None = None, objects: str | None = None, safety: Safety | None = None
+) -> Lake:
+    """Open a lake: an embedded one in the folder `data`, which is made if missing; or one on any stores, by their URLs.
+
+    `kv` is a URL such as `redis://host:6379/0` or `sqlite:///path`; `objects` one such as `s3://bucket/prefix` or
+    `file:///folder`. `safety`: the durations that safety rests on, the same in every process that shares the KV. Close
+    the lake, or use it as a context manager. Raises InvalidSettings, MissingExtra, StoreMisconfigured.
+    """
+    from refstore.core.file_modes import make_folder
+    from refstore.core.settings import embedded
     from refstore.lake import Lake
-    from refstore.settings import embedded
 
     if (data is None) == (kv is None and objects is None) or (kv is None) != (objects is None):
-        raise InvalidSettings("give either data, a folder, or both kv and objects, as URLs")
+        raise errors.InvalidSettings("give either data, a folder, or both kv and objects, as URLs")
     if data is not None:
         folder = Path(data).absolute()
         make_folder(folder)

@@ -1,17 +1,22 @@
-"""What every flow needs of one repository, in one frozen object that is passed down."""
+"""One repository with all that an operation needs of it, in one frozen object that is passed down."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from refstore.clock import Clock
-from refstore.commits.trees import Trees
-from refstore.ids import Ids, RepositoryId, RepositoryName
-from refstore.issuance import Issuer
+from refstore.audit import AuditLog
+from refstore.core.clock import Clock
+from refstore.core.ids import Ids, RepositoryId, RepositoryName
+from refstore.core.safety import Safety
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
-from refstore.objects.foreign import ForeignStores
-from refstore.safety import Safety
+from refstore.objects.foreign_objects import ForeignStores
+from refstore.versioning.branches import Branches
+from refstore.versioning.commits.trees import Trees
+from refstore.versioning.issuance import Issuer
+from refstore.versioning.markers import Markers
+from refstore.versioning.references import References
+from refstore.versioning.staging import Staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +25,33 @@ class Context:
     name: RepositoryName
     kv: KV
     objects: ObjectStore
-    """The repository's namespace."""
+    """The store of the repository's namespace."""
     trees: Trees
     issuer: Issuer
     clock: Clock
     ids: Ids
     safety: Safety
     foreign: ForeignStores
-    """For what is named and belongs to others."""
+    """The stores of foreign objects."""
     grace_seconds: float
-    """How long an address stays after its last reference went, in this repository."""
+    """How long an address of this repository stays after it lost its last reference."""
+    audit: AuditLog
+    """The lake's audit log."""
     shown_namespace: str = ""
-    """What physical addresses begin with where the API shows them: the namespace's URL, or what a client of lakeFS's called it."""
+    """The prefix of physical addresses in API answers: the namespace's URL, or a lakeFS client's name for it."""
+
+    @property
+    def branches(self) -> Branches:
+        return Branches(self.kv, self.repo, self.ids, self.clock)
+
+    @property
+    def staging(self) -> Staging:
+        return Staging(self.kv, self.repo)
+
+    @property
+    def references(self) -> References:
+        return References(self.kv, self.repo, self.clock)
+
+    @property
+    def markers(self) -> Markers:
+        return Markers(self.kv, self.repo, self.clock)

@@ -27,6 +27,8 @@
     │   ├── KVUnavailable
     │   ├── OutcomeUnknown     a write may or may not have landed, and only the caller can tell what to do about it
     │   ├── ObjectsUnavailable
+    │   ├── AuditUnavailable   the audit log cannot be written, so nothing was changed; once the object store is back,
+                               again
     │   └── DeadlineExceeded   the operation's own time is up; what it did is safe to do again
     ├── StoreMisconfigured a server is set up so that data could be lost; an operator must act (500)
     ├── ForeignNotAllowed  data of others lies where an operator has not allowed this process to read (403)
@@ -165,7 +167,9 @@ class KVUnavailable(Unavailable):
     def __init__(self, message: str, *, nothing_done: bool = False) -> None:
         super().__init__(message)
         self.nothing_done = nothing_done
-        """Whether it is certain that no write of the call was performed, nor will be; if not, any of them may have been."""
+        """Whether it is certain that no write of the call was performed, nor will be; if not, any of them may have
+        been.
+        """
 
 
 class OutcomeUnknown(Unavailable):
@@ -174,6 +178,10 @@ class OutcomeUnknown(Unavailable):
 
 class ObjectsUnavailable(Unavailable):
     code = "objects_unavailable"
+
+
+class AuditUnavailable(Unavailable):
+    code = "audit_unavailable"
 
 
 class DeadlineExceeded(Unavailable):

@@ -1,7 +1,7 @@
 """A lake: one KV and one object store, and the repositories in them.
 
-A repository's name stands for an id that is never used again, and its data lives in a namespace that no other repository may
-have, contain or lie in: what one repository's reaper or offline job deletes can then never be another's.
+A repository's name stands for an id that is never used again. The repository's data lives in a namespace that no other
+repository may have, contain or lie in. So the reaper or offline job of one repository cannot delete data of another.
 """
 
 from __future__ import annotations
@@ -15,31 +15,33 @@ from typing import Final
 import msgspec
 import structlog
 
-from refstore import deadline, ids, keys, user_metadata
-from refstore.branches import Branches
-from refstore.clock import Clock, SystemClock
-from refstore.commits import graph
-from refstore.commits.trees import Caches, Trees
+from refstore.audit import AuditLog, EntryDraft
 from refstore.context import Context
+from refstore.core import deadline, ids, keys, user_metadata
+from refstore.core.clock import Clock, SystemClock
+from refstore.core.ids import Ids, RandomIds, RepositoryId, RepositoryName
+from refstore.core.records import ClearedRepository, Commit, RepositoryRecord, decode, encode, maybe
+from refstore.core.redaction import redact_text, redact_url
+from refstore.core.safety import Safety
+from refstore.core.signing_keys import SigningKey
 from refstore.errors import AlreadyExists, Conflict, Contention, ObjectNotFound, RepositoryNotFound, Unavailable
-from refstore.flows import branching, retaining
-from refstore.ids import Ids, RandomIds, RepositoryId, RepositoryName
-from refstore.issuance import Issuer, SigningKey, keys_of
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV, Key
-from refstore.markers import REPOSITORY_DELETED
 from refstore.namespaces import NAMESPACES, as_folder, check_new
 from refstore.objects import child, open_objects
 from refstore.objects.base import ObjectStore
-from refstore.objects.foreign import ForeignStores
-from refstore.records import ClearedRepository, Commit, RepositoryRecord, decode, encode, maybe
-from refstore.redaction import redact_text, redact_url
+from refstore.objects.foreign_objects import ForeignStores
+from refstore.operations import branching, rules_document
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.staging import Staging
+from refstore.versioning.branches import Branches
+from refstore.versioning.commits import graph
+from refstore.versioning.commits.trees import Caches, Trees
+from refstore.versioning.issuance import Issuer, keys_of
+from refstore.versioning.markers import REPOSITORY_DELETED
+from refstore.versioning.staging import Staging
 
 NAMESPACE_OBJECT: Final = "_refstore/namespace"
-"""Says, in the namespace itself, which repository owns it: two lakes with different KVs must not share one either."""
+"""This object names the repository that owns the namespace, because two lakes with different KVs must not share one."""
 
 _ATTEMPTS: Final = 16
 
@@ -48,7 +50,10 @@ _log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(slots=True)
 class Lake:
-    """Open with `refstore.open` or `Lake.open`; close it, or use it as a context manager."""
+    """A KV, an object store, and the repositories in them.
+
+    Open a lake with `refstore.open` or `Lake.open`. Close it, or use it as a context manager. Threads may share it.
+    """
 
     kv: KV
     objects_url: str
@@ -58,13 +63,16 @@ class Lake:
     signing_keys: Sequence[SigningKey] = ()
     open_store: Callable[[str], ObjectStore] = open_objects
     import_from: Sequence[str] = ()
-    """URLs of foreign data (`api.import_from`): here they only say how their buckets are reached."""
+    """URLs of foreign data (`api.import_from`); a lake takes from them only how to reach their buckets."""
+    audit_log: AuditLog | None = None
+    """None: the lake's own, in its object store."""
     _foreign: ForeignStores | None = None
     _issuer: Issuer | None = None
     _keys: Sequence[SigningKey] = ()
     _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
+    _own_store: ObjectStore | None = None
     _caches: Caches = field(default_factory=Caches)
-    """Of all repositories together: a service asks for one anew with each request, and would decode its ranges anew each time."""
+    """All repositories share the caches, because a service opens a repository for each request."""
 
     @classmethod
     def open(
@@ -77,16 +85,30 @@ class Lake:
         clock: Clock | None = None,
         import_from: Sequence[str] = (),
     ) -> Lake:
-        """Raises InvalidSettings, MissingExtra, StoreMisconfigured."""
+        """Open a lake by the URLs of its stores. Raises InvalidSettings, MissingExtra, StoreMisconfigured.
+
+        `signing_keys`: the keys that sign the tokens of issued addresses; by default the lake keeps one in the KV.
+        """
         clock, safety = clock or SystemClock(), safety or Safety()
         kv = open_kv(kv_url, clock=clock, check=deadline.check)
         open_store = partial(open_objects, io_timeout_seconds=safety.objects_io_seconds)
-        return cls(kv, objects_url, clock=clock, safety=safety, signing_keys=signing_keys, open_store=open_store, import_from=import_from)
+        return cls(
+            kv,
+            objects_url,
+            clock=clock,
+            safety=safety,
+            signing_keys=signing_keys,
+            open_store=open_store,
+            import_from=import_from,
+        )
 
     def close(self) -> None:
+        """Close the KV, and every store that a repository has opened."""
         for store in self._stores.values():
             store.close()
         self._stores.clear()
+        if self._own_store is not None:
+            self._own_store.close()
         if self._foreign is not None:
             self._foreign.close()
         self.kv.close()
@@ -96,6 +118,20 @@ class Lake:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def audit(self) -> AuditLog:
+        """Who changed what, when, from where."""
+        if self.audit_log is None:
+            self.audit_log = AuditLog(self.kv, lambda: self.own_store, self.clock, self.ids, self.safety)
+        return self.audit_log
+
+    @property
+    def own_store(self) -> ObjectStore:
+        """What lies beside the repositories: the audit log. The lake closes it."""
+        if self._own_store is None:
+            self._own_store = self.open_store(self.objects_url)
+        return self._own_store
 
     def create_repository(
         self,
@@ -107,11 +143,14 @@ class Lake:
         grace_seconds: int | None = None,
         given_namespace: str = "",
     ) -> Repository:
-        """Make an empty repository. Raises AlreadyExists, Conflict (the namespace is taken), InvalidName.
+        """Create an empty repository. Raises AlreadyExists, Conflict (the namespace is taken), InvalidName.
 
-        `given_namespace`: how a client of lakeFS's named the namespace, if otherwise than by its URL. The API shows it so.
-        The name is written last: until then nobody sees the repository, and what fails gives the namespace back. A crash leaves a claimed
-        namespace, and so does a KV that does not say whether the name was written.
+        `namespace`: the URL that the repository's data lives under; by default a folder in the lake's object store.
+        `grace_seconds`: how long a deleted object can be restored; by default `Safety.grace_seconds`.
+        `given_namespace`: the namespace as a client of lakeFS's called it, which the API shows instead of the URL.
+
+        The name is written last: no client sees the repository before, and a failure gives the namespace back. The
+        namespace stays claimed after a crash, or if the KV does not confirm whether the name was written.
         """
         checked = ids.repository_name(name)
         branch = ids.branch_name(default_branch)
@@ -129,7 +168,7 @@ class Lake:
             self._claim_key(url, repo)
             undo.callback(self._leave_store, url, repo)
             self._claim_store(url, repo)
-            ctx = self._context(checked, record)
+            ctx = self.context(checked, record)
             root = Commit((), "", "", (), now, "", "Repository created")
             head = graph.commit_id(root)
             self.kv.set(keys.commit(repo, head), encode(root))
@@ -138,7 +177,11 @@ class Lake:
             Branches(self.kv, repo, self.ids, self.clock).create(branch, head, token)
             take_back = undo.pop_all()  # whether the name is written is not certain while the KV has not said so
         try:
-            landed = record if self.kv.set_if(keys.repository(checked), ABSENT, encode(record)) else self._landed(checked, repo)
+            landed = (
+                record
+                if self.kv.set_if(keys.repository(checked), ABSENT, encode(record))
+                else self._landed(checked, repo)
+            )
         except Unavailable:
             landed = self._landed(checked, repo)
             if landed is None:
@@ -149,34 +192,40 @@ class Lake:
         return Repository(ctx, landed)
 
     def repository(self, name: str) -> Repository:
-        """Raises RepositoryNotFound."""
+        """Return an open repository. Raises RepositoryNotFound."""
         checked = ids.repository_name(name)
         record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is None or record.closed_ms:
             raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
-        return Repository(self._context(checked, record), record)
+        return Repository(self.context(checked, record), record)
 
     def undrained(self, name: str) -> Context:
-        """Of a repository that lives, or was deleted and is not drained yet. Raises RepositoryNotFound."""
+        """Return the context of an open repository, or of one that is not drained yet. Raises RepositoryNotFound."""
         checked = ids.repository_name(name)
         record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is None:
             raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
-        return self._context(checked, record)
+        return self.context(checked, record)
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
-        """Those that live, in order of name."""
+        """List the open repositories in order of name."""
         for name, record in self.all_repositories(prefix=prefix, after=after):
             if not record.closed_ms:
                 yield name, record
 
-    def all_repositories(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
-        """Those that live, and those that were deleted and are not drained yet."""
+    def all_repositories(
+        self, *, prefix: str = "", after: str = ""
+    ) -> Iterator[tuple[RepositoryName, RepositoryRecord]]:
+        """List the open repositories, and the deleted ones that are not drained yet, in order of name."""
         for name, value in self.kv.scan_all(keys.REPOSITORIES, prefix=prefix, after=after):
             yield ids.repository_name(name), decode(value, RepositoryRecord)
 
-    def set_metadata(self, name: str, *, put: Mapping[str, str] | None = None, remove: Iterable[str] = ()) -> RepositoryRecord:
-        """Change a repository's metadata. Raises RepositoryNotFound, Contention, Invalid (it would take too much)."""
+    def set_metadata(
+        self, name: str, *, put: Mapping[str, str] | None = None, remove: Iterable[str] = ()
+    ) -> RepositoryRecord:
+        """Change a repository's metadata, and return its record. Raises RepositoryNotFound, Contention, Invalid (the
+        metadata is too large).
+        """
         checked = ids.repository_name(name)
         key = keys.repository(checked)
         gone = set(remove)
@@ -186,7 +235,9 @@ class Lake:
             if record is None or record.closed_ms:
                 raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
             metadata = {name: value for name, value in {**record.metadata, **(put or {})}.items() if name not in gone}
-            if user_metadata.size_of(metadata) > user_metadata.size_of(record.metadata):  # else: less than an older version took
+            if user_metadata.size_of(metadata) > user_metadata.size_of(
+                record.metadata
+            ):  # else: less than an older version took
                 user_metadata.check(metadata, f"repository {checked!r}")
             changed = msgspec.structs.replace(record, metadata=metadata)
             if metadata == record.metadata or self.kv.set_if(key, raw, encode(changed)):
@@ -194,54 +245,67 @@ class Lake:
         raise Contention(f"others kept changing repository {name!r}; make the same call again")
 
     def delete_repository(self, name: str) -> None:
-        """Delete a repository: what was never committed is reaped; what was committed is the offline job's to delete.
+        """Delete a repository. The reaper deletes uncommitted data; the offline job deletes committed data.
 
-        The name is free again when the reaper has drained the repository. Raises RepositoryNotFound, Conflict (legal holds).
+        The name is free again after the reaper has drained the repository. Raises RepositoryNotFound, Conflict (the
+        rules have legal holds).
         """
-        checked = ids.repository_name(name)
+        opened = self.repository(name)
+        before = {
+            "id": opened.record.id,
+            "namespace": redact_url(opened.record.namespace),
+            "default_branch": opened.default_branch,
+            "created_ms": opened.record.created_ms,
+        }
+        with self.audit.act("repository.delete", repository=opened.name, before=before) as draft:
+            self._delete_repository(opened.name, opened.record.id, draft)
+
+    def _delete_repository(self, checked: RepositoryName, first: RepositoryId, draft: EntryDraft) -> None:
         key = keys.repository(checked)
-        first: RepositoryId | None = None
         for _ in range(_ATTEMPTS):
             raw = self.kv.get(key)
             record = maybe(raw, RepositoryRecord)
-            if record is None or record.closed_ms or (first is not None and record.id != first):
-                if first is not None:
-                    return  # our own write, or another's, got there
-                raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
-            first = record.id
-            retaining.check_no_holds(self._context(checked, record))
+            if record is None or record.closed_ms or record.id != first:
+                return  # our own write, or another's, got there
+            rules_document.check_no_holds(self.context(checked, record))
             if self.kv.set_if(key, raw, encode(msgspec.structs.replace(record, closed_ms=max(1, self.clock.now_ms())))):
-                branching.close_all(self._context(checked, record), REPOSITORY_DELETED)
+                draft.landed = True
+                branching.close_all(self.context(checked, record), REPOSITORY_DELETED)
                 return
-        raise Contention(f"others kept changing repository {name!r}; make the same call again")
-
-    def context(self, name: RepositoryName, record: RepositoryRecord) -> Context:
-        """For the reaper and the offline job, which also work on repositories that are deleted."""
-        return self._context(name, record)
+        raise Contention(f"others kept changing repository {checked!r}; make the same call again")
 
     def all_of(self, name: str) -> Iterator[tuple[Context, RepositoryRecord]]:
-        """All repositories of the name whose namespace is not free: the one that has it now, then deleted ones, the newest first."""
+        """List all repositories of the name whose namespace is not free: the present one, then deleted ones, the newest
+        first.
+        """
         checked = ids.repository_name(name)
         record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is not None:
-            yield self._context(checked, record), record
-        drained = [decode(value, RepositoryRecord) for _, value in self.kv.scan_all(keys.CLOSED_REPOSITORIES, prefix=f"{checked}.")]
+            yield self.context(checked, record), record
+        drained = [
+            decode(value, RepositoryRecord)
+            for _, value in self.kv.scan_all(keys.CLOSED_REPOSITORIES, prefix=f"{checked}.")
+        ]
         for each in sorted(drained, key=lambda each: -each.created_ms):
             if record is None or each.id != record.id:
-                yield self._context(checked, each), each
+                yield self.context(checked, each), each
 
     def cleared(self, name: str) -> Iterator[tuple[RepositoryId, ClearedRepository]]:
-        """What is known of deleted repositories of the name whose data is gone, or is being deleted."""
+        """List the deleted repositories of the name whose data was deleted, or is being deleted."""
         for repo, value in self.kv.scan_all(keys.CLEARED_REPOSITORIES, prefix=f"{ids.repository_name(name)}."):
             yield ids.repository_id(repo), decode(value, ClearedRepository)
 
     def signing(self) -> Sequence[SigningKey]:
-        """The keys that tokens are signed with: the first signs, all verify. Those that were configured, or one that the KV keeps."""
+        """Return the keys that sign the tokens of issued addresses: the configured ones, or one that the KV keeps.
+
+        The first key signs; all verify.
+        """
         if not self._keys:
             self._keys = keys_of(self.kv, self.signing_keys)
         return self._keys
 
-    def _context(self, name: RepositoryName, record: RepositoryRecord) -> Context:
+    def context(self, name: RepositoryName, record: RepositoryRecord) -> Context:
+        """Return a repository's context. The reaper and the offline job work on deleted repositories, too."""
         objects = self._stores.get(record.namespace)
         if objects is None:
             objects = self._stores[record.namespace] = self.open_store(record.namespace)
@@ -253,21 +317,35 @@ class Lake:
             self._foreign = ForeignStores(self.open_store, known=[*self.import_from, self.objects_url])
         trees = Trees(objects, self.ids, self.clock, caches=self._caches)
         return Context(
-            record.id, name, self.kv, objects, trees, self._issuer, self.clock, self.ids, self.safety, self._foreign, grace, shown
+            record.id,
+            name,
+            self.kv,
+            objects,
+            trees,
+            self._issuer,
+            self.clock,
+            self.ids,
+            self.safety,
+            self._foreign,
+            grace,
+            self.audit,
+            shown,
         )
 
     def _claim_key(self, url: str, repo: RepositoryId) -> None:
-        """Take the namespace for this repository alone, of those of this lake. Raises Conflict."""
+        """Claim the namespace among the repositories of this lake. Raises Conflict."""
         own = as_folder(url)
         claim = Key(NAMESPACES, own)
         if not self.kv.set_if(claim, ABSENT, repo.encode()) and self.kv.get(claim) != repo.encode():
             raise Conflict(f"namespace {own} belongs to a repository already; give each repository its own")
         for other, _ in self.kv.scan_all(NAMESPACES):
             if other != own and (other.startswith(own) or own.startswith(other)):
-                raise Conflict(f"namespace {own} and {other}, which belongs to a repository, lie in each other; choose another")
+                raise Conflict(
+                    f"namespace {own} and {other}, which belongs to a repository, lie in each other; choose another"
+                )
 
     def _claim_store(self, url: str, repo: RepositoryId) -> None:
-        """Likewise of those of other lakes, whose KV is not known here. Raises Conflict."""
+        """Claim the namespace among other lakes, whose KV is not known here. Raises Conflict."""
         with closing(self.open_store(url)) as objects:
             try:
                 if objects.conditional_put:
@@ -275,21 +353,28 @@ class Lake:
                 else:
                     _put_where_none(objects, repo)
             except AlreadyExists:
-                if objects.read(NAMESPACE_OBJECT) != repo.encode():  # else the reply was lost, and the driver asked again
-                    raise Conflict(f"namespace {as_folder(url)} holds the data of another lake's repository; choose an empty one") from None
+                if (
+                    objects.read(NAMESPACE_OBJECT) != repo.encode()
+                ):  # else the reply was lost, and the driver asked again
+                    raise Conflict(
+                        f"namespace {as_folder(url)} holds the data of another lake's repository; choose an empty one"
+                    ) from None
 
     def _leave_store(self, url: str, repo: RepositoryId) -> None:
-        """Undo `_claim_store`, if the claim is this repository's. Done before `_leave_kv`: so long nobody else of this lake comes in."""
+        """Undo `_claim_store`, if the claim is this repository's.
+
+        `_leave_kv` comes later: until then no other repository of this lake can claim the namespace.
+        """
         with self._undoing(url, repo), closing(self.open_store(url)) as objects, suppress(ObjectNotFound):
             if objects.read(NAMESPACE_OBJECT) == repo.encode():
                 objects.delete_many([NAMESPACE_OBJECT])
 
     def _leave_kv(self, url: str, repo: RepositoryId) -> None:
-        """Undo what a creation wrote to the KV whose name will never be: nobody has seen any of it."""
+        """Undo what a failed creation wrote to the KV. No client has seen it, because the name is written last."""
         with self._undoing(url, repo):
             self.kv.set_if(Key(NAMESPACES, as_folder(url)), repo.encode(), ABSENT)
             for partition in (keys.branches(repo), keys.commits(repo), keys.landed_commits(repo), keys.tokens(repo)):
-                self.kv.delete_range(partition, "", "\U0010ffff")
+                self.kv.delete_range(partition, "", keys.LAST_CODE_POINT)
 
     @contextmanager
     def _undoing(self, url: str, repo: RepositoryId) -> Generator[None, None, None]:
@@ -298,12 +383,15 @@ class Lake:
             with deadline.lifted():
                 yield
         except Exception as error:  # noqa: BLE001  # likewise
-            _log.warning("namespace_not_given_back", repository=repo, namespace=redact_url(url), error=redact_text(repr(error)))
+            _log.warning(
+                "namespace_not_given_back", repository=repo, namespace=redact_url(url), error=redact_text(repr(error))
+            )
 
     def _landed(self, name: RepositoryName, repo: RepositoryId) -> RepositoryRecord | None:
-        """The record of a creation whose name was written, though the write did not say so; None: it was not written so far.
+        """Return the record if the name was written although the write was not confirmed; None: not written so far.
 
-        It may have been deleted and drained since. Looked for in the order in which it moves, so that it is not missed on its way.
+        The repository may have been deleted and drained since. The keys are read in the order in which its record
+        moves, so that the record is not missed on its way.
         """
         with deadline.lifted():
             there = maybe(self.kv.get(keys.repository(name)), RepositoryRecord)
@@ -314,12 +402,14 @@ class Lake:
     def _exists(self, name: RepositoryName) -> AlreadyExists:
         record = maybe(self.kv.get(keys.repository(name)), RepositoryRecord)
         if record is not None and record.closed_ms:
-            return AlreadyExists(f"repository {name!r} was deleted and is still being drained; run the reaper, then try again")
+            return AlreadyExists(
+                f"repository {name!r} was deleted and is still being drained; run the reaper, then try again"
+            )
         return AlreadyExists(f"repository already exists: {name!r}")
 
 
 def _put_where_none(objects: ObjectStore, repo: RepositoryId) -> None:
-    """For stores without a conditional put: the best that can be done there."""
+    """Claim the namespace on a store without a conditional put, as well as such a store allows."""
     try:
         objects.head(NAMESPACE_OBJECT)
     except ObjectNotFound:

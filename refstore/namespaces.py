@@ -1,16 +1,18 @@
-"""Which repository has which namespace, and whether a URL lies in one, in any spelling that some reader of URLs understands.
+"""The namespaces of all repositories, and whether a URL lies in one, in any spelling that some program understands.
 
-What a repository's namespace holds is deleted when the repository names it no more. So nothing in the namespace of any repository of this
-lake may be named as if it were foreign (staged, or imported): the name would keep nobody from deleting the object. One object has many
-URLs, and the KV holds one of them for each namespace. Where a URL can be read in several ways it lies in a namespace if one of them does:
-to refuse a foreign object is a nuisance, to name one of our own is a loss.
+refstore deletes objects in a repository's namespace that the repository does not name. So no object in a namespace of
+this lake may be named as a foreign one (staged, or imported): the name would not keep the object. One object has many
+URLs, and the KV has one URL of each namespace. If a URL can be read in several ways, it lies in a namespace if one
+reading does: to refuse a foreign object is a nuisance, to name an own one is a loss.
 
     s3://bucket/key                                   s3a://, s3n://; with %xx once or twice; with options behind it
-    https://bucket.s3.region.amazonaws.com/key        the bucket in the host's name, of whatever service, or as the whole of it
-    https://endpoint/bucket/key                       the bucket in the path; s3://endpoint/bucket/key, too
-    s3://arn:...:accesspoint/name/key, ...-s3alias    of which bucket it is is not known: then by the key alone
-    file:///directory/key                             through symbolic links, bind mounts and case-insensitive file systems, too
-    local://name/key, mem://name/key                  as lakeFS counts them: below the lake's own folder
+    https://bucket.s3.region.amazonaws.com/key        the bucket is in the host's name, of any service, or is all of it
+    https://endpoint/bucket/key                       the bucket is in the path; also s3://endpoint/bucket/key
+    s3://arn:...:accesspoint/name/key, ...-s3alias    the bucket is not known, so the key alone decides
+    anything://container/key                          of a third party's driver: the segments decide
+    file:///directory/key                             also through symbolic links, bind mounts and case-insensitive
+                                                      file systems
+    local://name/key, mem://name/key                  lakeFS's: below the lake's own folder
 """
 
 from __future__ import annotations
@@ -21,23 +23,30 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from refstore.core.redaction import redact_url
 from refstore.errors import InvalidName
 from refstore.kv.base import KV
-from refstore.objects.urls import parse
-from refstore.redaction import redact_url
+from refstore.objects.store_urls import child, parse
 
 NAMESPACES: Final = "namespaces"
 """The partition that says which repository has a namespace, by its URL as a folder (`as_folder`)."""
 
+OWN_FOLDER: Final = "_refstore"
+"""Below the lake's root: the audit log's, and no repository's."""
+
 _SAME_STORE: Final = {"local": "file", "mem": "memory"}
-_ACCESS_POINT: Final = re.compile(r"arn:.*|.*\.(?:s3-accesspoint|s3-object-lambda|mrap)\b.*|.*-s3alias|.*--ol-s3", re.DOTALL)
+_BUILT_IN: Final = ("file", "s3", "memory")
+"""Stores of other drivers may have further names, under other schemes."""
+_ACCESS_POINT: Final = re.compile(
+    r"arn:.*|.*\.(?:s3-accesspoint|s3-object-lambda|mrap)\b.*|.*-s3alias|.*--ol-s3", re.DOTALL
+)
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd-\uffff\ud800-\udfff]")
-"""U+FFFD: what is not UTF-8 is read as that, and then two names are one."""
+"""U+FFFD is among them: readers replace bytes that are not UTF-8 by it, and then two names are one."""
 _ANY_BUCKET: Final = "*"
 """No bucket's name."""
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """One reading of a URL."""
 
     store: str
@@ -46,7 +55,7 @@ class _Place(NamedTuple):
     """The bucket in lower case, or the name of a memory store; '' for files."""
     segments: tuple[str, ...]
     below_the_lake: bool = False
-    """Whether it begins below the lake's own folder, whose name is not known here."""
+    """Whether the path begins below the lake's own folder, whose name is not known here."""
 
 
 class Namespaces:
@@ -58,67 +67,71 @@ class Namespaces:
 
     @classmethod
     def read(cls, kv: KV, *more: str) -> Namespaces:
-        """Those that the KV knows, of deleted repositories as well until they are drained, and `more`."""
+        """Read the namespaces in the KV, also of deleted repositories until they are drained, and add `more`."""
         return cls([*(url for url, _ in kv.scan_all(NAMESPACES)), *more])
 
     def check_object(self, url: str) -> None:
-        """Raise InvalidName if the object at `url` lies in a namespace of this lake, or cannot be told to lie outside of all."""
+        """Raise InvalidName if the object at `url` lies, or may lie, in a namespace of this lake."""
         _check_segments(url)
         namespace = self.holding(url)
         if namespace is not None:
             raise InvalidName(
-                f"{redact_url(url)[:200]!r} lies in {namespace}, a repository's namespace, where refstore deletes what nobody names;"
+                f"{redact_url(url)[:200]!r} lies in {namespace}, a repository's namespace, where refstore deletes what "
+                "nobody names;"
                 " only data outside of the lake can be named so: upload it, link it, or copy it from its repository"
             )
 
     def check_source(self, url: str) -> None:
         """Raise InvalidName as `check_object`, and if a namespace lies below `url`, a prefix of many objects.
 
-        On a file system that holds for whoever lists it without following symbolic links.
+        On a file system this is true for listings that do not follow symbolic links.
         """
         self.check_object(url)
         namespace = self.below(url)
         if namespace is not None:
             raise InvalidName(
-                f"{redact_url(url)[:200]!r} holds {namespace}, a repository's namespace, where refstore deletes what nobody names;"
+                f"{redact_url(url)[:200]!r} holds {namespace}, a repository's namespace, where refstore deletes what "
+                "nobody names;"
                 " name folders beside it"
             )
 
     def holding(self, url: str) -> str | None:
-        """The namespace that the object at `url` lies in, by some reading of the URL; None: in none."""
+        """Return the namespace that the object at `url` lies in, by some reading of the URL; None: in none."""
         places = list(_readings(url))
-        found = self._first(lambda namespace: any(_lies_in(place, namespace) for place in places))
-        if found is not None:
-            return found
+        name_of_reading = self._first(lambda namespace: any(_lies_in(place, namespace) for place in places))
+        if name_of_reading is not None:
+            return name_of_reading
         above = {inode for place in places if place.store == "file" for inode in _inodes_above(_path(place))}
         return next((name for name, inode in self._folders() if inode in above), None) if above else None
 
     def below(self, url: str) -> str | None:
-        """A namespace of which some object has a URL that begins with `url`, by some reading; None: there is none."""
+        """Return a namespace that has objects whose URLs begin with `url`, by some reading; None: there is none."""
         places = list(_readings(url))
         whole = url.endswith("/")
-        found = self._first(lambda namespace: any(_begins(place, namespace, whole=whole) for place in places))
-        if found is not None:
-            return found
+        name_of_reading = self._first(lambda namespace: any(_begins(place, namespace, whole=whole) for place in places))
+        if name_of_reading is not None:
+            return name_of_reading
         # a prefix need not end where a segment does: what it begins in is the folder above
         real = [_real_prefix(_path(place), whole=whole) for place in places if place.store == "file"]
         for name, namespace in self._by_url.items():
-            if namespace.store == "file" and any(f"{os.path.realpath(_path(namespace))}/".startswith(prefix) for prefix in real):
+            if namespace.store == "file" and any(
+                f"{os.path.realpath(_path(namespace))}/".startswith(prefix) for prefix in real
+            ):
                 return name
         return None
 
-    def _first(self, matches: Callable[[_Place], bool]) -> str | None:
+    def _first(self, matches: Callable[[_Location], bool]) -> str | None:
         return next((name for name, namespace in self._by_url.items() if matches(namespace)), None)
 
     def _folders(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """The namespaces that are folders of this machine, and what tells a folder from all others, however it is reached."""
+        """Yield the namespaces that are folders of this machine, with device and inode, which identify a folder."""
         if self._inodes is None:
             self._inodes = {name: _inode(_path(place)) for name, place in self._by_url.items() if place.store == "file"}
         return ((name, inode) for name, inode in self._inodes.items() if inode is not None)
 
 
 def as_folder(url: str) -> str:
-    """The URL without its options, in one spelling, with one slash at the end, so that prefixes compare as folders do."""
+    """Return the URL without its options, in one spelling, with one slash at the end, to compare it as a folder."""
     parsed = parse(url)
     host, path = parsed.host, parsed.path
     if parsed.scheme == "file":
@@ -127,20 +140,33 @@ def as_folder(url: str) -> str:
 
 
 def check_new(url: str, root: str) -> None:
-    """Raise InvalidName for what no new repository may have as its namespace, in a lake whose objects lie below `root`: the root itself
-    or what holds it, which would leave no room for another repository, and names that stores do not agree about."""
+    """Raise InvalidName for a namespace that no new repository may have, in a lake whose objects lie below `root`.
+
+    These are the root and the folders above it, which would leave no room for another repository; the folder that the
+    lake keeps for itself; and names that stores read differently.
+    """
     folder = as_folder(url)
     segments = parse(folder).path.strip("/").split("/")
     if any(_UNSAFE.search(segment) for segment in segments):
-        raise InvalidName(f"{redact_url(url)[:200]!r} has a control character in it, or what is not UTF-8; name the folder in plain text")
+        raise InvalidName(
+            f"{redact_url(url)[:200]!r} has a control character in it, or what is not UTF-8; name the folder in plain "
+            "text"
+        )
     if any(segment in (".", "..") for segment in segments) or (len(segments) > 1 and "" in segments):
         raise InvalidName(f"{redact_url(url)[:200]!r} has '.', '..' or nothing between slashes; name the folder itself")
+    own = as_folder(child(root, OWN_FOLDER))
+    if folder.casefold().startswith(own.casefold()):  # some file systems do not tell the two apart
+        raise InvalidName(
+            f"{redact_url(url)[:200]!r} lies in {own}, where the lake keeps its audit log; name a folder beside it"
+        )
     if as_folder(root).startswith(folder):
-        raise InvalidName(f"{redact_url(url)[:200]!r} is where the lake itself is, or holds it; name a folder of the repository's own")
+        raise InvalidName(
+            f"{redact_url(url)[:200]!r} is where the lake itself is, or holds it; name a folder of the repository's own"
+        )
 
 
 def _check_segments(url: str) -> None:
-    """Raise InvalidName for a path that leads elsewhere than it says: stores and readers do not agree where."""
+    """Raise InvalidName for a path with `.` or `..`, which stores and readers resolve differently."""
     for spelling in _decoded(url):
         if any(segment in (".", "..") for segment in re.split(r"[/\\?#]", spelling.partition("://")[2])):
             raise InvalidName(f"{redact_url(url)[:200]!r} has '.' or '..' between slashes; give the object's own path")
@@ -151,16 +177,16 @@ def _decoded(url: str) -> list[str]:
     return list(dict.fromkeys((url, once, unquote(once))))
 
 
-def _namespace(url: str) -> _Place:
+def _namespace(url: str) -> _Location:
     parsed = parse(url)
-    return _Place(parsed.scheme, parsed.host.lower(), _segments(parsed.path))
+    return _Location(parsed.scheme, parsed.host.lower(), _segments(parsed.path))
 
 
 def _segments(path: str) -> tuple[str, ...]:
     return tuple(segment for segment in re.split(r"[/\\]", path) if segment)
 
 
-def _readings(url: str) -> Iterator[_Place]:
+def _readings(url: str) -> Iterator[_Location]:
     for spelling in _decoded(url):
         scheme, _, rest = spelling.partition("://")
         scheme = scheme.lower()
@@ -173,66 +199,79 @@ def _readings(url: str) -> Iterator[_Place]:
             yield from _bucket_readings(store, bare)
         else:
             first, *others = _segments(bare) or ("",)
-            yield _Place(store, first.lower(), tuple(others), below_the_lake=scheme == "mem")
+            yield _Location(store, first.lower(), tuple(others), below_the_lake=scheme == "mem")
 
 
-def _file_readings(scheme: str, path: str) -> Iterator[_Place]:
+def _file_readings(scheme: str, path: str) -> Iterator[_Location]:
     segments = _segments(path)
-    yield _Place("file", "", segments, below_the_lake=scheme == "local")
+    yield _Location("file", "", segments, below_the_lake=scheme == "local")
     if scheme == "file" and not path.startswith("/"):
-        yield _Place("file", "", segments[1:])  # the first is a host, which most readers pass over
+        yield _Location("file", "", segments[1:])  # the first is a host, which most readers pass over
 
 
-def _bucket_readings(scheme: str, rest: str) -> Iterator[_Place]:
+def _bucket_readings(scheme: str, rest: str) -> Iterator[_Location]:
     first, *others = _segments(rest) or ("",)
     authority = first.rpartition("@")[2].lower()
     key = tuple(others)
     if _ACCESS_POINT.fullmatch(authority):
-        yield _Place("s3", _ANY_BUCKET, key)
-        yield _Place("s3", _ANY_BUCKET, key[1:])  # an ARN has the access point's name behind a slash
+        yield _Location("s3", _ANY_BUCKET, key)
+        yield _Location("s3", _ANY_BUCKET, key[1:])  # an ARN has the access point's name behind a slash
         return
     host = authority.partition(":")[0]
-    yield _Place("s3", host, key)
+    yield _Location("s3", host, key)
     for at, character in enumerate(host):
         if character == ".":
-            yield _Place("s3", host[:at], key)
+            yield _Location("s3", host[:at], key)
     if key and (not scheme.startswith("s3") or authority != host or "." in host or host == "localhost"):
-        yield _Place("s3", key[0].rpartition(":")[2].lower(), key[1:])  # Ceph writes tenant:bucket
+        yield _Location("s3", key[0].rpartition(":")[2].lower(), key[1:])  # Ceph writes tenant:bucket
 
 
-def _lies_in(place: _Place, namespace: _Place) -> bool:
-    if place.below_the_lake:  # whatever the lake's store is: clients of lakeFS name their folders in it so
+def _lies_in(place: _Location, namespace: _Location) -> bool:
+    if place.below_the_lake:  # lakeFS clients name folders of the lake so, whatever its store is
         own = (namespace.root, *namespace.segments) if namespace.root else namespace.segments
-        given = (place.root, *place.segments) if place.root else place.segments
-        return any(given[:count] == own[-count:] for count in range(1, len(own) + 1))
+        location = (place.root, *place.segments) if place.root else place.segments
+        return any(location[:count] == own[-count:] for count in range(1, len(own) + 1))
+    if namespace.store not in _BUILT_IN:
+        names, own = _names(place), _names(namespace)
+        return any(names[at : at + len(own)] == own for at in range(len(names)))
     if place.store != namespace.store:
         return False
-    return place.root in (namespace.root, _ANY_BUCKET) and place.segments[: len(namespace.segments)] == namespace.segments
+    return (
+        place.root in (namespace.root, _ANY_BUCKET) and place.segments[: len(namespace.segments)] == namespace.segments
+    )
 
 
-def _begins(place: _Place, namespace: _Place, *, whole: bool) -> bool:
-    """`whole`: the place's last segment is a whole one."""
+def _begins(place: _Location, namespace: _Location, *, whole: bool) -> bool:
+    """Return whether the namespace's URL begins with the place. `whole`: the place's last segment is complete."""
+    if namespace.store not in _BUILT_IN:
+        names, own = _names(place), "/".join(_names(namespace)) + "/"
+        return any(own.startswith("/".join(names[at:]) + "/" * whole) for at in range(len(names)))
     if place.store != namespace.store or place.root not in (namespace.root, _ANY_BUCKET):
         return False
     text = "/".join(place.segments) + ("/" if whole and place.segments else "")
     return ("/".join(namespace.segments) + "/").startswith(text)
 
 
-def _path(place: _Place) -> str:
+def _names(place: _Location) -> tuple[str, ...]:
+    """Bucket and segments, in lower case: a bucket here is a segment in another URL."""
+    return tuple(name.lower() for name in (place.root, *place.segments) if name)
+
+
+def _path(place: _Location) -> str:
     return "/" + "/".join(place.segments)
 
 
 def _inode(path: str) -> tuple[int, int] | None:
-    """None: it is not there, or cannot be looked at."""
+    """Return device and inode; None if the path does not exist, or cannot be read."""
     try:
-        found = os.stat(path)  # noqa: PTH116  # through links, which is the point
+        status = os.stat(path)  # noqa: PTH116  # through links, which is the point
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _inodes_above(path: str) -> Iterator[tuple[int, int]]:
-    """Of what `path` leads to, and of all folders above that."""
+    """Yield device and inode of the file that `path` leads to, and of all folders above it."""
     try:
         real = os.path.realpath(path)
     except (OSError, ValueError):  # a NUL, once decoded: no file has such a name
@@ -248,7 +287,7 @@ def _inodes_above(path: str) -> Iterator[tuple[int, int]]:
 
 
 def _real_prefix(path: str, *, whole: bool) -> str:
-    """`path` as the beginning of real paths."""
+    """Return `path` as a prefix of real paths."""
     try:
         if whole or os.path.isdir(path):  # noqa: PTH112
             return os.path.realpath(path).rstrip("/") + "/"

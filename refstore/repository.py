@@ -1,73 +1,68 @@
-"""The embedded SDK: one repository, every use case.
+"""The embedded SDK's central class: one repository, and every operation on it.
 
-    import refstore
-
-    lake = refstore.open(data="./lake")
-    repo = lake.create_repository("sales")
-    repo.upload("main", "2026/11/21.csv", b"...")
-    repo.commit("main", "first day")
-    repo.reset("main")
-
-Each method runs under the operation deadline (`Safety.operation_deadline_seconds`) and may be called again after any error
-that says so (`error.retryable`): every protocol step is idempotent. A Repository is safe to share between threads. Methods
-raise the errors of `refstore.errors`; those that every method may raise (InvalidName, InvalidPath, NotFound, Contention,
-Unavailable, Corrupt) are not repeated below. A `ref` is an expression of `refstore/flows/refs.py`.
+Each method runs under the operation deadline (`Safety.operation_deadline_seconds`), and may be called again after an
+error whose `retryable` is true, because every step of the protocol is idempotent. Threads may share a Repository.
+Methods raise the errors of `refstore.errors`. Every method may raise InvalidName, InvalidPath, NotFound, Contention,
+Unavailable and Corrupt; the docstrings name the others. A `ref` is the name of a branch or a tag, or the id of a
+commit, also with a suffix such as `main~2` (`refstore/operations/refs.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
 from itertools import islice
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
-from refstore import deadline, ids
-from refstore.commits.diffing import Change
-from refstore.commits.filters import PathFilter
 from refstore.context import Context
+from refstore.core import deadline, ids
+from refstore.core.ids import BranchName, CommitId, RepositoryName, TagName
+from refstore.core.records import Branch, Entry, ImportSource, Mark, RepositoryRecord, Tag
 from refstore.deletions import explain
-from refstore.deletions.explain import PathWhy, Why
 from refstore.errors import AlreadyExists, AlreadyLinked, Contention
-from refstore.flows import (
+from refstore.gc_marks import Marks
+from refstore.objects.base import Body
+from refstore.operations import (
+    address_info,
     branching,
     committing,
-    comparing,
     copying,
-    expiring,
+    deleting,
+    expire_staged,
     importing,
+    log_and_diff,
     reading,
     refs,
-    removing,
     restoring,
-    retaining,
     rule_review,
+    rules_document,
     tagging,
     trash,
     unmarking,
     uploading,
-    viewing,
 )
-from refstore.flows.committing import CommitOptions
-from refstore.flows.comparing import Logged
-from refstore.flows.copying import Copy
-from refstore.flows.expiring import Expired
-from refstore.flows.importing import Imported, Watch
-from refstore.flows.reading import Listed, Page, Resolved
-from refstore.flows.restoring import Outcome, Restored, Wanted
-from refstore.flows.retaining import Retention
-from refstore.flows.rule_review import Review
-from refstore.flows.trash import InGrace
-from refstore.flows.uploading import IssuedAddress, Link, Stage, Upload
-from refstore.flows.viewing import AddressView
-from refstore.ids import BranchName, CommitId, RepositoryName, TagName
-from refstore.marks import Marks
-from refstore.objects.base import Body
-from refstore.records import Branch, Commit, Entry, ImportSource, Mark, RepositoryRecord, Tag
+from refstore.operations.address_info import AddressInfo
+from refstore.operations.committing import CommitDetails, CommitInfo, CommitOptions
+from refstore.operations.copying import Copy, Move
+from refstore.operations.expire_staged import StagedExpiry
+from refstore.operations.importing import ImportResult, Watch
+from refstore.operations.log_and_diff import LogEntry
+from refstore.operations.reading import ListedPath, ListingPage
+from refstore.operations.restoring import RestoreOutcome, RestoreRequest, RestoreResult
+from refstore.operations.trash import InGrace
+from refstore.operations.unmarking import UnmarkResult
+from refstore.operations.uploading import IssuedAddress, Link, Stage, Upload
 from refstore.retention.rules import GcRules, Rules
+from refstore.versioning.commits.diffing import Change
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+def _deadline(repo: Repository) -> AbstractContextManager[None]:
+    return deadline.operation(repo.context.clock, repo.context.safety.operation_deadline_seconds)
 
 
 def _operation(method: Callable[Concatenate[Repository, P], R]) -> Callable[Concatenate[Repository, P], R]:
@@ -75,23 +70,27 @@ def _operation(method: Callable[Concatenate[Repository, P], R]) -> Callable[Conc
 
     @wraps(method)
     def run(self: Repository, *args: P.args, **kwargs: P.kwargs) -> R:
-        with deadline.operation(self.context.clock, self.context.safety.operation_deadline_seconds):
+        with _deadline(self):
             return method(self, *args, **kwargs)
 
     return run
 
 
 class Repository:
+    """One repository of a lake. Open it with `Lake.repository`, or create it with `Lake.create_repository`."""
+
     def __init__(self, context: Context, record: RepositoryRecord) -> None:
         self.context = context
         self.record = record
 
     @property
     def name(self) -> RepositoryName:
+        """The name that the lake knows the repository by."""
         return self.context.name
 
     @property
     def default_branch(self) -> BranchName:
+        """The branch that was created with the repository, and cannot be deleted."""
         return self.record.default_branch
 
     # ---- data in
@@ -107,54 +106,62 @@ class Repository:
         mtime_ms: int | None = None,
         if_absent: bool = False,
     ) -> Entry:
-        """Upload one object; what stood at the path under the same staging token is released at once.
+        """Upload one object and return its entry. An object that was staged at the path loses this name at once.
 
-        `if_absent`: raises AlreadyExists where something is at the path, and leaves it.
+        `body`: bytes, a readable binary file, or an iterable of bytes. `mtime_ms`: when the content last changed, in
+        milliseconds since 1970 (default: now). `if_absent`: raise AlreadyExists, and change nothing, if the path holds
+        an object.
         """
-        item = Upload(path=path, body=body, metadata=metadata or {}, content_type=content_type, mtime_ms=mtime_ms, if_absent=if_absent)
-        return self._upload_batch(branch, [item])[0]
+        item = Upload(
+            path=path,
+            body=body,
+            metadata=metadata or {},
+            content_type=content_type,
+            mtime_ms=mtime_ms,
+            if_absent=if_absent,
+        )
+        return self.upload_many(branch, [item])[0]
 
     def upload_many(self, branch: str, uploads: Iterable[Upload]) -> Sequence[Entry]:
-        """Upload any number of objects, batch by batch with shared round trips; their entries, in the same order.
+        """Upload any number of objects in batches, and return their entries in the same order.
 
-        One that is refused by its `if_absent` ends it, before its batch is written where that can be told, else behind its batch, which
-        is uploaded; `upload_each` says of each what became of it.
+        An upload that its `if_absent` refuses ends the call with AlreadyExists. The rest of its batch is uploaded,
+        unless the refusal was certain before the batch was written. Use `upload_each` for the fate of each upload.
         """
         return list(self.iter_upload_many(branch, uploads))
 
     def iter_upload_many(self, branch: str, uploads: Iterable[Upload]) -> Iterator[Entry]:
-        """As `upload_many`, for a stream: a batch is uploaded when the first of its entries is asked for, and nothing before."""
-        for batch in _batched(uploads, uploading.BATCH):
-            yield from self._upload_batch(branch, batch)
-
-    @_operation
-    def _upload_batch(self, branch: str, batch: Sequence[Upload]) -> Sequence[Entry]:
-        return uploading.upload_many(self.context, ids.branch_name(branch), batch)
+        """Do what `upload_many` does lazily: each batch is uploaded when the first of its entries is read."""
+        name = ids.branch_name(branch)
+        return self._in_batches(uploads, lambda batch: uploading.upload_many(self.context, name, batch))
 
     @_operation
     def upload_each(self, branch: str, uploads: Sequence[Upload]) -> Sequence[Entry | AlreadyExists | Contention]:
-        """As `upload_many`, for a bounded number, with a word on each: those that are refused by their `if_absent` fail nobody else's."""
+        """Upload a bounded number of objects, and return for each its entry, or the error that refused it."""
         return uploading.upload_each(self.context, ids.branch_name(branch), uploads)
 
     def stage(
-        self, branch: str, path: str, url: str, *, size_bytes: int, checksum: str = "", metadata: dict[str, str] | None = None
+        self,
+        branch: str,
+        path: str,
+        url: str,
+        *,
+        size_bytes: int,
+        checksum: str = "",
+        metadata: dict[str, str] | None = None,
     ) -> Entry:
-        """Name an object outside the namespace. It is not refstore's to delete, and never is deleted."""
+        """Name an object outside the namespace, and return its entry. refstore never deletes such an object."""
         item = Stage(path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
-        return self._stage_batch(branch, [item])[0]
+        return self.stage_many(branch, [item])[0]
 
     def stage_many(self, branch: str, items: Iterable[Stage]) -> Sequence[Entry]:
-        """As `stage`, batch by batch; their entries, in the same order."""
+        """Stage any number of objects in batches, and return their entries in the same order."""
         return list(self.iter_stage_many(branch, items))
 
     def iter_stage_many(self, branch: str, items: Iterable[Stage]) -> Iterator[Entry]:
-        """As `stage_many`, for a stream: a batch is staged when the first of its entries is asked for, and nothing before."""
-        for batch in _batched(items, uploading.BATCH):
-            yield from self._stage_batch(branch, batch)
-
-    @_operation
-    def _stage_batch(self, branch: str, batch: Sequence[Stage]) -> Sequence[Entry]:
-        return uploading.stage_many(self.context, ids.branch_name(branch), batch)
+        """Do what `stage_many` does lazily: each batch is staged when the first of its entries is read."""
+        name = ids.branch_name(branch)
+        return self._in_batches(items, lambda batch: uploading.stage_many(self.context, name, batch))
 
     def import_objects(
         self,
@@ -162,31 +169,31 @@ class Repository:
         sources: Sequence[ImportSource],
         message: str,
         *,
-        committer: str = "",
-        metadata: dict[str, str] | None = None,
-        allow_empty: bool = False,
         dry_run: bool = False,
         watch: Watch = importing.nothing_to_tell,
-    ) -> Imported:
-        """Name the objects of others, single ones or all below a prefix, in one commit, without reading them. They are never deleted.
+        **details: Unpack[CommitDetails],
+    ) -> ImportResult:
+        """Name foreign objects, single ones or all below a prefix, in one commit. No data is read, and none of these
+        objects is ever deleted.
 
-        What is at a prefix's destination is replaced as a whole: paths that the source does not have are gone from the branch. The
-        listing may take as long as it takes; the commit behind it is made under the operation deadline. `watch` is told how many were
-        listed, and how many left out; what it raises ends the import. `dry_run`: only list and count.
+        An import replaces everything at a prefix's destination: paths that the source does not have leave the branch.
+        The listing has no time limit; the commit after it runs under the operation deadline. `watch` is called with the
+        numbers of objects listed and left out so far; an exception that it raises ends the import. `dry_run`: list and
+        count only.
 
-        Raises Invalid (also: the source lies in a namespace of this lake), ObjectNotFound (it holds nothing), DirtyBranch,
-        NothingToCommit (all of it is there already).
+        Raises Invalid (also for a source in a namespace of this lake), ObjectNotFound (it is empty), DirtyBranch,
+        NothingToCommit.
         """
-        options = _options(message, committer, metadata, None, allow_empty)
-        name = ids.branch_name(branch)
+        name, options = ids.branch_name(branch), CommitOptions(message=message, **details)
         return importing.import_objects(self.context, name, sources, options, watch=watch, dry_run=dry_run)
 
     def issue(self, branch: str, path: str) -> IssuedAddress:
-        """A physical address to write to, and the token that links it, once, to this branch and path."""
+        """Issue a physical address that another program writes to, and the token that links it once to this path."""
         return self.issue_many(branch, [path])[0]
 
     @_operation
     def issue_many(self, branch: str, paths: Sequence[str]) -> Sequence[IssuedAddress]:
+        """Issue one address for each path, in the same order."""
         return uploading.issue_many(self.context, ids.branch_name(branch), paths)
 
     def link(
@@ -199,146 +206,153 @@ class Repository:
         checksum: str = "",
         metadata: dict[str, str] | None = None,
     ) -> Entry:
-        """Put an issued address, now written to, on the branch. Raises InvalidToken, AlreadyLinked, ObjectNotFound."""
+        """Put an issued address on the branch after its object was written, and return the entry.
+
+        `size_bytes`: refuse an object of another size. Raises InvalidToken, AlreadyLinked, ObjectNotFound (nothing was
+        written to the address).
+        """
         item = Link(path=path, token=token, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
-        return self._link_batch(branch, [item])[0]
+        return self.link_many(branch, [item])[0]
 
     def link_many(self, branch: str, items: Iterable[Link]) -> Sequence[Entry]:
-        """As `link`, batch by batch; their entries, in the same order."""
+        """Link any number of addresses in batches, and return their entries in the same order."""
         return list(self.iter_link_many(branch, items))
 
     def iter_link_many(self, branch: str, items: Iterable[Link]) -> Iterator[Entry]:
-        """As `link_many`, for a stream: a batch is linked when the first of its entries is asked for, and nothing before."""
-        for batch in _batched(items, uploading.BATCH):
-            yield from self._link_batch(branch, batch)
+        """Do what `link_many` does lazily: each batch is linked when the first of its entries is read."""
+        name = ids.branch_name(branch)
+        return self._in_batches(items, lambda batch: uploading.link_many(self.context, name, batch))
 
     @_operation
-    def _link_batch(self, branch: str, batch: Sequence[Link]) -> Sequence[Entry]:
-        return uploading.link_many(self.context, ids.branch_name(branch), batch)
-
-    @_operation
-    def link_each(self, branch: str, items: Sequence[Link]) -> Sequence[Entry | AlreadyLinked | AlreadyExists | Contention]:
-        """As `link_many`, for a bounded number, with a word on each: those that were linked before, or are refused by their `if_absent`,
-        fail nobody else's."""
+    def link_each(
+        self, branch: str, items: Sequence[Link]
+    ) -> Sequence[Entry | AlreadyLinked | AlreadyExists | Contention]:
+        """Link a bounded number of addresses, and return for each its entry, or the error that refused it."""
         return uploading.link_each(self.context, ids.branch_name(branch), items)
 
     def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> Entry:
-        """Give `path` of the ref `source` another name on `branch`, without reading the data."""
-        return self._copy_batch(source, branch, [Copy(path, destination or path)])[0]
+        """Give the object at `path` of the ref `source` another name on `branch`. No data is read."""
+        return self.copy_many(source, branch, [Copy(path, destination or path)])[0]
 
     def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Sequence[Entry]:
-        """As `copy`, in batches of 1,000, each as if at once; the one after sees what the one before made."""
+        """Copy in batches of 1,000. Each batch happens as if at once, and reads what earlier batches wrote."""
         return list(self.iter_copy_many(source, branch, copies))
 
     def iter_copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Iterator[Entry]:
-        """As `copy_many`, for a stream: a batch is copied when the first of its entries is asked for, and nothing before."""
-        for batch in _batched(copies, uploading.BATCH):
-            yield from self._copy_batch(source, branch, batch)
-
-    @_operation
-    def _copy_batch(self, source: str, branch: str, batch: Sequence[Copy]) -> Sequence[Entry]:
-        return copying.copy_many(self.context, source, ids.branch_name(branch), batch)
+        """Do what `copy_many` does lazily: each batch is copied when the first of its entries is read."""
+        name = ids.branch_name(branch)
+        return self._in_batches(copies, lambda batch: copying.copy_many(self.context, source, name, batch))
 
     def move(self, branch: str, path: str, destination: str) -> Entry:
-        """Copy within a branch, then delete the source. A crash in between leaves both names."""
-        return self.move_many(branch, [Copy(path, destination)])[0]
+        """Copy an object within a branch, then delete its source. A crash in between leaves both names."""
+        return self.move_many(branch, [Move(path, destination)])[0]
 
     @_operation
-    def move_many(self, branch: str, moves: Sequence[Copy], *, to: str | None = None) -> Sequence[Entry]:
-        """Copy within a branch, or to the branch `to`, then delete the sources that are still what was copied."""
-        return copying.move_many(self.context, ids.branch_name(branch), ids.branch_name(branch if to is None else to), moves)
+    def move_many(self, branch: str, moves: Sequence[Move], *, to: str | None = None) -> Sequence[Entry]:
+        """Copy within a branch, or to the branch `to`, then delete each source that did not change meanwhile."""
+        destination = ids.branch_name(branch if to is None else to)
+        return copying.move_many(self.context, ids.branch_name(branch), destination, moves)
 
     # ---- data out
 
     @_operation
-    def resolve(self, ref: str, path: str) -> Resolved:
-        """What the path is, and whether it is staged or committed. Raises ObjectNotFound."""
+    def resolve(self, ref: str, path: str) -> reading.Resolved:
+        """Return the entry at a path, and whether it is staged or committed. Raises ObjectNotFound."""
         return reading.resolve(self.context, refs.resolve(self.context, ref), ids.object_path(path))
 
     def stat(self, ref: str, path: str) -> Entry:
-        """Raises ObjectNotFound."""
+        """Return the entry at a path. Raises ObjectNotFound."""
         return self.resolve(ref, path).entry
 
     @_operation
     def stat_many(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
-        """The entries of the paths that are there."""
-        found = reading.resolve_many(self.context, refs.resolve(self.context, ref), [ids.object_path(path) for path in paths])
-        return {path: resolved.entry for path, resolved in found.items()}
+        """Return the entry of each path that holds an object, by path."""
+        checked = [ids.object_path(path) for path in paths]
+        entries = reading.resolve_many(self.context, refs.resolve(self.context, ref), checked)
+        return {path: resolved.entry for path, resolved in entries.items()}
 
     @_operation
     def get(self, ref: str, path: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """The bytes [start, end) in chunks, of foreign data as well. Raises ObjectNotFound, Gone before the first chunk."""
+        """Return the bytes from `start` up to, not including, `end` in chunks; foreign objects are read, too.
+
+        Raises ObjectNotFound or Gone before the first chunk.
+        """
         return reading.open_object(self.context, ref, ids.object_path(path), start, end)
 
     def read(self, ref: str, path: str) -> bytes:
-        """The whole object."""
+        """Return the whole content of an object. Raises ObjectNotFound, Gone."""
         return b"".join(self.get(ref, path))
 
     @_operation
-    def page(self, ref: str, *, prefix: str = "", after: str = "", amount: int = 1000, delimiter: str = "") -> Page:
-        """One page of a listing, strictly after the path or common prefix `after`."""
-        ids.path_prefix(prefix)
-        return reading.list_page(
-            self.context, refs.resolve(self.context, ref), prefix=prefix, after=after, amount=amount, delimiter=delimiter
-        )
+    def page(
+        self, ref: str, *, prefix: str = "", after: str = "", amount: int = 1000, delimiter: str = ""
+    ) -> ListingPage:
+        """Return one page of a listing, with at most `amount` items that sort after the path or common prefix `after`.
 
-    def list(self, ref: str, *, prefix: str = "", after: str = "", delimiter: str = "", page: int = 1000) -> Iterator[Listed]:
-        """Every object, in path order, page by page: each page is consistent, the whole may see changes made meanwhile."""
+        With a `delimiter`, paths that share a prefix up to it are listed as one common prefix.
+        """
+        ids.path_prefix(prefix)
+        resolved = refs.resolve(self.context, ref)
+        return reading.list_page(self.context, resolved, prefix=prefix, after=after, amount=amount, delimiter=delimiter)
+
+    def list(
+        self, ref: str, *, prefix: str = "", after: str = "", delimiter: str = "", page: int = 1000
+    ) -> Iterator[ListedPath]:
+        """List every object in path order, in pages of `page` items.
+
+        Each page is consistent. Between two pages the branch may change.
+        """
         while True:
-            found = self.page(ref, prefix=prefix, after=after, amount=page, delimiter=delimiter)
-            yield from found.results
-            if not found.has_more:
+            result = self.page(ref, prefix=prefix, after=after, amount=page, delimiter=delimiter)
+            yield from result.results
+            if not result.has_more:
                 return
-            after = found.next_after
+            after = result.next_after
 
     # ---- data away
 
     def delete(self, branch: str, path: str) -> None:
-        """Delete one path, whether it is there or not."""
+        """Delete one path. A path that holds no object is no error."""
         self.delete_many(branch, [path])
 
     def delete_many(self, branch: str, paths: Iterable[str]) -> None:
-        """As `delete`, batch by batch."""
-        for batch in _batched(paths, removing.BATCH):
-            self._delete_batch(branch, batch)
-
-    @_operation
-    def _delete_batch(self, branch: str, batch: Sequence[str]) -> None:
-        removing.delete_many(self.context, ids.branch_name(branch), batch)
+        """Delete any number of paths, in batches."""
+        for batch in _batched(paths, deleting.BATCH):
+            with _deadline(self):
+                deleting.delete_many(self.context, ids.branch_name(branch), batch)
 
     @_operation
     def delete_prefix(self, branch: str, prefix: str) -> int:
-        """Delete every path with the prefix; how many there were."""
-        return removing.delete_prefix(self.context, ids.branch_name(branch), prefix)
+        """Delete every path that starts with the prefix, and return their number."""
+        return deleting.delete_prefix(self.context, ids.branch_name(branch), prefix)
 
     @_operation
     def reset(self, branch: str, *, path: str | None = None, prefix: str | None = None) -> None:
-        """Throw away what is staged: of the whole branch (one step, however much), of a path, or of a prefix (raises Conflict
-        while a commit is unfinished)."""
+        """Throw away what is staged on the branch, in one step; or only what is staged at a path or below a prefix.
+
+        With `path` or `prefix`, raises Conflict while a commit is unfinished.
+        """
         name = ids.branch_name(branch)
         if path is None and prefix is None:
             branching.reset(self.context, name)
         else:
-            removing.reset_paths(self.context, name, path=path, prefix=prefix)
+            deleting.reset_paths(self.context, name, path=path, prefix=prefix)
 
-    def restore(self, branch: str, address: str, path: str | None = None, *, force: bool = False) -> Entry:
-        """Take back an address that lost its last name, at the path that it had or another; the entry that is there now.
-
-        What was written to the path since stays, and the call raises AlreadyExists, unless `force` says that it may be replaced. Where
-        the branch has the address at that path already, nothing is changed. Raises Gone, AddressNotFound, ObjectNotFound.
-        """
-        done = self.restore_and_tell(branch, address, path, force=force)
-        assert done.entry is not None  # noqa: S101  # what was not restored raised
-        return done.entry
-
-    def restore_and_tell(
+    @_operation
+    def restore(
         self, branch: str, address: str, path: str | None = None, *, force: bool = False, dry_run: bool = False
-    ) -> Restored:
-        """As `restore`, with the path that it was put at, and whether that changed anything. `dry_run`: what it would do."""
-        (done,) = self._restore_batch(branch, [Wanted(address, path)], force=force, dry_run=dry_run)
-        if done.error is not None:
-            raise done.error
-        return done
+    ) -> RestoreResult:
+        """Take back an address that lost its last name, at the path that it had, or at `path`.
+
+        The result has the path, the entry that is there now, and whether the call changed anything. An object that was
+        written to the path since stays, and the call raises AlreadyExists; `force` replaces it. `dry_run`: return what
+        the call would do. Raises Gone, AddressNotFound, ObjectNotFound.
+        """
+        one, name = [RestoreRequest(address, path)], ids.branch_name(branch)
+        (restored,) = restoring.restore_many(self.context, name, one, force=force, dry_run=dry_run)
+        if restored.error is not None:
+            raise restored.error
+        return restored
 
     def restore_many(
         self,
@@ -349,80 +363,54 @@ class Repository:
         path: str | None = None,
         force: bool = False,
         dry_run: bool = False,
-    ) -> Sequence[Restored]:
-        """Take back what a branch lost and can still be restored, each at the path that it had; what became of each.
+    ) -> Sequence[RestoreResult]:
+        """Take back what a branch lost and can still be restored, each object at the path that it had.
 
-        `lost_on`: what another branch lost, which may be deleted; else the branch's own. `prefix`: only paths that start with it; or
-        `path`: this one. Of several versions of a path the one that was lost last is taken; what was only overwritten is left, but for
-        a `path`. `force` and `dry_run` as above. Holds a record of each object that is restored in memory.
+        `lost_on`: what another branch lost, which may be deleted by now. `prefix`: only paths that start with it.
+        `path`: only this path. Of several versions of a path the call takes the one that was lost last, and leaves
+        versions that were only overwritten, unless `path` asks for one. `force`, `dry_run`: see `restore`. The call
+        holds a record of each restored object in memory.
         """
-        source = ids.branch_name(branch if lost_on is None else lost_on)
+        name, source = ids.branch_name(branch), ids.branch_name(branch if lost_on is None else lost_on)
         self.get_branch(branch)
-        found = trash.in_grace(self.context, branch=source, prefix=prefix if path is None else ids.object_path(path))
-        wanted, older = restoring.choose((item for item in found if path is None or item.path == path), by_path=path is not None)
-        done = [Restored(item.address, item.path, None, Outcome.OLDER) for item in older]
-        for batch in _batched((Wanted(item.address, item.path) for item in wanted), restoring.BATCH):
-            done += self._restore_batch(branch, batch, force=force, dry_run=dry_run)
-        return done
-
-    @_operation
-    def _restore_batch(self, branch: str, batch: Sequence[Wanted], *, force: bool, dry_run: bool) -> Sequence[Restored]:
-        return restoring.restore_many(self.context, ids.branch_name(branch), batch, force=force, dry_run=dry_run)
+        lost = trash.in_grace(self.context, branch=source, prefix=prefix if path is None else ids.object_path(path))
+        latest, older = restoring.choose(
+            (item for item in lost if path is None or item.path == path), by_path=path is not None
+        )
+        results = [RestoreResult(item.address, item.path, None, RestoreOutcome.OLDER) for item in older]
+        results += self._in_batches(
+            (RestoreRequest(item.address, item.path) for item in latest),
+            lambda batch: restoring.restore_many(self.context, name, batch, force=force, dry_run=dry_run),
+        )
+        return results
 
     def in_grace(self, *, branch: str | None = None, prefix: str = "", after: str = "") -> Iterator[InGrace]:
-        """What could be restored now, behind the cursor `after`. What the reaper passes meanwhile may be listed twice."""
+        """List what could be restored now, after the cursor `after`. A reaper at work may cause repetitions."""
         name = ids.branch_name(branch) if branch is not None else None
         return trash.in_grace(self.context, branch=name, prefix=prefix, after=after)
 
     @_operation
-    def address(self, address: str) -> AddressView:
-        """Who names a physical address, and in which state."""
-        return viewing.view(self.context, address)
+    def address(self, address: str) -> AddressInfo:
+        """Return the state of a physical address, and the paths and commits that name it."""
+        return address_info.address_info(self.context, address)
 
-    def why(self, address: str, *, commits: bool = False) -> Why:
-        """What is known of a physical address: who names it, or when it was deleted, by whom, and under which rule.
+    def why(self, address: str, *, commits: bool = False) -> explain.Why:
+        """Explain a physical address: who names it, or who deleted it, when, and under which rule.
 
-        `commits`: which commits named it, where it was deleted, too. Raises AddressNotFound: nothing is known of it.
+        `commits`: for a deleted address, also find the commits that named it. Raises AddressNotFound.
         """
         return explain.explain_address(self.context, address, commits=commits)
 
-    def why_path(self, ref: str, path: str) -> PathWhy:
-        """What became of a path: the objects that were there, and of each what `why` says. `ref`: also a branch that is gone.
-
-        Raises ObjectNotFound: nothing is known of it.
-        """
+    def why_path(self, ref: str, path: str) -> explain.PathWhy:
+        """Explain each object that was at a path, as `why` does, also on a deleted branch. Raises ObjectNotFound."""
         return explain.explain_path(self.context, ref, path)
 
     # ---- history
 
-    def commit(
-        self,
-        branch: str,
-        message: str,
-        *,
-        committer: str = "",
-        metadata: dict[str, str] | None = None,
-        date_ms: int | None = None,
-        allow_empty: bool = False,
-    ) -> CommitId:
-        """Commit what is staged. Raises NothingToCommit."""
-        same = self.commit_and_get(branch, message, committer=committer, metadata=metadata, date_ms=date_ms, allow_empty=allow_empty)
-        return same[0]
-
     @_operation
-    def commit_and_get(
-        self,
-        branch: str,
-        message: str,
-        *,
-        committer: str = "",
-        metadata: dict[str, str] | None = None,
-        date_ms: int | None = None,
-        allow_empty: bool = False,
-    ) -> tuple[CommitId, Commit]:
-        """As `commit`, with what `get_commit` would answer: a read behind it could fail, and say so of a commit that landed."""
-        options = _options(message, committer, metadata, date_ms, allow_empty)
-        return committing.commit(self.context, ids.branch_name(branch), options)
+    def commit(self, branch: str, message: str, **details: Unpack[CommitDetails]) -> CommitInfo:
+        """Commit what is staged on the branch, and return the new commit. Raises NothingToCommit."""
+        return committing.commit(self.context, ids.branch_name(branch), CommitOptions(message=message, **details))
 
     @_operation
     def merge(
@@ -433,200 +421,183 @@ class Repository:
         *,
         strategy: str = "",
         squash: bool = False,
-        committer: str = "",
-        metadata: dict[str, str] | None = None,
-        date_ms: int | None = None,
-        allow_empty: bool = False,
-    ) -> CommitId:
-        """Merge a ref into a branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone.
+        **details: Unpack[CommitDetails],
+    ) -> CommitInfo:
+        """Merge a ref into a branch, and return the new commit. Raises MergeConflict, DirtyBranch, NothingToCommit,
+        Gone.
 
-        `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them.
+        `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them. `squash`: record one parent only.
         """
-        options = _options(message or f"Merge {source!r} into {branch!r}", committer, metadata, date_ms, allow_empty)
-        return committing.merge(self.context, source, ids.branch_name(branch), options, strategy=strategy, squash=squash)[0]
+        options = CommitOptions(message=message or f"Merge {source!r} into {branch!r}", **details)
+        name = ids.branch_name(branch)
+        return committing.merge(self.context, source, name, options, strategy=strategy, squash=squash)
 
     @_operation
     def revert(
-        self,
-        branch: str,
-        ref: str,
-        *,
-        parent: int = 0,
-        message: str = "",
-        committer: str = "",
-        metadata: dict[str, str] | None = None,
-        allow_empty: bool = False,
-    ) -> CommitId:
-        """Undo a commit on top of the branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone."""
-        options = _options(message or f"Revert {ref}", committer, metadata, None, allow_empty)
-        return committing.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)[0]
+        self, branch: str, ref: str, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
+    ) -> CommitInfo:
+        """Undo a commit by a new one on the branch, and return the new one.
 
-    def cherry_pick(
-        self,
-        branch: str,
-        ref: str,
-        *,
-        parent: int = 0,
-        message: str = "",
-        committer: str = "",
-        metadata: dict[str, str] | None = None,
-        allow_empty: bool = False,
-    ) -> CommitId:
-        """Do a commit's changes again on top of the branch. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone."""
-        same = self.cherry_pick_and_get(
-            branch, ref, parent=parent, message=message, committer=committer, metadata=metadata, allow_empty=allow_empty
-        )
-        return same[0]
+        `parent`: for a merge commit, the parent to go back to, counted from 1. Raises MergeConflict, DirtyBranch,
+        NothingToCommit, Gone.
+        """
+        options = CommitOptions(message=message or f"Revert {ref}", **details)
+        return committing.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)
 
     @_operation
-    def cherry_pick_and_get(
-        self,
-        branch: str,
-        ref: str,
-        *,
-        parent: int = 0,
-        message: str = "",
-        committer: str = "",
-        metadata: dict[str, str] | None = None,
-        allow_empty: bool = False,
-    ) -> tuple[CommitId, Commit]:
-        """As `cherry_pick`, with what `get_commit` would answer."""
-        options = _options(message or f"Cherry-pick {ref}", committer, metadata, None, allow_empty)
+    def cherry_pick(
+        self, branch: str, ref: str, *, parent: int = 0, message: str = "", **details: Unpack[CommitDetails]
+    ) -> CommitInfo:
+        """Apply a commit's changes again by a new one on the branch, and return the new one.
+
+        `parent`: for a merge commit, the parent to compare it with, counted from 1. Raises MergeConflict, DirtyBranch,
+        NothingToCommit, Gone.
+        """
+        options = CommitOptions(message=message or f"Cherry-pick {ref}", **details)
         return committing.cherry_pick(self.context, ids.branch_name(branch), ref, options, parent=parent)
 
     @_operation
-    def get_commit(self, ref: str) -> tuple[CommitId, Commit]:
+    def get_commit(self, ref: str) -> CommitInfo:
+        """Return the commit that a ref names; for a branch, its head."""
         commit = refs.resolve(self.context, ref).commit
-        return commit, refs.get_commit(self.context, commit)
+        return CommitInfo(commit, refs.get_commit(self.context, commit))
 
-    def log(self, ref: str, *, first_parent: bool = False, since_ms: int | None = None) -> Iterator[tuple[CommitId, Commit]]:
-        """The ref's commit and its ancestors, newest first; each line as far as its first commit that is older than `since_ms`."""
-        return comparing.log(self.context, ref, first_parent=first_parent, since_ms=since_ms)
+    def log(self, ref: str, *, first_parent: bool = False, since_ms: int | None = None) -> Iterator[CommitInfo]:
+        """List a ref's commit and its ancestors, newest first.
 
-    def history(self, ref: str, *, first_parent: bool = False) -> Iterator[Logged]:
-        """The same, each commit with its mark: active, marked since when and when its data goes, swept on which day, by which mark; or
-        expired and complete, where nothing of its data goes."""
-        return comparing.history(self.context, ref, first_parent=first_parent)
+        `first_parent`: leave out what merges brought in. `since_ms`: follow each line of history as far as its first
+        commit that is older.
+        """
+        return map(CommitInfo._make, log_and_diff.log(self.context, ref, first_parent=first_parent, since_ms=since_ms))
 
-    @_operation
-    def changed(self, commit: Commit, only: PathFilter) -> bool:
-        """Whether a commit changed one of these paths, against its first parent."""
-        return comparing.changed(self.context, commit, only)
+    def history(self, ref: str, *, first_parent: bool = False) -> Iterator[LogEntry]:
+        """List what `log` lists, each commit with its mark and its lifetime: active, marked, swept, or expired and
+        complete (other commits keep all of its data).
+        """
+        return log_and_diff.history(self.context, ref, first_parent=first_parent)
 
     def marks(self) -> Iterator[tuple[CommitId, Mark]]:
-        """Every commit that has expired: marked, on its way, or swept."""
+        """List every expired commit with its mark: it waits for its sweep, is being swept, or was swept."""
         return Marks(self.context).scan()
 
-    def unmark(self, which: str, *, pin: bool = False, by: str = "") -> int:
-        """Make a ref's commit, or all that a mark id marked, active again; how many were. Until the sweep begins: then raises Gone.
+    def unmark(self, which: str, *, pin: bool = False, by: str = "", dry_run: bool = False) -> UnmarkResult:
+        """Make a ref's commit, or all commits that a mark id marked, active again.
 
-        The next run marks again what the rules still call expired (`expired_of`). `pin`: first add the commits to the pins of the rules,
-        by whom, so that it does not. Raises NotFound, Conflict (the commit is not marked).
+        The next run marks again what the rules still call expired (the result's `expired`). `pin`: first add the
+        commits to the rules' pins, on behalf of `by`, so that it does not. `dry_run`: change nothing. Raises NotFound,
+        Conflict (the commit is not marked), Gone (the sweep has begun).
         """
-        return unmarking.unmark(self.context, which, pin=pin, by=by).unmarked
-
-    def expired_of(self, which: str) -> Sequence[CommitId]:
-        """Of a ref's commit, or of all that a mark id marked, what the rules in force call expired. Raises NotFound."""
-        return unmarking.look(self.context, which).expired
+        if dry_run:
+            return unmarking.preview(self.context, which)
+        return unmarking.unmark(self.context, which, pin=pin, by=by)
 
     def diff(self, left: str, right: str | None = None, *, prefix: str = "", after: str = "") -> Iterator[Change]:
-        """Between the commits of two refs; or, with one branch, between its head and what is staged on it. In path order."""
+        """List, in path order, the changes between two refs' commits, or between a branch's head and what is staged on
+        it.
+        """
         if right is None:
-            return comparing.diff_staged(self.context, ids.branch_name(left), prefix=prefix, after=after)
-        return comparing.diff_refs(self.context, left, right, prefix=prefix, after=after)
+            return log_and_diff.diff_staged(self.context, ids.branch_name(left), prefix=prefix, after=after)
+        return log_and_diff.diff_refs(self.context, left, right, prefix=prefix, after=after)
 
     @_operation
     def merge_base(self, left: str, right: str) -> CommitId | None:
-        """The best common ancestor of the commits of two refs; None if there is none."""
-        return comparing.merge_base(self.context, left, right)
+        """Return the best common ancestor of the commits of two refs; None if there is none."""
+        return log_and_diff.merge_base(self.context, left, right)
 
     # ---- branches and tags
 
     @_operation
     def create_branch(self, name: str, source: str, *, hidden: bool = False) -> CommitId:
-        """Raises AlreadyExists, Gone (the commit has expired)."""
+        """Create a branch at a ref's commit, and return its id. Raises AlreadyExists, Gone (the commit has expired)."""
         return branching.create(self.context, ids.branch_name(name), source, hidden=hidden)
 
     @_operation
     def get_branch(self, name: str) -> Branch:
+        """Return a branch's record. Raises BranchNotFound."""
         return branching.get(self.context, ids.branch_name(name))
 
     def branches(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, Branch]]:
-        """The open branches, in order of name."""
+        """List the open branches in order of name."""
         return branching.scan(self.context, prefix=prefix, after=after)
 
     @_operation
     def delete_branch(self, name: str) -> None:
-        """Delete a branch and everything uncommitted on it: one step, however much. Raises Conflict for the default branch."""
+        """Delete a branch with everything uncommitted on it, in one step. Raises Conflict for the default branch."""
         branching.delete(self.context, ids.branch_name(name), default=self.default_branch)
 
     @_operation
     def create_tag(self, name: str, ref: str) -> CommitId:
-        """Raises AlreadyExists, Gone."""
+        """Create a tag at a ref's commit, and return its id. Raises AlreadyExists, Gone (the commit has expired)."""
         return tagging.create(self.context, ids.tag_name(name), ref)
 
     @_operation
     def get_tag(self, name: str) -> Tag:
-        """Raises TagNotFound."""
+        """Return a tag's record. Raises TagNotFound."""
         return tagging.get(self.context, ids.tag_name(name))
 
     @_operation
     def delete_tag(self, name: str) -> None:
+        """Delete a tag. Raises TagNotFound."""
         tagging.delete(self.context, ids.tag_name(name))
 
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[TagName, Tag]]:
+        """List the tags in order of name."""
         return tagging.scan(self.context, prefix=prefix, after=after)
 
     # ---- retention
 
     @_operation
-    def retention(self) -> Retention | None:
-        """The rules in force; None: there are none, and nothing that was committed expires."""
-        return retaining.get(self.context)
+    def retention(self) -> rules_document.Retention | None:
+        """Return the rules in force. None: there are none, and no commit expires."""
+        return rules_document.get(self.context)
 
     @_operation
-    def set_retention(self, document: str, *, by: str = "") -> Retention:
-        """Set the rules, the whole document at once (`docs/retention.md`). Raises InvalidRules, Contention."""
-        return retaining.set_rules(self.context, document, by=by)
+    def set_retention(self, document: str, *, by: str = "") -> rules_document.Retention:
+        """Replace all rules by a document (`docs/retention.md`), on behalf of `by`. Raises InvalidRules, Contention."""
+        return rules_document.set_rules(self.context, document, by=by)
 
     @_operation
-    def review_retention(self, document: str | None = None) -> Review:
-        """What to know of rules before they act: names and filters that match nothing here, and how many commits expire tonight.
-
-        `document`: instead of the rules in force. Reads the whole history. Raises InvalidRules, CorruptRecord.
+    def review_retention(self, document: str | None = None) -> rule_review.Review:
+        """Review the rules in force, or a document, against the whole history: names and filters that match nothing
+        here, and how many commits expire tonight. Raises InvalidRules, CorruptRecord.
         """
-        if document is not None:
-            return rule_review.review(self.context, retaining.check(self.context, document).rules)
-        own = retaining.get(self.context)
-        return rule_review.review(self.context, own.rules if own is not None else Rules())
+        rules = self._rules() if document is None else rules_document.check(self.context, document).rules
+        return rule_review.review(self.context, rules)
 
     @_operation
-    def delete_retention(self) -> Retention:
-        """Take all rules away, legal holds among them: nothing that was committed expires then. Raises NotFound, Conflict (others changed
-        them meanwhile)."""
-        return retaining.delete(self.context)
+    def delete_retention(self) -> rules_document.Retention:
+        """Delete all rules, legal holds among them, and return them. Raises NotFound, Conflict (they have changed)."""
+        return rules_document.delete(self.context)
 
     @_operation
-    def set_gc_rules(self, rules: GcRules | None, *, by: str = "") -> Retention | None:
-        """Set, or with None take away, what lakeFS's format can say of the rules. Pins, holds and the rest stay. Raises InvalidRules."""
-        return retaining.set_gc_rules(self.context, rules, by=by)
+    def set_gc_rules(self, rules: GcRules | None, *, by: str = "") -> rules_document.Retention | None:
+        """Set, or with None delete, only the rules that lakeFS's format can express. Raises InvalidRules."""
+        return rules_document.set_gc_rules(self.context, rules, by=by)
 
-    def expire_uncommitted(self, rules: Rules | None = None) -> Expired:
-        """Reset the staged objects that a path rule lets expire, on every branch; what was reset stays in its grace window.
+    def expire_uncommitted(self, rules: Rules | None = None) -> StagedExpiry:
+        """Reset the staged objects that have expired by path rules, on every branch. They stay in their grace window.
 
-        `rules`: other ones than those in force. A branch with an unfinished commit is left for the next time, and `left` says so.
+        `rules`: use these rules instead of those in force. A branch with an unfinished commit waits for the next call;
+        the result's `left` says so.
         """
-        if rules is None:
-            own = self.retention()
-            rules = own.rules if own is not None else Rules()
-        total = Expired()
-        for name in [name for name, _ in self.branches()] if expiring.any_rule(rules) else []:
-            total += expiring.expire_branch(self.context, rules, name)
+        rules = self._rules() if rules is None else rules
+        total = StagedExpiry()
+        for name in [name for name, _ in self.branches()] if expire_staged.any_rule(rules) else []:
+            total += expire_staged.expire_branch(self.context, rules, name)
         return total
 
+    # ---- helpers
 
-def _options(message: str, committer: str, metadata: dict[str, str] | None, date_ms: int | None, allow_empty: bool) -> CommitOptions:
-    return CommitOptions(message=message, committer=committer, metadata=metadata or {}, date_ms=date_ms, allow_empty=allow_empty)
+    def _rules(self) -> Rules:
+        retention = self.retention()
+        return retention.rules if retention is not None else Rules()
+
+    def _in_batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
+        """Run each batch under a deadline of its own when the first of its results is read."""
+        for batch in _batched(items, uploading.BATCH):
+            with _deadline(self):
+                results = run(batch)
+            yield from results
 
 
 def _batched(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:

@@ -1,8 +1,8 @@
 """Sample data for a new repository, in the layout that lakeFS's quickstart and its clients' tutorials expect.
 
-Everything is made up here, from a fixed seed, so nobody's licence applies and every repository gets the same: `lakes.parquet` with the
-columns that the tutorials' queries name, a `README.md` that goes through them, where the data is from (`data/`), and small pictures
-(`images/`). The lakes, their countries and their depths mean nothing.
+Everything is made up here, from a fixed seed, so nobody's licence applies and every repository gets the same:
+`lakes.parquet` with the columns that the tutorials' queries name, a `README.md` that goes through them, where the data
+is from (`data/`), and small pictures (`images/`). The lakes, their countries and their depths mean nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from math import sin
 from random import Random
 from typing import Final
 
-from refstore.commits.columns import pa, pq
-from refstore.flows.uploading import Upload
-from refstore.ids import CommitId
+from refstore.core.ids import CommitId
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
+from refstore.versioning.commits.columns import pa, pq
 
 MESSAGE: Final = "Add sample data"
 LAKES: Final = 100_000
@@ -25,15 +25,25 @@ IMAGES: Final = 29
 
 _SEED: Final = 20261122
 _COUNTRIES: Final = {
-    "Canada": 300, "Russia": 220, "United States of America": 150, "Sweden": 60, "Finland": 55, "Norway": 45, "China": 30, "Brazil": 25,
-    "Kazakhstan": 22, "Argentina": 18, "Greenland": 14, "India": 12, "Chile": 10, "Iceland": 9, "Denmark": 8, "Germany": 8, "Poland": 7,
+    "Canada": 300, "Russia": 220, "United States of America": 150, "Sweden": 60, "Finland": 55, "Norway": 45,
+    "China": 30, "Brazil": 25,
+    "Kazakhstan": 22, "Argentina": 18, "Greenland": 14, "India": 12, "Chile": 10, "Iceland": 9, "Denmark": 8,
+    "Germany": 8, "Poland": 7,
     "Estonia": 5, "Japan": 5, "Kenya": 4, "New Zealand": 4, "Italy": 3, "Switzerland": 3, "Turkey": 3, "Vietnam": 2,
 }  # fmt: skip
 """With how often each is drawn."""
-_FIRST: Final = ["Al", "Bor", "Cal", "Dro", "El", "Fen", "Gar", "Hol", "Ist", "Jor", "Kel", "Lom", "Mar", "Nor", "Ost", "Per", "Quel"]
-_FIRST_MORE: Final = ["Ros", "Sel", "Tarn", "Ul", "Ver", "Wil", "Yar", "Zel", "Brei", "Clo", "Dun", "Esk", "Fro", "Grim"]
-_MIDDLE: Final = ["a", "e", "i", "o", "u", "ana", "eri", "ilo", "ora", "une", "ame", "ebi", "ido", "olu", "uta", "ava", "este", "ini"]
-_LAST: Final = ["bek", "dal", "fell", "gat", "hem", "jarvi", "koski", "lund", "mere", "nes", "por", "rim", "sund", "ton", "vatn", "wick"]
+_FIRST: Final = [
+    "Al", "Bor", "Cal", "Dro", "El", "Fen", "Gar", "Hol", "Ist", "Jor", "Kel", "Lom", "Mar", "Nor", "Ost", "Per",
+    "Quel", "Ros", "Sel", "Tarn", "Ul", "Ver", "Wil", "Yar", "Zel", "Brei", "Clo", "Dun", "Esk", "Fro", "Grim",
+]  # fmt: skip
+_MIDDLE: Final = [
+    "a", "e", "i", "o", "u", "ana", "eri", "ilo", "ora", "une", "ame", "ebi", "ido", "olu", "uta", "ava", "este",
+    "ini",
+]  # fmt: skip
+_LAST: Final = [
+    "bek", "dal", "fell", "gat", "hem", "jarvi", "koski", "lund", "mere", "nes", "por", "rim", "sund", "ton", "vatn",
+    "wick",
+]  # fmt: skip
 _KINDS: Final = ["Lake {}", "{} Lake", "{} Reservoir", "{} Pond", "{}", "Upper {}", "Lower {}", "Little {}"]
 _WIDTH: Final = 64
 _HEIGHT: Final = 40
@@ -41,8 +51,9 @@ _HEIGHT: Final = 40
 _README: Final = """\
 # Sample data
 
-`lakes.parquet` lists {lakes:,} lakes: `Hylak_id`, `Lake_name`, `Country` and `Depth_m`. All of it is made up (see `data/lakes.source.md`),
-so that there is something to query, to change and to undo. Any client of lakeFS's API reads it, such as DuckDB with `lakefs-spec`:
+`lakes.parquet` lists {lakes:,} lakes: `Hylak_id`, `Lake_name`, `Country` and `Depth_m`. All of it is made up (see
+`data/lakes.source.md`), so that there is something to query, to change and to undo.
+Any client of lakeFS's API reads it, such as DuckDB with `lakefs-spec`:
 
 ```python
 import duckdb
@@ -88,7 +99,8 @@ refstore revert {repository} {branch} {branch} --parent 1
 _SOURCE: Final = """\
 # Where lakes.parquet is from
 
-From nowhere: refstore made it up when the repository was created. Names, countries and depths were drawn at random, always the same ones.
+From nowhere: refstore made it up when the repository was created. Names, countries and depths were drawn at random,
+always the same ones.
 They say nothing of any real lake. Nobody's rights are in it; do with it what you like.
 """
 
@@ -97,7 +109,7 @@ def add(repo: Repository, *, committer: str = "") -> CommitId:
     """Upload the sample data to the default branch, and commit it."""
     for _ in repo.upload_many(repo.default_branch, uploads(repo.name, repo.default_branch)):
         pass
-    return repo.commit(repo.default_branch, MESSAGE, committer=committer)
+    return repo.commit(repo.default_branch, MESSAGE, committer=committer).id
 
 
 def uploads(repository: str, branch: str) -> list[Upload]:
@@ -106,7 +118,10 @@ def uploads(repository: str, branch: str) -> list[Upload]:
     return [
         Upload(path="README.md", body=readme.encode(), content_type="text/markdown"),
         Upload(path="data/lakes.source.md", body=_SOURCE.encode(), content_type="text/markdown"),
-        *(Upload(path=f"images/lake-{n:02d}.png", body=image(n), content_type="image/png") for n in range(1, IMAGES + 1)),
+        *(
+            Upload(path=f"images/lake-{n:02d}.png", body=image(n), content_type="image/png")
+            for n in range(1, IMAGES + 1)
+        ),
         Upload(path="lakes.parquet", body=lakes(), content_type="application/vnd.apache.parquet"),
     ]
 
@@ -114,7 +129,7 @@ def uploads(repository: str, branch: str) -> list[Upload]:
 def lakes() -> bytes:
     """Return the Parquet file: the same rows always, the same bytes under the same version of pyarrow."""
     rng = Random(_SEED)  # noqa: S311  # the same numbers each time, no secret
-    parts = (rng.choices(words, k=LAKES) for words in (_KINDS, _FIRST + _FIRST_MORE, _MIDDLE, _LAST))
+    parts = (rng.choices(words, k=LAKES) for words in (_KINDS, _FIRST, _MIDDLE, _LAST))
     table = pa.table(
         {
             "Hylak_id": pa.array(range(1, LAKES + 1), pa.int64()),

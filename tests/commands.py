@@ -75,7 +75,9 @@ class Command:
 
 
 @pytest.fixture
-def refstore(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Command]:
+def refstore(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Command]:
     """The command, in an empty folder, on a lake below it that does not exist yet."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level

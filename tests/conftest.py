@@ -15,7 +15,10 @@ settings.load_profile("suite")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, in whatever order within, or one worker could be left alone with it at the end.
 
-    Last of all hooks: behind pytest-randomly's, whose order is kept, and behind those that give marks. Groups of several tests
-    xdist brings to the front by itself; a group of one, or a slow test without a group, stays where it is collected.
+    Last of all hooks: behind pytest-randomly's, whose order is kept, and behind those that give marks. Groups of
+    several tests xdist brings to the front by itself; a group of one, or a slow test without a group, stays where it is
+    collected.
     """
-    items.sort(key=lambda item: 0 if item.get_closest_marker("xdist_group") else 1 if item.get_closest_marker("slow") else 2)
+    items.sort(
+        key=lambda item: 0 if item.get_closest_marker("xdist_group") else 1 if item.get_closest_marker("slow") else 2
+    )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from refstore.branches import Branches
-from refstore.ids import BranchName
+from refstore.core.ids import BranchName
 from refstore.kv.base import SCAN_LIMIT, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.repository import Repository
-from refstore.staging import Staging
 
 Chooses = Callable[[Op], bool]
 
 
 class Interrupted(MemoryKV):
-    """A KV in memory. Calls `then` once: before or behind a batch with a chosen operation, or before a partition is scanned."""
+    """A KV in memory. Calls `then` once: before or behind a batch with a chosen operation, or before a partition is
+    scanned.
+    """
 
     def __init__(self, *, before: Chooses | None = None, behind: Chooses | None = None) -> None:
         super().__init__()
@@ -32,7 +32,9 @@ class Interrupted(MemoryKV):
             self._interrupt()
         return done
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         if partition == self.scanned:
             self._interrupt()
         return super().scan(partition, prefix=prefix, after=after, limit=limit)
@@ -47,5 +49,5 @@ class Interrupted(MemoryKV):
 def seal(repo: Repository, branch: str = "main") -> None:
     """What a commit does first, and a dead one last."""
     name, ctx = BranchName(branch), repo.context
-    staging = Staging(ctx.kv, ctx.repo)
-    Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
+    staging = ctx.staging
+    ctx.branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))

@@ -1,4 +1,6 @@
-"""A lake in memory with stores that fail when told to, a clock that stands still, and reapers: for the tests of the reaper."""
+"""A lake in memory with stores that fail when told to, a clock that stands still, and reapers: for the tests of the
+reaper.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +9,24 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from reaper import cycle
-from reaper.daemon import Reaper
-from reaper.journal import JournalWriter
-from reaper.pace import Pace
-from reaper.summary import Summary
-from refstore import keys
+from refstore.core import keys
+from refstore.core.ids import Address
+from refstore.core.records import Entry, Listed, RepositoryRecord, decode, decode_reference
+from refstore.core.safety import Safety
+from refstore.core.settings import ReaperSettings
 from refstore.errors import KVUnavailable, ObjectsUnavailable
-from refstore.ids import Address
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
 from refstore.objects.memory import MemoryObjects
-from refstore.records import Entry, Listed, RepositoryRecord, decode, decode_reference
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.settings import ReaperSettings
-from refstore.testing.clock import FakeClock
+from refstore_reaper import cycle
+from refstore_reaper.cycle_summary import Summary
+from refstore_reaper.daemon import Reaper
+from refstore_reaper.journal_writer import JournalWriter
+from refstore_reaper.throttle import Throttle
+from tests.kit.clock import FakeClock
 
 GRACE_SECONDS = 3600
 SCRUB_AFTER_SECONDS = 7200
@@ -60,7 +62,9 @@ class WatchedKV(KV):
                 self.behind(op)
         return results
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         self._check()
         return self.inner.scan(partition, prefix=prefix, after=after, limit=limit)
 
@@ -126,7 +130,9 @@ class WatchedObjects(ObjectStore):
             self.before_delete(keys)
         self.batches.append(len(keys))
         done = self.inner.delete_many([key for key in keys if key not in self.refuses])
-        return Deletion(done.deleted, done.missing, tuple((key, "planted: refused") for key in keys if key in self.refuses))
+        return Deletion(
+            done.deleted, done.missing, tuple((key, "planted: refused") for key in keys if key in self.refuses)
+        )
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
         raise NotImplementedError
@@ -179,25 +185,27 @@ class World:
     def upload(self, branch: str, *paths: str, body: bytes = b"x") -> list[Entry]:
         return [self.repo.upload(branch, path, body) for path in paths]
 
-    def tools(self, *, reaper: str = "r1", should_stop: Callable[[], bool] = never, scrub: bool = False, **settings: object) -> cycle.Tools:
+    def tools(
+        self, *, reaper: str = "r1", should_stop: Callable[[], bool] = never, scrub: bool = False, **settings: object
+    ) -> cycle.PassTools:
         chosen = ReaperSettings(**{**_fields(self.settings), **settings})
-        return cycle.Tools(
+        return cycle.PassTools(
             settings=chosen,
             reaper=reaper,
             journal=JournalWriter(self.objects, reaper, self.clock, self.numbers),
-            pace=Pace(chosen.rate_per_second, self.clock),
+            throttle=Throttle(chosen.rate_per_second, self.clock),
             random=Random(1),
             should_stop=should_stop,
-            scrub_asked_ms=self.clock.now_ms() if scrub else None,
+            scrub_requested_ms=self.clock.now_ms() if scrub else None,
         )
 
     def run_pass(self, **options: object) -> Summary:
-        """One pass, blobs in turn with the KV; options of `tools`."""
+        """Make one pass that is not asynchronous; options of `tools`."""
         tools = self.tools(**options)
-        return cycle.run(self.lake.context(self.repo.name, self.record), self.record, tools)
+        return cycle.run_pass(self.lake.context(self.repo.name, self.record), self.record, tools)
 
     def reaper(self, **options: object) -> Reaper:
-        options.setdefault("beside", False)
+        options.setdefault("asynchronous", False)
         options.setdefault("random", Random(1))
         return Reaper(self.lake, self.settings, **options)
 
@@ -219,7 +227,9 @@ class World:
         assert self.kv.get(key) != value
 
     def references(self) -> int:
-        return sum(self.kv.count(keys.references(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS))
+        return sum(
+            self.kv.count(keys.references(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS)
+        )
 
     def listed(self) -> int:
         """Addresses that something is listed for."""
@@ -227,7 +237,9 @@ class World:
         return sum(isinstance(decode_reference(raw), Listed) for shard in shards for _, raw in self.kv.scan_all(shard))
 
     def hints(self) -> int:
-        return sum(self.kv.count(keys.due_shard(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS))
+        return sum(
+            self.kv.count(keys.due_shard(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS)
+        )
 
 
 def _fields(settings: ReaperSettings) -> dict[str, object]:

@@ -1,30 +1,31 @@
-"""The reaper's protocol steps, one after the other, on one repository: for tests that are not about leases and daemons."""
+"""The reaper's protocol steps, one after the other, on one repository, without leases or a daemon."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reaper.deletion import Hint, condemn, destroy, drop_hints, due_hints
-from reaper.processing import Doomed, process_committed, process_deleted, publish
-from reaper.scrub import scrub_references, scrub_tokens
-from refstore import keys
-from refstore.markers import Markers
+from refstore.core import keys
+from refstore.deletions.journal_format import PendingDelete
 from refstore.objects.base import Deletion
 from refstore.repository import Repository
+from refstore_reaper.blob_deletion import delete_blobs
+from refstore_reaper.deletion import Hint, drop_hints, due_hints, mark_deleting, remove_keys
+from refstore_reaper.reference_release import process_committed, process_deleted, publish_markers
+from refstore_reaper.scrub import scrub_references, scrub_tokens
 
 
 class NoJournal:
-    def began(self, doomed: Sequence[Doomed]) -> None: ...
+    def record_start(self, batch: Sequence[PendingDelete]) -> None: ...
 
-    def ended(self, doomed: Sequence[Doomed], confirmed: Deletion) -> None: ...
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
 
 
 def release_all(repo: Repository, grace_seconds: float | None = None) -> None:
-    """Everything up to the grace window; the repository's own, or another."""
+    """Do everything up to the grace window; the repository's own, or another."""
     ctx = repo.context
     grace = ctx.grace_seconds if grace_seconds is None else grace_seconds
-    markers = Markers(ctx.kv, ctx.repo, ctx.clock)
-    publish(ctx)
+    markers = ctx.markers
+    publish_markers(ctx)
     for commit_id, marker in list(markers.committed()):
         process_committed(ctx, commit_id, marker)
     for token, marker in list(markers.deleted()):
@@ -32,17 +33,20 @@ def release_all(repo: Repository, grace_seconds: float | None = None) -> None:
 
 
 def delete_due(repo: Repository) -> int:
-    """Hard deletion of what is due now; how many blobs went."""
+    """Delete what is due now. Return how many blobs were deleted."""
     ctx = repo.context
-    gone = 0
+    deleted = 0
     for shard in range(keys.SHARDS):
         hints: list[Hint] = due_hints(ctx, shard, now_ms=ctx.clock.now_ms(), limit=1000)
-        doomed, stale = condemn(ctx, hints, grace_seconds=ctx.grace_seconds)
-        done = destroy(ctx, doomed, NoJournal())
-        gone += done.objects
-        addresses = {item.address for item in doomed} - set(done.failed)
-        drop_hints(ctx, [*stale, *(hint for hint in hints if hint.address in addresses)])
-    return gone
+        batch, stale = mark_deleting(ctx, hints, grace_seconds=ctx.grace_seconds)
+        drop_hints(ctx, stale)
+        if batch:
+            addresses = [item.address for item in batch]
+            confirmed = delete_blobs(ctx.objects, batch, NoJournal())
+            gone = set(addresses).difference(remove_keys(ctx, addresses, confirmed))
+            drop_hints(ctx, [hint for hint in hints if hint.address in gone])
+            deleted += len(confirmed.deleted)
+    return deleted
 
 
 def reap_all(repo: Repository) -> int:

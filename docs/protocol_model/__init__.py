@@ -3,7 +3,8 @@
     store.py       the single-key primitives, the records, and what the retry layer does when a reply is lost
     staging.py     flows on entries: upload, link, restore, copy, move, delete, reset of paths
     creating.py    uploads and links that may only go where nothing is
-    branching.py   flows that end in the branch record: commit, merge, revert, reset, create, delete; repository deletion
+    branching.py   flows that end in the branch record: commit, merge, revert, reset, create, delete; repository
+                   deletion
     background.py  reaper, hard deletion, scrubber
     offline.py     the offline gc of committed history: marking, unmark, sweep; tags
     calls.py       calls as data
@@ -12,7 +13,8 @@
     scenarios.txt  the scenarios, as plain data: start, the calls of each process, who may crash, who may lose replies
     scenarios.py   reads them
     starts.py      the stores that they start from
-    mutants.py     one rule dropped at a time, and the seed's proposal 4 as written; mutants_creating.py has those of rule 20
+    mutants.py     one rule dropped at a time, and the seed's proposal 4 as written; mutants_creating.py has those of
+                   rule 20
     cli.py         `python docs/protocol_model.py`
 
 An operation is a generator that yields primitives, one atomic step each, and is a deterministic function of what it

@@ -1,7 +1,7 @@
 """Reaper, hard deletion, scrubber.
 
-Any number of them run at once. Time is not modelled: grace is over, and an issued address expired, at any moment; what is
-to be "older than the longest operation" waits at a barrier instead.
+Any number of them run at once. Time is not modelled: grace is over, and an issued address expired, at any moment; what
+is to be "older than the longest operation" waits at a barrier instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ class Background(Branching):
     # ---- the reaper
 
     def reap(self) -> Steps:
-        """One pass. Deleted markers come first here because that is the worse order: with several reapers any order happens."""
+        """One pass. Deleted markers come first here because that is the worse order: with several reapers any order
+        happens.
+        """
         closed = (yield ("get", ("repo",))) == CLOSED
         names = [key[1] for key in (yield ("scan", ("b",)))]
         calls: list[tuple] = [("delete_branch", name) for name in names] if closed else []
@@ -27,7 +29,9 @@ class Background(Branching):
         return Do(("process_commit", key[1]) for key in keys)
 
     def process_commit(self, commit: str) -> Steps:
-        """Committed first (rule 7): what the commit added is beyond the reaper before any of its tokens is processed."""
+        """Committed first (rule 7): what the commit added is beyond the reaper before any of its tokens is
+        processed.
+        """
         tokens = yield ("get", ("mc", commit))
         if tokens is None:
             return
@@ -90,7 +94,9 @@ class Background(Branching):
     fate_order = "branch committed deleted"
 
     def undecided(self, token: str) -> Steps:
-        """Whether the token is live, or on its way to being processed. It moves in this order, so it is looked for in it (rule 9)."""
+        """Whether the token is live, or on its way to being processed. It moves in this order, so it is looked for in
+        it (rule 9).
+        """
         for place in self.fate_order.split():
             if place == "branch":
                 record = yield ("get", ("b", branch_of(token)))
@@ -129,11 +135,12 @@ class Background(Branching):
     forgets_unseen = False
 
     def scrub_token(self, token: str) -> Steps:
-        """Drop what was written late under a token that is over, then forget the token. Staging is reached by the registry only.
+        """Drop what was written late under a token that is over, then forget the token. Staging is reached by the
+        registry only.
 
-        The first look may come at any time, because it reads the area before the branch: a token that is about to become
-        current has no entries yet. To forget the token, its registry record must be old, and must still be the one that was
-        found old: who processes the token stamps it, and its late writers are then to be waited for.
+        The first look may come at any time, because it reads the area before the branch: a token that is about to
+        become current has no entries yet. To forget the token, its registry record must be old, and must still be the
+        one that was found old: who processes the token stamps it, and its late writers are then to be waited for.
         """
         state = yield ("get", ("t", token))
         late = yield ("scan", ("e", token))

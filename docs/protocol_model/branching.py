@@ -42,7 +42,14 @@ class Branching(Creating):
             if record is None or record.head != base or record.sealed[: len(sealed)] != sealed:
                 break
             retired = record.retired + tuple((token, fate) for token in sealed)
-            if (yield ("cas", ("b", branch), record, record._replace(head=head, sealed=record.sealed[len(sealed) :], retired=retired))):
+            if (
+                yield (
+                    "cas",
+                    ("b", branch),
+                    record,
+                    record._replace(head=head, sealed=record.sealed[len(sealed) :], retired=retired),
+                )
+            ):
                 if fate != DELETED:
                     yield ("set", ("l", fate), True)
                 return True
@@ -84,7 +91,9 @@ class Branching(Creating):
         if isinstance(tree, str):
             return tree
         record = yield ("get", ("c", picked))
-        return (yield from self.graft(branch, picked, record.parents[0], commit))  # a merge is picked against its first parent
+        return (
+            yield from self.graft(branch, picked, record.parents[0], commit)
+        )  # a merge is picked against its first parent
 
     def revert(self, branch: str, reverted: str, commit: str) -> Steps:
         tree = yield from self.named(reverted)
@@ -96,7 +105,9 @@ class Branching(Creating):
     demands_clean = True
 
     def graft(self, branch: str, theirs: str, base: str | None, commit: str) -> Steps:
-        """Bring what changed from `base` (None: the merge base, and `theirs` becomes a parent) to `theirs` onto a clean branch."""
+        """Bring what changed from `base` (None: the merge base, and `theirs` becomes a parent) to `theirs` onto a clean
+        branch.
+        """
         if (yield ("get", ("x", theirs))):
             return "410"
         sealing = yield from self.seal(branch)
@@ -141,7 +152,14 @@ class Branching(Creating):
         while True:
             token = yield from self.new_token(branch)
             gone = tuple((token, DELETED) for token in (*record.sealed, record.token))
-            if (yield ("cas", ("b", branch), record, record._replace(token=token, sealed=(), retired=record.retired + gone))):
+            if (
+                yield (
+                    "cas",
+                    ("b", branch),
+                    record,
+                    record._replace(token=token, sealed=(), retired=record.retired + gone),
+                )
+            ):
                 return "ok"
             record = yield ("open", ("b", branch))
             if not self.one_token and (record is None or first not in (record.token, *record.sealed)):
@@ -163,8 +181,8 @@ class Branching(Creating):
         for _ in range(ATTEMPTS):
             token = yield from self.new_token(branch)
             reserved = Closed((), token) if self.reserves else None
-            # first an empty closed record: the write that makes the token current then expects what never comes back, so that it
-            # can neither be made again after the branch was deleted, nor land late
+            # first an empty closed record: the write that makes the token current then expects what never comes back,
+            # so that it can neither be made again after the branch was deleted, nor land late
             if reserved:
                 yield ("cas", ("b", branch), None, reserved)
             created = yield ("cas", ("b", branch), reserved, Branch(head, token, (), (), token))
@@ -185,7 +203,9 @@ class Branching(Creating):
         return "busy"
 
     def was_live(self, token: str, standing: Branch | Closed | None) -> Steps:
-        """Whether a token that was never seen to land became current all the same (its reply was lost). In this order."""
+        """Whether a token that was never seen to land became current all the same (its reply was lost). In this
+        order.
+        """
         if isinstance(standing, Branch) and standing.born == token:
             return True
         if standing is not None and any(other == token for other, _ in standing.retired):

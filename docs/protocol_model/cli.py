@@ -1,4 +1,6 @@
-"""`python docs/protocol_model.py [--seed | --mutants] [-v] [words of a scenario's name ...]`; docs/protocol.md says what it shows."""
+"""`python docs/protocol_model.py [--seed | --mutants] [-v] [words of a scenario's name ...]`; docs/protocol.md says
+what it shows.
+"""
 
 from __future__ import annotations
 

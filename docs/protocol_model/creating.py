@@ -1,7 +1,9 @@
-"""Uploads and links that may only go where nothing is (rule 20): one of them wins, what somebody else wrote first stays.
+"""Uploads and links that may only go where nothing is (rule 20): one of them wins, what somebody else wrote first
+stays.
 
-Expected are nothing or a tombstone. Both come back, which no other expected value does, so the write is made once: its reply lost, the
-flow goes round under a new reference, and knows its own landed entry by its address, which nobody else makes.
+Expected are nothing or a tombstone. Both come back, which no other expected value does, so the write is made once: its
+reply lost, the flow goes round under a new reference, and knows its own landed entry by its address, which nobody else
+makes.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ class Creating(Staging):
         return (yield from self.enter_where_nothing_is(branch, item, record.token))
 
     def standing(self, branch: str, path: str) -> Steps:
-        """What is at the path: staged under any live token, sealed ones too, or committed. None also where there is no such branch: what
-        is then written under its token is found out by the check behind it."""
+        """What is at the path: staged under any live token, sealed ones too, or committed. None also where there is no
+        such branch: what is then written under its token is found out by the check behind it.
+        """
         return (yield from self.resolve(branch, path))
 
     def written_once(self, item: Item, token: str, old: object) -> Op:
@@ -61,8 +64,9 @@ class Creating(Staging):
     takes_another_reference = True
 
     def enter_where_nothing_is(self, branch: str, item: Item, token: str) -> Steps:
-        """Rule 2, with a `cas` in place of the swap. "exists": somebody was first. "conflict": others may have read ours, a commit may
-        have taken it, so there is not a word on who was."""
+        """Rule 2, with a `cas` in place of the swap. "exists": somebody was first. "conflict": others may have read
+        ours, a commit may have taken it, so there is not a word on who was.
+        """
         path, address, _ = item
         seen = False
         for _ in range(ATTEMPTS):
@@ -82,10 +86,16 @@ class Creating(Staging):
             if record is None:
                 return "404"
             ref = item.ref.id
-            if done is LOST and record.token == token and held is not None and not (listed(held) and item.ref in held[1]):
+            if (
+                done is LOST
+                and record.token == token
+                and held is not None
+                and not (listed(held) and item.ref in held[1])
+            ):
                 return "ok"  # it had landed: only who takes the entry away takes its reference off a live token
             if done is LOST:
-                # it may have landed, and been replaced and released since, or land later: its reference stays until its token is processed
+                # it may have landed, and been replaced and released since, or land later: its reference stays until its
+                # token is processed
                 seen, ref = True, self.fresh() if self.takes_another_reference else ref
             elif record.token == token:
                 if done:
@@ -97,5 +107,7 @@ class Creating(Staging):
             item = Item(path, address, Ref(token, path, ref))
             if (yield from self.hold(address, item.ref, own=True)) != "held":
                 there = yield from self.resolve(branch, path)
-                return "ok" if there is not None and there.address == address else "lost"  # committed with the entry in it
+                return (
+                    "ok" if there is not None and there.address == address else "lost"
+                )  # committed with the entry in it
         return "busy"

@@ -1,9 +1,9 @@
 """Every interleaving of a scenario's processes, a crash or a lost reply at any step where the scenario allows one.
 
-States are pruned by fingerprint: the store, and for each process the call it is in and what that call has read so far (a
-call is a deterministic function of its reads; nothing is kept from one call to the next; what a process that ended or died
-has read does not matter any more). Reading an immutable commit is not a step that others could tell apart, so it is taken
-at once.
+States are pruned by fingerprint: the store, and for each process the call it is in and what that call has read so far
+(a call is a deterministic function of its reads; nothing is kept from one call to the next; what a process that ended
+or died has read does not matter any more). Reading an immutable commit is not a step that others could tell apart, so
+it is taken at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Node:
 
     __slots__ = ("begun", "calls", "children", "dead", "history", "lost", "number", "op", "results")
 
-    def __init__(self, calls: tuple, results: tuple, lost: int, history: tuple, op: Op | None, *, begun: bool = False) -> None:
+    def __init__(
+        self, calls: tuple, results: tuple, lost: int, history: tuple, op: Op | None, *, begun: bool = False
+    ) -> None:
         self.number = _numbers.getrandbits(80)
         self.calls = calls
         """(id prefix, call) of the call it is in, then those to come."""
@@ -71,7 +73,9 @@ class Process:
         if child is None:
             lost = node.lost + (1 if reply is LOST else 0)
             begun = node.begun or not free
-            child = node.children[reply] = self._after(node.calls, node.results, lost, (*node.history, reply), begun=begun)
+            child = node.children[reply] = self._after(
+                node.calls, node.results, lost, (*node.history, reply), begun=begun
+            )
         return child
 
     def kill(self, node: Node) -> Node:
@@ -112,8 +116,12 @@ class Process:
         return node
 
 
-def explore(scenario: Scenario, kind: type, *, strict: bool = True, seek: str = "", states_max: int = STATES_MAX) -> Found:
-    """`kind`: the protocol's class. `strict`: R, K and C are demanded too. `seek`: stop only for violations that begin so."""
+def explore(
+    scenario: Scenario, kind: type, *, strict: bool = True, seek: str = "", states_max: int = STATES_MAX
+) -> Found:
+    """`kind`: the protocol's class. `strict`: R, K and C are demanded too. `seek`: stop only for violations that begin
+    so.
+    """
     began = time.perf_counter()
 
     def make(me: str) -> Any:
@@ -145,7 +153,9 @@ def explore(scenario: Scenario, kind: type, *, strict: bool = True, seek: str = 
         after, why = settled[store.fingerprint]
         if why is None and strict:
             results = {label: node.results for label, node in zip(labels, nodes, strict=True)}
-            why = invariants.truthful(results, start, after, scenario.keeps, scenario.somewhere) or invariants.won_once(results, takers)
+            why = invariants.truthful(results, start, after, scenario.keeps, scenario.somewhere) or invariants.won_once(
+                results, takers
+            )
         return why
 
     def found(verdict: str, trace: Any, *, whole: bool = True) -> Found:
@@ -194,9 +204,14 @@ def explore(scenario: Scenario, kind: type, *, strict: bool = True, seek: str = 
                 reached.append((store, process.kill(node), limbo, "CRASH, not performed"))
             if node.lost < may_lose[index] and op[0] in MUTATING:
                 reached.append((after, process.step(node, LOST), limbo, f"{LOST} ({reply})"))
-                if after is not store and op[0] in ("cas", "swap"):  # the others are simply made again, as if nothing had been
+                if after is not store and op[0] in (
+                    "cas",
+                    "swap",
+                ):  # the others are simply made again, as if nothing had been
                     reached.append((store, process.step(node, LOST), limbo, f"{LOST}, never landed"))
-                if may_be_late[index] and op[0] != "put":  # a PUT that lands when its address is gone is the offline job's
+                if (
+                    may_be_late[index] and op[0] != "put"
+                ):  # a PUT that lands when its address is gone is the offline job's
                     reached.append((store, process.step(node, LOST), (*limbo, op), f"{LOST}, will land later"))
             for then, become, left, said in reached:
                 rest = others ^ node.number ^ become.number
@@ -205,7 +220,9 @@ def explore(scenario: Scenario, kind: type, *, strict: bool = True, seek: str = 
                 key = then.fingerprint ^ rest
                 if key not in seen:
                     seen.add(key)
-                    stack.append((rest, then, (*nodes[:index], become, *nodes[index + 1 :]), left, (trace, label, op, said)))
+                    stack.append(
+                        (rest, then, (*nodes[:index], become, *nodes[index + 1 :]), left, (trace, label, op, said))
+                    )
         for index, op in enumerate(limbo):
             moved = True
             then, reply = store.apply(op)
@@ -220,7 +237,9 @@ def explore(scenario: Scenario, kind: type, *, strict: bool = True, seek: str = 
 
 
 class Constants:
-    """Which reads answer the same whenever they are made in this scenario; they need not be interleaved with anything."""
+    """Which reads answer the same whenever they are made in this scenario; they need not be interleaved with
+    anything.
+    """
 
     def __init__(self, scenario: Scenario, start: Store) -> None:
         calls = [call for calls in scenario.procs.values() for call in calls]
@@ -228,11 +247,15 @@ class Constants:
         written = {call[1] for call in calls if call[0] in WRITE_BRANCHES}
         everything = "delete_repository" in names
         retired = [(key[1], fate) for key, record in start.kv.items() if key[0] == "b" for _, fate in record.retired]
-        commits = bool(names & COMMITTING or any(fate != DELETED for _, fate in retired) or any(key[0] == "mc" for key in start.kv))
+        commits = bool(
+            names & COMMITTING or any(fate != DELETED for _, fate in retired) or any(key[0] == "mc" for key in start.kv)
+        )
         drained = {name for name, _ in retired}
         self._keys: set[Any] = set()
         if not everything:
-            self._keys |= {("b", key[1]) for key in start.kv if key[0] == "b"} - {("b", name) for name in written | drained}
+            self._keys |= {("b", key[1]) for key in start.kv if key[0] == "b"} - {
+                ("b", name) for name in written | drained
+            }
             self._keys.add(("repo",))
             if not names & {"create_branch", "delete_branch"}:
                 self._keys.add(("b",))
@@ -256,7 +279,9 @@ WRITE_BRANCHES = COMMITTING | {"reset", "create_branch", "delete_branch"}
 
 
 def waits(nodes: tuple[Node, ...], index: int) -> bool:
-    """Whether an operation that has begun is still running. Who waits at a barrier is not waited for, nor is a gc: it has no deadline."""
+    """Whether an operation that has begun is still running. Who waits at a barrier is not waited for, nor is a gc: it
+    has no deadline.
+    """
     return any(
         node.op is not None and node.begun and node.op[0] != "barrier" and node.calls[0][1][0] not in UNBOUNDED
         for other, node in enumerate(nodes)

@@ -1,12 +1,14 @@
 """What must hold: S in every state, L once everything has ended and reaper, scrubber and gc have run to a fixpoint.
 
-S  no live entry (current or sealed token of an existing branch) and no reachable commit names a blob that is gone; no commit
+S  no live entry (current or sealed token of an existing branch) and no reachable commit names a blob that is gone; no
+   commit
    is marked that landed and has not expired
 R  a live entry with a reference has it on the list, or its address is committed; one without is committed; a live token
    is registered, unprocessed, and lives once (what S rests on; not demanded of the seed's protocol or of mutants)
 L  every blob left is named by a live entry or a commit that landed, or held by a live token, or issued
 K  nothing else is left either: no entry, reference, marker, hint or registry key of a token that is over
-C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once; of placements that
+C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once; of
+   placements that
    may only go where nothing is, no two were told ok of one path without something between that takes it away
 """
 
@@ -43,7 +45,9 @@ def live_entries(store: Store) -> Iterator[tuple[tuple, Entry]]:
 
 def reachable_commits(store: Store) -> set[str]:
     """Heads and tags, marked or not, and their unmarked ancestors."""
-    heads = {record.head for _, record in branches(store)} | {value for key, value in store.kv.items() if key[0] == "tag"}
+    heads = {record.head for _, record in branches(store)} | {
+        value for key, value in store.kv.items() if key[0] == "tag"
+    }
     found: set[str] = set()
     todo = list(heads)
     while todo:
@@ -102,7 +106,11 @@ def leaked(store: Store, leaves: Iterable[str] = ()) -> str | None:
     tokens = set(live_tokens(store))
     for address in sorted(store.blobs - live):
         held = store.kv.get(("r", address))
-        if held == ISSUED or (held is None and address in leaves) or (listed(held) and any(ref.token in tokens for ref in held[1])):
+        if (
+            held == ISSUED
+            or (held is None and address in leaves)
+            or (listed(held) and any(ref.token in tokens for ref in held[1]))
+        ):
             continue
         return f"LEAK: {address} is left: {held}"
     return None
@@ -135,23 +143,33 @@ def littered(store: Store) -> str | None:
     return None
 
 
-def truthful(results: Results, start: Store, store: Store, keeps: Iterable[str], somewhere: Iterable[str]) -> str | None:
-    """`start` and the settled `store`. `keeps`, `somewhere`: labels whose acknowledged writes nobody in the scenario may take away."""
+def truthful(
+    results: Results, start: Store, store: Store, keeps: Iterable[str], somewhere: Iterable[str]
+) -> str | None:
+    """`start` and the settled `store`. `keeps`, `somewhere`: labels whose acknowledged writes nobody in the scenario
+    may take away.
+    """
     linked: dict[str, str] = {}
     for label, calls in results.items():
         for (name, *args), verdict in calls:
             if name in ("commit", "merge", "cherry_pick", "revert"):
                 landed = ("~landed", args[-1]) in store.kv
                 if landed != (verdict == "ok"):
-                    return f"LIE: {label} was told {verdict} of {args[-1]}, which {'landed' if landed else 'never landed'}"
+                    return (
+                        f"LIE: {label} was told {verdict} of {args[-1]}, which {'landed' if landed else 'never landed'}"
+                    )
             if name == "link" and verdict == "ok" and linked.setdefault(args[2], label) != label:
                 return f"LIE: {args[2]} was linked by {linked[args[2]]} and by {label}"
             if label in keeps and name == "copy" and verdict == "404" and look(store, args[0], args[1]) is not None:
                 return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {args[1]} is there"
-            if label in keeps and name in IF_ABSENT and verdict in ("exists", "busy"):  # "conflict" is not a word on who was first
+            if (
+                label in keeps and name in IF_ABSENT and verdict in ("exists", "busy")
+            ):  # "conflict" is not a word on who was first
                 path, address = placed_at(args)
                 found = look(store, args[0], path)
-                own = name == "uploading_if_absent" and (found or "").rstrip("'") == address  # an address may be linked by another call
+                own = (
+                    name == "uploading_if_absent" and (found or "").rstrip("'") == address
+                )  # an address may be linked by another call
                 if own or (verdict == "exists" and found is None):
                     return f"LIE: {label} was told {verdict} of {name}{tuple(args)}, but {path} is {found}"
             if label in keeps and name == "create_branch" and verdict == "404" and there(start, store, args[1]):
@@ -164,7 +182,12 @@ def truthful(results: Results, start: Store, store: Store, keeps: Iterable[str],
                 for _, address in args[1:]:
                     if not any((look(store, args[0], path) or "").rstrip("'") == address for path in ("p", "q")):
                         return f"LIE: {label} was told ok of {address}, but it is nowhere"
-            if label in somewhere and verdict == "ok" and name == "move" and not any(look(store, args[0], path) for path in args[1:]):
+            if (
+                label in somewhere
+                and verdict == "ok"
+                and name == "move"
+                and not any(look(store, args[0], path) for path in args[1:])
+            ):
                 return f"LIE: {label} was told ok of {name}{tuple(args)}, but neither path is there"
     return None
 
@@ -208,7 +231,11 @@ def kept(store: Store, name: str, args: list) -> str | None:
         branch, path = (args[2], args[3]) if name == "copy" else (args[0], args[2])
         if look(store, branch, path) is None:
             return f"{path} is not there"
-        return f"{args[1]} is still there" if name == "move" and look(store, branch, args[1]) == look(store, branch, path) else None
+        return (
+            f"{args[1]} is still there"
+            if name == "move" and look(store, branch, args[1]) == look(store, branch, path)
+            else None
+        )
     else:
         return None
     for path, address in wanted.items():

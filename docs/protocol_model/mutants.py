@@ -58,7 +58,9 @@ class NaiveOverwrite(Proto):
 
 
 class DropsOwnReference(Proto):
-    """Rule 2 dropped: the token moved on, and the operation takes its own stale reference off without knowing the token's fate."""
+    """Rule 2 dropped: the token moved on, and the operation takes its own stale reference off without knowing the
+    token's fate.
+    """
 
     def place_again(self, branch: str, item: Item, before: str, now: str, *, own: bool) -> Steps:
         placed = yield from super().place_again(branch, item, before, now, own=own)
@@ -102,8 +104,10 @@ class MissingMeansCommitted(Proto):
 
 
 class CopiesOntoEmpty(Proto):
-    """Not a loss: rule 5 as far as copies go. A copy that revives an emptied list finds it either empty or `deleting`, never in
-    between. The rule stands for its meaning (the source has changed), and so that only `restore` ends a grace window."""
+    """Not a loss: rule 5 as far as copies go. A copy that revives an emptied list finds it either empty or `deleting`,
+    never in between. The rule stands for its meaning (the source has changed), and so that only `restore` ends a grace
+    window.
+    """
 
     def hold(self, address: str, ref: Ref, *, own: bool) -> Steps:
         return (yield from super().hold(address, ref, own=True))
@@ -138,7 +142,9 @@ class SwapsAgain(Proto):
 
 
 class AnswersTooSoon(Proto):
-    """After a lost swap: the reference is gone, so it had landed; without a look whether the token is still current by then."""
+    """After a lost swap: the reference is gone, so it had landed; without a look whether the token is still current by
+    then.
+    """
 
     def place_again(self, branch: str, item: Item, before: str, now: str, *, own: bool) -> Steps:
         if item.ref is not None and before == now:
@@ -221,8 +227,9 @@ class ScrubCommittedFirst(Proto):
 
 
 class ScrubDeletedEarly(Proto):
-    """Not a loss: the place of the deleted marker in the scrubber's order does not matter, as long as the branch is read before
-    the committed markers. By the time that a token has it, what its commit added is beyond the reaper."""
+    """Not a loss: the place of the deleted marker in the scrubber's order does not matter, as long as the branch is
+    read before the committed markers. By the time that a token has it, what its commit added is beyond the reaper.
+    """
 
     fate_order = "deleted branch committed"
 
@@ -253,7 +260,9 @@ class LinksTwice(Proto):
 
 
 class LinksUnderOneReference(Proto):
-    """Rule 10 dropped: the reference of a link has no id of its own, so that who came too late takes the winner's for his."""
+    """Rule 10 dropped: the reference of a link has no id of its own, so that who came too late takes the winner's for
+    his.
+    """
 
     def link(self, branch: str, path: str, address: str) -> Steps:
         self.fresh, fresh = lambda: "", self.fresh
@@ -264,8 +273,9 @@ class LinksUnderOneReference(Proto):
 
 
 class TakesLinksUpAgain(Proto):
-    """Rule 10 dropped: a link that finds the reference of an earlier one, and its path without the address, takes the earlier one for
-    dead before its entry, and goes on under a reference of its own."""
+    """Rule 10 dropped: a link that finds the reference of an earlier one, and its path without the address, takes the
+    earlier one for dead before its entry, and goes on under a reference of its own.
+    """
 
     def link(self, branch: str, path: str, address: str) -> Steps:
         verdict = yield from super().link(branch, path, address)
@@ -277,7 +287,9 @@ class TakesLinksUpAgain(Proto):
             return "409"
         live = (record.token, *record.sealed)
         there = yield from self.resolve(branch, path)
-        if (there is not None and there.address == address) or not any(ref.path == path and ref.token in live for ref in held[1]):
+        if (there is not None and there.address == address) or not any(
+            ref.path == path and ref.token in live for ref in held[1]
+        ):
             return "409"
         ref = Ref(record.token, path, self.fresh())
         if (yield from self.hold(address, ref, own=False)) != "held":
@@ -286,8 +298,10 @@ class TakesLinksUpAgain(Proto):
 
 
 class NeverLooksBack(Proto):
-    """Not a loss: a long upload does not look at its reference before the entry. It looks at its token behind it. The look spares what a
-    writer leaves that dies in between, under a token that is scrubbed already: time, which the model does not have."""
+    """Not a loss: a long upload does not look at its reference before the entry. It looks at its token behind it. The
+    look spares what a writer leaves that dies in between, under a token that is scrubbed already: time, which the model
+    does not have.
+    """
 
     def still_held(self, placed: list[Item]) -> Steps:
         return True
@@ -295,7 +309,9 @@ class NeverLooksBack(Proto):
 
 
 class WithdrawsAll(Proto):
-    """Rule 11 overdone: an upload that has outlived its token removes its own blobs, also one that was restored meanwhile."""
+    """Rule 11 overdone: an upload that has outlived its token removes its own blobs, also one that was restored
+    meanwhile.
+    """
 
     def withdraws(self, held: object) -> bool:
         return True
@@ -377,7 +393,14 @@ class NothingIsLeft(Proto):
                 return False
             token = yield from self.new_token(branch)
             gone = tuple((old, DELETED) for old in (*record.sealed, record.token))
-            if (yield ("cas", ("b", branch), record, record._replace(token=token, sealed=(), retired=record.retired + gone))):
+            if (
+                yield (
+                    "cas",
+                    ("b", branch),
+                    record,
+                    record._replace(token=token, sealed=(), retired=record.retired + gone),
+                )
+            ):
                 return True
 
 
@@ -437,7 +460,9 @@ class MovesByAddress(Proto):
 
 
 class TombstoneOnce(Proto):
-    """A move whose tombstone fell under a token that had moved on does not write it again, because the path looks deleted."""
+    """A move whose tombstone fell under a token that had moved on does not write it again, because the path looks
+    deleted.
+    """
 
     deletes_again = False
 
@@ -471,7 +496,13 @@ class Mutant(NamedTuple):
     def show(self, scenario: Scenario, states_max: int = STATES_MAX) -> Found:
         """A loss is shown as it is, not by the invariant that foretells it."""
         foretold = self.verdict not in ("UNSAFE", "LEAK")
-        return explore(scenario, self.kind, strict=foretold, seek="" if self.verdict == HOLDS else self.verdict, states_max=states_max)
+        return explore(
+            scenario,
+            self.kind,
+            strict=foretold,
+            seek="" if self.verdict == HOLDS else self.verdict,
+            states_max=states_max,
+        )
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -534,7 +565,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(GcDropsAllPins, "mark of nothing | mark and sweep | move of a reference-less staged entry", "UNSAFE"),
     Mutant(GcNeverNoticesTakeOver, "mark and sweep | mark and sweep | move of a reference-less staged entry", "UNSAFE"),
     Mutant(GcTakesAllForComplete, "gc | copy from an expired commit | commit+reap", "UNSAFE"),
-    Mutant(GcCompleteBeforeTheLook, "mark and sweep of two, one a head | copy from the older | delete the head's branch", "UNSAFE"),
+    Mutant(
+        GcCompleteBeforeTheLook,
+        "mark and sweep of two, one a head | copy from the older | delete the head's branch",
+        "UNSAFE",
+    ),
     Mutant(GcCompleteForEver, "complete; mark and sweep with what held its data | copy from it", "UNSAFE"),
     Mutant(TagsLookOnce, "gc | tag at an expired commit (crash)", HOLDS),
     Mutant(GivesUpLandedFirst, "gc of what never landed | commit; overwrite; commit; reap", "UNSAFE"),

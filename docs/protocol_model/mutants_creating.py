@@ -8,13 +8,17 @@ from .store import Branch, Entry, Op, Steps
 
 
 class PlacesAgain(Proto):
-    """Rule 20 dropped: over a tombstone, which comes back, the write is made again after a lost reply, as any other is."""
+    """Rule 20 dropped: over a tombstone, which comes back, the write is made again after a lost reply, as any other
+    is.
+    """
 
     makes_all_again = True
 
 
 class PlacesUnderTheSame(Proto):
-    """Rule 20 dropped: after a lost reply it goes round under the reference that it had, which may have been released."""
+    """Rule 20 dropped: after a lost reply it goes round under the reference that it had, which may have been
+    released.
+    """
 
     takes_another_reference = False
 
@@ -35,8 +39,9 @@ class LooksAtTheCurrent(Proto):
 
 
 class LooksOnce(Proto):
-    """Rule 20 dropped: what is not there is not looked for again under the branch as it is by then: it went from a token that was
-    processed to a commit that had not been read."""
+    """Rule 20 dropped: what is not there is not looked for again under the branch as it is by then: it went from a
+    token that was processed to a commit that had not been read.
+    """
 
     def standing(self, branch: str, path: str) -> Steps:
         record = yield ("open", ("b", branch))
@@ -44,8 +49,9 @@ class LooksOnce(Proto):
 
 
 class LooksAtSealedFirst(Proto):
-    """Not a loss: in which order the live tokens are read, as long as the branch stood still. What is sealed does not change any more
-    but by writers that have not been told ok, and write again under the current token."""
+    """Not a loss: in which order the live tokens are read, as long as the branch stood still. What is sealed does not
+    change any more but by writers that have not been told ok, and write again under the current token.
+    """
 
     def look(self, record: Branch, path: str) -> Steps:
         found = []

@@ -63,7 +63,9 @@ class GcRechecksItsOwn(Proto):
 
 
 class GcRechecksAnyMark(Proto):
-    """The sweep takes any mark for its own: a commit was unmarked and marked again by another run, and copied from in between."""
+    """The sweep takes any mark for its own: a commit was unmarked and marked again by another run, and copied from in
+    between.
+    """
 
     rechecks_whose = False
 
@@ -87,7 +89,9 @@ class GcDropsAllPins(Proto):
 
 
 class GcNeverNoticesTakeOver(Proto):
-    """A run that was taken over stands all the same: others pinned for the one that took over, and it does not know of them."""
+    """A run that was taken over stands all the same: others pinned for the one that took over, and it does not know of
+    them.
+    """
 
     checks_flag = False
 

@@ -1,7 +1,8 @@
-"""The offline gc of committed history (rules 13 and 14): marking, unmark, sweep; any number of runs, at once and one after the other.
+"""The offline gc of committed history (rules 13 and 14): marking, unmark, sweep; any number of runs, at once and one
+after the other.
 
-A run is taken over by whoever comes next: the flag says whose turn it is, and who has lost it marks nothing. The grace window is
-not modelled: a sweep may begin as soon as the run is finished, or at any time after.
+A run is taken over by whoever comes next: the flag says whose turn it is, and who has lost it marks nothing. The grace
+window is not modelled: a sweep may begin as soon as the run is finished, or at any time after.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Offline(Background):
     given_up_order = "branch landed"
 
     def given_up(self) -> Steps:
-        """The branch is read before the landed mark: a commit whose tokens are not sealed any more can never be advanced to."""
+        """The branch is read before the landed mark: a commit whose tokens are not sealed any more can never be
+        advanced to.
+        """
         found = []
         for key in (yield ("scan", ("c",))):
             record = yield ("get", key)
@@ -62,7 +65,9 @@ class Offline(Background):
                     branch = yield ("open", ("b", branch_of(record.tokens[0])))
                     over = branch is None or not {*record.tokens} <= {branch.token, *branch.sealed}
                 else:
-                    landed = (yield ("get", ("l", key[1]))) or (yield from self.landed(key[1], branch_of(record.tokens[0])))
+                    landed = (yield ("get", ("l", key[1]))) or (
+                        yield from self.landed(key[1], branch_of(record.tokens[0]))
+                    )
             if over and not landed:
                 found.append(key[1])
         return found

@@ -6,8 +6,9 @@
         crash LABELS, lossy LABELS, late LABELS, keeps LABELS, somewhere LABELS, zero grace, expired COMMIT+COMMIT,
         leaves ADDRESS+ADDRESS, safety only
 
-A process is a label and the calls it makes, one after the other; a call is the name of a flow and its arguments, `path=address`
-or `branch,path,path` where an argument has parts. The last line is left out where there is nothing to say.
+A process is a label and the calls it makes, one after the other; a call is the name of a flow and its arguments,
+`path=address` or `branch,path,path` where an argument has parts. The last line is left out where there is nothing to
+say.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Scenario:
     lossy: str = ""
     """Labels that may lose a reply at any mutating step; twice the label, two replies."""
     late: str = ""
-    """Labels of which one such write may also land at any time after, even when its process has long gone on, or ended."""
+    """Labels of which one such write may also land at any time after, even when its process has long gone on, or ended.
+    """
     keeps: str = ""
     """Labels whose acknowledged writes must be readable at the end: nobody in the scenario may take them away."""
     somewhere: str = ""
@@ -43,7 +45,9 @@ class Scenario:
     expired: tuple[str, ...] = ()
     """Commits that the offline gc has been told to expire."""
     leaves: tuple[str, ...] = ()
-    """Addresses that the reaper may be through with before their blob comes: it is left to the offline job, with no key."""
+    """Addresses that the reaper may be through with before their blob comes: it is left to the offline job, with no
+    key.
+    """
     safety_only: bool = False
     """Leaks are not looked for: the scenario makes what only the offline job can know."""
 

@@ -44,7 +44,9 @@ class Staging(Retry):
     # ---- the list of an address
 
     def hold(self, address: str, ref: Ref, *, own: bool) -> Steps:
-        """Put a reference on the list. `own`: the address is this operation's, so an emptied list takes it too (rule 5)."""
+        """Put a reference on the list. `own`: the address is this operation's, so an emptied list takes it too (rule
+        5).
+        """
         while True:
             held = yield ("get", ("r", address))
             if held is None:
@@ -86,8 +88,8 @@ class Staging(Retry):
     def enter(self, branch: str, items: list[Item], token: str, *, own: bool) -> Steps:
         """Write the entries, whose references stand, then ONE token check for all (rule 2).
 
-        Where the token moved on, or a swap's reply was lost: a new reference for what is left, and again. "again": start from
-        the source (copies only); "lost": the address is gone and the caller must upload again.
+        Where the token moved on, or a swap's reply was lost: a new reference for what is left, and again. "again":
+        start from the source (copies only); "lost": the address is gone and the caller must upload again.
         """
         if not items:
             return "ok"
@@ -119,7 +121,9 @@ class Staging(Retry):
             return item
         if before == now:
             held = yield ("get", ("r", address))
-            if held is not None and not (listed(held) and ref in held[1]):  # no key says nothing: it may be committed elsewhere
+            if held is not None and not (
+                listed(held) and ref in held[1]
+            ):  # no key says nothing: it may be committed elsewhere
                 record = yield ("open", ("b", branch))
                 if record is not None and record.token == before:
                     return "ok"  # the swap had landed: only who replaced the entry takes its reference off a live token
@@ -150,9 +154,10 @@ class Staging(Retry):
         return (yield from self.enter(branch, placed, record.token, own=True))
 
     def still_held(self, placed: list[Item]) -> Steps:
-        """Whether a long upload has not outlived its token; else what it wrote is taken back, as it was never placed (rule 11): its
-        references, and where the address is `deleting`, the blob. No other: what is in its grace window, somebody may have restored;
-        what has no key, restored and committed."""
+        """Whether a long upload has not outlived its token; else what it wrote is taken back, as it was never placed
+        (rule 11): its references, and where the address is `deleting`, the blob. No other: what is in its grace window,
+        somebody may have restored; what has no key, restored and committed.
+        """
         records = yield from each(*(("get", ("r", item.address)) for item in placed))
         if all(listed(held) and item.ref in held[1] for item, held in zip(placed, records, strict=True)):
             return True
@@ -188,12 +193,16 @@ class Staging(Retry):
         item = Item(path, address, Ref(record.token, path, self.fresh()))
         if not (yield ("cas", ("r", address), ISSUED, refs(item.ref))):
             held = yield ("get", ("r", address))
-            if not listed(held) or item.ref not in held[1]:  # it is there if the reply was lost and somebody added to the list since
+            if (
+                not listed(held) or item.ref not in held[1]
+            ):  # it is there if the reply was lost and somebody added to the list since
                 return "409"
         return (yield from self.enter(branch, [item], record.token, own=True))
 
     def restore(self, branch: str, path: str, address: str) -> Steps:
-        """Take an address back that is in its grace window, or on its way there: named by what is reset, or by a dead call's reference."""
+        """Take an address back that is in its grace window, or on its way there: named by what is reset, or by a dead
+        call's reference.
+        """
         if not (yield ("head", address)):
             return "404"
         record = yield ("open", ("b", branch))
@@ -278,8 +287,8 @@ class Staging(Retry):
     def committed_source(self, source: Source, branch: str, path: str) -> Steps:
         """Rule 4: whether a source without reference key is committed: it is, if it still resolves to the same entry.
 
-        While a gc runs, the address is pinned first: the gc may have read the place this copy goes to, and not find any more the
-        place it comes from.
+        While a gc runs, the address is pinned first: the gc may have read the place this copy goes to, and not find any
+        more the place it comes from.
         """
         run = (yield ("get", ("gc",))) if self.pins else None
         if run is not None:
@@ -313,8 +322,9 @@ class Staging(Retry):
         return bool(tokens) and (yield from self.landed(commit, branch_of(tokens[0])))
 
     def landed(self, commit: str, branch: str) -> Steps:
-        """Whether a commit was ever the head. Who publishes a branch's `retired` sets the landed mark before taking the tokens
-        off, so one of the two is there if it was, in this order."""
+        """Whether a commit was ever the head. Who publishes a branch's `retired` sets the landed mark before taking the
+        tokens off, so one of the two is there if it was, in this order.
+        """
         record = yield ("get", ("b", branch))
         if record is not None and any(fate == commit for _, fate in record.retired):
             yield ("set", ("l", commit), True)
@@ -347,8 +357,12 @@ class Staging(Retry):
         return verdict
 
     def still(self, source: Source, copied: Source) -> bool:
-        """Whether it is the entry that was copied, staged as it was or committed since: the same object copied back has another id."""
-        return source.address == copied.address and (source.token is None or (copied.token is not None and source.id == copied.id))
+        """Whether it is the entry that was copied, staged as it was or committed since: the same object copied back has
+        another id.
+        """
+        return source.address == copied.address and (
+            source.token is None or (copied.token is not None and source.id == copied.id)
+        )
 
     def remove(self, branch: str, path: str, copied: Source) -> Steps:
         """Delete what was copied, and nothing that was written over it since."""

@@ -1,4 +1,6 @@
-"""The stores that scenarios start from, by name. Two branches, main and feat, both at commit c0; tokens main:0 and feat:0."""
+"""The stores that scenarios start from, by name. Two branches, main and feat, both at commit c0; tokens main:0 and
+feat:0.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ Start = Callable[[type], Store]
 def world(*staged: tuple[str, str, str], committed: dict[str, str] | None = None, hinted: bool = True) -> Store:
     """staged: (branch, path, address).
 
-    `hinted`: every address has a due hint from before, as may always be: so hard deletion may look at any of them at any time.
+    `hinted`: every address has a due hint from before, as may always be: so hard deletion may look at any of them at
+    any time.
     """
     kv: dict[Any, Any] = {("repo",): OPEN}
     add_commit(kv, "c0", (), committed or {})
@@ -51,7 +54,9 @@ def history(side: dict[str, str] | None = None) -> Store:
 
 
 def shared(own: dict[str, str] | None = None) -> Store:
-    """c0 {p: P0} <- c1 {p: P0, q: P1} <- c2 {q: P1}, both branches at c2: two commits name P0. `own`: what c0 alone names."""
+    """c0 {p: P0} <- c1 {p: P0, q: P1} <- c2 {q: P1}, both branches at c2: two commits name P0. `own`: what c0 alone
+    names.
+    """
     store = world(committed={"p": "P0", **(own or {})})
     kv = dict(store.kv)
     add_commit(kv, "c1", ("c0",), {"p": "P0", "q": "P1"})

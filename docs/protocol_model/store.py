@@ -105,7 +105,9 @@ def number(item: Any) -> int:
 
 
 class Store:
-    """Immutable: `apply` answers a new store, or this one where nothing changed. `fingerprint` is kept incrementally."""
+    """Immutable: `apply` answers a new store, or this one where nothing changed. `fingerprint` is kept
+    incrementally.
+    """
 
     __slots__ = ("blobs", "fingerprint", "kv")
 
@@ -142,9 +144,13 @@ class Store:
         if kind == "del":
             return self._write(op[1], None), None
         if kind == "put":
-            return self if op[1] in self.blobs else Store(self.kv, self.blobs | {op[1]}, self.fingerprint ^ number(op[1])), None
+            return self if op[1] in self.blobs else Store(
+                self.kv, self.blobs | {op[1]}, self.fingerprint ^ number(op[1])
+            ), None
         if kind == "rm":
-            return self if op[1] not in self.blobs else Store(self.kv, self.blobs - {op[1]}, self.fingerprint ^ number(op[1])), None
+            return self if op[1] not in self.blobs else Store(
+                self.kv, self.blobs - {op[1]}, self.fingerprint ^ number(op[1])
+            ), None
         if kind == "head":
             return self, op[1] in self.blobs
         if kind == "blobs":
@@ -188,9 +194,11 @@ class Retry:
     """What stands between a flow and the store: it turns a lost reply into an answer, where an answer can be had."""
 
     create_again = False
-    """Whether what was to be created is created again after a lost reply. It may have landed, and been deleted and processed
-    since: a token would live again, or an address whose blob is on its way out would be reused. So it is looked for, and where
-    nothing stands the flow is told no, and takes a new name. Other expected values never come back once they are replaced."""
+    """Whether what was to be created is created again after a lost reply. It may have landed, and been deleted and
+    processed since: a token would live again, or an address whose blob is on its way out would be reused. So it is
+    looked for, and where nothing stands the flow is told no, and takes a new name. Other expected values never come
+    back once they are replaced.
+    """
 
     makes_all_again = False
     """Whether a cas is made again although it asks to be made once."""
@@ -204,7 +212,9 @@ class Retry:
                     reply = yield op
                 if reply is LOST and op[0] == "cas" and (op[-1] != ONCE or self.makes_all_again):
                     reply = yield from self._cas_again(op)
-                op = steps.send(reply)  # a swap whose reply was lost goes back to the flow, and so does what is made once
+                op = steps.send(
+                    reply
+                )  # a swap whose reply was lost goes back to the flow, and so does what is made once
         except StopIteration as end:
             return end.value
 

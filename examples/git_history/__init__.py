@@ -4,7 +4,8 @@
 
 plumbing.py   what git says: commits, dates, first parents, trees, bytes; by its plumbing commands only
 replaying.py  git's commits as uploads, deletions, commits, merges and branches
-expected.py   which commits are active, worked out from git's answers by the words of docs/retention.md, not by refstore's code
+expected.py   which commits are active, worked out from git's answers by the words of docs/retention.md, not by
+              refstore's code
 collecting.py the reaper, then the offline job, with nobody else at work
 comparing.py  what is there against what should be: every file of every active commit, and nothing else
 

@@ -20,13 +20,13 @@ from examples.git_history.comparing import Compared
 from examples.git_history.expected import Rules
 from examples.git_history.plumbing import Git
 from examples.git_history.replaying import History, Replayed, Told
-from offline_gc.session import SparkOptions, session
-from offline_gc.summary import Summary
-from refstore.errors import Conflict, Invalid, RefstoreError
-from refstore.ids import CommitId
-from refstore.lake import Lake
-from refstore.logs import configure
-from refstore.settings import LogSettings, embedded
+from refstore import Lake, RefstoreError
+from refstore.core.ids import CommitId
+from refstore.core.logs import configure
+from refstore.core.settings import LogSettings, embedded
+from refstore.errors import Conflict, Invalid
+from refstore_gc.run_summary import Summary
+from refstore_gc.session import SparkOptions, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ EPILOG = """\
 examples:
   python -m examples.git_history ..                     this project's neighbour, half of its history expired
   python -m examples.git_history ~/project --days 30 --branch-days main=90
-  python -m examples.git_history ~/project --data ./lake --json    and look at it afterwards: refstore --data ./lake repo list
+  python -m examples.git_history ~/project --data ./lake --json    # then: refstore --data ./lake repo list
 """
 
 
@@ -87,12 +87,17 @@ def _history(git: Git, most: int, *, dangling: bool) -> History:
     """Raises Invalid: there is nothing to replay."""
     history = replaying.chosen(git, most=most, dangling=dangling)
     if not history.heads:
-        raise Invalid("there is no branch with a commit among those that would be replayed; commit something, or raise --max-commits")
+        raise Invalid(
+            "there is no branch with a commit among those that would be replayed; commit something, or raise "
+            "--max-commits"
+        )
     return history
 
 
 def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, spark: SparkSession, told: Told) -> Outcome:
-    """Raises Conflict: a commit's period ended while the job ran, so that nobody can say whether it should have gone."""
+    """Raises Conflict: a commit's period ended while the job ran, so that nobody can say whether it should have
+    gone.
+    """
     name = f"git-{secrets.token_hex(6)}"
     with Lake.open(kv, objects) as lake:
         done = replaying.replay(lake, name, git, history, told)
@@ -155,11 +160,20 @@ def _shown(outcome: Outcome, seconds: float) -> dict[str, Any]:
 def _text(shown: dict[str, Any]) -> str:
     git = shown["git"]
     lines = [
-        f"git: {git['commits']} commits, {git['merges']} of them merges, {git['branches']} branches, {git['tags']} tags",
+        (
+            f"git: {git['commits']} commits, {git['merges']} of them merges, {git['branches']} branches, {git['tags']} "
+            "tags"
+        ),
         f"rules: {json.dumps(shown['rules'])}",
-        f"{shown['uploaded']} objects uploaded; {shown['active_commits']} commits active, {shown['expired_commits']} expired",
+        (
+            f"{shown['uploaded']} objects uploaded; {shown['active_commits']} commits active, "
+            f"{shown['expired_commits']} expired"
+        ),
         f"swept: {shown['swept']}; {shown['objects_left']} objects are left",
-        f"{shown['files_compared']} files of active commits compared with git's, {shown['bytes_compared']:,} bytes read",
+        (
+            f"{shown['files_compared']} files of active commits compared with git's, {shown['bytes_compared']:,} bytes "
+            "read"
+        ),
         *shown["findings"],
     ]
     verdict = "What is left is what git's active commits name, to the byte, and nothing else."
@@ -189,14 +203,29 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("repository", type=Path, metavar="REPOSITORY", help="a git repository; bare ones and shallow clones will do")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where the lake is made, and left; left out: a temporary folder")
-    parser.add_argument("--days", type=_count, metavar="N", help="default_retention_days; left out: about half of the commits expire")
-    parser.add_argument("--branch-days", action="append", default=[], metavar="NAME=N", help="a branch's own days; may be repeated")
-    parser.add_argument("--keep-last", type=_count, default=0, metavar="N", help="commits of each branch that never expire")
-    parser.add_argument("--max-commits", type=_count, default=500, metavar="N", help="the newest so many; 500 if left out")
     parser.add_argument(
-        "--no-dangling", dest="dangling", action="store_false", help="without the commits that no branch or tag leads to any more"
+        "repository", type=Path, metavar="REPOSITORY", help="a git repository; bare ones and shallow clones will do"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="where the lake is made, and left; left out: a temporary folder"
+    )
+    parser.add_argument(
+        "--days", type=_count, metavar="N", help="default_retention_days; left out: about half of the commits expire"
+    )
+    parser.add_argument(
+        "--branch-days", action="append", default=[], metavar="NAME=N", help="a branch's own days; may be repeated"
+    )
+    parser.add_argument(
+        "--keep-last", type=_count, default=0, metavar="N", help="commits of each branch that never expire"
+    )
+    parser.add_argument(
+        "--max-commits", type=_count, default=500, metavar="N", help="the newest so many; 500 if left out"
+    )
+    parser.add_argument(
+        "--no-dangling",
+        dest="dangling",
+        action="store_false",
+        help="without the commits that no branch or tag leads to any more",
     )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     return parser

@@ -1,23 +1,23 @@
 """The reaper once, then the offline job: mark and sweep in one, without grace.
 
-Nobody else is at work in the example's own lake, so there is nobody to wait for: the durations that safety rests on are none. Never run
-the offline job so on a lake that others write to.
+Nobody else is at work in the example's own lake, so there is nobody to wait for: the durations that safety rests on are
+none. Never run the offline job so on a lake that others write to.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from offline_gc import run
-from offline_gc.breaker import Limits
-from offline_gc.run import Options
-from offline_gc.steps import Tell
-from offline_gc.summary import Summary
-from reaper.daemon import Reaper
+from refstore import Lake
+from refstore.core.safety import Safety
+from refstore.core.settings import ReaperSettings
 from refstore.errors import Conflict
-from refstore.lake import Lake
-from refstore.safety import Safety
-from refstore.settings import ReaperSettings
+from refstore_gc import run
+from refstore_gc.mark_breaker import Limits
+from refstore_gc.run import Options
+from refstore_gc.run_progress import Tell
+from refstore_gc.run_summary import Summary
+from refstore_reaper.daemon import Reaper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,9 @@ AT_ONCE: Final = Options(grace_days=0, min_age_seconds=0, limits=Limits(share=1)
 
 
 def reap(lake: Lake, name: str) -> None:
-    """Until nothing is due: what was committed loses its references, and is the offline job's to judge. Raises Conflict."""
+    """Until nothing is due: what was committed loses its references, and is the offline job's to judge. Raises
+    Conflict.
+    """
     with Reaper(lake, ReaperSettings(grace_override_seconds=0, breaker_share=1), repositories=[name]) as reaper:
         done = reaper.run_once(lambda: False)
     if done.error_count:

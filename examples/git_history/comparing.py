@@ -1,7 +1,8 @@
 """What is there after the offline job against what git says must be there; every difference is a finding.
 
 1. Every branch of git is there, stands where git's stands, and its line of first parents and its merges are git's.
-2. Every file that git's tree of an active commit has can be read from refstore's, with git's bytes; it has no other file.
+2. Every file that git's tree of an active commit has can be read from refstore's, with git's bytes; it has no other
+  file.
 3. Every object in the store is named by an active commit, and what active commits name is in the store.
 """
 
@@ -12,9 +13,9 @@ from dataclasses import dataclass, field
 
 from examples.git_history.plumbing import Blobs, Git
 from examples.git_history.replaying import History, Replayed, Told
-from refstore.errors import Gone, ObjectNotFound, RefstoreError
-from refstore.ids import Address, CommitId
-from refstore.repository import Repository
+from refstore import RefstoreError, Repository
+from refstore.core.ids import Address, CommitId
+from refstore.errors import Gone, ObjectNotFound
 
 SHOWN = 20
 
@@ -43,7 +44,9 @@ def compare(git: Git, history: History, done: Replayed, active: Collection[Commi
     compared.objects = len(there)
     found = compared.findings
     found += _some("lost", (f"{address}, git's blob {done.blobs[address]}" for address in sorted(wanted - there)))
-    found += _some("left over", (f"{address}, git's blob {done.blobs.get(address, 'none')}" for address in sorted(there - wanted)))
+    found += _some(
+        "left over", (f"{address}, git's blob {done.blobs.get(address, 'none')}" for address in sorted(there - wanted))
+    )
     found += _some("history", _histories(git, history, done))
     found += _some("files", _files(git, history, done, active, compared, told))
     found += _some("expired", _expired(done, active, there, compared))
@@ -65,7 +68,10 @@ def _histories(git: Git, history: History, done: Replayed) -> Iterator[str]:
         ours = [git_of[commit] for commit, _ in repo.log(branch, first_parent=True) if commit in git_of]
         theirs = [commit for commit in git.first_parents(head) if commit in history.commits]
         if ours != _unbroken(theirs, history):
-            yield f"branch {branch!r} has another line of first parents than git's: {len(ours)} commits, git's has {len(theirs)}"
+            yield (
+                f"branch {branch!r} has another line of first parents than git's: {len(ours)} commits, git's has "
+                f"{len(theirs)}"
+            )
     for commit, known in history.commits.items():
         first, *others = known.parents or ("",)
         merged = [parent for parent in others if parent in history.commits][:1] if first in history.commits else []
@@ -87,7 +93,9 @@ def _unbroken(line: list[str], history: History) -> list[str]:
     return line
 
 
-def _files(git: Git, history: History, done: Replayed, active: Collection[CommitId], compared: Compared, told: Told) -> Iterator[str]:
+def _files(
+    git: Git, history: History, done: Replayed, active: Collection[CommitId], compared: Compared, told: Told
+) -> Iterator[str]:
     alive = [commit for commit in history.commits if done.commits[commit] in active]
     seen: dict[Address, str] = {}
     """What was read: the blob whose bytes these are."""
@@ -118,7 +126,9 @@ def _same(repo: Repository, commit: CommitId, path: str, blob: str, blobs: Blobs
     return blob if body == blobs.read(blob) else f"{len(body)} other bytes"
 
 
-def _expired(done: Replayed, active: Collection[CommitId], there: Collection[Address], compared: Compared) -> Iterator[str]:
+def _expired(
+    done: Replayed, active: Collection[CommitId], there: Collection[Address], compared: Compared
+) -> Iterator[str]:
     """What an expired commit alone named is told to be gone, not missing."""
     for made, tree in done.trees():
         if made in active:

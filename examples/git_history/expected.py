@@ -1,6 +1,8 @@
-"""Which commits are active, by the words of docs/retention.md and from git's answers; refstore's own retention code is not asked.
+"""Which commits are active, by the words of docs/retention.md and from git's answers; refstore's own retention code is
+not asked.
 
-- A commit is active while it was a branch's head at any time within that branch's period. It was head until the date of the next
+- A commit is active while it was a branch's head at any time within that branch's period. It was head until the date of
+the next
   commit on the branch's line of first parents; of two dates the later one. A head always is.
 - On several branches the longest life counts. Second parents are not followed.
 - A commit on no branch's line is kept as if a child of its own date were a head under the default period.
@@ -16,7 +18,7 @@ from itertools import pairwise
 
 from examples.git_history.plumbing import Git
 from examples.git_history.replaying import History, Replayed
-from refstore.ids import CommitId
+from refstore.core.ids import CommitId
 
 DAY_MS = 86_400_000
 

@@ -1,4 +1,5 @@
-"""What git says of a repository, by its plumbing commands. Bare repositories and shallow clones are read like any other.
+"""What git says of a repository, by its plumbing commands. Bare repositories and shallow clones are read like any
+other.
 
 A shallow clone's oldest commits have no parents here, as `git rev-list` has it.
 """
@@ -35,12 +36,17 @@ class Git:
 
     def run(self, *arguments: str, stdin: str = "") -> bytes:
         try:
-            done = subprocess.run(["git", "-C", str(self._folder), *arguments], input=stdin.encode(), capture_output=True, check=False)
+            done = subprocess.run(
+                ["git", "-C", str(self._folder), *arguments], input=stdin.encode(), capture_output=True, check=False
+            )
         except FileNotFoundError as error:
             raise Invalid("git is not installed; install it, then run this again") from error
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()[-500:]
-            raise Invalid(f"git {arguments[0]} in {self._folder} said: {said}; give the folder of a git repository that git can read")
+            raise Invalid(
+                f"git {arguments[0]} in {self._folder} said: {said}; give the folder of a git repository that git can "
+                "read"
+            )
         return done.stdout
 
     def lines(self, *arguments: str, stdin: str = "") -> list[str]:
@@ -71,21 +77,29 @@ class Git:
         asked = "".join(f"{ref}^{{commit}}\n" for ref in refs)
         answers = self.lines("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=asked) if refs else []
         return {
-            ref.removeprefix(folder): answer.split()[0] for ref, answer in zip(refs, answers, strict=True) if answer.endswith(" commit")
+            ref.removeprefix(folder): answer.split()[0]
+            for ref, answer in zip(refs, answers, strict=True)
+            if answer.endswith(" commit")
         }
 
     # ---- history
 
     def commits(self, *, dangling: bool) -> list[GitCommit]:
-        """Every child before its parents. `dangling`: also commits that no branch and no tag leads to, as long as git has them."""
+        """Every child before its parents. `dangling`: also commits that no branch and no tag leads to, as long as git
+        has them.
+        """
         if dangling:
-            every = self.lines("cat-file", "--batch-all-objects", "--unordered", "--batch-check=%(objectname) %(objecttype)")
+            every = self.lines(
+                "cat-file", "--batch-all-objects", "--unordered", "--batch-check=%(objectname) %(objecttype)"
+            )
             wanted = [line.split()[0] for line in every if line.endswith(" commit")]
         else:
             wanted = [*self.heads().values(), *self.tags().values()]
         if not wanted:
             return []
-        told = self.lines("rev-list", "--date-order", "--format=%H %ct %P%x00%s", "--stdin", stdin="\n".join(wanted) + "\n")
+        told = self.lines(
+            "rev-list", "--date-order", "--format=%H %ct %P%x00%s", "--stdin", stdin="\n".join(wanted) + "\n"
+        )
         found: list[GitCommit] = []
         for line in told:
             said, separator, subject = line.partition("\0")
@@ -128,7 +142,10 @@ class Git:
     @contextmanager
     def blobs(self) -> Generator[Blobs, None, None]:
         process = subprocess.Popen(
-            ["git", "-C", str(self._folder), "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=-1
+            ["git", "-C", str(self._folder), "cat-file", "--batch"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=-1,
         )
         try:
             yield Blobs(process)

@@ -1,11 +1,13 @@
-"""Git's commits as refstore's: each one's changes are uploads and deletions, and it is made on the commit that git made it on.
+"""Git's commits as refstore's: each one's changes are uploads and deletions, and it is made on the commit that git made
+it on.
 
-Content is uploaded anew each time it changes, so that equal blobs of two commits are two objects. A merge is refstore's own merge of the
-same two commits; where git's result is another one (a conflict that somebody resolved), a second commit of the same date makes it that,
-and the merge itself stands in between: on the branch's line for no time at all.
+Content is uploaded anew each time it changes, so that equal blobs of two commits are two objects. A merge is refstore's
+own merge of the same two commits; where git's result is another one (a conflict that somebody resolved), a second
+commit of the same date makes it that, and the merge itself stands in between: on the branch's line for no time at all.
 
-A branch of git's first-parent line can be anywhere in the graph, and refstore makes commits on branches only. So commits are made on
-branches of their own, which are deleted in the end; the default branch, which cannot be, gets its line directly.
+A branch of git's first-parent line can be anywhere in the graph, and refstore makes commits on branches only. So
+commits are made on branches of their own, which are deleted in the end; the default branch, which cannot be, gets its
+line directly.
 """
 
 from __future__ import annotations
@@ -16,12 +18,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from examples.git_history.plumbing import DETACHED, Blobs, Git, GitCommit
-from refstore import ids
+from refstore import Lake, Repository, Upload
+from refstore.core import ids
+from refstore.core.ids import Address, CommitId
 from refstore.errors import InvalidName
-from refstore.flows.uploading import Upload
-from refstore.ids import Address, CommitId
-from refstore.lake import Lake
-from refstore.repository import Repository
 
 WORKING: Final = "replay-of-git/"
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_./-]")
@@ -174,8 +174,14 @@ class _Replaying:
 
     def _merge(self, branch: str, commit: GitCommit, second: CommitId) -> CommitId:
         merged = self._repo.merge(
-            second, branch, commit.subject, strategy="dest-wins", metadata={"git": commit.id}, date_ms=commit.date_ms, allow_empty=True
-        )
+            second,
+            branch,
+            commit.subject,
+            strategy="dest-wins",
+            metadata={"git": commit.id},
+            date_ms=commit.date_ms,
+            allow_empty=True,
+        ).id
         there = {item.path: item.entry.address for item in self._repo.list(merged) if item.entry is not None}
         self._done.made.append(Made(merged, None, there))
         wanted = self._git.tree(commit.id)
@@ -203,4 +209,6 @@ class _Replaying:
         return made
 
     def _commit(self, branch: str, commit: GitCommit) -> CommitId:
-        return self._repo.commit(branch, commit.subject, metadata={"git": commit.id}, date_ms=commit.date_ms, allow_empty=True)
+        return self._repo.commit(
+            branch, commit.subject, metadata={"git": commit.id}, date_ms=commit.date_ms, allow_empty=True
+        ).id

@@ -1,11 +1,12 @@
-"""The `refstore` command: the table of its commands, and the one place where it starts and ends.
+"""Run the `refstore` command: the table of its commands, and the one place where it starts and ends.
 
 A command is a function in a module of this package, `app = typer.Typer()` and `@app.command("name")`, with a line in
-`COMMANDS` below. A name that is a command of the module's app is that command (several may share a module); any other
-name is the whole app as a group. Modules are imported when their command runs, so `refstore --help` reads this table only.
+`COMMANDS` below. If the module's app has a command of that name, that command runs (several may share a module). Any
+other name runs the whole app as a group. A module is imported only when its command runs, so `refstore --help` reads
+this table only.
 
-The options of every command (`--data`, `--json`, ...) are added here, before and after the command's name alike; what
-they say is had from `refstore.cli.common`. A command returns None, or its exit code; it raises for everything else.
+The options of every command (`--data`, `--json`, ...) are added here; they may stand before or after the command's
+name. `refstore.cli.common` has their values. A command returns None or its exit code, and raises every error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from refstore.cli import errors, options
 class Command(NamedTuple):
     module: str
     help: str
-    """The line in `refstore --help`; the command's own docstring says more."""
+    """The command's line in `refstore --help`; the command's own docstring says more."""
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
@@ -43,8 +44,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "cp": Command("refstore.cli.changing", "Copy an object, across branches too, without reading its data."),
     "mv": Command("refstore.cli.changing", "Rename or move an object."),
     "rm": Command("refstore.cli.changing", "Delete objects on a branch."),
-    "stage": Command("refstore.cli.adding", "Name an object that lies outside, and is never deleted."),
-    "import": Command("refstore.cli.importing", "Name a folder or an S3 prefix of others in one commit, without reading its data."),
+    "stage": Command("refstore.cli.adding", "Stage an object outside the repository; refstore never deletes it."),
+    "import": Command(
+        "refstore.cli.importing", "Import a foreign folder or S3 prefix in one commit, without reading its data."
+    ),
     "issue": Command("refstore.cli.adding", "Get a physical address to write to by other means."),
     "link": Command("refstore.cli.adding", "Stage what was written to an issued address."),
     "commit": Command("refstore.cli.history", "Commit what is staged on a branch."),
@@ -52,30 +55,35 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "diff": Command("refstore.cli.history", "List what differs between refs, or what is staged on a branch."),
     "merge": Command("refstore.cli.history", "Merge a ref into a branch."),
     "revert": Command("refstore.cli.history", "Undo a commit by a new one."),
-    "cherry-pick": Command("refstore.cli.history", "Do a commit's changes again on a branch."),
-    "reset": Command("refstore.cli.branch", "Throw away what is staged on a branch."),
-    "trash": Command("refstore.cli.trash", "List what lost its last name and can be taken back."),
-    "restore": Command("refstore.cli.trash", "Take back what was lost: an address, a path, a prefix, a branch."),
-    "address": Command("refstore.cli.address", "Show who names a physical address, and its state."),
-    "retention": Command("refstore.cli.retention", "Set and explain how long what was committed stays."),
-    "reaper": Command("refstore.cli.reaper", "Delete what nobody names any more; status and resume below it."),
+    "cherry-pick": Command("refstore.cli.history", "Apply a commit's changes again on a branch."),
+    "reset": Command("refstore.cli.branch", "Discard what is staged on a branch."),
+    "trash": Command("refstore.cli.trash", "List lost objects that can still be restored."),
+    "restore": Command("refstore.cli.trash", "Restore lost objects: an address, a path, a prefix, a branch."),
+    "address": Command("refstore.cli.address", "Show the references to a physical address, and its state."),
+    "retention": Command("refstore.cli.retention", "Set and explain how long committed data is kept."),
+    "reaper": Command(
+        "refstore.cli.reaper", "Delete what nothing references any more; its subcommands: status, resume."
+    ),
     "gc": Command("refstore.cli.gc", "Delete committed data that has expired, and orphans: mark, sweep, run, report."),
     "expire": Command("refstore.cli.gc", "The nightly job: short for gc run."),
     "why": Command("refstore.cli.why", "Say what became of an address or a path, and why."),
     "serve": Command("refstore.cli.serve", "Serve the HTTP API, which lakeFS's clients know, and reap."),
     "keys": Command("refstore.cli.keys", "Create, list and revoke the access keys of the service."),
+    "audit": Command("refstore.cli.audit", "Show who changed what, when, from where; verify that log."),
     "demo": Command("refstore.cli.demo", "Watch the main job on real files, with an audit at the end."),
     "config": Command("refstore.cli.config", "Show every setting in force, and where it came from."),
 }
 
 
 class _LazyGroup(TyperGroup):
-    """Knows the commands by name and one line; imports the one that is run."""
+    """Know each command by its name and one line; import only the one that runs."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         options.add_to(self)
-        unloaded: dict[str, Any] = {name: TyperCommand(name=name, help=command.help) for name, command in COMMANDS.items()}
+        unloaded: dict[str, Any] = {
+            name: TyperCommand(name=name, help=command.help) for name, command in COMMANDS.items()
+        }
         self.commands = unloaded
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -88,14 +96,14 @@ class _LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            # Typer would take any broken pipe for the output's and end without a word; it may be a store's connection.
+            # Typer takes any broken pipe for the output's and ends silently; it may be a store's connection.
             if _reader_went_away():
                 raise typer.Exit(errors.READER_WENT_AWAY) from None
-            raise ConnectionError("a connection was closed from the other side") from error
+            raise ConnectionError("a store closed the connection") from error
 
 
 def _reader_went_away() -> bool:
-    """Whether nobody reads standard output any more: `refstore ... | head`."""
+    """Return whether the reader of standard output has gone, as in `refstore ... | head`."""
     poll = select.poll()
     poll.register(1, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
@@ -110,37 +118,45 @@ def _import(name: str) -> TyperCommand | TyperGroup:
     return command
 
 
-_app = typer.Typer(name="refstore", cls=_LazyGroup, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+_app = typer.Typer(
+    name="refstore", cls=_LazyGroup, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"refstore {__version__}")
         raise typer.Exit
 
 
 @_app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Deletes what a versioned data lake no longer needs, and never what is still named."""
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code; the codes stand in `refstore/cli/errors.py`."""
-    asked = options.Invocation()
+    """Run one command line and return its exit code (`refstore/cli/errors.py` lists the codes)."""
+    invocation = options.Invocation()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a path that the terminal's encoding lacks is shown escaped, not refused
+        if isinstance(stream, io.TextIOWrapper):  # escape a path that the terminal's encoding lacks, instead of failing
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = typer.main.get_command(_app).main(list(args) or ["--help"], prog_name="refstore", standalone_mode=False, obj=asked)
+        code = typer.main.get_command(_app).main(
+            list(args) or ["--help"], prog_name="refstore", standalone_mode=False, obj=invocation
+        )
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left is flushed as Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes the rest as it ends
         return errors.READER_WENT_AWAY
-    except Exception as error:  # noqa: BLE001  # the one place where everything ends
+    except Exception as error:  # noqa: BLE001  # every error of a command ends here
         # A usage error may come before the options were read.
-        return errors.report(error, json=asked.json or "--json" in args, debug=asked.debug or "--debug" in args)
+        return errors.report(
+            error, json=invocation.json or "--json" in args, debug=invocation.debug or "--debug" in args
+        )
     return code if isinstance(code, int) else 0
 
 

@@ -1,4 +1,4 @@
-"""Data in: upload, stage, issue, link."""
+"""Commands that add data: upload, stage, issue, link."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import typer
 
 from refstore.cli.common import emit, progress, repository_of
 from refstore.cli.files import SourceFile, local_errors, source_file, tree
-from refstore.cli.places import PlacedCommand, is_location, location, place, words
+from refstore.cli.places import PlacedCommand, place, words, words_with_target
 from refstore.cli.shapes import entry_details, pairs, when
+from refstore.core.ids import object_path
 from refstore.errors import Invalid
-from refstore.flows.uploading import Upload
-from refstore.ids import object_path
 from refstore.objects.base import CHUNK_BYTES
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
 
 app = typer.Typer()
 
 BATCH_FILES: Final = 200
 BATCH_BYTES: Final = 64 << 20
-"""Of one call: what shares its round trips and its deadline, and how often the bar moves."""
+"""The bounds of one call; its files share its round trips and its deadline."""
 
 Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
 ContentType = Annotated[str, typer.Option(metavar="TYPE", help="A media type to remember.")]
@@ -33,14 +33,16 @@ ContentType = Annotated[str, typer.Option(metavar="TYPE", help="A media type to 
 @app.command("upload", cls=PlacedCommand)
 def upload(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO BRANCH SRC [DST]")],
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="SRC is a folder; DST, a prefix, takes all below it.")] = False,
+    arguments: Annotated[list[str], place("REPO BRANCH SRC [DST]")],
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="SRC is a folder; its files go below the prefix DST.")
+    ] = False,
     meta: Meta = None,
     content_type: ContentType = "",
 ) -> None:
     """Upload a file, standard input (-), or a whole folder (-r), and stage it on a branch.
 
-    DST left out is the file's name; ending in a slash, it is the folder to put it in. As a location: refstore upload
+    Without DST the file's name is used; a DST that ends in a slash is the folder for it. As a location: refstore upload
     sales/main/DST SRC.
 
     \b
@@ -48,7 +50,7 @@ def upload(
              gunzip -c 21.csv.gz | refstore upload sales main - 2026/11/21.csv
              refstore upload -r sales main ./november 2026/11/
     """
-    repo_name, branch, source, target = _upload_words(ctx, given)
+    repo_name, branch, source, target = words_with_target(ctx, arguments, "REPO BRANCH SRC [DST]")
     with repository_of(ctx, repo_name) as repo:
         if recursive:
             emit(ctx, _upload_tree(repo, branch, Path(source), target, metadata=pairs(meta), content_type=content_type))
@@ -56,43 +58,55 @@ def upload(
             if not target or target.endswith("/"):
                 ctx.fail("standard input has no name; give DST")
             chunks = iter(lambda: sys.stdin.buffer.read(CHUNK_BYTES), b"")
-            emit(ctx, entry_details(target, repo.upload(branch, target, chunks, metadata=pairs(meta), content_type=content_type)))
+            emit(
+                ctx,
+                entry_details(
+                    target, repo.upload(branch, target, chunks, metadata=pairs(meta), content_type=content_type)
+                ),
+            )
         else:
             file = source_file(Path(source))
             path = target + file.file.name if not target or target.endswith("/") else target
-            entry = repo.upload(branch, path, file.chunks(), metadata=pairs(meta), content_type=content_type, mtime_ms=file.mtime_ms)
+            entry = repo.upload(
+                branch, path, file.chunks(), metadata=pairs(meta), content_type=content_type, mtime_ms=file.mtime_ms
+            )
             emit(ctx, entry_details(path, entry))
 
 
 @app.command("stage", cls=PlacedCommand)
 def stage(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO BRANCH PATH URL")],
-    size_bytes: Annotated[int, typer.Option(min=0, metavar="N", help="How large it is.")],
-    checksum: Annotated[str, typer.Option(metavar="TEXT", help="What is known of its content.")] = "",
+    arguments: Annotated[list[str], place("REPO BRANCH PATH URL")],
+    size_bytes: Annotated[int, typer.Option(min=0, metavar="N", help="Its size in bytes.")],
+    checksum: Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")] = "",
     meta: Meta = None,
 ) -> None:
-    """Name an object that lies outside the repository's namespace. refstore never deletes it.
+    """Stage an object outside the repository's namespace. refstore never deletes it.
 
     \b
     Example: refstore stage sales main old/2019.csv s3://archive/2019.csv --size-bytes 1048576
     """
-    repo_name, branch, path, url = words(ctx, given, "REPO BRANCH PATH URL")
+    repo_name, branch, path, url = words(ctx, arguments, "REPO BRANCH PATH URL")
     with repository_of(ctx, repo_name) as repo:
-        emit(ctx, entry_details(path, repo.stage(branch, path, url, size_bytes=size_bytes, checksum=checksum, metadata=pairs(meta))))
+        emit(
+            ctx,
+            entry_details(
+                path, repo.stage(branch, path, url, size_bytes=size_bytes, checksum=checksum, metadata=pairs(meta))
+            ),
+        )
 
 
 @app.command("issue", cls=PlacedCommand)
-def issue(ctx: typer.Context, given: Annotated[list[str], place("REPO BRANCH PATH")]) -> None:
-    """Get a physical address to write to by other means, and the token that links it, once, to this branch and path.
+def issue(ctx: typer.Context, arguments: Annotated[list[str], place("REPO BRANCH PATH")]) -> None:
+    """Get a physical address for a writer outside refstore, and the token that links it once to this branch and path.
 
-    Write the data to `url` (that is `file` where the store is a folder, and `put_url`, which needs no credentials, where the
-    store has such), then `refstore link`. What is not linked before it expires is deleted.
+    Write the data to `url`, then run `refstore link`. If the store is a folder, write to `file`. If the store signs
+    URLs, `put_url` needs no credentials. An address that is not linked before it expires is deleted.
 
     \b
     Example: refstore issue sales main 2026/11/21.csv --json
     """
-    repo_name, branch, path = words(ctx, given, "REPO BRANCH PATH")
+    repo_name, branch, path = words(ctx, arguments, "REPO BRANCH PATH")
     with repository_of(ctx, repo_name) as repo:
         issued = repo.issue(branch, path)
         url = f"{repo.context.objects.url.partition('?')[0].rstrip('/')}/{issued.address}"
@@ -113,11 +127,15 @@ def issue(ctx: typer.Context, given: Annotated[list[str], place("REPO BRANCH PAT
 @app.command("link", cls=PlacedCommand)
 def link(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO BRANCH PATH")],
+    arguments: Annotated[list[str], place("REPO BRANCH PATH")],
     *,
-    token: Annotated[str, typer.Option(metavar="TOKEN", help="What `refstore issue` gave; '-' reads it from standard input.")],
-    size_bytes: Annotated[int | None, typer.Option(min=0, metavar="N", help="What was written; refused if the store differs.")] = None,
-    checksum: Annotated[str, typer.Option(metavar="TEXT", help="What is known of its content.")] = "",
+    token: Annotated[
+        str, typer.Option(metavar="TOKEN", help="What `refstore issue` gave; '-' reads it from standard input.")
+    ],
+    size_bytes: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="The size written; the link is refused if the store differs.")
+    ] = None,
+    checksum: Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")] = "",
     meta: Meta = None,
 ) -> None:
     """Stage what was written to an issued address. A token links once.
@@ -125,37 +143,31 @@ def link(
     \b
     Example: refstore link sales main 2026/11/21.csv --token "$TOKEN"
     """
-    repo_name, branch, path = words(ctx, given, "REPO BRANCH PATH")
+    repo_name, branch, path = words(ctx, arguments, "REPO BRANCH PATH")
     secret = sys.stdin.read().strip() if token == "-" else token  # noqa: S105  # standard input, not a password
     with repository_of(ctx, repo_name) as repo:
         entry = repo.link(branch, path, secret, size_bytes=size_bytes, checksum=checksum, metadata=pairs(meta))
         emit(ctx, entry_details(path, entry))
 
 
-def _upload_words(ctx: typer.Context, given: list[str]) -> list[str]:
-    """(repository, branch, source, target): a location holds the target, and the source comes behind it."""
-    form = "REPO BRANCH SRC [DST]"
-    if not is_location(given[0]):
-        return words(ctx, given, form)
-    target = location(given[0]).path
-    front = given[0].removesuffix(target)
-    return words(ctx, [front, *given[1:], target] if target and len(given) > 1 else [front, *given[1:]], form)
-
-
 def _upload_tree(
     repo: Repository, branch: str, folder: Path, target: str, *, metadata: dict[str, str], content_type: str
 ) -> dict[str, object]:
-    """Every name is checked before anything is uploaded, so that one hostile name does not leave half a tree."""
-    found = [(_below(target, relative), file) for relative, file in tree(folder)]
-    if not found:
-        raise Invalid(f"{folder} holds no files; nothing was uploaded")
-    for path, _ in found:
+    """Upload all files of a folder. Every name is checked first, so that one invalid name does not leave half a
+    tree.
+    """
+    files = [(_below(target, relative), file) for relative, file in tree(folder)]
+    if not files:
+        raise Invalid(f"{folder} holds no files, so nothing was uploaded; name another folder")
+    for path, _ in files:
         object_path(path)
     objects = stored = 0
-    with progress("uploading", total=len(found)) as bar:
-        for batch in _batches(found):
+    with progress("uploading", total=len(files)) as bar:
+        for batch in _batches(files):
             uploads = [
-                Upload(path=path, body=file.chunks(), metadata=metadata, content_type=content_type, mtime_ms=file.mtime_ms)
+                Upload(
+                    path=path, body=file.chunks(), metadata=metadata, content_type=content_type, mtime_ms=file.mtime_ms
+                )
                 for path, file in batch
             ]
             bar.describe(batch[0][0][-60:])
@@ -170,10 +182,10 @@ def _below(target: str, relative: str) -> str:
     return f"{target.rstrip('/')}/{relative}" if target else relative
 
 
-def _batches(found: list[tuple[str, SourceFile]]) -> Iterator[list[tuple[str, SourceFile]]]:
+def _batches(files: list[tuple[str, SourceFile]]) -> Iterator[list[tuple[str, SourceFile]]]:
     batch: list[tuple[str, SourceFile]] = []
     size = 0
-    for path, file in found:
+    for path, file in files:
         batch.append((path, file))
         size += file.size_bytes
         if len(batch) == BATCH_FILES or size >= BATCH_BYTES:
@@ -184,7 +196,7 @@ def _batches(found: list[tuple[str, SourceFile]]) -> Iterator[list[tuple[str, So
 
 
 def _local_file(url: str) -> str | None:
-    """Where the store is a folder: the file to write, its own folder made for it."""
+    """Return the file to write if the store is a folder, and make the file's own folder."""
     if not url.startswith("file://"):
         return None
     file = Path(unquote(urlsplit(url).path))
@@ -194,7 +206,7 @@ def _local_file(url: str) -> str | None:
 
 
 def _put_url(repo: Repository, address: str) -> str | None:
-    """A presigned URL, where the store has them."""
+    """Return a presigned URL if the store has them."""
     seconds = max(1, int(repo.context.safety.issue_seconds))
     try:
         return repo.context.objects.presign_put(address, expires_seconds=seconds)

@@ -1,4 +1,4 @@
-"""`refstore address`: who names a physical address."""
+"""The command `refstore address`: the references to a physical address."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ app = typer.Typer()
 
 
 @app.command("address", cls=PlacedCommand)
-def address(ctx: typer.Context, given: Annotated[list[str], place("REPO ADDRESS")]) -> None:
-    """Show who names a physical address, and in which state it is. `refstore stat` and `ls` tell addresses.
+def address(ctx: typer.Context, arguments: Annotated[list[str], place("REPO ADDRESS")]) -> None:
+    """Show the references to a physical address, and its state. `refstore stat` and `ls` show addresses.
 
     \b
     Example: refstore address sales data/2026112107/01jd3v...
     """
-    repo_name, of = repo_and_address(ctx, given)
+    repo_name, wanted_address = repo_and_address(ctx, arguments)
     with repository_of(ctx, repo_name) as repo:
-        found = repo.address(of)
+        info = repo.address(wanted_address)
         names = [
             {
                 "branch": name.branch,
@@ -31,30 +31,30 @@ def address(ctx: typer.Context, given: Annotated[list[str], place("REPO ADDRESS"
                 "token": name.token,
                 "last_modified": when(name.last_modified_ms),
             }
-            for name in found.references
+            for name in info.references
         ]
-        committed = found.committed
+        committed = info.committed
         emit(
             ctx,
             {
-                "address": found.address,
-                "state": found.state.value,
-                "reference_state": found.reference_state.value if found.reference_state else None,
+                "address": info.address,
+                "state": info.state.value,
+                "reference_state": info.reference_state.value if info.reference_state else None,
                 "named_by": names
                 if invocation_of(ctx).json
                 else [f"{name['branch']} {name['path']} ({name['state']}, {name['last_modified']})" for name in names],
                 "commit": committed.commit or committed.swept if committed else None,
-                "since": when(found.since_ms),
-                "cause": found.cause,
-                "expires": when(found.expires_ms),
+                "since": when(info.since_ms),
+                "cause": info.cause,
+                "expires": when(info.expires_ms),
             },
         )
 
 
-def repo_and_address(ctx: typer.Context, given: list[str]) -> tuple[str, str]:
-    """An address has slashes of its own, so a location here is `repo/data/<slice>/<id>`."""
-    if len(given) == 1 and "/data/" in given[0]:
-        repo_name, _, rest = without_scheme(given[0]).partition("/data/")
+def repo_and_address(ctx: typer.Context, arguments: list[str]) -> tuple[str, str]:
+    """Parse a repository and an address. An address has slashes, so a location here is `repo/data/<slice>/<id>`."""
+    if len(arguments) == 1 and "/data/" in arguments[0]:
+        repo_name, _, rest = without_scheme(arguments[0]).partition("/data/")
         return repo_name, f"data/{rest}"
-    repo_name, of = words(ctx, given, "REPO ADDRESS")
-    return repo_name, of
+    repo_name, address_ = words(ctx, arguments, "REPO ADDRESS")
+    return repo_name, address_

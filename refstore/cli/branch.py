@@ -1,4 +1,4 @@
-"""`refstore branch`: create, list, delete, reset branches; and `refstore reset`, which is the same as `branch reset`."""
+"""The commands `refstore branch`: create, list, delete, reset; `refstore reset` is the same as `branch reset`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.history import change_row
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import when
-from refstore.flows import branching
-from refstore.ids import BranchName, branch_name
-from refstore.records import Branch
+from refstore.core.ids import BranchName, branch_name
+from refstore.core.records import Branch
+from refstore.operations import branching
 from refstore.repository import Repository
-from refstore.staging import Staging
 
 app = typer.Typer(no_args_is_help=True)
 
 COUNTED_MAX: Final = 10_000
-"""Staged changes are counted no further for a question: it must not read all that it asks to throw away."""
+"""How far staged changes are counted for a question, which must not read all that it asks about."""
 
 Place = Annotated[list[str], place("REPO BRANCH")]
 
@@ -34,17 +33,19 @@ def branch() -> None:
 @app.command("create", cls=PlacedCommand)
 def create(
     ctx: typer.Context,
-    given: Place,
-    source: Annotated[str, typer.Option("--from", metavar="REF", help="Where it starts; left out: the default branch.")] = "",
+    arguments: Place,
+    source: Annotated[
+        str, typer.Option("--from", metavar="REF", help="Where it starts; default: the default branch.")
+    ] = "",
     hidden: Annotated[bool, typer.Option("--hidden", help="Leave it out of listings by default.")] = False,
 ) -> None:
-    """Make a branch at a ref's commit. What is only staged there does not come along.
+    """Create a branch at a ref's commit. Changes that are only staged there are not copied.
 
     \b
     Example: refstore branch create sales dev
              refstore branch create sales hotfix --from main~2
     """
-    repo_name, name = words(ctx, given, "REPO BRANCH")
+    repo_name, name = words(ctx, arguments, "REPO BRANCH")
     with repository_of(ctx, repo_name) as repo:
         head = repo.create_branch(name, source or repo.default_branch, hidden=hidden)
         emit(ctx, {"branch": name, "commit": head})
@@ -55,7 +56,7 @@ def list_(
     ctx: typer.Context,
     repo_name: Annotated[str, typer.Argument(metavar="REPO")],
     prefix: Annotated[str, typer.Option(help="Only names that start with this.")] = "",
-    all_: Annotated[bool, typer.Option("--all", help="Hidden branches, too.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show hidden branches, too.")] = False,
 ) -> None:
     """List the branches, and whether something is staged on them.
 
@@ -63,23 +64,32 @@ def list_(
     Example: refstore branch list sales
     """
     with repository_of(ctx, repo_name) as repo:
-        emit(ctx, (branch_row(repo, name, record) for name, record in repo.branches(prefix=prefix) if all_ or not record.hidden))
+        emit(
+            ctx,
+            (
+                branch_row(repo, name, record)
+                for name, record in repo.branches(prefix=prefix)
+                if all_ or not record.hidden
+            ),
+        )
 
 
 @app.command("delete", cls=PlacedCommand)
-def delete(ctx: typer.Context, given: Place, dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Delete a branch and everything uncommitted on it. `refstore trash` shows what can still be taken back.
+def delete(ctx: typer.Context, arguments: Place, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Delete a branch and everything uncommitted on it. `refstore trash` lists what can still be restored.
 
     \b
     Example: refstore branch delete sales dev --dry-run
     """
-    repo_name, name = words(ctx, given, "REPO BRANCH")
+    repo_name, name = words(ctx, arguments, "REPO BRANCH")
     with repository_of(ctx, repo_name) as repo:
-        branching.check_may_go(repo.context, branch_name(name), default=repo.default_branch)
+        branching.check_deletable(repo.context, branch_name(name), default=repo.default_branch)
         if dry_run:
             emit(ctx, (change_row(change) for change in repo.diff(name)))
             return
-        confirm(ctx, f"branch {name!r} goes, and {_uncommitted(repo, name)} uncommitted changes with it", yes=yes)
+        confirm(
+            ctx, f"branch {name!r} and {_uncommitted(repo, name)} uncommitted changes on it will be deleted", yes=yes
+        )
         repo.delete_branch(name)
         emit(ctx, {"branch": name, "deleted": True})
 
@@ -87,14 +97,14 @@ def delete(ctx: typer.Context, given: Place, dry_run: DryRun = False, yes: Yes =
 @app.command("reset", cls=PlacedCommand)
 def reset(
     ctx: typer.Context,
-    given: Place,
+    arguments: Place,
     *,
     path: Annotated[str | None, typer.Option(help="Only this path.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Only paths that start with this.")] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Throw away what is staged on a branch: all of it, one path, or a prefix. What is committed shows again.
+    """Discard what is staged on a branch: all of it, one path, or a prefix. The committed version shows again.
 
     \b
     Example: refstore reset sales main --dry-run
@@ -102,26 +112,33 @@ def reset(
     """
     if path is not None and prefix is not None:
         ctx.fail("give --path or --prefix, not both")
-    repo_name, name = words(ctx, given, "REPO BRANCH")
+    repo_name, name = words(ctx, arguments, "REPO BRANCH")
     with repository_of(ctx, repo_name) as repo:
         if dry_run:
-            of = path if path is not None else prefix or ""
-            emit(ctx, (change_row(change) for change in repo.diff(name, prefix=of) if path is None or change.path == path))
+            listed_prefix = path if path is not None else prefix or ""
+            emit(
+                ctx,
+                (
+                    change_row(change)
+                    for change in repo.diff(name, prefix=listed_prefix)
+                    if path is None or change.path == path
+                ),
+            )
             return
         if path is None:
             what = f"the changes below {prefix!r}" if prefix else f"{_uncommitted(repo, name)} uncommitted changes"
-            confirm(ctx, f"{what} on branch {name!r} go", yes=yes)
+            confirm(ctx, f"{what} on branch {name!r} will be discarded", yes=yes)
         repo.reset(name, path=path, prefix=prefix)
         emit(ctx, {"branch": name, "reset": path if path is not None else prefix or "all that was staged"})
 
 
 def branch_row(repo: Repository, name: BranchName, record: Branch) -> dict[str, object]:
-    staging = Staging(repo.context.kv, repo.context.repo)
+    staging = repo.context.staging
     staged = not all(staging.is_empty(token) for token in record.live)
     return {"branch": name, "commit": record.head, "uncommitted": staged, "created": when(record.created_ms)}
 
 
 def _uncommitted(repo: Repository, name: str) -> str:
-    staging = Staging(repo.context.kv, repo.context.repo)
+    staging = repo.context.staging
     count = sum(1 for _ in islice(staging.merged(repo.get_branch(name).live), COUNTED_MAX))
     return f"{count} or more" if count == COUNTED_MAX else str(count)

@@ -26,9 +26,9 @@ import typer
 
 from refstore.cli.options import Invocation
 from refstore.cli.tables import print_rows
+from refstore.core.file_modes import make_folder, open_to_others
+from refstore.core.settings import Loaded, Settings, candidate_files, load
 from refstore.errors import InvalidSettings, NotFound
-from refstore.file_modes import make_folder, open_to_others
-from refstore.settings import Loaded, Settings, candidate_files, load
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
@@ -42,12 +42,12 @@ def invocation_of(ctx: typer.Context) -> Invocation:
 
 
 def loaded_of(ctx: typer.Context) -> Loaded:
-    """The settings with their origins. This is where the command reads the environment."""
+    """Return the settings with their origins. Only here the command reads the environment."""
     invocation = invocation_of(ctx)
     if "loaded" not in invocation.cache:
         import platformdirs
 
-        from refstore import logs
+        from refstore.core import logs
 
         files = candidate_files(Path.cwd(), platformdirs.user_config_path("refstore", appauthor=False))
         default_data = platformdirs.user_data_path("refstore", appauthor=False)
@@ -65,8 +65,10 @@ def settings_of(ctx: typer.Context) -> Settings:
 
 @contextmanager
 def open_lake(ctx: typer.Context, *, create: bool = False) -> Generator[Lake, None, None]:
-    """The lake that the settings name, for the block. `create`: whether the embedded default may be made; else NotFound."""
-    from refstore.issuance import SigningKey
+    """Open the lake of the settings for the block. `create`: make the embedded default if it is missing; otherwise
+    raise NotFound.
+    """
+    from refstore.audit import acting_as, local_actor
     from refstore.lake import Lake
 
     settings = settings_of(ctx)
@@ -74,14 +76,27 @@ def open_lake(ctx: typer.Context, *, create: bool = False) -> Generator[Lake, No
         if create:
             _make_folder(settings.data)
         elif not _is_folder(settings.data):
-            raise NotFound(f"there is no lake in {settings.data}; make its first repository with: refstore repo create NAME --data DIR")
-    keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
-    with Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys, import_from=settings.api.import_from) as lake:
+            raise NotFound(
+                f"there is no lake in {settings.data}; make its first repository with: refstore repo create NAME "
+                "--data DIR"
+            )
+    with (
+        acting_as(local_actor("cli", ctx.command_path)),
+        Lake.open(
+            settings.kv,
+            settings.objects,
+            safety=settings.safety,
+            signing_keys=settings.parsed_signing_keys,
+            import_from=settings.api.import_from,
+        ) as lake,
+    ):
         yield lake
 
 
 def warn_of_open_folders(settings: Settings) -> None:
-    """Log what of a lake on this machine's disk others can read or write: with the signing key they can pass for anybody."""
+    """Log which of the lake's local files other users can read or write. With the signing key they could impersonate
+    anyone.
+    """
     kv = settings.kv.partition("?")[0]
     kv_file = unquote(kv.removeprefix("sqlite:").removeprefix("//")) if kv.startswith("sqlite:") else ""
     objects = settings.objects.partition("?")[0]
@@ -99,7 +114,7 @@ def warn_of_open_folders(settings: Settings) -> None:
 
 @contextmanager
 def repository_of(ctx: typer.Context, name: str) -> Generator[Repository, None, None]:
-    """One repository of the lake, for the block. Raises RepositoryNotFound."""
+    """Open one repository of the lake for the block. Raises RepositoryNotFound."""
     with open_lake(ctx) as lake:
         yield lake.repository(name)
 
@@ -128,14 +143,20 @@ class Progress(Protocol):
 
 @contextmanager
 def progress(description: str, total: int | None = None) -> Generator[Progress, None, None]:
-    """Progress of the block, on standard error and only if that is a terminal. `total`: None where it is not known."""
+    """Show a progress bar on standard error during the block, on a terminal only. `total`: None if unknown."""
     if not sys.stderr.isatty():
         yield _Silent()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         yield _Bar(bars, bars.add_task(description, total=total))
 
@@ -144,14 +165,18 @@ def _make_folder(folder: Path) -> None:
     try:
         make_folder(folder)
     except OSError as error:
-        raise InvalidSettings(f"{folder} cannot be made ({error.strerror}); name another folder with --data") from error
+        raise InvalidSettings(
+            f"{folder} cannot be created ({error.strerror}); name another folder with --data"
+        ) from error
 
 
 def _is_folder(folder: Path) -> bool:
     try:
         return folder.is_dir()
     except OSError as error:
-        raise InvalidSettings(f"{folder} cannot be looked for ({error.strerror}); name another folder with --data") from error
+        raise InvalidSettings(
+            f"{folder} cannot be accessed ({error.strerror}); name another folder with --data"
+        ) from error
 
 
 class _Silent:
@@ -175,7 +200,7 @@ class _Bar:
 
 
 def _fields(value: object) -> dict[str, object] | None:
-    """The named fields of a thing that has some."""
+    """Return the fields of a mapping, struct, named tuple or dataclass; None for other values."""
     if isinstance(value, Mapping):
         return dict(cast(Mapping[str, object], value))
     if isinstance(value, msgspec.Struct):
@@ -193,17 +218,19 @@ def _json(value: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """`value` with its named tuples as objects; msgspec would make arrays of them."""
-    named = _fields(value)
-    if named is not None:
-        return {name: _plain(inner) for name, inner in named.items()}
+    """Return the value with its named tuples as objects, because msgspec makes arrays of them."""
+    fields = _fields(value)
+    if fields is not None:
+        return {name: _plain(inner) for name, inner in fields.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(inner) for inner in cast(Iterable[object], value)]
     return value
 
 
 def _print_json_rows(rows: Iterable[object]) -> None:
-    """An array, written row by row: the answer may be larger than memory. Cut short by an error, it is not valid JSON."""
+    """Print an array row by row, because the answer may be larger than memory. After an error the output is no valid
+    JSON.
+    """
     separator = "[\n"
     for row in rows:
         print(separator + "  " + _json(row).decode(), end="")

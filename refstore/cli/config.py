@@ -1,4 +1,4 @@
-"""`refstore config`: what is in force, and where each value came from. Secrets are not shown."""
+"""The command `refstore config`: show the settings in force and their origins, without secrets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ app = typer.Typer()
 def config(ctx: typer.Context) -> None:
     """Show every setting in force, and where it came from.
 
-    A value is looked for on the command line, then in REFSTORE_* variables, then in one TOML file (--config,
+    A value comes from the command line, then from REFSTORE_* variables, then from one TOML file (--config,
     REFSTORE_CONFIG, ./refstore.toml, or refstore.toml in your configuration directory). Passwords and keys are hidden.
 
     \b

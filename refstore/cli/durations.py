@@ -1,4 +1,4 @@
-"""Lengths of time as they are typed: `90s`, `30m`, `6h`, `1d`."""
+"""Parse durations: `90s`, `30m`, `6h`, `1d`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ _SECONDS_MIN: Final = 1.0
 
 
 def duration_seconds(option: str, text: str, *, days_max: int = 366) -> float:
-    """Return the seconds of `90s`, `30m`, `6h` or `1d`, as an option has it: from one second to so many days. Raises InvalidSettings."""
+    """Return the seconds of an option such as `90s`, `30m`, `6h` or `1d`, from one second to `days_max` days. Raises
+    InvalidSettings.
+    """
     match = _DURATION.fullmatch(text.strip())
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not _SECONDS_MIN <= seconds <= days_max * 86_400:
-        raise InvalidSettings(f"{option} {text!r} is no interval; write a number and s, m, h or d, such as 6h, from 1s to {days_max}d")
+        raise InvalidSettings(
+            f"{option} {text!r} is no interval; write a number and s, m, h or d, such as 6h, from 1s to {days_max}d"
+        )
     return seconds

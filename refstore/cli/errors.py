@@ -1,14 +1,14 @@
-"""How a command fails: one table from the error tree to exit codes, and what is printed.
+"""Report errors of commands: map the error tree to exit codes, and print the error.
 
-    0    it was done
-    1    something unexpected: a defect; `--debug` shows the traceback. Or a question was not answered with yes
+    0    success
+    1    an unexpected error, so a defect; `--debug` shows the traceback. Or a confirmation was refused
     2    the call is wrong: usage, settings, names; change it
-    3    what is named is not there
-    4    the state does not allow it, or what is named is gone; look, then decide
+    3    something that the call names does not exist
+    4    the current state does not allow it, or the object was deleted; look, then decide
     5    the same call may be made again, later
     6    corrupt data, or an installation or a server that is set up wrong; an operator must look
     130  interrupted
-    141  whoever read the output went away
+    141  the reader of the output went away
 
 Errors go to standard error: `refstore: <message>`, or with `--json` an object with `code`, `message` and `retryable`.
 """
@@ -23,6 +23,7 @@ from typing import Final
 
 import typer
 
+from refstore.core.redaction import redact_text
 from refstore.errors import (
     Conflict,
     Contention,
@@ -37,7 +38,6 @@ from refstore.errors import (
     StoreMisconfigured,
     Unavailable,
 )
-from refstore.redaction import redact_text
 
 UNEXPECTED: Final = 1
 USAGE: Final = 2
@@ -56,7 +56,7 @@ EXIT_CODES: Final[Mapping[type[RefstoreError], int]] = {
     MissingExtra: 6,
     Corrupt: 6,
 }
-"""The nearest class decides."""
+"""The nearest base class decides."""
 
 
 def exit_code(kind: type[RefstoreError]) -> int:
@@ -73,13 +73,17 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
         case typer.TyperException():
             code, status, message = "usage", error.exit_code, f"{error.format_message()}{_where_to_look(error)}"
         case typer.Abort():
-            code, status, message = "aborted", UNEXPECTED, "stopped at the question; nothing was changed"
+            code, status, message = "aborted", UNEXPECTED, "the answer was not yes, so nothing was changed"
         case _:
-            hint = "" if debug else "; run it again with --debug to see where, and report it"
+            hint = "" if debug else "; run it again with --debug, and report the traceback"
             code, status, message = "unexpected", UNEXPECTED, f"unexpected {type(error).__name__}: {error}{hint}"
     message = redact_text(message)
     if json:
-        body: dict[str, object] = {"code": code, "message": message, "retryable": isinstance(error, RefstoreError) and error.retryable}
+        body: dict[str, object] = {
+            "code": code,
+            "message": message,
+            "retryable": isinstance(error, RefstoreError) and error.retryable,
+        }
         if isinstance(error, MergeConflict):
             body["paths"] = error.paths
         print(json_.dumps(body), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Local files of the commands: a tree to upload, a file to replace, and errors that say which file."""
+"""Read and write local files for the commands, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ class SourceFile(NamedTuple):
     mtime_ms: int
 
     def chunks(self) -> Iterator[bytes]:
-        """The file, opened only when its turn has come: a batch holds hundreds."""
+        """Yield the file's bytes. It is opened only now, because a batch holds hundreds of files."""
         with local_errors(), self.file.open("rb") as opened:
             while chunk := opened.read(CHUNK_BYTES):
                 yield chunk
 
 
 def source_file(file: Path) -> SourceFile:
-    """Raises Invalid for what is not a readable regular file."""
+    """Return the file with its size and time. Raises Invalid if it is not a readable regular file."""
     with local_errors():
-        found = file.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise Invalid(f"{file} is not a regular file; give a file, '-' for standard input, or a folder with --recursive")
-    return SourceFile(file, found.st_size, found.st_mtime_ns // 1_000_000)
+        status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise Invalid(
+            f"{file} is not a regular file; give a file, '-' for standard input, or a folder with --recursive"
+        )
+    return SourceFile(file, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 def tree(folder: Path) -> list[tuple[str, SourceFile]]:
-    """Every regular file below a folder, by relative path, in order. Links to folders are not followed; special files are left out."""
-    found: list[tuple[str, SourceFile]] = []
+    """List every regular file below a folder with its relative path, sorted. Links to folders are not followed, and
+    special files are skipped.
+    """
+    files: list[tuple[str, SourceFile]] = []
     with local_errors():
         if not folder.is_dir():
             raise Invalid(f"{folder} is not a folder; leave --recursive out for a single file")
@@ -45,13 +49,13 @@ def tree(folder: Path) -> list[tuple[str, SourceFile]]:
             for name in names:
                 file = Path(parent, name)
                 if file.is_file():
-                    found.append((file.relative_to(folder).as_posix(), source_file(file)))
-    return sorted(found)
+                    files.append((file.relative_to(folder).as_posix(), source_file(file)))
+    return sorted(files)
 
 
 @contextmanager
 def replaced(goal: Path) -> Generator[BinaryIO, None, None]:
-    """A file to write that takes its place at the end of the block, and leaves nothing behind if that fails."""
+    """Write a file that replaces `goal` at the end of the block; an error leaves no partial file."""
     goal.parent.mkdir(parents=True, exist_ok=True)
     beside = goal.with_name(f".{goal.name[:200]}.{secrets.token_hex(4)}.part")
     try:
@@ -65,13 +69,15 @@ def replaced(goal: Path) -> Generator[BinaryIO, None, None]:
 
 @contextmanager
 def local_errors() -> Generator[None, None, None]:
-    """A local file that cannot be read or written is the caller's to mend, and no defect."""
+    """Turn errors of local files into Invalid, because the user can correct them."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise Invalid(f"{error.filename or 'a local file'}: {error.strerror or error}; name another file, or mend this one") from error
+        raise Invalid(
+            f"{error.filename or 'a local file'}: {error.strerror or error}; name another file, or correct this one"
+        ) from error
 
 
 def _raise(error: OSError) -> None:

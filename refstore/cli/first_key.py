@@ -1,6 +1,7 @@
-"""The first access key of a service: an operator's, from the environment, or made and left in a file that only its owner reads.
+"""Make a service's first access key, an operator's. It comes from the environment, or from a new file that only its
+owner can read.
 
-A secret on standard error would stand in the system's journal for as long as that is kept, for everybody who may read it.
+A secret printed to standard error would stay in the system's journal, where others may read it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final
 
 import typer
 
-from refstore import access
+from refstore import access_keys
+from refstore.core.file_modes import make_folder
 from refstore.errors import Conflict, InvalidSettings
-from refstore.file_modes import make_folder
 from refstore.lake import Lake
 
 KEY_ID: Final = "REFSTORE_ACCESS_KEY_ID"
@@ -23,26 +24,30 @@ SECRET: Final = "REFSTORE_SECRET_ACCESS_KEY"  # noqa: S105  # a variable's name
 
 
 def see_to_first_key(lake: Lake, data: Path | None, environ: Mapping[str, str]) -> None:
-    """Make the operator's key that the environment names, or, where the lake has no key at all, one whose secret goes into a file.
+    """Make the operator's key of the environment. Without one, and if the lake has no key, write a new key into a
+    file.
 
-    `data`: the embedded default's folder, which takes the file; None: the state folder of the user does. Raises InvalidSettings, Invalid.
+    `data`: the embedded default's folder, which takes the file; None: the user's state folder. Raises InvalidSettings,
+    Invalid.
     """
     key_id, secret = environ.get(KEY_ID, ""), environ.get(SECRET, "")
     if bool(key_id) != bool(secret):
         raise InvalidSettings(f"{KEY_ID} and {SECRET} must be given together; give both, or neither")
     if key_id:
         try:
-            access.ensure(lake.kv, lake.clock, key_id, secret)
+            access_keys.ensure(lake, key_id, secret)
         except Conflict as error:  # the service goes on with its other keys; the old secret of a rotation stays ended
             typer.echo(f"refstore: warning: {KEY_ID} and {SECRET} open nothing: {error}", err=True)
-    elif not access.any_there(lake.kv):
+    elif not access_keys.any_there(lake.kv):
         place = _make_in_file(lake, data if data is not None else _state_folder())
         typer.echo(f"The first access key, an operator's, is in {place}; keep it, and remove the file", err=True)
 
 
 def _make_in_file(lake: Lake, folder: Path) -> Path:
-    """Make a key and return the file that holds it. The file comes first: a key whose secret nobody has would be the only one."""
-    key_id, secret = access.new_id(), access.new_secret()
+    """Make a key and return the file that holds it. The file is written first, because a lost secret would leave the
+    lake with a useless key.
+    """
+    key_id, secret = access_keys.new_id(), access_keys.new_secret()
     place = folder / f"first-access-key-{key_id}.env"
     try:
         make_folder(folder)
@@ -50,20 +55,25 @@ def _make_in_file(lake: Lake, folder: Path) -> Path:
     except OSError as error:
         _remove(place)
         raise InvalidSettings(
-            f"the first access key cannot be written to {place} ({error.strerror}); give it with {KEY_ID} and {SECRET}, or name another"
+            f"the first access key cannot be written to {place} ({error.strerror}); give it with {KEY_ID} and "
+            f"{SECRET}, or name another"
             " folder with XDG_STATE_HOME"
         ) from error
     try:
-        access.create(lake.kv, lake.clock, access.Role.OPERATOR, id=key_id, secret=secret, description="made by the first refstore serve")
+        access_keys.create(
+            lake, access_keys.Role.OPERATOR, id=key_id, secret=secret, description="made by the first refstore serve"
+        )
     except BaseException:
-        if access.find(lake.kv, key_id) is None:
+        if access_keys.find(lake.kv, key_id) is None:
             _remove(place)
         raise
     return place
 
 
 def _write_private(place: Path, text: str) -> None:
-    """Write a new file with mode 0600, also in a folder that is shared by group. Raises OSError: also where something is there."""
+    """Write a new file with mode 0600, even in a folder that is shared by a group. Raises OSError, also if the file
+    exists.
+    """
     with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
         file.flush()

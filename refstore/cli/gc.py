@@ -21,19 +21,18 @@ from refstore.cli.durations import duration_seconds
 from refstore.cli.files import local_errors
 from refstore.cli.retention import read_document, who
 from refstore.cli.shapes import when
+from refstore.core.redaction import redact_text
 from refstore.errors import InvalidSettings, NotFound, RefstoreError, RepositoryNotFound
-from refstore.flows import unmarking
+from refstore.gc_marks import Marks, Run, RunState
 from refstore.lake import Lake
-from refstore.marks import Marks, Run, State
-from refstore.redaction import redact_text
+from refstore.operations import unmarking
 from refstore.repository import Repository
 
 if TYPE_CHECKING:
-    from offline_gc.run import Options
-    from offline_gc.session import SparkSession
-    from offline_gc.steps import Progress as StepProgress
-    from offline_gc.summary import Summary
-    from offline_gc.sweeping import Mode
+    from refstore_gc.run import Options
+    from refstore_gc.run_progress import Progress as StepProgress
+    from refstore_gc.run_summary import Mode, Summary
+    from refstore_gc.session import SparkSession
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True)
@@ -45,22 +44,39 @@ FAILED: Final = 5
 """Where the store did not delete everything; the same call tries what is left."""
 
 Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
-MaybeName = Annotated[str | None, typer.Argument(metavar="[REPO]", help="The repository; or --all.", show_default=False)]
-MaybeBucket = Annotated[str | None, typer.Argument(metavar="[REPO]", help="The repository; or --bucket.", show_default=False)]
+MaybeName = Annotated[
+    str | None, typer.Argument(metavar="[REPO]", help="The repository; or --all.", show_default=False)
+]
+MaybeBucket = Annotated[
+    str | None, typer.Argument(metavar="[REPO]", help="The repository; or --bucket.", show_default=False)
+]
 All = Annotated[bool, typer.Option("--all", help="Every repository, and what deleted ones left.")]
-GraceDays = Annotated[float | None, typer.Option(min=0, metavar="N", help="Between mark and sweep, whatever the rules say.")]
+GraceDays = Annotated[
+    float | None, typer.Option(min=0, metavar="N", help="Between mark and sweep, whatever the rules say.")
+]
 MinAge = Annotated[float | None, typer.Option(min=0, metavar="N", help="Leave alone what is younger; left out: a day.")]
-Master = Annotated[str, typer.Option(metavar="URL", help="Spark's: local[4], spark://host:7077, yarn, k8s://...", rich_help_panel=None)]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given several times.")]
-ModeOption = Annotated[str, typer.Option("--mode", metavar="MODE", help="delete; or tag, for a bucket's lifecycle rule to delete.")]
-Share = Annotated[float, typer.Option(min=0, max=1, metavar="N", help="A mark of more than this share needs `gc confirm`.")]
+Master = Annotated[
+    str, typer.Option(metavar="URL", help="Spark's: local[4], spark://host:7077, yarn, k8s://...", rich_help_panel=None)
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
+]
+ModeOption = Annotated[
+    str, typer.Option("--mode", metavar="MODE", help="delete; or tag, for a bucket's lifecycle rule to delete.")
+]
+Share = Annotated[
+    float, typer.Option(min=0, max=1, metavar="N", help="A mark of more than this share needs `gc confirm`.")
+]
 Floor = Annotated[int, typer.Option(min=0, metavar="N", help="A mark of fewer objects than this never does.")]
 Foreign = Annotated[bool, typer.Option("--foreign", help="Also what lies in data/ and refstore never wrote.")]
 Full = Annotated[bool, typer.Option("--full", help="List and read everything, also what the last run did.")]
 FullDays = Annotated[float, typer.Option(min=0, metavar="N", help="Do so when the last time is longer ago than this.")]
-Every = Annotated[str | None, typer.Option(metavar="TIME", help="Again and again, so far apart (90s, 30m, 6h, 1d), until SIGTERM.")]
+Every = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Again and again, so far apart (90s, 30m, 6h, 1d), until SIGTERM.")
+]
 MetricsPort = Annotated[
-    int | None, typer.Option(min=0, max=65_535, metavar="PORT", help="With --every: serve Prometheus metrics, on loopback.")
+    int | None,
+    typer.Option(min=0, max=65_535, metavar="PORT", help="With --every: serve Prometheus metrics, on loopback."),
 ]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Do not wait for a run that died a moment ago.")]
 
@@ -114,22 +130,26 @@ def _marking(what: str) -> Callable[..., None]:
             return
         if dry_run or (repo_name is None) != all_:
             ctx.fail("--every goes without --dry-run" if dry_run else "name one repository, or give --all")
-        from refstore.cli.gc_every import Asked, run_every
+        from refstore.cli.gc_every import PassRequest, run_every
 
         settings = settings_of(ctx)
         if metrics_port is not None:
             settings = replace(settings, offline=replace(offline, metrics_port=metrics_port))
-        run_every(ctx, duration_seconds("--every", every), Asked(settings, repo_name, job, master, list(conf or ())))
+        run_every(
+            ctx, duration_seconds("--every", every), PassRequest(settings, repo_name, job, master, list(conf or ()))
+        )
 
     return command
 
 
 group.command(
     "mark",
-    help="""Mark what nobody needs; nothing is deleted yet. The exit code is 4 if a mark waits for `refstore gc confirm`.
+    help="""Mark what nobody needs; nothing is deleted yet.
 
-    First the rules for branches: what was staged longer ago than `uncommitted` allows is reset; with allow_deletion_from_latest_view
-    what `all` lets expire is removed from branches by commits.
+    The exit code is 4 if a mark waits for `refstore gc confirm`.
+
+    First the rules for branches: what was staged longer ago than `uncommitted` allows is reset; with
+    allow_deletion_from_latest_view what `all` lets expire is removed from branches by commits.
 
     \b
     Example: refstore gc mark sales --dry-run
@@ -145,16 +165,17 @@ def index(
     *,
     anew: Annotated[bool, typer.Option("--anew", help="Drop the index first: where a file of it is damaged.")] = False,
 ) -> None:
-    """Bring the index up to date by which `refstore why` finds a deletion. Every run does; this is for what earlier versions deleted.
+    """Bring the index up to date by which `refstore why` finds a deletion. Every run does; this is for what earlier
+    versions deleted.
 
     \b
     Example: refstore gc index sales
              refstore gc index sales --anew
     """
-    from offline_gc import deletion_index
+    from refstore_gc import deletion_index_writer
 
     with repository_of(ctx, repo_name) as repo:
-        emit(ctx, deletion_index.rebuild(repo.context) if anew else deletion_index.catch_up(repo.context))
+        emit(ctx, deletion_index_writer.rebuild(repo.context) if anew else deletion_index_writer.catch_up(repo.context))
 
 
 @group.command("sweep")
@@ -162,18 +183,24 @@ def sweep(
     ctx: typer.Context,
     repo_name: Name,
     *,
-    mark_id: Annotated[str | None, typer.Option("--mark", metavar="MARK_ID", help="This one; left out: all that are due.")] = None,
+    mark_id: Annotated[
+        str | None, typer.Option("--mark", metavar="MARK_ID", help="This one; left out: all that are due.")
+    ] = None,
     mode: Annotated[
-        str | None, typer.Option("--mode", metavar="MODE", help="delete, also what was tagged; or tag. Left out: as it was marked for.")
+        str | None,
+        typer.Option(
+            "--mode", metavar="MODE", help="delete, also what was tagged; or tag. Left out: as it was marked for."
+        ),
     ] = None,
     dry_run: DryRun = False,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
-    """Delete what is marked, and due, and still named by nobody. Made again it goes on where it stopped. 5: something failed.
+    """Delete what is marked, and due, and still named by nobody. Made again it goes on where it stopped. 5: something
+    failed.
 
-    What the rules of today keep stays, also if they were set after the mark. Of a mark whose objects are tagged it asks what the bucket
-    has deleted; with --mode delete it does not wait for the bucket.
+    What the rules of today keep stays, also if they were set after the mark. Of a mark whose objects are tagged it asks
+    what the bucket has deleted; with --mode delete it does not wait for the bucket.
 
     \b
     Example: refstore gc sweep sales
@@ -188,7 +215,7 @@ def sweep(
             chosen = [marks.run(mark_id).mark_id]
         else:
             now = repo.context.clock.now_ms()
-            chosen = [each.mark_id for each in marks.runs() if _is_due(each, now)]
+            chosen = [each.mark_id for each in marks.runs() if each.is_due(now)]
         if dry_run:
             emit(ctx, [_run_row(marks.run(each)) for each in chosen])
             return
@@ -198,8 +225,8 @@ def sweep(
             return
         done: list[Summary] = []
         troubles: list[tuple[str, RefstoreError]] = []
-        with spark_session(master, conf) as spark, told_progress() as tell:
-            from offline_gc.run import sweep as run_sweep
+        with spark_session(master, conf) as spark, show_progress() as tell:
+            from refstore_gc.run import sweep as run_sweep
 
             for each in chosen:
                 try:
@@ -215,13 +242,16 @@ def sweep(
 
 group.command(
     "run",
-    help="""The nightly job: sweep what is due, apply the rules to branches, then mark. With --grace-days 0 what is marked goes at once.
+    help="""The nightly job: sweep what is due, apply the rules to branches, then mark.
+
+    With --grace-days 0 what is marked goes at once.
 
     The exit code is 4 if a mark waits for `refstore gc confirm`, 5 if the store did not delete everything.
 
-    With --every it goes on until SIGTERM, which abandons the run in hand cleanly and ends with 0. What fails is logged and tried again
-    at the next pass; so is what another host is at. Only what no later pass can do better ends it: a wrong setting (2), a repository that
-    was named and is not there (3), a missing extra (6). Each pass is a process of its own: between two of them no memory is held.
+    With --every it goes on until SIGTERM, which abandons the run in hand cleanly and ends with 0. What fails is logged
+    and tried again at the next pass; so is what another host is at. Only what no later pass can do better ends it: a
+    wrong setting (2), a repository that was named and is not there (3), a missing extra (6). Each pass is a process of
+    its own: between two of them no memory is held.
 
     \b
     Example: refstore gc run --all
@@ -245,7 +275,9 @@ def simulate(
     ctx: typer.Context,
     repo_name: Name,
     *,
-    rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Rules instead of the repository's own; '-': standard input.")] = None,
+    rules: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Rules instead of the repository's own; '-': standard input.")
+    ] = None,
     min_age_seconds: MinAge = None,
     foreign: Foreign = False,
     master: Master = "local[*]",
@@ -267,35 +299,54 @@ def unmark(
     repo_name: Name,
     which: Annotated[str, typer.Argument(metavar="COMMIT|MARK_ID", help="A commit, or all that a mark marked.")],
     *,
-    pin: Annotated[bool, typer.Option("--pin", help="Also add the commits to the pins of the rules: they never expire then.")] = False,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Also add the commits to the pins of the rules: they never expire then.")
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Make a marked commit active again, or all that a mark marked; until its sweep begins.
 
-    The next run marks again what the rules still call expired: amend them first, or give --pin. --dry-run says what they call so.
+    The next run marks again what the rules still call expired: amend them first, or give --pin. --dry-run says what
+    they call so.
 
     \b
     Example: refstore gc unmark sales 6e40c9... --dry-run
              refstore gc unmark sales 6e40c9... --pin
     """
     with repository_of(ctx, repo_name) as repo:
-        found = unmarking.look(repo.context, which) if dry_run else unmarking.unmark(repo.context, which, pin=pin, by=who())
+        found = (
+            unmarking.preview(repo.context, which)
+            if dry_run
+            else unmarking.unmark(repo.context, which, pin=pin, by=who())
+        )
         if found.expired and not (dry_run and pin):
             typer.echo(_marked_again(repo_name, which, found, dry_run=dry_run), err=True)
-        row: dict[str, object] = {"repository": repo_name, "unmarked": found.unmarked, "still_expired": len(found.expired)}
+        row: dict[str, object] = {
+            "repository": repo_name,
+            "unmarked": found.unmarked,
+            "still_expired": len(found.expired),
+        }
         emit(ctx, row | {"pinned": len(found.commits) if found.pinned else 0})
 
 
-def _marked_again(repo_name: str, which: str, found: unmarking.Unmarked, *, dry_run: bool) -> str:
+def _marked_again(repo_name: str, which: str, found: unmarking.UnmarkResult, *, dry_run: bool) -> str:
     return (
-        f"the rules call {len(found.expired)} of {len(found.commits)} commits expired, and the next run marks what they call so; amend them"
-        f" (refstore retention explain {repo_name} {found.expired[0]} says which rule it is; refstore retention set {repo_name} FILE)"
-        + (f", or let them keep these: refstore gc unmark {repo_name} {which} --pin" if dry_run else ", or add these to pins.commits")
+        f"the rules call {len(found.expired)} of {len(found.commits)} commits expired, and the next run marks what "
+        "they call so; amend them"
+        f" (refstore retention explain {repo_name} {found.expired[0]} says which rule it is; refstore retention set "
+        f"{repo_name} FILE)"
+        + (
+            f", or let them keep these: refstore gc unmark {repo_name} {which} --pin"
+            if dry_run
+            else ", or add these to pins.commits"
+        )
     )
 
 
 @group.command("confirm")
-def confirm_(ctx: typer.Context, repo_name: Name, mark_id: Annotated[str, typer.Argument(metavar="MARK_ID")], *, yes: Yes = False) -> None:
+def confirm_(
+    ctx: typer.Context, repo_name: Name, mark_id: Annotated[str, typer.Argument(metavar="MARK_ID")], *, yes: Yes = False
+) -> None:
     """Let a mark be swept that takes more than the breaker lets pass.
 
     \b
@@ -323,23 +374,29 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
 def report(
     ctx: typer.Context,
     repo_name: Name,
-    mark_id: Annotated[str | None, typer.Argument(metavar="[MARK_ID]", help="Left out: the last one.", show_default=False)] = None,
+    mark_id: Annotated[
+        str | None, typer.Argument(metavar="[MARK_ID]", help="Left out: the last one.", show_default=False)
+    ] = None,
     *,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page with the figures drawn there.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page with the figures drawn there.")
+    ] = None,
 ) -> None:
     """Show what a run marked, and what the store confirmed of its sweep.
 
     \b
     Example: refstore gc report sales --html report.html
     """
-    from offline_gc.report import page, summaries
+    from refstore_gc.report import page, summaries
 
     with repository_of(ctx, repo_name) as repo:
         every = list(summaries(repo.context.objects, Marks(repo.context)))
         chosen = [each for each in every if mark_id in (None, each.mark_id)]
         if not chosen:
             of = f" of {mark_id}" if mark_id else ""
-            raise NotFound(f"{repo_name!r} has no report{of}; see which runs there were: refstore gc status {repo_name}")
+            raise NotFound(
+                f"{repo_name!r} has no report{of}; see which runs there were: refstore gc status {repo_name}"
+            )
         summary = chosen[-1]
         if html is not None:
             with local_errors():
@@ -352,24 +409,29 @@ def lifecycle(
     ctx: typer.Context,
     repo_name: MaybeBucket = None,
     *,
-    bucket: Annotated[bool, typer.Option("--bucket", help="One rule for the whole bucket, which must be this lake's alone.")] = False,
+    bucket: Annotated[
+        bool, typer.Option("--bucket", help="One rule for the whole bucket, which must be this lake's alone.")
+    ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Put the rule into the bucket's configuration.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the bucket's configuration as --apply would write it; change nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print the bucket's configuration as --apply would write it; change nothing."),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Print the lifecycle rule that deletes what `--mode tag` tagged, or apply it: of one repository's namespace, or of the whole bucket.
+    """Print the lifecycle rule that deletes what `--mode tag` tagged, or apply it: of one repository's namespace, or of
+    the whole bucket.
 
-    What is printed is what `aws s3api put-bucket-lifecycle-configuration` takes; that command replaces all rules of the bucket, --apply
-    puts this one beside them. Read the warning where others share the bucket. The tag is the setting offline.tag_name.
+    What is printed is what `aws s3api put-bucket-lifecycle-configuration` takes; that command replaces all rules of the
+    bucket, --apply puts this one beside them. Read the warning where others share the bucket. The tag is the setting
+    offline.tag_name.
 
     \b
     Example: refstore gc lifecycle sales > lifecycle.json
              refstore gc lifecycle --bucket --apply
              refstore gc lifecycle --bucket --dry-run
     """
-    from offline_gc import lifecycle as rules
+    from refstore_gc import bucket_lifecycle as rules
 
     if (repo_name is None) != bucket:
         ctx.fail("name one repository, or give --bucket")
@@ -440,19 +502,23 @@ def _mode(text: str) -> Mode:
 
 
 def _made(*, mode: Mode, share: float, floor: int, tag: str, **others: Any) -> Options:
-    from offline_gc.breaker import Limits
-    from offline_gc.places import TAG
-    from offline_gc.run import Options
+    from refstore_gc.mark_breaker import Limits
+    from refstore_gc.run import Options
+    from refstore_gc.run_layout import TAG
 
     return Options(mode=mode, limits=Limits(share=share, floor_objects=floor), tag=tag or TAG, **others)
 
 
-def _in_spark(ctx: typer.Context, repo_name: str | None, every: bool, job: Job, master: str, conf: Sequence[str] | None) -> None:
+def _in_spark(
+    ctx: typer.Context, repo_name: str | None, every: bool, job: Job, master: str, conf: Sequence[str] | None
+) -> None:
     if (repo_name is None) != every:
         ctx.fail("name one repository, or give --all")
     with open_lake(ctx) as lake:
-        names = [lake.repository(repo_name).name] if repo_name is not None else [name for name, _ in lake.repositories()]
-        with spark_session(master, conf) as spark, told_progress() as tell:
+        names = (
+            [lake.repository(repo_name).name] if repo_name is not None else [name for name, _ in lake.repositories()]
+        )
+        with spark_session(master, conf) as spark, show_progress() as tell:
             done, asking, failed, troubles, _ = run_all(lake, names, job, spark, tell)
             cleared = clear_deleted(lake, job, spark, tell, troubles) if every and job.what == "run" else []
         if done or cleared or not troubles:
@@ -487,9 +553,9 @@ class AllRan(NamedTuple):
 
 def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tell: Any) -> AllRan:
     """Run the job in each of these repositories; what is wrong in one keeps no other from its turn."""
-    from offline_gc import run
-    from offline_gc.lifecycle import overdue
     from refstore.retention.rules import read_rules
+    from refstore_gc import run
+    from refstore_gc.bucket_lifecycle import overdue
 
     options = job.options()
     if job.rules is not None:
@@ -515,9 +581,11 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tel
                 done.append(run.mark(repo.context, spark, options, tell))
                 asking += bool(done[-1].question)
             else:
-                ran = run.run(repo.context, spark, options, tell, on_unswept=partial(unswept, name), on_swept=swept.append)
+                ran = run.run(
+                    repo.context, spark, options, tell, on_unswept=partial(unswept, name), on_swept=swept.append
+                )
                 done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
-                asking += sum(each.state is State.ASKING for each in ran.waiting)
+                asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
                 failed += ran.failed
                 for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
@@ -536,9 +604,11 @@ def _still_there(lake: Lake, name: str) -> Repository | None:
         return None
 
 
-def clear_deleted(lake: Lake, job: Job, spark: SparkSession, tell: Any, troubles: list[tuple[str, RefstoreError]]) -> list[dict[str, Any]]:
-    from offline_gc import lifecycle as lifecycle_
-    from offline_gc.leftovers import clear, closed
+def clear_deleted(
+    lake: Lake, job: Job, spark: SparkSession, tell: Any, troubles: list[tuple[str, RefstoreError]]
+) -> list[dict[str, Any]]:
+    from refstore_gc import bucket_lifecycle as lifecycle_
+    from refstore_gc.deleted_repositories import clear, closed
 
     rows: list[dict[str, Any]] = []
     for repo, record in list(closed(lake)):
@@ -568,7 +638,7 @@ def clear_deleted(lake: Lake, job: Job, spark: SparkSession, tell: Any, troubles
 
 @contextmanager
 def spark_session(master: str, conf: Sequence[str] | None) -> Generator[SparkSession, None, None]:
-    from offline_gc.session import SparkOptions, session
+    from refstore_gc.session import SparkOptions, session
 
     given: dict[str, str] = {}
     for each in conf or ():
@@ -581,7 +651,7 @@ def spark_session(master: str, conf: Sequence[str] | None) -> Generator[SparkSes
 
 
 @contextmanager
-def told_progress() -> Generator[Callable[[StepProgress], None], None, None]:
+def show_progress() -> Generator[Callable[[StepProgress], None], None, None]:
     with progress("starting") as bar:
 
         def tell(now: StepProgress) -> None:
@@ -599,10 +669,14 @@ def emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequenc
     for summary in done:
         emit(ctx, _summary_row(summary))
         typer.echo()
-        if summary.question and summary.state == State.ASKING:
-            typer.echo(f"{summary.question}; let it be swept with: refstore gc confirm {summary.repository} {summary.mark_id}\n", err=True)
+        if summary.question and summary.state == RunState.NEEDS_CONFIRMATION:
+            typer.echo(
+                f"{summary.question}; let it be swept with: refstore gc confirm {summary.repository} "
+                f"{summary.mark_id}\n",
+                err=True,
+            )
         if summary.drift:
-            from offline_gc.summary import DRIFT_NOTE
+            from refstore_gc.run_summary import DRIFT_NOTE
 
             typer.echo(DRIFT_NOTE, err=True)
         for each in summary.online.left:
@@ -641,23 +715,22 @@ def _summary_row(summary: Summary) -> dict[str, object]:
     if summary.swept is not None:
         row |= {outcome: _shown(count) for outcome, count in summary.swept.outcomes.items()}
         if summary.swept.tagged.objects:
-            row["tagged"] = f"{_shown(summary.swept.tagged)} wait for the bucket since {when(summary.swept.tagged_ms or None) or 'now'}"
+            row["tagged"] = (
+                f"{_shown(summary.swept.tagged)} wait for the bucket since "
+                f"{when(summary.swept.tagged_ms or None) or 'now'}"
+            )
         for prefix, of in sorted(summary.swept.by_prefix.items()):
             row |= {f"{outcome} below {prefix}": _shown(count) for outcome, count in of.items()}
         row["commits_dropped_out"] = summary.swept.commits_dropped_out
         if summary.swept.dropped_out_by_rules:
             row["of_these_by_rules"] = summary.swept.dropped_out_by_rules
         if summary.swept.rules_changed:
-            row["rules"] = "others by then; what they keep dropped out"
+            row["rules"] = "changed since the mark; what they keep is excluded"
     return row
 
 
 def _shown(count: Any) -> str:
     return f"{count.objects:,} objects, {count.bytes:,} bytes"
-
-
-def _is_due(run: Run, now_ms: int) -> bool:
-    return run.state is State.SWEEPING or (run.state is State.MARKED and run.record.deletes_at_ms <= now_ms)
 
 
 def _run_row(run: Run) -> dict[str, object]:

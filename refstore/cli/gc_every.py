@@ -1,15 +1,15 @@
-"""`refstore gc run --every 6h`: the offline job again and again, until SIGTERM.
+"""`refstore gc run --every 6h`: run the offline job again and again, until SIGTERM.
 
-    pass    a process of its own: opens the stores and Spark, runs each repository, tells what it did through a pipe, and ends
-    loop    starts a pass, prints and counts what it tells, and waits for the next
+    pass    a process of its own: opens the stores and Spark, runs each repository, reports through a pipe, and ends
+    loop    starts a pass, prints and counts its reports, and waits for the next
 
-A pass has its own process, and so its own Java: between two passes none of their memory is held, a pass that the system kills for its
-memory is one failed pass, and SIGTERM needs no word of Spark's: the process is ended, and the run that it had begun is abandoned in the
-KV, as one that takes over would do it. A sweep that is ended so is gone on with by the next pass.
+A pass has its own process, and so its own Java. Between two passes no memory is held, and a pass that the system kills
+for its memory is one failed pass. On SIGTERM the loop ends the process, and abandons the run that it had begun in the
+KV. The next pass continues an interrupted sweep.
 
-What fails in a pass is logged and counted, and tried again at the next. Only what no later pass can do better ends the loop, with the exit
-code of the same call without --every: a wrong setting, an optional dependency that is missing, and the one repository that was named and
-is not there.
+What fails in a pass is logged and counted, and tried again in the next. Only an error that no later pass can avoid ends
+the loop, with the exit code of the same call without --every: a wrong setting, an optional dependency that is missing,
+and the one repository that was named and is not there.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ import typer
 from refstore.cli import gc
 from refstore.cli.common import invocation_of, open_lake
 from refstore.cli.errors import exit_code
+from refstore.core.redaction import redact_text
+from refstore.core.settings import OfflineSettings, Settings
 from refstore.errors import Invalid, MissingExtra, NotFound, RefstoreError, RunUnderWay
+from refstore.gc_marks import STANDING, Marks, Run
 from refstore.lake import Lake
-from refstore.marks import STANDING, Marks, Run
-from refstore.redaction import redact_text
-from refstore.settings import OfflineSettings, Settings
 
 if TYPE_CHECKING:
-    from offline_gc.metrics import GcMetrics
-    from offline_gc.summary import Summary
+    from refstore_gc.gc_metrics import GcMetrics
+    from refstore_gc.run_summary import Summary
 
 LOOK_SECONDS: Final = 0.2
-"""Between two looks whether to stop."""
+"""How often the loop checks whether to stop."""
 END_SECONDS: Final = 20.0
-"""How long a process that was asked to end may take, before it is killed. Its run is abandoned either way."""
+"""How long a terminated process may take before it is killed. Its run is abandoned either way."""
 _DELETED: Final = "(deleted repositories)"
-"""Their label in the metrics: each has an id of its own, and would have series of its own for ever."""
+"""Their one label in the metrics: each has an id of its own, and would have series of its own for ever."""
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -62,16 +62,18 @@ class Trouble(NamedTuple):
     exit_code: int
     another_run: bool
     permanent: bool
-    """Whether no later pass can do better, where it concerns all that was asked for."""
+    """Whether no later pass can avoid it, if it concerns everything that was requested."""
 
     @classmethod
     def of(cls, error: RefstoreError) -> Trouble:
         permanent = isinstance(error, Invalid | NotFound | MissingExtra)
-        return cls(error.code, redact_text(str(error)), exit_code(type(error)), isinstance(error, RunUnderWay), permanent)
+        return cls(
+            error.code, redact_text(str(error)), exit_code(type(error)), isinstance(error, RunUnderWay), permanent
+        )
 
 
-class Told(NamedTuple):
-    """What a pass tells of one repository; or of itself, or of deleted ones (then `repository` is '')."""
+class RepositoryReport(NamedTuple):
+    """What a pass reports of one repository; or of itself, or of deleted repositories (then `repository` is '')."""
 
     repository: str
     summaries: Sequence[Summary] = ()
@@ -83,8 +85,8 @@ class Told(NamedTuple):
     seconds: float = 0.0
 
 
-class Asked(NamedTuple):
-    """What a pass is to do; it goes to the process as it is."""
+class PassRequest(NamedTuple):
+    """What a pass has to do. The loop sends it to the process."""
 
     settings: Settings
     repository: str | None
@@ -94,48 +96,52 @@ class Asked(NamedTuple):
     conf: Sequence[str]
 
 
-def run_every(ctx: typer.Context, seconds: float, asked: Asked) -> None:
-    """Run passes until SIGTERM or SIGINT, then return. Raises what no later pass could do better, and typer.Exit with its code."""
-    from offline_gc.session import check_installed
+def run_every(ctx: typer.Context, seconds: float, request: PassRequest) -> None:
+    """Run passes until SIGTERM or SIGINT, then return. Raises what no later pass can avoid, and typer.Exit with
+    its code.
+    """
+    from refstore_gc.session import check_installed
 
     check_installed()
-    asked.job.options()  # a wrong one is told before anything begins
+    request.job.options()  # wrong options fail before anything begins
     with open_lake(ctx) as lake:
-        if asked.repository is not None:
-            lake.repository(asked.repository)
-    with _stopping() as stop, _serving_metrics(asked.settings.offline) as metrics:
+        if request.repository is not None:
+            lake.repository(request.repository)
+    with _stopping() as stop, _serving_metrics(request.settings.offline) as metrics:
         while not stop.is_set():
             began, began_ms = time.monotonic(), time.time_ns() // 1_000_000
-            _log.info("gc_pass_began", repository=asked.repository or "all")
-            told = _pass(asked, stop, metrics)
+            _log.info("gc_pass_began", repository=request.repository or "all")
+            reports = _pass(request, stop, metrics)
             if stop.is_set():
                 break
-            _print(ctx, told)
-            _end_where_hopeless(asked, told)
+            _print(ctx, reports)
+            _end_if_permanent(request, reports)
             at_ms = max(time.time_ns() // 1_000_000, began_ms + seconds * 1000)
             if metrics is not None:
                 metrics.next_pass(at_ms)
             _log.info(
-                "gc_pass_ended", seconds=round(time.monotonic() - began, 1), next_in_seconds=round(max(0.0, at_ms / 1000 - time.time()), 1)
+                "gc_pass_ended",
+                seconds=round(time.monotonic() - began, 1),
+                next_in_seconds=round(max(0.0, at_ms / 1000 - time.time()), 1),
             )
             stop.wait(max(0.0, began + seconds - time.monotonic()))
     _log.info("gc_stopped")
 
 
-def _pass(asked: Asked, stop: threading.Event, metrics: GcMetrics | None) -> list[Told]:
-    """Run one pass in a process; what it told. Asked to stop, end it and abandon the run that it had begun."""
+def _pass(request: PassRequest, stop: threading.Event, metrics: GcMetrics | None) -> list[RepositoryReport]:
+    """Run one pass in a process, and return its reports. On `stop`, end it and abandon the run that it had begun."""
     context = multiprocessing.get_context("spawn")
-    told: list[Told] = []
+    reports: list[RepositoryReport] = []
     with tempfile.TemporaryDirectory(prefix="refstore-gc-", ignore_cleanup_errors=True) as folder:
         receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(target=work, args=(asked, sending, folder), name="refstore-gc")
+        process = context.Process(target=work, args=(request, sending, folder), name="refstore-gc")
         process.start()
         sending.close()
         while not stop.is_set():
             try:
                 if receiving.poll(LOOK_SECONDS):
-                    told.append(receiving.recv())
-                    _count(told[-1], metrics)
+                    reports.append(receiving.recv())
+                    _count(reports[-1], metrics)
             except (EOFError, OSError):
                 break
         process.join(0 if stop.is_set() else END_SECONDS)
@@ -146,22 +152,26 @@ def _pass(asked: Asked, stop: threading.Event, metrics: GcMetrics | None) -> lis
             process.join()
         receiving.close()
     if process.exitcode:
-        _abandon(asked, f"{socket.gethostname()}:{process.pid}")
+        _abandon(request, f"{socket.gethostname()}:{process.pid}")
         if not stop.is_set():
-            words = f"the process of the pass ended with {process.exitcode}, killed for its memory perhaps; the next pass begins anew"
-            told.append(Told("", troubles=[Trouble("pass_ended", words, 1, another_run=False, permanent=False)]))
-            _count(told[-1], metrics)
-    return told
+            words = (
+                f"the process of the pass ended with {process.exitcode}, killed for its memory perhaps; the next pass "
+                "begins anew"
+            )
+            trouble = Trouble("pass_ended", words, 1, another_run=False, permanent=False)
+            reports.append(RepositoryReport("", troubles=[trouble]))
+            _count(reports[-1], metrics)
+    return reports
 
 
-def _abandon(asked: Asked, owner: str) -> None:
-    """Abandon the run that a process left which is dead: nobody need wait until it is stale."""
-    from offline_gc.places import remove
+def _abandon(request: PassRequest, owner: str) -> None:
+    """Abandon the run that a dead process left, so that nobody waits until it is stale."""
+    from refstore_gc.run_layout import remove
 
     try:
-        with _lake(asked.settings) as lake:
+        with _lake(request.settings) as lake:
             for name, _ in list(lake.repositories()):
-                if asked.repository in (None, name):
+                if request.repository in (None, name):
                     repo = lake.repository(name)
                     if mark_id := Marks(repo.context).abandon_of(owner):
                         remove(repo.context.objects, mark_id)
@@ -170,10 +180,10 @@ def _abandon(asked: Asked, owner: str) -> None:
         _log.warning("run_not_abandoned", error=str(error), what_to_do="none: the next run takes over when it is stale")
 
 
-def _count(told: Told, metrics: GcMetrics | None) -> None:
-    """Log and count what a pass told of a repository."""
-    name, now_ms = told.repository, time.time_ns() // 1_000_000
-    for trouble in told.troubles:
+def _count(report: RepositoryReport, metrics: GcMetrics | None) -> None:
+    """Log and count what a pass reported of a repository."""
+    name, now_ms = report.repository, time.time_ns() // 1_000_000
+    for trouble in report.troubles:
         if trouble.another_run:
             _log.info("another_run_is_on", repository=name, said=trouble.message, what_now="waiting for the next pass")
         else:
@@ -182,44 +192,44 @@ def _count(told: Told, metrics: GcMetrics | None) -> None:
             metrics.error(name, trouble.code)
     if metrics is None:
         return
-    for row in told.cleared:
-        from offline_gc.summary import Count
+    for row in report.cleared:
+        from refstore_gc.run_summary import Count
 
         metrics.deleted(_DELETED, Count(row["deleted"], row["bytes"]), by="refstore")
     if not name:
         return
-    failed = any(not trouble.another_run for trouble in told.troubles)
-    metrics.ended(name, "failed" if failed else "another run" if told.troubles else "done")
-    metrics.standing(name, told.standing, now_ms)
-    metrics.swept(name, told.summaries)
-    if told.marked:
-        metrics.marked(name, told.summaries[-1])
-        metrics.finished(name, now_ms, told.seconds)
+    failed = any(not trouble.another_run for trouble in report.troubles)
+    metrics.ended(name, "failed" if failed else "another run" if report.troubles else "done")
+    metrics.standing(name, report.standing, now_ms)
+    metrics.swept(name, report.summaries)
+    if report.marked:
+        metrics.marked(name, report.summaries[-1])
+        metrics.finished(name, now_ms, report.seconds)
 
 
-def _print(ctx: typer.Context, told: Sequence[Told]) -> None:
-    summaries = [summary for each in told for summary in each.summaries]
-    cleared = [row for each in told for row in each.cleared]
+def _print(ctx: typer.Context, reports: Sequence[RepositoryReport]) -> None:
+    summaries = [summary for each in reports for summary in each.summaries]
+    cleared = [row for each in reports for row in each.cleared]
     if not invocation_of(ctx).json:
         gc.emit_summaries(ctx, summaries, cleared)
         return
-    errors = [{"repository": each.repository, **trouble._asdict()} for each in told for trouble in each.troubles]
+    errors = [{"repository": each.repository, **trouble._asdict()} for each in reports for trouble in each.troubles]
     line = msgspec.json.encode({"runs": summaries, "deleted_repositories": cleared, "errors": errors})
     print(line.decode(), flush=True)
 
 
-def _end_where_hopeless(asked: Asked, told: Sequence[Told]) -> None:
-    """Raise typer.Exit where no later pass can do better."""
-    for each in told:
+def _end_if_permanent(request: PassRequest, reports: Sequence[RepositoryReport]) -> None:
+    """Raise typer.Exit where no later pass can avoid an error."""
+    for each in reports:
         for trouble in each.troubles:
-            if trouble.permanent and (asked.repository is not None or not each.repository):
+            if trouble.permanent and (request.repository is not None or not each.repository):
                 typer.echo(f"refstore: {trouble.message}", err=True)
                 raise typer.Exit(trouble.exit_code)
 
 
 @contextmanager
 def _stopping() -> Generator[threading.Event, None, None]:
-    """Yield what SIGTERM and SIGINT set; a second one ends the process at once."""
+    """Yield an event that SIGTERM and SIGINT set; a second signal ends the process at once."""
     stop = threading.Event()
 
     def ask(number: int, _frame: object) -> None:
@@ -239,7 +249,7 @@ def _serving_metrics(settings: OfflineSettings) -> Generator[GcMetrics | None, N
     if not settings.metrics_port:
         yield None
         return
-    from offline_gc.metrics import GcMetrics
+    from refstore_gc.gc_metrics import GcMetrics
 
     metrics = GcMetrics(settings.metrics_host, settings.metrics_port)
     try:
@@ -250,19 +260,25 @@ def _serving_metrics(settings: OfflineSettings) -> Generator[GcMetrics | None, N
 
 @contextmanager
 def _lake(settings: Settings) -> Generator[Lake, None, None]:
-    from refstore.issuance import SigningKey
+    from refstore.audit import acting_as, local_actor
 
-    keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
-    with Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys) as lake:
+    with (
+        acting_as(local_actor("gc", "refstore gc run --every")),
+        Lake.open(
+            settings.kv, settings.objects, safety=settings.safety, signing_keys=settings.parsed_signing_keys
+        ) as lake,
+    ):
         yield lake
 
 
 # ---- in the process of a pass
 
 
-def work(asked: Asked, sending: Connection, folder: str) -> None:
-    """Run one pass. The process ends with the one that started it, however that ended; `folder` is removed by that one."""
-    from refstore import logs
+def work(request: PassRequest, sending: Connection, folder: str) -> None:
+    """Run one pass. The process ends with the one that started it, however that ended; `folder` is removed by that
+    one.
+    """
+    from refstore.core import logs
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # typed at a terminal it comes here too: the loop says when to end
     parent = multiprocessing.parent_process()
@@ -274,33 +290,44 @@ def work(asked: Asked, sending: Connection, folder: str) -> None:
 
     threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
     tempfile.tempdir = folder
-    logs.configure(asked.settings.log, sys.stderr)
+    logs.configure(request.settings.log, sys.stderr)
     with suppress(BrokenPipeError):
         try:
-            _work(asked, sending.send)
+            _work(request, sending.send)
         except RefstoreError as error:
-            sending.send(Told("", troubles=[Trouble.of(error)]))
+            sending.send(RepositoryReport("", troubles=[Trouble.of(error)]))
     sending.close()
 
 
-def _work(asked: Asked, tell: Callable[[Told], None]) -> None:
-    with _lake(asked.settings) as lake:
-        names = [asked.repository] if asked.repository is not None else [name for name, _ in lake.repositories()]
-        with gc.spark_session(asked.master, asked.conf) as spark, gc.told_progress() as step:
+def _work(request: PassRequest, send: Callable[[RepositoryReport], None]) -> None:
+    with _lake(request.settings) as lake:
+        names = [request.repository] if request.repository is not None else [name for name, _ in lake.repositories()]
+        with gc.spark_session(request.master, request.conf) as spark, gc.show_progress() as step:
             for name in names:
                 began = time.monotonic()
-                found = gc.run_all(lake, [name], asked.job, spark, step)
+                found = gc.run_all(lake, [name], request.job, spark, step)
                 troubles = [Trouble.of(error) for _, error in found.troubles]
                 if not found.done and not troubles:  # it was deleted since it was listed
-                    if asked.repository is not None:
+                    if request.repository is not None:
                         lake.repository(name)
                     continue
-                tell(Told(name, found.done, found.marked, _standing(lake, name), troubles, seconds=time.monotonic() - began))
-            if asked.repository is None and asked.job.what == "run":
+                send(
+                    RepositoryReport(
+                        name,
+                        found.done,
+                        found.marked,
+                        _standing(lake, name),
+                        troubles,
+                        seconds=time.monotonic() - began,
+                    )
+                )
+            if request.repository is None and request.job.what == "run":
                 lost: list[tuple[str, RefstoreError]] = []
-                cleared = gc.clear_deleted(lake, asked.job, spark, step, lost)
+                cleared = gc.clear_deleted(lake, request.job, spark, step, lost)
                 if cleared or lost:
-                    tell(Told("", cleared=cleared, troubles=[_alone(Trouble.of(error)) for _, error in lost]))
+                    send(
+                        RepositoryReport("", cleared=cleared, troubles=[_alone(Trouble.of(error)) for _, error in lost])
+                    )
 
 
 def _standing(lake: Lake, name: str) -> list[Run]:
@@ -310,5 +337,5 @@ def _standing(lake: Lake, name: str) -> list[Run]:
 
 
 def _alone(trouble: Trouble) -> Trouble:
-    """Of one deleted repository: it ends nothing else."""
+    """Return an error of one deleted repository, which ends nothing else."""
     return trouble._replace(permanent=False)

@@ -1,8 +1,10 @@
-"""What was committed: commit, log, diff, merge, revert, cherry-pick."""
+"""Commands of history: commit, log, diff, merge, revert, cherry-pick."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Annotated, Final, Literal
 
@@ -11,27 +13,27 @@ import typer
 from refstore.cli.common import emit, invocation_of, repository_of
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import commit_row, lifetime_words, logged_row, milliseconds, pairs
-from refstore.commits.trees import Change
 from refstore.errors import MergeConflict
-from refstore.flows.comparing import Logged
-from refstore.repository import Repository
+from refstore.operations.committing import CommitInfo
+from refstore.operations.log_and_diff import LogEntry
+from refstore.versioning.commits.trees import Change
 
 app = typer.Typer()
 
 CONFLICTS_SHOWN: Final = 20
 
-Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="What the commit says.")]
-Committer = Annotated[str, typer.Option(metavar="NAME", help="Who made it.")]
+Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The commit's message.")]
+Committer = Annotated[str, typer.Option(metavar="NAME", help="Who makes the commit.")]
 Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
-Date = Annotated[str | None, typer.Option(metavar="DATE", help="When it was made, ISO 8601; left out: now.")]
-AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Even if it changes nothing.")]
+Date = Annotated[str | None, typer.Option(metavar="DATE", help="The commit's time, ISO 8601; default: now.")]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changes.")]
 Parent = Annotated[int, typer.Option(min=0, metavar="N", help="Of a merge commit: the parent to compare with, from 1.")]
 
 
 @app.command("commit", cls=PlacedCommand)
 def commit(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO BRANCH")],
+    arguments: Annotated[list[str], place("REPO BRANCH")],
     *,
     message: Message,
     committer: Committer = "",
@@ -44,38 +46,47 @@ def commit(
     \b
     Example: refstore commit sales main -m "sales of 21 November" --meta source=till
     """
-    repo_name, branch = words(ctx, given, "REPO BRANCH")
+    repo_name, branch = words(ctx, arguments, "REPO BRANCH")
     with repository_of(ctx, repo_name) as repo:
-        new = repo.commit(branch, message, committer=committer, metadata=pairs(meta), date_ms=milliseconds(date), allow_empty=allow_empty)
-        _emit_commit(ctx, repo, branch, new)
+        new = repo.commit(
+            branch,
+            message,
+            committer=committer,
+            metadata=pairs(meta),
+            date_ms=milliseconds(date),
+            allow_empty=allow_empty,
+        )
+        _emit_commit(ctx, branch, new)
 
 
 @app.command("log", cls=PlacedCommand)
 def log(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO [REF]")],
-    amount: Annotated[int, typer.Option("--amount", "-n", min=1, metavar="N", help="At most so many.")] = 1000,
-    first_parent: Annotated[bool, typer.Option("--first-parent", help="Leave out what merges brought in.")] = False,
+    arguments: Annotated[list[str], place("REPO [REF]")],
+    amount: Annotated[int, typer.Option("--amount", "-n", min=1, metavar="N", help="How many at most.")] = 1000,
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Follow first parents only; leave out what merges brought in.")
+    ] = False,
 ) -> None:
-    """List a ref's commits, newest first, and what has expired of them. REF: the default branch, if left out.
+    """List a ref's commits, newest first, and which of them have expired. Without REF: the default branch.
 
     \b
     Example: refstore log sales main -n 5
              refstore log sales v1
     """
-    repo_name, ref = words(ctx, given, "REPO [REF]")
+    repo_name, ref = words(ctx, arguments, "REPO [REF]")
     with repository_of(ctx, repo_name) as repo:
-        found = islice(repo.history(ref or repo.default_branch, first_parent=first_parent), amount)
+        commits = islice(repo.history(ref or repo.default_branch, first_parent=first_parent), amount)
         if invocation_of(ctx).json:
-            emit(ctx, (logged_row(line) for line in found))
+            emit(ctx, (logged_row(line) for line in commits))
         else:
-            emit(ctx, (_narrow(line) for line in found))
+            emit(ctx, (_narrow(line) for line in commits))
 
 
 @app.command("diff", cls=PlacedCommand)
 def diff(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO LEFT [RIGHT]")],
+    arguments: Annotated[list[str], place("REPO LEFT [RIGHT]")],
     prefix: Annotated[str, typer.Option(help="Only paths that start with this.")] = "",
 ) -> None:
     """List what changed from LEFT's commit to RIGHT's; with one branch, what is staged on it.
@@ -84,7 +95,7 @@ def diff(
     Example: refstore diff sales main
              refstore diff sales main dev
     """
-    repo_name, left, right = words(ctx, given, "REPO LEFT [RIGHT]")
+    repo_name, left, right = words(ctx, arguments, "REPO LEFT [RIGHT]")
     with repository_of(ctx, repo_name) as repo:
         emit(ctx, (change_row(change) for change in repo.diff(left, right or None, prefix=prefix)))
 
@@ -92,28 +103,28 @@ def diff(
 @app.command("merge", cls=PlacedCommand)
 def merge(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO SOURCE BRANCH")],
+    arguments: Annotated[list[str], place("REPO SOURCE BRANCH")],
     *,
     message: Message = "",
     strategy: Annotated[
         Literal["", "dest-wins", "source-wins"],
-        typer.Option(metavar="dest-wins|source-wins", help="Decide conflicts; left out: report them."),
+        typer.Option(metavar="dest-wins|source-wins", help="Decide conflicts; default: report them."),
     ] = "",
-    squash: Annotated[bool, typer.Option("--squash", help="One commit with one parent.")] = False,
+    squash: Annotated[bool, typer.Option("--squash", help="Make one commit with one parent.")] = False,
     committer: Committer = "",
     meta: Meta = None,
     date: Date = None,
     allow_empty: AllowEmpty = False,
 ) -> None:
-    """Merge a ref into a branch, three-way. A conflict changes nothing, and names the paths.
+    """Merge a ref into a branch, three-way. After a conflict nothing is changed, and the paths are listed.
 
     \b
     Example: refstore merge sales dev main
              refstore merge sales dev main --strategy source-wins -m "take dev's"
     """
-    repo_name, source, branch = words(ctx, given, "REPO SOURCE BRANCH")
+    repo_name, source, branch = words(ctx, arguments, "REPO SOURCE BRANCH")
     with repository_of(ctx, repo_name) as repo:
-        try:
+        with _showing_conflicts(ctx):
             new = repo.merge(
                 source,
                 branch,
@@ -125,16 +136,13 @@ def merge(
                 date_ms=milliseconds(date),
                 allow_empty=allow_empty,
             )
-        except MergeConflict as conflict:
-            _show_conflicts(ctx, conflict)
-            raise
-        _emit_commit(ctx, repo, branch, new)
+        _emit_commit(ctx, branch, new)
 
 
 @app.command("revert", cls=PlacedCommand)
 def revert(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO BRANCH REF")],
+    arguments: Annotated[list[str], place("REPO BRANCH REF")],
     *,
     parent: Parent = 0,
     message: Message = "",
@@ -146,42 +154,38 @@ def revert(
     \b
     Example: refstore revert sales main main~1
     """
-    repo_name, branch, ref = words(ctx, given, "REPO BRANCH REF")
+    repo_name, branch, ref = words(ctx, arguments, "REPO BRANCH REF")
     with repository_of(ctx, repo_name) as repo:
-        try:
+        with _showing_conflicts(ctx):
             new = repo.revert(branch, ref, parent=parent, message=message, committer=committer, allow_empty=allow_empty)
-        except MergeConflict as conflict:
-            _show_conflicts(ctx, conflict)
-            raise
-        _emit_commit(ctx, repo, branch, new)
+        _emit_commit(ctx, branch, new)
 
 
 @app.command("cherry-pick", cls=PlacedCommand)
 def cherry_pick(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO BRANCH REF")],
+    arguments: Annotated[list[str], place("REPO BRANCH REF")],
     *,
     parent: Parent = 0,
     message: Message = "",
     committer: Committer = "",
     allow_empty: AllowEmpty = False,
 ) -> None:
-    """Do a commit's changes again on top of a branch.
+    """Apply a commit's changes again on top of a branch.
 
     \b
     Example: refstore cherry-pick sales main dev~1
     """
-    repo_name, branch, ref = words(ctx, given, "REPO BRANCH REF")
+    repo_name, branch, ref = words(ctx, arguments, "REPO BRANCH REF")
     with repository_of(ctx, repo_name) as repo:
-        try:
-            new = repo.cherry_pick(branch, ref, parent=parent, message=message, committer=committer, allow_empty=allow_empty)
-        except MergeConflict as conflict:
-            _show_conflicts(ctx, conflict)
-            raise
-        _emit_commit(ctx, repo, branch, new)
+        with _showing_conflicts(ctx):
+            new = repo.cherry_pick(
+                branch, ref, parent=parent, message=message, committer=committer, allow_empty=allow_empty
+            )
+        _emit_commit(ctx, branch, new)
 
 
-def _narrow(line: Logged) -> dict[str, object]:
+def _narrow(line: LogEntry) -> dict[str, object]:
     row = commit_row(line.commit, line.record)
     return {**{name: row[name] for name in ("commit", "date", "committer", "message")}, "state": lifetime_words(line)}
 
@@ -191,16 +195,19 @@ def change_row(change: Change) -> dict[str, object]:
     return {"change": change.kind.value, "path": change.path, "size_bytes": entry.size_bytes if entry else None}
 
 
-def _emit_commit(ctx: typer.Context, repo: Repository, branch: str, new: str) -> None:
-    commit_id, record = repo.get_commit(new)
-    emit(ctx, {"branch": branch, **commit_row(commit_id, record)})
+def _emit_commit(ctx: typer.Context, branch: str, new: CommitInfo) -> None:
+    emit(ctx, {"branch": branch, **commit_row(new.id, new.record)})
 
 
-def _show_conflicts(ctx: typer.Context, conflict: MergeConflict) -> None:
-    """With --json the error carries them."""
-    if invocation_of(ctx).json:
-        return
-    for path in conflict.paths[:CONFLICTS_SHOWN]:
-        print(f"conflict: {path!r}", file=sys.stderr)
-    if len(conflict.paths) > CONFLICTS_SHOWN:
-        print(f"conflict: ... and {len(conflict.paths) - CONFLICTS_SHOWN} more", file=sys.stderr)
+@contextmanager
+def _showing_conflicts(ctx: typer.Context) -> Generator[None, None, None]:
+    """Print the paths of a conflict that the block raises; with --json the error contains them."""
+    try:
+        yield
+    except MergeConflict as conflict:
+        if not invocation_of(ctx).json:
+            for path in conflict.paths[:CONFLICTS_SHOWN]:
+                print(f"conflict: {path!r}", file=sys.stderr)
+            if len(conflict.paths) > CONFLICTS_SHOWN:
+                print(f"conflict: ... and {len(conflict.paths) - CONFLICTS_SHOWN} more", file=sys.stderr)
+        raise

@@ -1,4 +1,4 @@
-"""`refstore import`: data of others, named in one commit."""
+"""The command `refstore import`: stage foreign data in one commit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import typer
 from refstore.cli.adding import Meta
 from refstore.cli.common import emit, invocation_of, progress, repository_of
 from refstore.cli.destroying import DryRun
-from refstore.cli.places import PlacedCommand, is_location, location, place, words
+from refstore.cli.places import PlacedCommand, place, words_with_target
 from refstore.cli.shapes import pairs
-from refstore.flows.importing import Imported
-from refstore.records import ImportSource
+from refstore.core.records import ImportSource
+from refstore.operations.importing import ImportResult
 
 app = typer.Typer()
 
@@ -26,20 +26,22 @@ _URL: Final = re.compile(r"[a-z][a-z0-9]*://")
 @app.command("import", cls=PlacedCommand)
 def import_(
     ctx: typer.Context,
-    given: Annotated[list[str], place(FORM)],
+    arguments: Annotated[list[str], place(FORM)],
     *,
     message: Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The commit's message.")] = "",
-    is_object: Annotated[bool, typer.Option("--object", help="SOURCE is one object, and DESTINATION its path.")] = False,
-    committer: Annotated[str, typer.Option(metavar="TEXT", help="Who commits.")] = "",
+    is_object: Annotated[
+        bool, typer.Option("--object", help="SOURCE is one object, and DESTINATION its path.")
+    ] = False,
+    committer: Annotated[str, typer.Option(metavar="TEXT", help="Who makes the commit.")] = "",
     meta: Meta = None,
-    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Also commit where nothing changes.")] = False,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changes.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Name all objects of a folder or an S3 prefix on a branch, in one commit, without reading or copying their data.
+    """Import all objects of a folder or an S3 prefix to a branch, in one commit, without reading or copying their data.
 
-    SOURCE is a folder, file:///folder or s3://bucket/prefix/. What is at DESTINATION, taken as a folder, is replaced as a whole: paths
-    that SOURCE does not have are gone from the branch (the commit can be reverted); "" is the whole branch. What was imported
-    belongs to others: refstore reads it where it lies, and never deletes it. Nothing may be staged on the branch.
+    SOURCE is a folder, file:///folder or s3://bucket/prefix/. The folder DESTINATION is replaced as a whole: paths that
+    SOURCE does not have disappear from the branch (the commit can be reverted). "" is the whole branch. refstore reads
+    imported objects where they are, and never deletes them. Nothing may be staged on the branch.
 
     An import that is interrupted has changed nothing; make the same call again.
 
@@ -48,22 +50,22 @@ def import_(
              refstore import sales main s3://archive/2019/ old/2019/ -m "the archive" --meta ticket=42
              refstore import sales main s3://archive/notes.txt docs/notes.txt --object
     """
-    repo_name, branch, source, destination = _words(ctx, given)
+    repo_name, branch, source, destination = words_with_target(ctx, arguments, FORM)
     if is_object and not destination:
         ctx.fail("an object needs a DESTINATION, its path")
-    found = ImportSource(source if _URL.match(source) else _file_url(source), destination, is_object)
+    import_source = ImportSource(source if _URL.match(source) else _file_url(source), destination, is_object)
     with repository_of(ctx, repo_name) as repo, progress("listing") as bar:
-        told = 0
+        reported = 0
 
         def watch(objects: int, skipped: int) -> None:
-            nonlocal told
-            bar.advance(objects - told)
-            told = objects
+            nonlocal reported
+            bar.advance(objects - reported)
+            reported = objects
             bar.describe(f"listing, {skipped} left out" if skipped else "listing")
 
-        done = repo.import_objects(
+        imported = repo.import_objects(
             branch,
-            [found],
+            [import_source],
             message or f"Import {source}",
             committer=committer,
             metadata=pairs(meta),
@@ -71,34 +73,25 @@ def import_(
             dry_run=dry_run,
             watch=watch,
         )
-    emit(ctx, _answer(done, branch, destination, whole=invocation_of(ctx).json))
-
-
-def _words(ctx: typer.Context, given: list[str]) -> list[str]:
-    """(repository, branch, source, destination): a location holds the destination, and the source comes behind it."""
-    if not is_location(given[0]):
-        return words(ctx, given, FORM)
-    target = location(given[0]).path
-    front = given[0].removesuffix(target)
-    return words(ctx, [front, *given[1:], target] if target and len(given) > 1 else [front, *given[1:]], FORM)
+    emit(ctx, _answer(imported, branch, destination, whole=invocation_of(ctx).json))
 
 
 def _file_url(path: str) -> str:
     return "file://" + quote(str(Path(path).expanduser().absolute()))
 
 
-def _answer(done: Imported, branch: str, destination: str, *, whole: bool) -> dict[str, object]:
+def _answer(imported: ImportResult, branch: str, destination: str, *, whole: bool) -> dict[str, object]:
     answer: dict[str, object] = {
         "branch": branch,
         "destination": destination,
-        "commit": done.commit,
-        "objects": done.objects,
-        "size_bytes": done.size_bytes,
-        "were_there": done.there,
-        "removed": done.removed,
-        "left_out": done.skipped,
+        "commit": imported.commit,
+        "objects": imported.objects,
+        "size_bytes": imported.size_bytes,
+        "were_there": imported.there,
+        "removed": imported.removed,
+        "left_out": imported.skipped,
     }
-    examples = [{"name": name, "reason": reason} for name, reason in done.examples]
+    examples = [{"name": name, "reason": reason} for name, reason in imported.examples]
     if whole:
         return answer | {"left_out_examples": examples}
     return answer | {f"left out: {each['name']}": each["reason"] for each in examples}

@@ -1,4 +1,4 @@
-"""What is there: ls, stat, cat, download."""
+"""Commands that read objects: ls, stat, cat, download."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from refstore.cli.common import Progress, emit, progress, repository_of
 from refstore.cli.files import local_errors, replaced
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import entry_details, entry_row
+from refstore.core.ids import is_own
+from refstore.core.records import Entry
+from refstore.core.redaction import redact_url
 from refstore.errors import CorruptObject, Invalid, ObjectNotFound, RefstoreError
-from refstore.flows.reading import Listed
-from refstore.ids import is_own
-from refstore.records import Entry
-from refstore.redaction import redact_url
+from refstore.operations.reading import ListedPath
 from refstore.repository import Repository
 
 app = typer.Typer()
@@ -31,48 +31,48 @@ _SHA256_DIGITS: Final = 64
 @app.command("ls", cls=PlacedCommand)
 def ls(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO REF [PREFIX]")],
+    arguments: Annotated[list[str], place("REPO REF [PREFIX]")],
     *,
-    delimiter: Annotated[str, typer.Option(metavar="TEXT", help="Where paths are folded.")] = "/",
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Every object; fold nothing.")] = False,
-    after: Annotated[str, typer.Option(metavar="PATH", help="Go on behind this path.")] = "",
-    amount: Annotated[int, typer.Option("--amount", "-n", min=0, metavar="N", help="At most so many; 0: all.")] = 0,
+    delimiter: Annotated[str, typer.Option(metavar="TEXT", help="Fold paths at this text.")] = "/",
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="List every object; fold nothing.")] = False,
+    after: Annotated[str, typer.Option(metavar="PATH", help="Continue after this path.")] = "",
+    amount: Annotated[int, typer.Option("--amount", "-n", min=0, metavar="N", help="How many at most; 0: all.")] = 0,
 ) -> None:
-    """List what is on a ref: of a branch, what is staged on it, too.
+    """List the objects on a ref; a branch includes what is staged on it.
 
-    PREFIX is the beginning of a path, so a folder is written with its slash.
+    PREFIX is the beginning of a path, so write a folder with its slash.
 
     \b
     Example: refstore ls sales main 2026/
              refstore ls sales/main@/2026/ --recursive
     """
-    repo_name, ref, prefix = words(ctx, given, "REPO REF [PREFIX]")
+    repo_name, ref, prefix = words(ctx, arguments, "REPO REF [PREFIX]")
     with repository_of(ctx, repo_name) as repo:
-        found = repo.list(ref, prefix=prefix, after=after, delimiter="" if recursive else delimiter)
-        emit(ctx, (_row(item) for item in islice(found, amount or None)))
+        listing = repo.list(ref, prefix=prefix, after=after, delimiter="" if recursive else delimiter)
+        emit(ctx, (_row(item) for item in islice(listing, amount or None)))
 
 
 @app.command("stat", cls=PlacedCommand)
-def stat(ctx: typer.Context, given: Annotated[list[str], place("REPO REF PATH")]) -> None:
+def stat(ctx: typer.Context, arguments: Annotated[list[str], place("REPO REF PATH")]) -> None:
     """Show one object: size, checksum, metadata, physical address, and whether it is staged or committed.
 
     \b
     Example: refstore stat sales main 2026/11/21.csv
     """
-    repo_name, ref, path = words(ctx, given, "REPO REF PATH")
+    repo_name, ref, path = words(ctx, arguments, "REPO REF PATH")
     with repository_of(ctx, repo_name) as repo:
-        found = repo.resolve(ref, path)
-        emit(ctx, {**entry_details(path, found.entry), "state": "committed" if found.token is None else "staged"})
+        resolved = repo.resolve(ref, path)
+        emit(ctx, {**entry_details(path, resolved.entry), "state": "committed" if resolved.token is None else "staged"})
 
 
 @app.command("cat", cls=PlacedCommand)
-def cat(ctx: typer.Context, given: Annotated[list[str], place("REPO REF PATH")]) -> None:
+def cat(ctx: typer.Context, arguments: Annotated[list[str], place("REPO REF PATH")]) -> None:
     """Write one object to standard output.
 
     \b
     Example: refstore cat sales main 2026/11/21.csv | head -3
     """
-    repo_name, ref, path = words(ctx, given, "REPO REF PATH")
+    repo_name, ref, path = words(ctx, arguments, "REPO REF PATH")
     with repository_of(ctx, repo_name) as repo:
         for chunk in repo.get(ref, path):
             sys.stdout.buffer.write(chunk)
@@ -82,26 +82,32 @@ def cat(ctx: typer.Context, given: Annotated[list[str], place("REPO REF PATH")])
 @app.command("download", cls=PlacedCommand)
 def download(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO REF PATH [TARGET]")],
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="PATH is a prefix; TARGET, a folder, takes all below it.")] = False,
+    arguments: Annotated[list[str], place("REPO REF PATH [TARGET]")],
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="PATH is a prefix; its objects go below the folder TARGET.")
+    ] = False,
 ) -> None:
-    """Download an object, or all below a prefix, and check it against its checksum. TARGET: the working folder, if left out.
+    """Download an object, or all below a prefix, and verify the checksum. Default TARGET: the working folder.
 
-    Files are replaced whole or not at all. As a location: refstore download sales/main/PATH [TARGET].
+    A file is replaced as a whole or not at all. As a location: refstore download sales/main/PATH [TARGET].
 
     \b
     Example: refstore download sales main 2026/11/21.csv /tmp/sales.csv
              refstore download -r sales main 2026/ ./sales
     """
     form = "REPO REF [PATH] [TARGET]" if recursive else "REPO REF PATH [TARGET]"
-    repo_name, ref, path, target = words(ctx, given, form, whole=recursive)
+    repo_name, ref, path, target = words(ctx, arguments, form, whole=recursive)
     with repository_of(ctx, repo_name) as repo, progress("downloading") as bar:
         if recursive:
-            found = _below(repo, ref, path)
-            goals = _goals(found, path, Path(target or "."))
-            sizes, refused = _fetch_all(repo, ref, found, goals, bar=bar)
-            _warn(refused)
-            answer: dict[str, object] = {"folder": str(Path(target or ".")), "objects": len(sizes), "size_bytes": sum(sizes)}
+            entries = _below(repo, ref, path)
+            goals = _goals(entries, path, Path(target or "."))
+            sizes, failures = _fetch_all(repo, ref, entries, goals, bar=bar)
+            _warn(failures)
+            answer: dict[str, object] = {
+                "folder": str(Path(target or ".")),
+                "objects": len(sizes),
+                "size_bytes": sum(sizes),
+            }
         else:
             entry = repo.stat(ref, path)
             goal = Path(target or ".")
@@ -112,30 +118,31 @@ def download(
     emit(ctx, answer)
 
 
-def _row(item: Listed) -> dict[str, object]:
+def _row(item: ListedPath) -> dict[str, object]:
     if item.entry is None:
         return {"path": item.path, "size_bytes": None, "mtime": None, "address": None}
     return entry_row(item.path, item.entry)
 
 
 def _below(repo: Repository, ref: str, prefix: str) -> dict[str, Entry]:
-    """What can be downloaded, by path. Raises ObjectNotFound."""
-    found = {item.path: item.entry for item in repo.list(ref, prefix=prefix) if item.entry is not None}
-    if not found:
+    """Return the entries with the prefix, by path. Raises ObjectNotFound."""
+    entries = {item.path: item.entry for item in repo.list(ref, prefix=prefix) if item.entry is not None}
+    if not entries:
         raise ObjectNotFound(f"nothing on {ref!r} starts with {prefix!r}; list it with: refstore ls")
-    return found
+    return entries
 
 
-def _goals(found: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Path]:
-    """A file below `folder` for each path. Raises Invalid where two paths would be one file, or one a folder of another.
+def _goals(entries: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Path]:
+    """Choose a file below `folder` for each path. Raises Invalid if two paths would be one file, or one a folder of
+    another.
 
-    Paths may start with a slash, or hold several in a row; no part of one leads out of the folder (dot segments are refused
-    where paths are made).
+    Paths may start with a slash, or contain several in a row. None leads out of the folder, because refstore refuses
+    dot segments in paths.
     """
     base = prefix.rpartition("/")[0] + "/" if "/" in prefix else ""
     goals: dict[str, Path] = {}
     taken: dict[Path, str] = {}
-    for path in found:
+    for path in entries:
         parts = [part for part in path.removeprefix(base).split("/") if part]
         goal = folder.joinpath(*parts or ["object"])
         other = next((taken[file] for file in (goal, *goal.parents) if file in taken), None)
@@ -146,30 +153,30 @@ def _goals(found: dict[str, Entry], prefix: str, folder: Path) -> dict[str, Path
 
 
 def _fetch_all(
-    repo: Repository, ref: str, found: dict[str, Entry], goals: dict[str, Path], *, bar: Progress
+    repo: Repository, ref: str, entries: dict[str, Entry], goals: dict[str, Path], *, bar: Progress
 ) -> tuple[list[int], list[str]]:
-    """The sizes of what was downloaded; and of what belongs to others and could not be read, why. Raises where it is all of it."""
+    """Return the sizes of the downloaded objects, and why foreign objects could not be read. Raises if all failed."""
     sizes: list[int] = []
-    refused: list[str] = []
-    for path, entry in found.items():
+    failures: list[str] = []
+    for path, entry in entries.items():
         try:
             sizes.append(_fetch(repo, ref, path, entry, goals[path], bar=bar))
         except RefstoreError as error:
-            if is_own(entry.address) or (len(refused) + 1 == len(found)):
+            if is_own(entry.address) or (len(failures) + 1 == len(entries)):
                 raise
-            refused.append(f"{path!r}, which lies at {redact_url(entry.address)}, was not downloaded: {error}")
-    return sizes, refused
+            failures.append(f"{path!r}, which lies at {redact_url(entry.address)}, was not downloaded: {error}")
+    return sizes, failures
 
 
-def _warn(refused: list[str]) -> None:
-    for each in refused[:OUTSIDE_SHOWN]:
+def _warn(failures: list[str]) -> None:
+    for each in failures[:OUTSIDE_SHOWN]:
         print(f"refstore: warning: {each}", file=sys.stderr)
-    if len(refused) > OUTSIDE_SHOWN:
-        print(f"refstore: warning: ... and {len(refused) - OUTSIDE_SHOWN} more", file=sys.stderr)
+    if len(failures) > OUTSIDE_SHOWN:
+        print(f"refstore: warning: ... and {len(failures) - OUTSIDE_SHOWN} more", file=sys.stderr)
 
 
 def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, bar: Progress) -> int:
-    """One object into one file; its size. Raises CorruptObject if it is not what was uploaded."""
+    """Download one object into one file; return its size. Raises CorruptObject if it differs from the upload."""
     bar.describe(path[-60:])
     digest = hashlib.sha256()
     size = 0
@@ -180,6 +187,9 @@ def _fetch(repo: Repository, ref: str, path: str, entry: Entry, goal: Path, *, b
             file.write(chunk)
         expected = entry.checksum if len(entry.checksum) == _SHA256_DIGITS else digest.hexdigest()
         if (size, digest.hexdigest()) != (entry.size_bytes, expected) and repo.stat(ref, path) == entry:
-            raise CorruptObject(f"{path!r} is not what was uploaded: its size or checksum differs; do not trust this copy, and report it")
+            raise CorruptObject(
+                f"{path!r} is not what was uploaded: its size or checksum differs; do not trust this copy, and report "
+                "it"
+            )
     bar.advance()
     return size

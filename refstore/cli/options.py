@@ -1,7 +1,8 @@
-"""The options that every command takes, before and after its name: where the stores are, how to answer, what to log.
+"""Add the options that every command takes, before or after its name: where the stores are, how to answer, what to
+log.
 
-They are declared once, as a Typer command that is never run, and its parameters are added to each command as it is
-loaded. Their values go into the invocation (`ctx.obj`), not to the command's function; the last one given wins.
+They are declared once, on a Typer command that never runs, and its parameters are added to each command as it is
+loaded. Their values go into the invocation (`ctx.obj`), not to the command's function; the last value wins.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ _SETTINGS: Final = {
     "log_level": "log.level",
     "log_format": "log.format",
 }
-"""Which setting an option gives (`refstore/settings.py`)."""
+"""The setting of each option (`refstore/core/settings.py`)."""
 
 
 @dataclass(slots=True)
 class Invocation:
-    """What was asked for on the command line, beside the command itself."""
+    """The values of the shared options."""
 
     flags: dict[str, object] = field(default_factory=dict[str, object])
     """By setting name, as `settings.load` takes them."""
     json: bool = False
     debug: bool = False
     cache: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What was made from these once, the settings for one; `refstore.cli.common` keeps it here."""
+    """What was made from these values, such as the settings; `refstore.cli.common` keeps it here."""
 
 
-def _keep(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> None:
+def _store_flag(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> None:
     if value is not None and not ctx.resilient_parsing:
         ctx.obj.flags[_SETTINGS[str(param.name)]] = value
 
@@ -51,7 +52,7 @@ def _debug(ctx: typer.Context, value: bool) -> None:
 
 
 def _option(name: str, metavar: str, help_: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=help_, callback=_keep, expose_value=False, show_default=False)
+    return typer.Option(name, metavar=metavar, help=help_, callback=_store_flag, expose_value=False, show_default=False)
 
 
 def _switch(name: str, help_: str, callback: Any) -> Any:
@@ -60,7 +61,9 @@ def _switch(name: str, help_: str, callback: Any) -> Any:
 
 def _declare(
     *,
-    data: Annotated[str | None, _option("--data", "DIR", "The embedded default: SQLite and local objects under DIR.")] = None,
+    data: Annotated[
+        str | None, _option("--data", "DIR", "The embedded default: SQLite and local objects under DIR.")
+    ] = None,
     kv: Annotated[str | None, _option("--kv", "URL", "The key-value store; with --objects.")] = None,
     objects: Annotated[str | None, _option("--objects", "URL", "The object store; with --kv.")] = None,
     config: Annotated[str | None, _option("--config", "FILE", "A TOML file of settings.")] = None,
@@ -69,7 +72,7 @@ def _declare(
     json: Annotated[bool, _switch("--json", "Answer in JSON.", _json)] = False,
     debug: Annotated[bool, _switch("--debug", "Show the traceback of an error.", _debug)] = False,
 ) -> None:
-    """Never run: it carries the declarations."""
+    """Declare the options; never run."""
 
 
 def _declared() -> list[Any]:
@@ -79,7 +82,9 @@ def _declared() -> list[Any]:
 
 
 def add_to(command: TyperCommand | TyperGroup) -> None:
-    """Give the options to a command, or to a group and everything below it, and plain help: rich's takes three times as long."""
+    """Add the options to a command, or to a group and everything below it, and use plain help: rich's takes three times
+    as long.
+    """
     command.rich_markup_mode = None
     command.params.extend(_declared())
     if isinstance(command, TyperGroup):

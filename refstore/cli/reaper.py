@@ -1,4 +1,4 @@
-"""`refstore reaper`: run it, see how it does, and let it go on."""
+"""`refstore reaper`: run a reaper, show its status, and let hard deletion go on."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reaper.priority import NICE, giving_way
-from refstore import ids
 from refstore.cli.common import emit, invocation_of, open_lake, settings_of, warn_of_open_folders
 from refstore.cli.destroying import Yes, confirm
 from refstore.cli.shapes import when
+from refstore.core import ids
+from refstore.core.settings import ReaperSettings
 from refstore.errors import RepositoryNotFound
-from refstore.settings import ReaperSettings
+from refstore_reaper.process_priority import NICE, lowered_priority
 
 if TYPE_CHECKING:
-    from reaper.metrics import Metrics
-    from reaper.rehearsal import WouldGo
-    from reaper.summary import Summary
-    from refstore.records import RepositoryRecord
+    from refstore.core.records import RepositoryRecord
+    from refstore_reaper.cycle_summary import Summary
+    from refstore_reaper.dry_run import PlannedDelete
+    from refstore_reaper.reaper_metrics import Metrics
 
 app = typer.Typer()
 group = typer.Typer(invoke_without_command=True)
@@ -37,16 +37,29 @@ STOPPED = 4
 def reaper(
     ctx: typer.Context,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Until nothing is due, then end.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what --once would delete, and touch nothing.")] = False,
-    repository: Annotated[list[str] | None, typer.Option(metavar="REPO", help="Only this one; may be given several times.")] = None,
-    grace_seconds: Annotated[float | None, typer.Option(min=0, metavar="N", help="For this run, whatever the repositories say.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0, metavar="N", help="At most so many objects a second.")] = None,
-    scrub: Annotated[bool, typer.Option("--scrub", help="Look for what crashes left behind now, not when its time comes.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Delete until nothing is due, then end.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what --once would delete, and change nothing.")
+    ] = False,
+    repository: Annotated[
+        list[str] | None, typer.Option(metavar="REPO", help="Only this repository; may be given several times.")
+    ] = None,
+    grace_seconds: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="N", help="The grace window of this run, for all repositories."),
+    ] = None,
+    rate: Annotated[float | None, typer.Option(min=0, metavar="N", help="Delete at most N objects a second.")] = None,
+    scrub: Annotated[
+        bool, typer.Option("--scrub", help="Scrub what crashes left behind now, not when its time comes.")
+    ] = False,
     niceness: Annotated[
         int,
         typer.Option(
-            "--nice", min=0, max=19, metavar="N", help="Let those go first who wait for an answer, and keep to one processor; 0: neither."
+            "--nice",
+            min=0,
+            max=19,
+            metavar="N",
+            help="Lower the priority by N, and keep to one processor; 0: neither.",
         ),
     ] = NICE,
     metrics_port: Annotated[
@@ -54,14 +67,14 @@ def reaper(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Delete what nobody names any more: for ever, or with --once until nothing is due.
+    """Delete objects that nothing names any more: for ever, or with --once until nothing is due.
 
-    --grace-seconds ends the time in which `refstore restore` can take back what was lost, for everybody whose repository is reaped:
-    on a whole lake it asks first, on a terminal. `--repository` keeps to one.
+    After --grace-seconds, `refstore restore` cannot take back what was released, in any repository of the lake: on a
+    terminal the command asks first. With --repository, only that repository is concerned.
 
-    Any number of reapers may run, on any machines. SIGTERM ends one after the batch in hand. The exit code is 0 if all went well,
-    4 if the breaker holds deletions back, 5 if a store did not answer or did not delete everything, 6 if something could not be
-    read, or a store lets nobody in.
+    Any number of reapers may run, on any machines. SIGTERM ends one after the batch in hand. The exit code is 0 if all
+    went well, 4 if the breaker holds deletions back, 5 if a store did not answer or did not delete everything, 6 if
+    something could not be read, or a store refuses access.
 
     \b
     Example: refstore reaper --once --dry-run
@@ -73,43 +86,46 @@ def reaper(
     if grace_seconds is not None and not repository and not dry_run:
         _confirm_grace(ctx, grace_seconds, yes=yes)
     settings = _settings(settings_of(ctx).reaper, grace_seconds, rate, metrics_port)
-    with giving_way(niceness), _stopping() as should_stop:
+    with lowered_priority(niceness), _stopping() as should_stop:
         if dry_run:
-            _rehearse(ctx, settings, repository or [], scrub, should_stop)
+            _dry_run(ctx, settings, repository or [], scrub, should_stop)
         else:
             _run(ctx, settings, repository or [], scrub, once, should_stop)
 
 
 def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> None:
-    """Ask before everybody's grace window is cut short. Where nobody can be asked, a timer's line goes on as it always did."""
+    """Ask before the grace windows of all repositories are cut short. Without a terminal, as from a timer, go on."""
     usual = settings_of(ctx).safety.grace_seconds
     if yes or grace_seconds >= usual or not sys.stdin.isatty():
         return
     window = "at once" if grace_seconds == 0 else f"after {grace_seconds:g} seconds, not {usual:g},"
     confirm(
-        ctx, f"in all repositories of this lake, what was lost goes {window} and cannot be restored (--repository: only in one)", yes=yes
+        ctx,
+        f"in all repositories of this lake, released objects are deleted {window} and cannot be restored "
+        "(--repository: only in one)",
+        yes=yes,
     )
 
 
 @group.command("status")
 def status(
     ctx: typer.Context,
-    repository: Annotated[str | None, typer.Option(metavar="REPO", help="Only this one.")] = None,
+    repository: Annotated[str | None, typer.Option(metavar="REPO", help="Only this repository.")] = None,
 ) -> None:
-    """Show who reaps, what waits to be deleted, and where deletion stands still, and why.
+    """Show the reapers, what waits to be deleted, and where and why hard deletion stands still.
 
     \b
     Example: refstore reaper status --json
     """
-    from reaper import breaker
-    from reaper.status import status as read
+    from refstore_reaper import breaker
+    from refstore_reaper.status import read_status
 
     with open_lake(ctx) as lake:
         if repository is not None:
-            _known(lake.all_repositories(prefix=repository), repository)
-        found = read(lake, repository=repository)
+            _record_of(lake.all_repositories(prefix=repository), repository)
+        shown = read_status(lake, repository=repository)
     if invocation_of(ctx).json:
-        emit(ctx, {"reapers": found.reapers, "repositories": found.repositories})
+        emit(ctx, {"reapers": shown.reapers, "repositories": shown.repositories})
         return
     reapers = [
         {
@@ -122,7 +138,7 @@ def status(
             "bytes": item.bytes,
             "errors": item.errors,
         }
-        for item in found.reapers
+        for item in shown.reapers
     ]
     if reapers:
         emit(ctx, reapers)
@@ -141,10 +157,10 @@ def status(
                 "deletion": "STANDS STILL" if item.stopped else "goes on",
                 "deleted": when(item.closed_ms),
             }
-            for item in found.repositories
+            for item in shown.repositories
         ],
     )
-    for item in found.repositories:
+    for item in shown.repositories:
         if item.stopped or item.error:
             typer.echo(f"\n{item.repository}: {item.error or item.stopped}; {breaker.advice(item.repository)}")
 
@@ -154,21 +170,24 @@ def resume(
     ctx: typer.Context,
     repo_name: Annotated[str, typer.Argument(metavar="REPO")],
     *,
-    seconds: Annotated[float | None, typer.Option("--for", min=1, metavar="SECONDS", help="For so long.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=1, metavar="SECONDS", help="For so many seconds.")
+    ] = None,
     count: Annotated[int | None, typer.Option("--count", min=1, metavar="N", help="For so many objects.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Let hard deletion go on that the breaker stopped: for an hour, for --for SECONDS, or for --count N objects.
+    """Let hard deletion go on after the breaker stopped it: for an hour, for --for SECONDS, or for --count N objects.
 
     \b
     Example: refstore reaper resume sales --count 50000
     """
-    from reaper import breaker
+    from refstore_reaper import breaker
 
     with open_lake(ctx) as lake:
-        found = _known(lake.all_repositories(prefix=repo_name), repo_name)  # a deleted one, too: it is drained only while deletion goes on
-        context = lake.context(ids.repository_name(repo_name), found)
-        reason = breaker.explain(breaker.read(context.kv, context.repo))
+        # a deleted repository, too: it is drained only while deletion goes on
+        record = _record_of(lake.all_repositories(prefix=repo_name), repo_name)
+        context = lake.context(ids.repository_name(repo_name), record)
+        reason = breaker.explain(breaker.read_state(context.kv, context.repo))
         if not reason:
             typer.echo(f"Hard deletion of {repo_name} goes on already.", err=True)
             if invocation_of(ctx).json:
@@ -176,22 +195,30 @@ def resume(
             return
         confirm(ctx, f"{reason}; deletion will go on", yes=yes)
         state = breaker.resume(context, seconds=3600.0 if seconds is None and count is None else seconds, objects=count)
-        emit(ctx, {"repository": repo_name, "until": when(state.let_until_ms or None), "objects": state.let_objects or None})
+        emit(
+            ctx,
+            {"repository": repo_name, "until": when(state.let_until_ms or None), "objects": state.let_objects or None},
+        )
 
 
 def _run(
-    ctx: typer.Context, settings: ReaperSettings, repositories: list[str], scrub: bool, once: bool, should_stop: Callable[[], bool]
+    ctx: typer.Context,
+    settings: ReaperSettings,
+    repositories: list[str],
+    scrub: bool,
+    once: bool,
+    should_stop: Callable[[], bool],
 ) -> None:
-    from reaper.daemon import Reaper
+    from refstore_reaper.daemon import Reaper
 
     warn_of_open_folders(settings_of(ctx))
     with open_lake(ctx) as lake:
         for name in repositories:
-            _known(lake.all_repositories(prefix=name), name)
+            _record_of(lake.all_repositories(prefix=name), name)
         metrics = _metrics(settings)
         try:
-            with Reaper(lake, settings, repositories=repositories, scrub_now=scrub, metrics=metrics) as daemon:
-                done = daemon.run_once(should_stop) if once else daemon.run(should_stop)
+            with Reaper(lake, settings, repositories=repositories, scrub_now=scrub, metrics=metrics) as running:
+                done = running.run_once(should_stop) if once else running.run(should_stop)
         finally:
             if metrics is not None:
                 metrics.close()
@@ -200,28 +227,33 @@ def _run(
         raise typer.Exit(_exit_code(done))
 
 
-def _rehearse(ctx: typer.Context, settings: ReaperSettings, repositories: list[str], scrub: bool, should_stop: Callable[[], bool]) -> None:
-    from reaper.rehearsal import rehearse
+def _dry_run(
+    ctx: typer.Context, settings: ReaperSettings, repositories: list[str], scrub: bool, should_stop: Callable[[], bool]
+) -> None:
+    from refstore_reaper.dry_run import dry_run
 
     would: list[dict[str, object]] = []
 
-    def tell(item: WouldGo) -> None:
+    def report(planned: PlannedDelete) -> None:
+        item = planned.item
         row: dict[str, object] = {
-            "repository": item.repository,
-            "address": item.doomed.address,
-            "path": item.doomed.path,
-            "cause": item.doomed.cause,
-            "size_bytes": item.doomed.size_bytes,
+            "repository": planned.repository,
+            "address": item.address,
+            "path": item.path,
+            "cause": item.cause,
+            "size_bytes": item.size_bytes,
         }
         if invocation_of(ctx).json:
             would.append(row)
         else:
-            typer.echo(f"would delete {item.repository} {item.doomed.address}  {item.doomed.path!r}  ({item.doomed.cause})")
+            typer.echo(f"would delete {planned.repository} {item.address}  {item.path!r}  ({item.cause})")
 
     with open_lake(ctx) as lake:
         for name in repositories:
-            _known(lake.all_repositories(prefix=name), name)
-        done = rehearse(lake, settings, repositories=repositories, scrub_now=scrub, tell=tell, should_stop=should_stop)
+            _record_of(lake.all_repositories(prefix=name), name)
+        done = dry_run(
+            lake, settings, repositories=repositories, scrub_now=scrub, report=report, should_stop=should_stop
+        )
     if invocation_of(ctx).json:
         emit(ctx, {"would_delete": would, "summary": _counts(done)})
     else:
@@ -230,14 +262,16 @@ def _rehearse(ctx: typer.Context, settings: ReaperSettings, repositories: list[s
     raise typer.Exit(_exit_code(done))
 
 
-def _known(found: Iterable[tuple[str, RepositoryRecord]], name: str) -> RepositoryRecord:
-    for other, record in found:
+def _record_of(records: Iterable[tuple[str, RepositoryRecord]], name: str) -> RepositoryRecord:
+    for other, record in records:
         if other == name:
             return record
     raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
 
 
-def _settings(settings: ReaperSettings, grace_seconds: float | None, rate: float | None, metrics_port: int | None) -> ReaperSettings:
+def _settings(
+    settings: ReaperSettings, grace_seconds: float | None, rate: float | None, metrics_port: int | None
+) -> ReaperSettings:
     changes = {"grace_override_seconds": grace_seconds, "rate_per_second": rate, "metrics_port": metrics_port}
     return replace(settings, **{name: value for name, value in changes.items() if value is not None})
 
@@ -245,7 +279,7 @@ def _settings(settings: ReaperSettings, grace_seconds: float | None, rate: float
 def _metrics(settings: ReaperSettings) -> Metrics | None:
     if not settings.metrics_port:
         return None
-    from reaper.metrics import PrometheusMetrics
+    from refstore_reaper.reaper_metrics import PrometheusMetrics
 
     return PrometheusMetrics(settings.metrics_host, settings.metrics_port)
 
@@ -257,12 +291,19 @@ def _counts(done: Summary) -> dict[str, object]:
 
 
 def _report(ctx: typer.Context, done: Summary) -> None:
-    """What was done: every count in JSON; for people, those that are not nothing."""
+    """Show what was done: every count in JSON; for people, those that are not 0."""
     counts = _counts(done)
     if invocation_of(ctx).json:
         emit(ctx, counts)
         return
-    emit(ctx, {name: value for name, value in counts.items() if name == "deleted" or (value and name not in ("errors", "more"))})
+    emit(
+        ctx,
+        {
+            name: value
+            for name, value in counts.items()
+            if name == "deleted" or (value and name not in ("errors", "more"))
+        },
+    )
     for error in done.errors:
         typer.echo(f"stopped: {error.repository} {error.unit}: {error.message}", err=True)
 
@@ -279,17 +320,17 @@ def _exit_code(done: Summary) -> int:
 
 @contextmanager
 def _stopping() -> Generator[Callable[[], bool], None, None]:
-    """Whether SIGTERM or SIGINT came; a second one ends the process at once."""
-    asked = False
+    """Yield a function that says whether SIGTERM or SIGINT came; a second one ends the process at once."""
+    stop_requested = False
 
     def stop(number: int, _frame: object) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal stop_requested
+        stop_requested = True
         signal.signal(number, before[number])
 
     before: dict[int, Any] = {int(number): signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield lambda: asked
+        yield lambda: stop_requested
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

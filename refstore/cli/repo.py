@@ -1,4 +1,4 @@
-"""`refstore repo`: create, list, show, delete repositories."""
+"""The commands `refstore repo`: create, list, show, delete repositories."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from refstore.cli.branch import branch_row
 from refstore.cli.common import emit, open_lake
 from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.shapes import pairs, when
-from refstore.flows import retaining
-from refstore.ids import RepositoryName
-from refstore.records import RepositoryRecord
-from refstore.redaction import redact_url
+from refstore.core.ids import RepositoryName
+from refstore.core.records import RepositoryRecord
+from refstore.core.redaction import redact_url
+from refstore.operations import rules_document
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -31,15 +31,21 @@ def create(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="3 to 63 of a-z, 0-9 and '-'.")],
     *,
-    namespace: Annotated[str | None, typer.Option(metavar="URL", help="Where its data lies; left out: below the lake's objects.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where its data is stored; default: below the lake's objects.")
+    ] = None,
     default_branch: Annotated[str, typer.Option(metavar="NAME", help="The branch it starts with.")] = "main",
-    grace_seconds: Annotated[int | None, typer.Option(min=0, metavar="N", help="Its own grace window; left out: the reaper's.")] = None,
-    meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")] = None,
+    grace_seconds: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Its own grace window; default: the reaper's.")
+    ] = None,
+    meta: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")
+    ] = None,
     with_sample_data: Annotated[
-        bool, typer.Option("--sample-data", help="Commit data to try things out with; its README.md says how.")
+        bool, typer.Option("--sample-data", help="Commit sample data to try things out; its README.md explains it.")
     ] = False,
 ) -> None:
-    """Make a repository: empty, or with sample data on its default branch.
+    """Create a repository: empty, or with sample data on its default branch.
 
     \b
     Example: refstore repo create sales
@@ -47,15 +53,17 @@ def create(
              refstore repo create sales --namespace s3://bucket/sales --grace-seconds 3600
     """
     with open_lake(ctx, create=True) as lake:
-        made = lake.create_repository(
+        created = lake.create_repository(
             name, namespace=namespace, default_branch=default_branch, metadata=pairs(meta), grace_seconds=grace_seconds
         )
-        added = {"sample_data": sample_data.add(made)} if with_sample_data else {}
-        emit(ctx, {**_row(made.name, made.record), **added})
+        added = {"sample_data": sample_data.add(created)} if with_sample_data else {}
+        emit(ctx, {**_row(created.name, created.record), **added})
 
 
 @app.command("list")
-def list_(ctx: typer.Context, prefix: Annotated[str, typer.Option(help="Only names that start with this.")] = "") -> None:
+def list_(
+    ctx: typer.Context, prefix: Annotated[str, typer.Option(help="Only names that start with this.")] = ""
+) -> None:
     """List the repositories.
 
     \b
@@ -73,27 +81,35 @@ def show(ctx: typer.Context, name: Name) -> None:
     Example: refstore repo show sales
     """
     with open_lake(ctx) as lake:
-        found = lake.repository(name)
-        grace = found.context.grace_seconds
-        emit(ctx, {**_row(found.name, found.record), "id": found.record.id, "grace_seconds": grace, "metadata": found.record.metadata})
+        opened = lake.repository(name)
+        grace = opened.context.grace_seconds
+        emit(
+            ctx,
+            {
+                **_row(opened.name, opened.record),
+                "id": opened.record.id,
+                "grace_seconds": grace,
+                "metadata": opened.record.metadata,
+            },
+        )
 
 
 @app.command("delete")
 def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Delete a repository. The reaper then takes what was never committed; committed data stays for the offline job.
+    """Delete a repository. The reaper then deletes uncommitted data; the offline job deletes committed data.
 
-    The name is free again once the reaper has drained it.
+    The name is free again after the reaper has drained the repository.
 
     \b
     Example: refstore repo delete sales --dry-run
     """
     with open_lake(ctx) as lake:
-        found = lake.repository(name)
-        retaining.check_no_holds(found.context)
+        opened = lake.repository(name)
+        rules_document.check_no_holds(opened.context)
         if dry_run:
-            emit(ctx, (branch_row(found, branch, record) for branch, record in found.branches()))
+            emit(ctx, (branch_row(opened, branch, record) for branch, record in opened.branches()))
             return
-        confirm(ctx, f"repository {name!r} and all its branches go", yes=yes)
+        confirm(ctx, f"repository {name!r} and all its branches will be deleted", yes=yes)
         lake.delete_repository(name)
         emit(ctx, {"repository": name, "deleted": True})
 

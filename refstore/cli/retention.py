@@ -1,4 +1,4 @@
-"""`refstore retention`: how long what was committed stays: set the rules, check them, and ask what they come to."""
+"""The commands `refstore retention`: set, check and explain the rules for how long committed data is kept."""
 
 from __future__ import annotations
 
@@ -17,45 +17,44 @@ from refstore.cli.files import local_errors
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import when
 from refstore.errors import Invalid, RefstoreError
-from refstore.flows import refs as refs_
-from refstore.flows import retaining
-from refstore.flows.rule_review import Review, review, review_history
-from refstore.marks import Marks
-from refstore.marks import State as RunState
+from refstore.gc_marks import Marks, RunState
+from refstore.operations import refs as refs_
+from refstore.operations import rules_document
+from refstore.operations.rule_review import Review, review, review_history
 from refstore.repository import Repository
 from refstore.retention import explaining
-from refstore.retention.active import FOREVER_MS, Lives, Refs, State, Why, lives
-from refstore.retention.rules import DOCUMENT_CHARACTERS_MAX, Parsed, Rules, warnings
+from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why, compute_expiry
+from refstore.retention.rules import DOCUMENT_CHARACTERS_MAX, ParsedRules, Rules, warnings
 
 app = typer.Typer(no_args_is_help=True)
 
 REASONS_SHOWN: Final = 20
-"""Without --json; a commit can be on thousands of branches."""
+"""How many reasons are shown without --json; a commit can be on thousands of branches."""
 
 Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this; left out: your user name.")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who sets the rules; default: your user name.")]
 
 
 @app.callback()
 def retention() -> None:
-    """How long what was committed stays: set the rules, check them, and ask what they come to."""
+    """Set, check and explain the rules for how long committed data is kept."""
 
 
 @app.command("get")
 def get(ctx: typer.Context, repo_name: Name) -> None:
-    """Print the rules as they were set; with --json also by whom and when.
+    """Print the rules as they were set; --json adds who set them, and when.
 
     \b
     Example: refstore retention get sales > rules.json
     """
     with repository_of(ctx, repo_name) as repo:
-        found = repo.retention()
-        if found is None:
-            raise retaining.no_rules(repo.context)
+        stored_rules = repo.retention()
+        if stored_rules is None:
+            raise rules_document.no_rules(repo.context)
         if invocation_of(ctx).json:
-            emit(ctx, {**_row(repo, found), "document": msgspec.json.decode(found.document)})
+            emit(ctx, {**_row(repo, stored_rules), "document": msgspec.json.decode(stored_rules.document)})
         else:
-            print(found.document, end="" if found.document.endswith("\n") else "\n")
+            print(stored_rules.document, end="" if stored_rules.document.endswith("\n") else "\n")
 
 
 @app.command("set")
@@ -64,9 +63,9 @@ def set_(
     repo_name: Name,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The rules, in JSON; '-' for standard input.")],
     by: By = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what they would come to, and set nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the effect of the rules, and set nothing.")] = False,
 ) -> None:
-    """Set the rules, the whole document at once. What they let expire is marked by the next collection, not at once.
+    """Set the rules, the whole document at once. The next garbage collection marks what they let expire.
 
     \b
     Example: refstore retention set sales rules.json
@@ -74,30 +73,32 @@ def set_(
     """
     document = read_document(file)
     with repository_of(ctx, repo_name) as repo:
-        parsed = retaining.check(repo.context, document)
+        parsed = rules_document.check(repo.context, document)
         _tell_filters(parsed)
         if dry_run:
             _explain_all(ctx, repo, parsed.rules)
             return
-        done = repo.set_retention(document, by=who() if by is None else by)
-        found = _reviewed(repo, done.rules)
+        new_rules = repo.set_retention(document, by=who() if by is None else by)
+        findings = _reviewed(repo, new_rules.rules)
         _warn_of_sweeps(repo)
-        emit(ctx, {**_row(repo, done), "expire_tonight": found.unmarked if found else None})
+        emit(ctx, {**_row(repo, new_rules), "expire_tonight": findings.unmarked if findings else None})
 
 
 def _reviewed(repo: Repository, rules: Rules) -> Review | None:
-    """Warn of what may not be meant. None: the history cannot be read, which keeps nobody from setting rules, a legal hold above all."""
+    """Review the rules and print warnings; None: the history cannot be read. That must not prevent setting rules, above
+    all a legal hold.
+    """
     try:
-        found = review(repo.context, rules)
+        findings = review(repo.context, rules)
     except RefstoreError as error:
-        _warn([*warnings(rules), f"what these rules come to could not be found out: {error}"])
+        _warn([*warnings(rules), f"the effect of these rules could not be computed: {error}"])
         return None
-    _warn(found.warnings)
-    return found
+    _warn(findings.warnings)
+    return findings
 
 
-def _tell_filters(parsed: Parsed) -> None:
-    """How prefixes that begin with a branch's name were read."""
+def _tell_filters(parsed: ParsedRules) -> None:
+    """Print how prefixes that begin with a branch's name were read."""
     for prefix, branch in parsed.read_as.items():
         rest = prefix[len(branch) + 1 :]
         print(
@@ -108,11 +109,12 @@ def _tell_filters(parsed: Parsed) -> None:
 
 
 def _warn_of_sweeps(repo: Repository) -> None:
-    """A sweep that has begun goes on by the rules that it began with."""
+    """Warn about running sweeps, because they continue by the rules that they began with."""
     for each in Marks(repo.context).runs():
         if each.state is RunState.SWEEPING:
             print(
-                f"refstore: warning: mark {each.mark_id} is being swept by the rules as they were; what a new legal hold covers may go"
+                f"refstore: warning: mark {each.mark_id} is being swept by the rules as they were; what a new legal "
+                "hold covers may go"
                 " with it unless you stop that job, which goes on by the new rules when it is run again",
                 file=sys.stderr,
             )
@@ -123,10 +125,11 @@ def validate(
     ctx: typer.Context,
     repo_name: Name,
     file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="The rules, in JSON; '-' for standard input; left out: those in force.")
+        str,
+        typer.Argument(metavar="[FILE]", help="The rules, in JSON; '-' for standard input; default: those in force."),
     ] = "",
 ) -> None:
-    """Check rules without setting them: whether they can be read, and whether what they name is there.
+    """Check rules without setting them: whether they can be read, and whether the names in them exist.
 
     \b
     Example: refstore retention validate sales rules.json
@@ -134,8 +137,8 @@ def validate(
     """
     with repository_of(ctx, repo_name) as repo:
         rules = _rules(repo, file)
-        found = review(repo.context, rules)
-        _warn(found.warnings)
+        findings = review(repo.context, rules)
+        _warn(findings.warnings)
         emit(
             ctx,
             {
@@ -143,8 +146,8 @@ def validate(
                 "valid": True,
                 "digest": rules.digest(),
                 "extended": rules.extended,
-                "unused": found.unused,
-                "expire_tonight": found.unmarked,
+                "unused": findings.unused,
+                "expire_tonight": findings.unmarked,
             },
         )
 
@@ -152,19 +155,19 @@ def validate(
 @app.command("explain", cls=PlacedCommand)
 def explain(
     ctx: typer.Context,
-    given: Annotated[list[str], place("REPO [REF]")],
+    arguments: Annotated[list[str], place("REPO [REF]")],
     rules_file: Annotated[
-        str, typer.Option("--rules", metavar="FILE", help="Other rules than those in force; '-' for standard input.")
+        str, typer.Option("--rules", metavar="FILE", help="Explain these rules instead; '-' for standard input.")
     ] = "",
 ) -> None:
-    """Say which rule applies to each branch and how many commits are active; or of one commit, until when it is, and why.
+    """Show the rule and the active commits of each branch; or for one commit, until when it is active, and why.
 
     \b
     Example: refstore retention explain sales
              refstore retention explain sales main~3
              refstore retention explain sales --rules new.json
     """
-    repo_name, ref = words(ctx, given, "REPO [REF]")
+    repo_name, ref = words(ctx, arguments, "REPO [REF]")
     with repository_of(ctx, repo_name) as repo:
         rules = _rules(repo, rules_file)
         if ref:
@@ -175,24 +178,24 @@ def explain(
 
 @app.command("delete")
 def delete(ctx: typer.Context, repo_name: Name, dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Take all rules away, pins and legal holds among them. Nothing that was committed expires then.
+    """Delete all rules, pins and legal holds included. Then no committed data expires.
 
     \b
     Example: refstore retention delete sales --yes
     """
     with repository_of(ctx, repo_name) as repo:
-        found = repo.retention()
-        if found is None:
-            raise retaining.no_rules(repo.context)
+        stored_rules = repo.retention()
+        if stored_rules is None:
+            raise rules_document.no_rules(repo.context)
         if not dry_run:
-            confirm(ctx, f"the retention rules of {repo.name!r} go", yes=yes)
-            found = repo.delete_retention()
-        emit(ctx, {**_row(repo, found), "deleted": not dry_run})
+            confirm(ctx, f"the retention rules of {repo.name!r} will be deleted", yes=yes)
+            stored_rules = repo.delete_retention()
+        emit(ctx, {**_row(repo, stored_rules), "deleted": not dry_run})
 
 
 def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
-    known, refs = _lives(repo, rules)
-    lines, totals = explaining.lines(known, refs, rules), explaining.totals(known)
+    lifetimes, refs = _lives(repo, rules)
+    lines, totals = explaining.lines(lifetimes, refs, rules), explaining.totals(lifetimes)
     rows = [
         {
             "branch": line.branch,
@@ -207,7 +210,7 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
     ]
     whole: dict[str, object] = {
         "repository": repo.name,
-        "at": when(known.now_ms),
+        "at": when(lifetimes.now_ms),
         "commits": totals.commits,
         "active": totals.active,
         "expired": totals.expired,
@@ -218,7 +221,7 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
         "dated_ahead": totals.dated_ahead,
         "dated_back": totals.dated_back,
     }
-    _warn(review_history(repo.context, rules, known, refs).warnings)
+    _warn(review_history(repo.context, rules, lifetimes, refs).warnings)
     paths = _path_rows(rules)
     if invocation_of(ctx).json:
         emit(ctx, {**whole, "branches": rows, "paths": paths})
@@ -232,18 +235,23 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
 
 def _explain_one(ctx: typer.Context, repo: Repository, rules: Rules, ref: str) -> None:
     commit = refs_.resolve(repo.context, ref).commit
-    known, refs = _lives(repo, rules)
-    number = known.history.number(commit, f"{ref!r}")
-    found = explaining.reasons(known, refs, rules, commit)
+    lifetimes, refs = _lives(repo, rules)
+    number = lifetimes.history.number(commit, f"{ref!r}")
+    reasons = explaining.reasons(lifetimes, refs, rules, commit)
     rows = [
-        {"why": _words(each.why, each.name), "rule": each.rule, "until": _moment(each.until_ms), "over": each.until_ms <= known.now_ms}
-        for each in found
+        {
+            "why": _words(each.why, each.name),
+            "rule": each.rule,
+            "until": _moment(each.until_ms),
+            "over": each.until_ms <= lifetimes.now_ms,
+        }
+        for each in reasons
     ]
     whole: dict[str, object] = {
         "commit": commit,
-        "date": _moment(known.history.created_ms[number]),
-        "state": known.state(number).name.lower(),
-        "expires": None if known.state(number) == State.UNLANDED else _moment(known.expires_ms[number]),
+        "date": _moment(lifetimes.history.created_ms[number]),
+        "state": lifetimes.state(number).name.lower(),
+        "expires": None if lifetimes.state(number) == State.UNLANDED else _moment(lifetimes.expires_ms[number]),
     }
     if invocation_of(ctx).json:
         emit(ctx, {**whole, "reasons": rows})
@@ -257,11 +265,15 @@ def _explain_one(ctx: typer.Context, repo: Repository, rules: Rules, ref: str) -
 
 
 def _path_rows(rules: Rules) -> list[dict[str, object]]:
-    """What is said of single paths, the one that decides first."""
-    held = sorted(rules.legal_holds, key=lambda hold: -len(hold.prefix))
-    rows: list[dict[str, object]] = [{"paths": f"{hold.prefix}*", "rule": "legal hold", "days": None} for hold in held]
+    """Return the rules for single paths, the deciding one first."""
+    holds = sorted(rules.legal_holds, key=lambda hold: -len(hold.prefix))
+    rows: list[dict[str, object]] = [{"paths": f"{hold.prefix}*", "rule": "legal hold", "days": None} for hold in holds]
     for rule in rules.path_rules:
-        kinds = {"all": rule.expiration.all, "noncurrent": rule.expiration.noncurrent, "uncommitted": rule.expiration.uncommitted}
+        kinds = {
+            "all": rule.expiration.all,
+            "noncurrent": rule.expiration.noncurrent,
+            "uncommitted": rule.expiration.uncommitted,
+        }
         for kind, period in kinds.items():
             if period is not None:
                 paths = f"{rule.filter.prefix}*{f' on {rule.filter.own_branch}' if rule.filter.own_branch else ''}"
@@ -289,25 +301,25 @@ def _words(why: Why, name: str) -> str:
             return "never landed"
 
 
-def _lives(repo: Repository, rules: Rules) -> tuple[Lives, Refs]:
-    history, refs = retaining.read_history(repo.context)
-    return lives(history, refs, rules, repo.context.clock.now_ms()), refs
+def _lives(repo: Repository, rules: Rules) -> tuple[CommitExpiry, Refs]:
+    history, refs = rules_document.read_history(repo.context)
+    return compute_expiry(history, refs, rules, repo.context.clock.now_ms()), refs
 
 
 def _rules(repo: Repository, file: str) -> Rules:
-    """Those of a file, or those in force. Raises NotFound where there are none."""
+    """Read the rules of a file, or those in force. Raises NotFound if there are none."""
     if file:
-        parsed = retaining.check(repo.context, read_document(file))
+        parsed = rules_document.check(repo.context, read_document(file))
         _tell_filters(parsed)
         return parsed.rules
-    found = repo.retention()
-    if found is None:
-        raise retaining.no_rules(repo.context)
-    return found.rules
+    stored_rules = repo.retention()
+    if stored_rules is None:
+        raise rules_document.no_rules(repo.context)
+    return stored_rules.rules
 
 
 def read_document(file: str) -> str:
-    """The text of a file of rules; '-' is standard input. Raises Invalid."""
+    """Read a file of rules; '-' is standard input. Raises Invalid."""
     most = 4 * DOCUMENT_CHARACTERS_MAX + 4
     with local_errors():
         if file == "-":
@@ -321,28 +333,28 @@ def read_document(file: str) -> str:
         raise Invalid(f"{file} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
 
 
-def _row(repo: Repository, found: retaining.Retention) -> dict[str, object]:
+def _row(repo: Repository, stored_rules: rules_document.Retention) -> dict[str, object]:
     return {
         "repository": repo.name,
-        "set": when(found.set_ms),
-        "by": found.set_by,
-        "digest": found.rules.digest(),
-        "extended": found.rules.extended,
+        "set": when(stored_rules.set_ms),
+        "by": stored_rules.set_by,
+        "digest": stored_rules.rules.digest(),
+        "extended": stored_rules.rules.extended,
     }
 
 
-def _warn(found: Iterable[str]) -> None:
-    for each in found:
+def _warn(texts: Iterable[str]) -> None:
+    for each in texts:
         print(f"refstore: warning: {each}", file=sys.stderr)
 
 
 def _moment(at_ms: int | None) -> str | None:
-    """A time; None where it never comes."""
+    """Return a time; None if it never comes."""
     return None if at_ms == FOREVER_MS else when(at_ms)
 
 
 def who() -> str:
-    """The user's name; '' where the user has none."""
+    """Return the user's name; '' if there is none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without users

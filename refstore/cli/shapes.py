@@ -1,4 +1,4 @@
-"""What answers look like: the same names for the same things in every command, for people and in JSON."""
+"""Shape the answers: every command uses the same names for the same things, for people and in JSON."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 
 import typer
 
+from refstore.core.clock import utc_text
+from refstore.core.ids import CommitId
+from refstore.core.records import Commit, Entry
 from refstore.errors import Invalid
-from refstore.flows.comparing import Logged
-from refstore.ids import CommitId
-from refstore.records import Commit, Entry
+from refstore.operations.log_and_diff import LogEntry
 
 
 def when(at_ms: int | None) -> str | None:
-    """A time as ISO 8601, in UTC, to the second. What is beyond the calendar's end is told as such."""
+    """Format a time as ISO 8601, in UTC, to the second; a time beyond the calendar becomes words."""
     try:
-        return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return None if at_ms is None else utc_text(at_ms)
     except (ValueError, OverflowError, OSError):
         return "after the year 9999" if at_ms is not None and at_ms > 0 else "before the year 1"
 
@@ -45,8 +46,8 @@ def commit_row(commit_id: CommitId, commit: Commit) -> dict[str, object]:
     }
 
 
-def logged_row(line: Logged) -> dict[str, object]:
-    """A commit as the log shows it: with what becomes of its data."""
+def logged_row(line: LogEntry) -> dict[str, object]:
+    """Return a commit as the log shows it, with the state of its data."""
     mark = line.mark
     return {
         **commit_row(line.commit, line.record),
@@ -61,14 +62,17 @@ def logged_row(line: Logged) -> dict[str, object]:
     }
 
 
-def lifetime_words(line: Logged) -> str:
-    """The same for people, in a few words."""
+def lifetime_words(line: LogEntry) -> str:
+    """Describe the commit's state for people, in a few words."""
     mark = line.mark
     if mark is None:
         return line.lifetime.value
     part = "partly " if mark.prefixes else ""
     if mark.tagged_ms and mark.swept_ms:
-        return f"{part}swept, deleted by the bucket by {when(mark.swept_ms)}, tagged {when(mark.tagged_ms)} by {mark.mark_id}"
+        return (
+            f"{part}swept, deleted by the bucket by {when(mark.swept_ms)}, tagged {when(mark.tagged_ms)} by "
+            f"{mark.mark_id}"
+        )
     if mark.tagged_ms:
         return f"{part}tagged since {when(mark.tagged_ms)} for the bucket to delete, by {mark.mark_id}"
     if mark.swept_ms:
@@ -78,19 +82,19 @@ def lifetime_words(line: Logged) -> str:
     return f"{part}marked {when(mark.since_ms)}, deletes at {when(mark.deletes_at_ms)}, by {mark.mark_id}"
 
 
-def pairs(given: Iterable[str] | None) -> dict[str, str]:
-    """`key=value` options as a mapping."""
-    found: dict[str, str] = {}
-    for text in given or ():
+def pairs(options: Iterable[str] | None) -> dict[str, str]:
+    """Parse `key=value` options into a mapping."""
+    mapping: dict[str, str] = {}
+    for text in options or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise typer.BadParameter(f"{text!r} is not key=value")
-        found[key] = value
-    return found
+        mapping[key] = value
+    return mapping
 
 
 def milliseconds(date: str | None) -> int | None:
-    """An ISO 8601 date or time, UTC where it does not say, as the records keep it. Raises Invalid."""
+    """Parse an ISO 8601 date or time, UTC by default, into milliseconds. Raises Invalid."""
     if not date:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Tables for people: rows are printed while they are read, as an answer may be larger than memory, or take long.
+"""Print tables for people, row by row, because an answer may be larger than memory, or take long.
 
-The first page says how wide the columns are. What is wider comes later and pushes what is right of it, in its own line only; nothing is
-broken or cut, so that lines are for grep, and a terminal wraps what is too long for it.
+The first page sets the widths of the columns. A wider value later shifts the rest of its own line only. No value is
+broken or cut, so lines suit grep, and a terminal wraps long ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Row = dict[str, object]
 
 _PAGE_ROWS: Final = 1000
 _PAGE_SECONDS: Final = 0.1
-"""After which rows are shown that have come, although there may be wider ones."""
+"""How long to wait for more rows before the first page is printed, even if wider rows may come."""
 _GAP: Final = "  "
 
 
@@ -30,7 +30,9 @@ def print_rows(rows: Iterable[Row], *, header: bool = True) -> None:
     titles = [name.replace("_", " ") for name in columns]
     known = set(columns)
     cells = [_cells(row, columns, known) for row in first]
-    widths = [max(_width(text) for text in column) for column in zip(*([titles] if header else []), *cells, strict=True)]
+    widths = [
+        max(_width(text) for text in column) for column in zip(*([titles] if header else []), *cells, strict=True)
+    ]
     right = [all(_is_number(row.get(name)) for row in first) for name in columns]
     if header:
         sys.stdout.write(_bold(_line(titles, widths, right)))
@@ -42,7 +44,7 @@ def print_rows(rows: Iterable[Row], *, header: bool = True) -> None:
 
 
 def _page(source: Iterator[Row]) -> Iterator[Row]:
-    """As many as are waited for before anything is shown: the first one, and what comes soon after it."""
+    """Yield the first page: the first row, and what comes soon after it."""
     for row in source:
         yield row
         break
@@ -54,7 +56,7 @@ def _page(source: Iterator[Row]) -> Iterator[Row]:
 
 
 def _cells(row: Row, columns: list[str], known: set[str]) -> list[str]:
-    """A row's columns; what it has beside those of the first page comes last."""
+    """Return a row's cells; fields that the first page did not have come last."""
     if row.keys() <= known:
         return [shown(row.get(name)) for name in columns]
     return [shown(row.get(name)) for name in chain(columns, (name for name in row if name not in known))]
@@ -69,7 +71,7 @@ def _line(cells: list[str], widths: list[int], right: list[bool]) -> str:
 
 
 def _width(text: str) -> int:
-    """On a terminal, where some characters take two places."""
+    """Return the width on a terminal, where some characters take two columns."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -87,7 +89,9 @@ def _bold(line: str) -> str:
 
 
 def shown(value: object) -> str:
-    """`value` as text that cannot act on a terminal: paths and messages may hold control characters."""
+    """Return the value as text that cannot control a terminal, because paths and messages may hold control
+    characters.
+    """
     match value:
         case None:
             text = ""
@@ -101,4 +105,8 @@ def shown(value: object) -> str:
             text = ", ".join(shown(inner) for inner in cast(list[object], value))
         case _:
             text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    )

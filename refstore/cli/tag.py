@@ -1,4 +1,4 @@
-"""`refstore tag`: create, list, delete tags."""
+"""The commands `refstore tag`: create, list, delete tags."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Place = Annotated[list[str], place("REPO TAG")]
 
 @app.callback()
 def tag() -> None:
-    """Create, list and delete tags: names of commits that do not move."""
+    """Create, list and delete tags. A tag names a commit and never moves."""
 
 
 @app.command("create", cls=PlacedCommand)
-def create(ctx: typer.Context, given: Annotated[list[str], place("REPO TAG [REF]")]) -> None:
-    """Name a ref's commit; left out, it is the default branch's.
+def create(ctx: typer.Context, arguments: Annotated[list[str], place("REPO TAG [REF]")]) -> None:
+    """Tag a ref's commit. Without REF: the default branch's head.
 
     \b
     Example: refstore tag create sales v1 main
     """
-    repo_name, name, source = words(ctx, given, "REPO TAG [REF]")
+    repo_name, name, source = words(ctx, arguments, "REPO TAG [REF]")
     with repository_of(ctx, repo_name) as repo:
         emit(ctx, {"tag": name, "commit": repo.create_tag(name, source or repo.default_branch)})
 
@@ -45,21 +45,27 @@ def list_(
     Example: refstore tag list sales
     """
     with repository_of(ctx, repo_name) as repo:
-        emit(ctx, ({"tag": name, "commit": found.commit, "created": when(found.created_ms)} for name, found in repo.tags(prefix=prefix)))
+        emit(
+            ctx,
+            (
+                {"tag": name, "commit": record.commit, "created": when(record.created_ms)}
+                for name, record in repo.tags(prefix=prefix)
+            ),
+        )
 
 
 @app.command("delete", cls=PlacedCommand)
-def delete(ctx: typer.Context, given: Place, dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Delete a tag. Its commit stays, as long as another name or the retention rules keep it.
+def delete(ctx: typer.Context, arguments: Place, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Delete a tag. Its commit is kept as long as another ref or the retention rules keep it.
 
     \b
     Example: refstore tag delete sales v1 --yes
     """
-    repo_name, name = words(ctx, given, "REPO TAG")
+    repo_name, name = words(ctx, arguments, "REPO TAG")
     with repository_of(ctx, repo_name) as repo:
         if dry_run:
             emit(ctx, [{"tag": name, "commit": repo.get_tag(name).commit}])
             return
-        confirm(ctx, f"tag {name!r} goes", yes=yes)
+        confirm(ctx, f"tag {name!r} will be deleted", yes=yes)
         repo.delete_tag(name)
         emit(ctx, {"tag": name, "deleted": True})

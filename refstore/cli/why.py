@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from refstore import ids
 from refstore.cli.common import emit, invocation_of, open_lake
 from refstore.cli.places import PlacedCommand, fail, is_location, location, place, without_scheme
 from refstore.cli.shapes import entry_row, when
+from refstore.core import ids
+from refstore.core.ids import Address, RepositoryId
+from refstore.core.records import ClearedRepository
 from refstore.errors import NotFound, RepositoryNotFound
-from refstore.flows.viewing import UNREFERENCED
-from refstore.ids import Address, RepositoryId
-from refstore.records import ClearedRepository
+from refstore.operations.address_info import UNREFERENCED
 
 if TYPE_CHECKING:
     from refstore.context import Context
@@ -36,13 +36,16 @@ def why(
     ctx: typer.Context,
     given: Annotated[list[str], place(FORM)],
     *,
-    commits: Annotated[bool, typer.Option("--commits", help="Of what was deleted, too: which commits named it.")] = False,
+    commits: Annotated[
+        bool, typer.Option("--commits", help="Of what was deleted, too: which commits named it.")
+    ] = False,
 ) -> None:
-    """Say what is known of a physical address, or of a path: who names it, or when it was deleted, by which run, and under which rule.
+    """Say what is known of a physical address, or of a path: who names it, or when it was deleted, by which run, and
+    under which rule.
 
-    An address is `data/<slice>/<id>`; everything else is a ref (also of a branch that is gone) and a path. Give a branch that is called
-    `data` as a word of its own. It answers for what the reaper deleted, what `refstore gc` swept or has marked, and what went with a
-    deleted repository.
+    An address is `data/<slice>/<id>`; everything else is a ref (also of a branch that is gone) and a path. Give a
+    branch that is called `data` as a word of its own. It answers for what the reaper deleted, what `refstore gc` swept
+    or has marked, and what went with a deleted repository.
 
     \b
     Example: refstore why sales data/2026112107/01jd3v...
@@ -69,7 +72,11 @@ def _place(ctx: typer.Context, given: Sequence[str]) -> tuple[str, str, str, str
         _, ref, path = location(f"{repo_name}/{rest[0]}")
         rest = [ref, path]
     if len(rest) != 2 or not all(rest):
-        fail(ctx, FORM, "an address, or a ref and a path, is missing" if len(rest) < 2 else f"{rest[-1]!r} is one word too many")
+        fail(
+            ctx,
+            FORM,
+            "an address, or a ref and a path, is missing" if len(rest) < 2 else f"{rest[-1]!r} is one word too many",
+        )
     return repo_name, "", rest[0], rest[1]
 
 
@@ -90,7 +97,9 @@ def _tell(ctx: typer.Context, lake: Lake, repo_name: str, address: str | None, a
         if address is None or _may_have_had(record, Address(address)):
             _print(ctx, _of_cleared(repo, record, address))
             return
-    raise unknown or RepositoryNotFound(f"repository {repo_name!r} does not exist; list the repositories to see which do")
+    raise unknown or RepositoryNotFound(
+        f"repository {repo_name!r} does not exist; list the repositories to see which do"
+    )
 
 
 def _of_address(context: Context, address: str, *, commits: bool) -> Row:
@@ -142,7 +151,8 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
                 "run": record.runs[-1] if record.runs else "",
                 "outcome": "deleted",
                 "cause": "deleted repository",
-                "rule": f"{repo} was deleted on {when(record.closed_ms)}, and its grace was over: {record.objects} objects of"
+                "rule": f"{repo} was deleted on {when(record.closed_ms)}, and its grace was over: "
+                f"{record.objects} objects of"
                 f" {record.bytes} bytes in {record.namespace} went",
                 "path": "",
                 "token": "",
@@ -263,7 +273,10 @@ def _print_one(ctx: typer.Context, row: Row) -> None:
         lists["commits"] = committed["commits"][:COMMITS_SHOWN]
     if commits is not None:
         first, last = commits["first"], commits["last"]
-        row["commits"] = f"{commits['count']}, from {first['commit'][:12]} ({first['date']}) to {last['commit'][:12]} ({last['date']})"
+        row["commits"] = (
+            f"{commits['count']}, from {first['commit'][:12]} ({first['date']}) to {last['commit'][:12]} "
+            f"({last['date']})"
+        )
     emit(ctx, {name: value for name, value in row.items() if value not in ("", None, [])})
     for name, rows in lists.items():
         if rows:

@@ -3,9 +3,10 @@
     explain_address    who names it now, which commits and branches do, which mark holds it, and every deletion of it
     explain_path       what is at a path now, what was, and what became of each object that was there
 
-A deletion is found whoever made it: the reaper (its journal), a sweep (the run's files), or the clearing of a deleted repository. The
-index says where to look; what it does not have yet is looked for in the runs and the segments themselves. A store that does not answer
-raises; what could not be looked at stands in `incomplete`. Nothing here writes.
+A deletion is found whoever made it: the reaper (its journal), a sweep (the run's files), or the clearing of a deleted
+repository. The index says where to look; what it does not have yet is looked for in the runs and the segments
+themselves. A store that does not answer raises; what could not be looked at stands in `incomplete`. Nothing here
+writes.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from refstore import ids, keys
-from refstore.commits import names
 from refstore.context import Context
+from refstore.core import ids, keys
+from refstore.core.ids import Address, BranchName, Path, Token
+from refstore.core.records import Entry, decode_staged
 from refstore.deletions import index_format, journal_format, sweep_records
 from refstore.deletions.index_format import JOURNAL, SWEEP, Match, path_text
 from refstore.deletions.journal_format import Event, Sought
 from refstore.deletions.naming_commits import Naming, Version, naming_commits, versions_of
 from refstore.deletions.sweep_records import RunFacts, RunFilesLost
 from refstore.errors import AddressNotFound, NotFound, ObjectNotFound
-from refstore.flows import reading, refs, trash, viewing
-from refstore.flows.trash import InGrace
-from refstore.flows.viewing import UNREFERENCED, AddressState, AddressView
-from refstore.ids import Address, BranchName, Path, Token
+from refstore.gc_marks import STANDING, Marks, Run, RunState
+from refstore.gc_marks.commit_marks import PAGE, pages
 from refstore.kv.base import ABSENT
-from refstore.marks import STANDING, Marks, Run, State
-from refstore.marks.commits import PAGE, pages
-from refstore.objects.naming import fault_of
-from refstore.records import Entry, decode_staged
+from refstore.objects.object_keys import fault_of
+from refstore.operations import address_info, reading, refs, trash
+from refstore.operations.address_info import UNREFERENCED, AddressInfo, AddressState
+from refstore.operations.trash import InGrace
+from refstore.versioning.commits import names
 
 UNINDEXED_MAX: Final = 50
 """Runs that are looked at one by one, because no index has them yet. The newest ones."""
@@ -40,7 +41,9 @@ PATH_SEGMENTS_MAX: Final = 2_000
 VERSIONS_MAX: Final = 20
 """Objects that were at a path, of each of which the deletions are looked for. The newest ones."""
 _LOST: Final = b"lost"
-_OLDER_RUNS: Final = "older runs that are not in the index yet (the next `refstore gc run` or `refstore gc index` adds them)"
+_OLDER_RUNS: Final = (
+    "older runs that are not in the index yet (the next `refstore gc run` or `refstore gc index` adds them)"
+)
 
 SWEPT_FOLDERS: Final = ("data/", names.RANGES, names.METARANGES, names.ADDED)
 """Where the keys lie of what the offline job may delete."""
@@ -59,8 +62,9 @@ class Deletion(NamedTuple):
     run: str
     """Which of them: the reaper's id, or the mark's."""
     outcome: str
-    """deleted; missing, already gone: there was no blob. interrupted: what became of it stands in a later one, if in any. failed: it is
-    tried again. tagged: the bucket's lifecycle rule deletes it."""
+    """deleted; missing, already gone: there was no blob. interrupted: what became of it stands in a later one, if in
+    any. failed: it is tried again. tagged: the bucket's lifecycle rule deletes it.
+    """
     cause: str
     """Why nobody needed it: reset, overwritten, ... expired, orphan blob, ..."""
     rule: str
@@ -89,7 +93,7 @@ class MarkedFor(NamedTuple):
 class Why(NamedTuple):
     """What is known of an address."""
 
-    view: AddressView
+    view: AddressInfo
     """Who names it now, and in which state."""
     deletions: tuple[Deletion, ...]
     """Oldest first. More than one where the first was interrupted, or the store refused."""
@@ -133,14 +137,15 @@ _MAY_BE_COMMITTED: Final = frozenset((AddressState.COMMITTED, AddressState.UNKNO
 def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why:
     """Return what is known of an address, or of the key of another object that a sweep may delete.
 
-    `commits`: say which commits named it where it was deleted, too, which takes some more requests. Raises InvalidName, AddressNotFound
-    (nothing is known of it), Corrupt, Unavailable.
+    `commits`: say which commits named it where it was deleted, too, which takes some more requests. Raises InvalidName,
+    AddressNotFound (nothing is known of it), Corrupt, Unavailable.
     """
     key = Address(address) if ids.is_own(Address(address)) else _other_key(address)
     found = _explain(ctx, key)
     if not _is_known(found):
         raise AddressNotFound(
-            f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a sweep has deleted it;"
+            f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a "
+            "sweep has deleted it;"
             f" see that the repository is the right one{_also(found.incomplete)}"
         )
     swept = any(deletion.by == SWEEP for deletion in found.deletions)
@@ -150,7 +155,9 @@ def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why
 
 
 def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
-    """`ref`: a branch, also one that is gone, or any ref. Raises InvalidPath, ObjectNotFound (nothing is known), Corrupt, Unavailable."""
+    """`ref`: a branch, also one that is gone, or any ref. Raises InvalidPath, ObjectNotFound (nothing is known),
+    Corrupt, Unavailable.
+    """
     name = ids.object_path(path)
     incomplete: dict[str, None] = {}
     now, staged, exists = _now(ctx, ref, name)
@@ -178,7 +185,8 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
         versions.append(PathVersion(address, by_address.get(Address(address)), why))
     if not versions:
         raise ObjectNotFound(
-            f"nothing is known of {path!r} on {ref!r} in {ctx.name!r}: it is not there, no commit names it, and nothing in its grace window"
+            f"nothing is known of {path!r} on {ref!r} in {ctx.name!r}: it is not there, no commit names it, and "
+            "nothing in its grace window"
             f" or in the journal was there; see that ref and path are right{_also(tuple(incomplete))}"
         )
     removed = tuple(version for version in committed[:-1] if version.address is None)
@@ -189,17 +197,19 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
 
 
 def _other_key(key: str) -> Address:
-    """Return the key of another object that a sweep may delete: of a commit, or a foreign one below `data/`. Raises InvalidName."""
+    """Return the key of another object that a sweep may delete: of a commit, or a foreign one below `data/`. Raises
+    InvalidName.
+    """
     if not key.startswith(SWEPT_FOLDERS) or fault_of(key):
         return ids.own_address(key)  # which says what one looks like
     return Address(key)
 
 
-def _view(ctx: Context, key: Address) -> AddressView:
+def _view(ctx: Context, key: Address) -> AddressInfo:
     if ids.is_own(key):
-        return viewing.view(ctx, key)
+        return address_info.address_info(ctx, key)
     there = ctx.objects.head_many([key])[0] is not None
-    return AddressView(key, AddressState.COMMITTED if there else AddressState.GONE, (), None, "", None)
+    return AddressInfo(key, AddressState.COMMITTED if there else AddressState.GONE, (), None, "", None)
 
 
 def _explain(ctx: Context, address: Address) -> Why:
@@ -247,7 +257,9 @@ class _Indexed(NamedTuple):
 
 
 def _made_after(ctx: Context, address: Address) -> str:
-    """The key behind which the journal can speak of an address: it cannot have been deleted before its hour, whichever clock made it."""
+    """The key behind which the journal can speak of an address: it cannot have been deleted before its hour, whichever
+    clock made it.
+    """
     return journal_format.first_after(_made_ms(ctx, address))
 
 
@@ -259,7 +271,9 @@ def _made_ms(ctx: Context, address: Address) -> int:
     return max(0, int((hour.timestamp() - ctx.safety.clock_skew_seconds) * 1000))
 
 
-def _by_journal(ctx: Context, sought: Sought, indexed: str, incomplete: dict[str, None], segments_max: int | None = None) -> list[Deletion]:
+def _by_journal(
+    ctx: Context, sought: Sought, indexed: str, incomplete: dict[str, None], segments_max: int | None = None
+) -> list[Deletion]:
     """What no index has yet."""
     after = max(indexed, _made_after(ctx, sought.address) if sought.address is not None else "")
     tell = _teller(incomplete)
@@ -274,7 +288,18 @@ def _teller(incomplete: dict[str, None]) -> Callable[[str], None]:
 def _of_event(event: Event) -> Deletion:
     of = event.doomed
     rule = "it was issued and not linked before it expired" if not of.token else NO_REFERENCE
-    return Deletion(event.at_ms, "reaper", event.reaper, event.outcome, of.cause, rule, of.path, of.token, of.size_bytes, event.reason)
+    return Deletion(
+        event.at_ms,
+        "reaper",
+        event.reaper,
+        event.outcome,
+        of.cause,
+        rule,
+        of.path,
+        of.token,
+        of.size_bytes,
+        event.reason,
+    )
 
 
 def _by_match(ctx: Context, match: Match, sought: Sought, incomplete: dict[str, None]) -> Iterator[Deletion]:
@@ -288,16 +313,20 @@ def _by_match(ctx: Context, match: Match, sought: Sought, incomplete: dict[str, 
             try:
                 row = sweep_records.outcome_row(ctx.objects, source.file, sought.address)
             except RunFilesLost:
-                row = sweep_records.OutcomeRow(-1, match.reason, match.outcome, "")  # an operator removed them: the index remembers
+                row = sweep_records.OutcomeRow(
+                    -1, match.reason, match.outcome, ""
+                )  # an operator removed them: the index remembers
             if row is None:
                 return  # another address has its hash
         outcome, cause, size = (row.outcome, row.reason, row.size_bytes) if row else (match.outcome, match.reason, -1)
         rule = _rule(sweep_records.run_facts(ctx.objects, source.run), cause)
-        yield Deletion(source.at_ms, source.kind, source.run, outcome, cause, rule, "", "", size, row.why if row else "")
+        yield Deletion(
+            source.at_ms, source.kind, source.run, outcome, cause, rule, "", "", size, row.why if row else ""
+        )
 
 
 def _by_runs(
-    ctx: Context, address: Address, indexed: _Indexed, view: AddressView, incomplete: dict[str, None]
+    ctx: Context, address: Address, indexed: _Indexed, view: AddressInfo, incomplete: dict[str, None]
 ) -> tuple[list[Deletion], list[MarkedFor]]:
     """What runs say that the index does not have: those that are not swept yet, and those of earlier versions."""
     deletions: list[Deletion] = []
@@ -308,9 +337,9 @@ def _by_runs(
         lost = indexed.runs.get(run.mark_id) == _LOST
         if run.record.finished_ms and run.record.finished_ms < made_ms:
             continue  # it was made after that
-        if (run.mark_id in indexed.runs and not lost) or run.state not in (*STANDING, State.SWEPT):
+        if (run.mark_id in indexed.runs and not lost) or run.state not in (*STANDING, RunState.SWEPT):
             continue
-        if run.state in (State.MARKED, State.ASKING) and view.state not in UNREFERENCED:
+        if run.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION) and view.state not in UNREFERENCED:
             continue  # a mark that has not begun to delete holds only what is there and has no reference
         if not left:
             incomplete[_OLDER_RUNS] = None
@@ -336,11 +365,11 @@ def _in_run(ctx: Context, run: Run, address: Address) -> Deletion | MarkedFor | 
     if unit is None:
         return None
     record = run.record
-    if run.state in (State.SWEEPING, State.SWEPT):
+    if run.state in (RunState.SWEEPING, RunState.SWEPT):
         try:
             row = sweep_records.outcome_row(ctx.objects, sweep_records.outcome_key(unit), address)
         except RunFilesLost:
-            if run.state is State.SWEPT:
+            if run.state is RunState.SWEPT:
                 raise
         else:
             if row is None or row.outcome == "dropped out":
@@ -361,9 +390,13 @@ def _rule(facts: RunFacts | None, cause: str) -> str:
         return DELETED_REPOSITORY if cause == DELETED_REPOSITORY else "the run's summary was removed"
     if cause == EXPIRED:
         by = ", ".join(
-            f"{rule} ({count} commits)" for rule, count in sorted(facts.expired_by.items(), key=lambda each: (-each[1], each[0]))
+            f"{rule} ({count} commits)"
+            for rule, count in sorted(facts.expired_by.items(), key=lambda each: (-each[1], each[0]))
         )
-        return f"retention rules {facts.rules_digest[:12]}: {by or 'see the summary of the run'}; no commit that is active named it"
+        return (
+            f"retention rules {facts.rules_digest[:12]}: {by or 'see the summary of the run'}; no commit that is "
+            "active named it"
+        )
     age_hours = facts.min_age_seconds / 3600
     return f"no commit and no branch named it, and it was older than {age_hours:g} hours"
 
@@ -385,7 +418,9 @@ def _now(ctx: Context, ref: str, path: Path) -> tuple[Entry | None, bool, bool]:
 
 
 def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Address]:
-    """What was staged at the path under tokens that the reaper has not processed yet: a moment after a reset it is nowhere else."""
+    """What was staged at the path under tokens that the reaper has not processed yet: a moment after a reset it is
+    nowhere else.
+    """
     tokens = [Token(name) for name, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), prefix=f"{branch}:")]
     for page in pages(reversed(tokens), PAGE):
         for value in ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in page]):

@@ -2,18 +2,19 @@
 
     _refstore/gc/deletions/<level>-<sources>-<id>.idx
 
-A *segment* is written once and never changed. It is a list of entries of ENTRY_BYTES in order of hash, then `sources` records of
-SOURCE_BYTES, which the entries number:
+A *segment* is written once and never changed. It is a list of entries of ENTRY_BYTES in order of hash, then `sources`
+records of SOURCE_BYTES, which the entries number:
 
     entry    hash (8 bytes, big-endian), number of its source (4), outcome (1), reason (1), spare (2)
     source   length (2), a MessagePack array (`Source`), zeros
 
-There is no manifest that two writers could contend for: the segments that are listed are the index. A segment of the next level takes the
-place of several: it is written whole, then they are removed. So at any time, and wherever a writer dies, each entry is in at least one
-segment; one that is in two says the same twice. A reader that finds a segment gone lists again.
+There is no manifest that two writers could contend for: the segments that are listed are the index. A segment of the
+next level takes the place of several: it is written whole, then they are removed. So at any time, and wherever a writer
+dies, each entry is in at least one segment; one that is in two says the same twice. A reader that finds a segment gone
+lists again.
 
-Hashes are uniform, so an entry's place can be reckoned: in n entries it is off by half the root of n at one standard deviation, and one
-request for a stretch of ten times that finds it, but once in a million times.
+Hashes are uniform, so an entry's place can be reckoned: in n entries it is off by half the root of n at one standard
+deviation, and one request for a stretch of ten times that finds it, but once in a million times.
 
 See docs/decisions/0110-an-index-over-all-deletions.md.
 """
@@ -105,7 +106,9 @@ def hash_of(text: str) -> bytes:
 
 
 def path_text(branch: str, path: str) -> str:
-    """Return what is hashed for a path of a branch: deletions in the journal are found by it, too. No address has a line break."""
+    """Return what is hashed for a path of a branch: deletions in the journal are found by it, too. No address has a
+    line break.
+    """
     return f"{branch}\n{path}"
 
 
@@ -139,7 +142,8 @@ def segments(objects: ObjectStore) -> list[Segment]:
 def lookup(objects: ObjectStore, texts: Sequence[str]) -> dict[str, list[Match]]:
     """Return what the index says of each text (an address, or a `path_text`), each source once, oldest first.
 
-    One request for the list, one for each segment and text, and one for each match. Raises CorruptObject, ObjectsUnavailable.
+    One request for the list, one for each segment and text, and one for each match. Raises CorruptObject,
+    ObjectsUnavailable.
     """
     for _ in range(_ATTEMPTS):
         try:
@@ -149,8 +153,13 @@ def lookup(objects: ObjectStore, texts: Sequence[str]) -> dict[str, list[Match]]
                     matches.update(_matches(objects, segment, hash_of(text)))
         except ObjectNotFound:
             continue
-        return {text: sorted(matches, key=lambda match: (match.source.at_ms, match.source.file)) for text, matches in found.items()}
-    raise Unavailable(f"the index of deletions in {objects.url} kept changing while it was read; make the same call again")
+        return {
+            text: sorted(matches, key=lambda match: (match.source.at_ms, match.source.file))
+            for text, matches in found.items()
+        }
+    raise Unavailable(
+        f"the index of deletions in {objects.url} kept changing while it was read; make the same call again"
+    )
 
 
 def read_sources(objects: ObjectStore, segment: Segment) -> list[bytes]:
@@ -169,7 +178,8 @@ def decode_source(objects: ObjectStore, key: str, body: bytes) -> Source:
 
 def damaged(objects: ObjectStore, key: str, reason: str) -> CorruptObject:
     return CorruptObject(
-        f"{key} in {objects.url} is not what was written ({reason}); restore it from a backup, or remove {FOLDER} whole and run"
+        f"{key} in {objects.url} is not what was written ({reason}); restore it from a backup, or remove {FOLDER} "
+        "whole and run"
         " `refstore gc index`, which writes it anew from the records of the runs"
     )
 
@@ -187,7 +197,9 @@ def _matches(objects: ObjectStore, segment: Segment, wanted: bytes) -> Iterator[
 
 
 def _entries_of(objects: ObjectStore, segment: Segment, wanted: bytes) -> list[bytes]:
-    """Return the entries with the hash. They lie together; the stretch that is read grows until it has both their ends."""
+    """Return the entries with the hash. They lie together; the stretch that is read grows until it has both their
+    ends.
+    """
     count = segment.entries
     centre = int.from_bytes(wanted, "big") * count >> HASH_BITS
     reach = int(_DEVIATIONS * math.sqrt(count) / 2) + _SLACK

@@ -3,10 +3,11 @@
     _refstore/journal/<yyyy>/<mm>/<dd>/<time>-<reaper id>-<number>.began.jsonl.gz     before the blobs go
     _refstore/journal/<yyyy>/<mm>/<dd>/<time>-<reaper id>-<number>.ended.jsonl.gz     what the store confirmed of them
 
-Each segment is one batch: a line that says what it is, then a line for each address. A segment that ended has lines only for
-what was not deleted (`missing`, or `failed` with the store's reason); everything else that its other half names was
-confirmed as deleted, and the first line has the counts. A batch without a second half was interrupted: the batch that finished
-it stands further on. Segments are written once, under names that are never used again. They go only with their repository.
+Each segment is one batch: a line that says what it is, then a line for each address. A segment that ended has lines
+only for what was not deleted (`missing`, or `failed` with the store's reason); everything else that its other half
+names was confirmed as deleted, and the first line has the counts. A batch without a second half was interrupted: the
+batch that finished it stands further on. Segments are written once, under names that are never used again. They go only
+with their repository.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Final, Literal, NamedTuple, TypeVar, cast
 import msgspec
 import structlog
 
-from refstore import keys
+from refstore.core import keys
+from refstore.core.ids import Address, BranchName, Path, Token, branch_of
 from refstore.errors import ObjectNotFound
-from refstore.ids import Address, BranchName, Path, Token, branch_of
 from refstore.objects.base import ObjectStore
 
 PREFIX: Final = "_refstore/journal/"
@@ -39,7 +40,7 @@ _UNREADABLE: Final = (zlib.error, EOFError, OSError, ObjectNotFound, msgspec.Msg
 _log = structlog.stdlib.get_logger(__name__)
 
 
-class Doomed(msgspec.Struct, frozen=True, gc=False):
+class PendingDelete(msgspec.Struct, frozen=True, gc=False):
     """An address that is `deleting`: its blob is to go now. As a line of the journal it looks like this, too."""
 
     address: Address
@@ -78,7 +79,7 @@ class Event(NamedTuple):
     at_ms: int
     outcome: Outcome
     """missing: there was no blob. interrupted: what became of it stands in a later event, if in any."""
-    doomed: Doomed
+    doomed: PendingDelete
     reaper: str
     reason: str
     """The store's, where it failed."""
@@ -98,10 +99,12 @@ class Sought(NamedTuple):
         """Bytes that stand in every line which matches; other lines are not decoded."""
         return self.address.encode() if self.address is not None else msgspec.json.encode(self.path)
 
-    def matches(self, line: Doomed) -> bool:
+    def matches(self, line: PendingDelete) -> bool:
         if self.address is not None:
             return line.address == self.address
-        return line.path == self.path and (self.branch is None or (line.token != "" and branch_of(line.token) == self.branch))
+        return line.path == self.path and (
+            self.branch is None or (line.token != "" and branch_of(line.token) == self.branch)
+        )
 
 
 def find(
@@ -114,8 +117,8 @@ def find(
 ) -> Iterator[Event]:
     """Yield what the journal says, oldest first, reading every segment behind the key `after`, one at a time.
 
-    `segments_max`: only so many, the newest ones. `unreadable` is told, in words, what was not read: a damaged segment hides no others.
-    Raises ObjectsUnavailable.
+    `segments_max`: only so many, the newest ones. `unreadable` is told, in words, what was not read: a damaged segment
+    hides no others. Raises ObjectsUnavailable.
     """
     began = (info.key for info in objects.list(PREFIX, after=after) if info.key.endswith(BEGAN))
     if segments_max is not None:
@@ -127,7 +130,9 @@ def find(
         yield from find_in(objects, key, sought, unreadable=unreadable)
 
 
-def find_in(objects: ObjectStore, key: str, sought: Sought, *, unreadable: Callable[[str], None] | None = None) -> Iterator[Event]:
+def find_in(
+    objects: ObjectStore, key: str, sought: Sought, *, unreadable: Callable[[str], None] | None = None
+) -> Iterator[Event]:
     """Yield what one segment says."""
     try:
         header, found = _search(objects.read(key), sought)
@@ -140,9 +145,9 @@ def find_in(objects: ObjectStore, key: str, sought: Sought, *, unreadable: Calla
             unreadable(f"{key}, which is damaged")
 
 
-def read_lines(body: bytes) -> list[Doomed]:
+def read_lines(body: bytes) -> list[PendingDelete]:
     """Return all lines of a segment that began. Raises ValueError for what is no such segment."""
-    decoder = msgspec.json.Decoder(Doomed)
+    decoder = msgspec.json.Decoder(PendingDelete)
     try:
         with gzip.open(BytesIO(body)) as lines:
             msgspec.json.decode(lines.readline(), type=Header)
@@ -161,11 +166,11 @@ def day_of(at_ms: int) -> str:
     return PREFIX + datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y/%m/%d")
 
 
-def _search(body: bytes, sought: Sought) -> tuple[Header, list[Doomed]]:
+def _search(body: bytes, sought: Sought) -> tuple[Header, list[PendingDelete]]:
     """Return the segment's header, and the lines that match."""
     with gzip.open(BytesIO(body)) as lines:
         header = msgspec.json.decode(lines.readline(), type=Header)
-        return header, [line for line in _matching(lines, sought.needle, Doomed) if sought.matches(line)]
+        return header, [line for line in _matching(lines, sought.needle, PendingDelete) if sought.matches(line)]
 
 
 def _outcome(objects: ObjectStore, segment: str, address: Address) -> tuple[Outcome, str]:

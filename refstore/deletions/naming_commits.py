@@ -1,7 +1,7 @@
 """Which commits and branches name an address, or named a path: from the commits' records and trees, within bounds.
 
-Nothing lists this. A commit's listing says which addresses it added, a tree what is at a path; the trees of swept commits stay, so that
-this can be asked of what was deleted, too. Each answer says where it stopped looking.
+Nothing lists this. A commit's listing says which addresses it added, a tree what is at a path; the trees of swept
+commits stay, so that this can be asked of what was deleted, too. Each answer says where it stopped looking.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from refstore.branches import Branches
-from refstore.commits import graph
 from refstore.context import Context
-from refstore.flows import refs
-from refstore.flows.committed_names import adding_commits, landed_commits
-from refstore.ids import Address, BranchName, CommitId
-from refstore.marks import Marks
-from refstore.records import Commit, Mark
+from refstore.core.ids import Address, BranchName, CommitId
+from refstore.core.records import Commit, Mark
+from refstore.gc_marks import Marks
+from refstore.operations import refs
+from refstore.operations.committed_names import adding_commits, landed_commits
+from refstore.versioning.commits import graph
 
 COMMITS_MAX: Final = 300
 """Commits whose trees are looked into."""
@@ -61,7 +60,9 @@ class Version(NamedTuple):
 
 
 def naming_commits(ctx: Context, address: Address) -> Naming:
-    """Find the commit that added an address, its paths there, and where it is named since. Raises Corrupt, Unavailable."""
+    """Find the commit that added an address, its paths there, and where it is named since. Raises Corrupt,
+    Unavailable.
+    """
     added_by, all_read = _added_by(ctx, address)
     if added_by is None:
         return Naming((), (), complete=all_read)
@@ -69,7 +70,7 @@ def naming_commits(ctx: Context, address: Address) -> Naming:
     paths, all_paths = _paths_in(ctx, commit, address)
     branches: list[tuple[BranchName, str]] = []
     seen: dict[CommitId, tuple[Commit, str]] = {commit_id: (commit, paths[0])} if paths else {}
-    heads = list(islice(Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).scan_open(), BRANCHES_MAX + 1))
+    heads = list(islice(ctx.branches.scan_open(), BRANCHES_MAX + 1))
     left = COMMITS_MAX
     complete = all_paths and len(heads) <= BRANCHES_MAX
     for branch, record in heads[:BRANCHES_MAX]:
@@ -92,8 +93,8 @@ def naming_commits(ctx: Context, address: Address) -> Naming:
 def versions_of(ctx: Context, ref: str | None, path: str) -> tuple[list[Version], bool]:
     """Return what was committed at a path, newest first, and whether all of history was looked at.
 
-    `ref`: along its line of first parents. None (its branch is gone): in every commit that landed, by date; then only what was there
-    is told, not when it was taken away.
+    `ref`: along its line of first parents. None (its branch is gone): in every commit that landed, by date; then only
+    what was there is told, not when it was taken away.
     """
     if ref is not None:
         line = _line(ctx, refs.resolve(ctx, ref).commit)
@@ -137,7 +138,11 @@ def _paths_in(ctx: Context, commit: Commit, address: Address) -> tuple[list[str]
     """Return the paths at which a commit put an address, and whether all that it changed was looked at."""
     parent = refs.get_commit(ctx, commit.parents[0]).metarange if commit.parents else ""
     changes = ctx.trees.diff(parent, commit.metarange)
-    paths = [change.path for change in islice(changes, CHANGES_MAX) if change.right is not None and change.right.address == address]
+    paths = [
+        change.path
+        for change in islice(changes, CHANGES_MAX)
+        if change.right is not None and change.right.address == address
+    ]
     return paths[:PATHS_MAX], next(changes, None) is None and len(paths) <= PATHS_MAX
 
 

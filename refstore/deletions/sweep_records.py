@@ -1,6 +1,8 @@
-"""What a run of the offline job wrote in the namespace, as far as it says something of one address. Read by their layout alone.
+"""What a run of the offline job wrote in the namespace, as far as it says something of one address. Read by their
+layout alone.
 
-`offline_gc/places.py` says which files there are, `offline_gc/summary.py` and `offline_gc/sweeping.py` what is in them.
+`offline_gc/refstore_gc/run_layout.py` says which files there are, `offline_gc/refstore_gc/run_summary.py` and
+`offline_gc/refstore_gc/sweep_tasks.py` what is in them.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from refstore.commits.columns import pa, pc, pq
 from refstore.errors import Corrupt, ObjectNotFound
 from refstore.objects.base import ObjectStore
+from refstore.versioning.commits.columns import pa, pc, pq
 
 ROOT: Final = "_refstore/gc/"
 
@@ -73,7 +75,8 @@ def run_facts(objects: ObjectStore, mark_id: str) -> RunFacts | None:
 
 
 def unit_of(objects: ObjectStore, mark_id: str, address: str) -> str | None:
-    """Return the file of the mark that can hold the address; None where none can. Raises RunFilesLost, Corrupt, ObjectsUnavailable.
+    """Return the file of the mark that can hold the address; None where none can. Raises RunFilesLost, Corrupt,
+    ObjectsUnavailable.
 
     A mark's files follow one another in the order of addresses, so that one of them is enough.
     """

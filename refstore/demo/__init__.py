@@ -9,6 +9,6 @@
     main_job.py   the phases, in order
     verdict.py    what is there, compared with the ledger and with the files; the table
 
-A client's account is the only thing that is believed of it, and only for what it said was done; the rest is counted in the
-stores. The audit that decides stands in `refstore/testing/invariants.py` and shares no reading path with the product.
+A client's account is the only thing that is believed of it, and only for what it said was done; the rest is counted in
+the stores. The audit that decides stands in `refstore/demo/invariants.py` and shares no reading path with the product.
 """

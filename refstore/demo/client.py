@@ -16,17 +16,16 @@ from typing import Final, TypeVar
 
 import tenacity
 
-from refstore import logs
+from refstore.core import logs
+from refstore.core.settings import Settings, load
 from refstore.demo import steps
 from refstore.demo.steps import Item, Written
 from refstore.errors import AlreadyLinked, NothingToCommit, RefstoreError
-from refstore.flows.copying import Copy
-from refstore.flows.uploading import IssuedAddress, Link, Upload
-from refstore.issuance import SigningKey
 from refstore.lake import Lake
 from refstore.objects import open_objects
+from refstore.operations.copying import Copy, Move
+from refstore.operations.uploading import IssuedAddress, Link, Upload
 from refstore.repository import Repository
-from refstore.settings import Settings, load
 
 ATTEMPTS: Final = 8
 """How often one batch is tried while the error says that it may be."""
@@ -84,9 +83,13 @@ class Client:
             tell(steps.Began(step.branch, list(items)))
             issued = self._repo.issue_many(step.branch, [item.path for item in items])
             sizes = [
-                store.put(given.address, _read(self._files[item.source])).size_bytes for item, given in zip(items, issued, strict=True)
+                store.put(given.address, _read(self._files[item.source])).size_bytes
+                for item, given in zip(items, issued, strict=True)
             ]
-            return [(given, Written(*item, given.address, size)) for item, given, size in zip(items, issued, sizes, strict=True)]
+            return [
+                (given, Written(*item, given.address, size))
+                for item, given, size in zip(items, issued, sizes, strict=True)
+            ]
 
         def link(items: Sequence[Item]) -> list[IssuedAddress]:
             done = write(items)
@@ -102,7 +105,9 @@ class Client:
             for batch in _batches(step.abandoned, steps.BATCH):
                 tell(steps.Abandoned([written for _, written in self._again(lambda items=batch: write(items))]))
             for batch in _batches(step.unused, steps.BATCH):
-                given = self._again(lambda items=batch: self._repo.issue_many(step.branch, [item.path for item in items]))
+                given = self._again(
+                    lambda items=batch: self._repo.issue_many(step.branch, [item.path for item in items])
+                )
                 tell(steps.Unused([str(item.address) for item in given]))
         finally:
             store.close()
@@ -128,8 +133,14 @@ class Client:
             self._again(lambda: self._copy(source, step.branch, ways, how="move"))
             self._delete(source, [way.source for way in ways])
             return
-        entries = self._again(lambda: self._repo.move_many(source, [Copy(way.source, way.destination) for way in ways]))
-        tell(steps.Named(source, [(way.destination, str(entry.address)) for way, entry in zip(ways, entries, strict=True)], "move"))
+        entries = self._again(lambda: self._repo.move_many(source, [Move(way.source, way.destination) for way in ways]))
+        tell(
+            steps.Named(
+                source,
+                [(way.destination, str(entry.address)) for way, entry in zip(ways, entries, strict=True)],
+                "move",
+            )
+        )
         tell(steps.Removed(source, [way.source for way in ways]))
 
     def _delete(self, branch: str, paths: Sequence[str]) -> None:
@@ -138,7 +149,8 @@ class Client:
 
     def _commit(self, branch: str, message: str) -> None:
         with suppress(NothingToCommit):
-            tell(steps.Committed(branch, self._again(lambda: self._repo.commit(branch, message, committer="demo"))))
+            made = self._again(lambda: self._repo.commit(branch, message, committer="demo"))
+            tell(steps.Committed(branch, made.id))
 
     def _again(self, attempt: Callable[[], T]) -> T:
         """What an application does: make the same call again while the error says that this may help."""
@@ -158,8 +170,7 @@ def tell(event: steps.Event) -> None:
 
 
 def open_lake(settings: Settings) -> Lake:
-    keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
-    return Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=keys)
+    return Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=settings.parsed_signing_keys)
 
 
 def run(job: steps.Job, settings: Settings) -> int:

@@ -1,7 +1,7 @@
 """What the clients told, and what must therefore be there.
 
-A branch is a mapping from path to source. What a client began and did not tell the end of may be there or not: those paths
-are looked at with both possibilities open, and their blobs are counted as possible.
+A branch is a mapping from path to source. What a client began and did not tell the end of may be there or not: those
+paths are looked at with both possibilities open, and their blobs are counted as possible.
 """
 
 from __future__ import annotations
@@ -107,8 +107,13 @@ class Ledger:
             self.maybe[branch, item.path] = item.source
 
     def compare(self, branch: str, there: dict[str, str], digests: Sequence[str]) -> Differences:
-        """`there`: the digest of what was found, by path. `digests`: of each source. Sources of one content are not told apart."""
-        expected, maybe = self.branches[branch], {path: source for (of, path), source in self.maybe.items() if of == branch}
+        """`there`: the digest of what was found, by path. `digests`: of each source. Sources of one content are not
+        told apart.
+        """
+        expected, maybe = (
+            self.branches[branch],
+            {path: source for (of, path), source in self.maybe.items() if of == branch},
+        )
         wrong: list[str] = []
         for path, digest in there.items():
             allowed = {digests[known[path]] for known in (expected, maybe) if path in known}

@@ -18,6 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 import tenacity
 
+from refstore.core.settings import Settings
 from refstore.demo import pace, verdict
 from refstore.demo.client import open_lake
 from refstore.demo.ledger import Ledger
@@ -29,7 +30,6 @@ from refstore.demo.verdict import Verdict
 from refstore.errors import NothingToCommit, RefstoreError
 from refstore.lake import Lake
 from refstore.repository import Repository
-from refstore.settings import Settings
 
 REAPERS: Final = ("reaper-1", "reaper-2")
 
@@ -60,7 +60,9 @@ class Screen(Protocol):
 class MainJob:
     """Use as a context manager: at its end none of its processes is left. The repository is."""
 
-    def __init__(self, settings: Settings, sources: Sequence[Source], *, seed: int, screen: Screen, folder: Path) -> None:
+    def __init__(
+        self, settings: Settings, sources: Sequence[Source], *, seed: int, screen: Screen, folder: Path
+    ) -> None:
         self.ledger = Ledger()
         self.sources = sources
         self.settings = settings
@@ -77,7 +79,9 @@ class MainJob:
     def __enter__(self) -> MainJob:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self._processes.__exit__(kind, error, trace)
         finally:
@@ -93,7 +97,10 @@ class MainJob:
         name = f"demo-{secrets.token_hex(4)}"
         self._repo = self._lake.create_repository(name, metadata={"made-by": "refstore demo"})
         self.ledger.branch_created(MAIN)
-        self._screen.phase(f"repository {name}, two reapers, {len(self.sources)} files of {_mib(sum(s.size_bytes for s in self.sources))}")
+        self._screen.phase(
+            f"repository {name}, two reapers, {len(self.sources)} files of "
+            f"{_mib(sum(s.size_bytes for s in self.sources))}"
+        )
         for reaper in REAPERS:
             self._processes.start_command(reaper, self._reaper())
 
@@ -104,12 +111,18 @@ class MainJob:
         self._last_operation_seconds = self.repo.context.clock.monotonic_seconds()
 
     def settle(self) -> None:
-        """What crashed operations left may go when no operation can be behind it any more: that time is waited, and no more."""
+        """What crashed operations left may go when no operation can be behind it any more: that time is waited, and no
+        more.
+        """
         safety = self.settings.safety
         clock = self.repo.context.clock
-        whole = safety.scrub_after_seconds + safety.grace_seconds + self.settings.reaper.scrub_every_seconds + SLACK_SECONDS
+        whole = (
+            safety.scrub_after_seconds + safety.grace_seconds + self.settings.reaper.scrub_every_seconds + SLACK_SECONDS
+        )
         left = self._last_operation_seconds + whole - clock.monotonic_seconds()
-        self._screen.phase(f"work is done; the reapers get {max(0, round(left))} s, after which no operation can be under way any more")
+        self._screen.phase(
+            f"work is done; the reapers get {max(0, round(left))} s, after which no operation can be under way any more"
+        )
         with self._screen.bar("reaping", max(1, round(left))) as bar:
             for _ in range(max(0, round(left))):
                 clock.sleep(1)
@@ -122,7 +135,9 @@ class MainJob:
 
     def verify(self, *, read_back: int | None = None) -> Verdict:
         """`read_back`: how many of the named blobs; None: all."""
-        self._screen.phase(f"the audit, and {'all' if read_back is None else read_back} of the named blobs read back and compared")
+        self._screen.phase(
+            f"the audit, and {'all' if read_back is None else read_back} of the named blobs read back and compared"
+        )
         with self._screen.bar("comparing", 1) as bar:
             found = verdict.reach(self.repo, self.ledger, self.sources, read_back=read_back)
             bar.advance()
@@ -145,7 +160,8 @@ class MainJob:
             self.ledger.branch_created(branch, MAIN)
         clients = self._plan.branch_clients
         self._screen.phase(
-            f"{len(clients)} clients on {len(clients)} branches: overwrite, copy, move, link, reset, delete; one will be killed"
+            f"{len(clients)} clients on {len(clients)} branches: overwrite, copy, move, link, reset, delete; one will "
+            "be killed"
         )
         with self._screen.bar("working", _objects(clients)) as bar:
             self._start(clients)
@@ -170,11 +186,15 @@ class MainJob:
         code = self._processes.kill(name)
         self._screen.phase(f"killed the client {name!r} while it was uploading (SIGKILL)")
         if code != -signal.SIGKILL:
-            raise RefstoreError(f"the client {name!r} ended with {code} before it could be killed:\n{self._processes.last_words(name)}")
+            raise RefstoreError(
+                f"the client {name!r} ended with {code} before it could be killed:\n{self._processes.last_words(name)}"
+            )
         self._listen({name}, bar, killed=True)
 
     def _merge(self) -> None:
-        self._screen.phase(f"{ETL} and {ML} are committed and merged into {MAIN}; {ML} is deleted; new files stay staged on {MAIN}")
+        self._screen.phase(
+            f"{ETL} and {ML} are committed and merged into {MAIN}; {ML} is deleted; new files stay staged on {MAIN}"
+        )
         for branch in (ETL, ML):
             with suppress(NothingToCommit):
                 self._again(lambda of=branch: self.repo.commit(of, f"the rest of {of}", committer="demo"))
@@ -197,13 +217,17 @@ class MainJob:
         for name, steps in clients.items():
             self._processes.start_client(name, Job(self.repo.name, files, steps))
 
-    def _listen(self, clients: set[str], bar: Bar, *, until: Callable[[str, object], bool] | None = None, killed: bool = False) -> None:
+    def _listen(
+        self, clients: set[str], bar: Bar, *, until: Callable[[str, object], bool] | None = None, killed: bool = False
+    ) -> None:
         """Write down what the clients tell, until each of `clients` has ended or `until` says so."""
         waiting = clients - self._heard_out
         while waiting:
             told = self._processes.next_event(SILENCE_SECONDS)
             if told is None:
-                raise RefstoreError(f"no client told anything for {SILENCE_SECONDS} s; waiting for {', '.join(sorted(waiting))}")
+                raise RefstoreError(
+                    f"no client told anything for {SILENCE_SECONDS} s; waiting for {', '.join(sorted(waiting))}"
+                )
             client, event = told
             if event is None:
                 self.ledger.ended(client)

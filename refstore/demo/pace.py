@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from refstore.safety import Safety
-from refstore.settings import ENVIRONMENT_PREFIX, SETTINGS, LogSettings, ReaperSettings, Settings
+from refstore.core.safety import Safety
+from refstore.core.settings import ENVIRONMENT_PREFIX, SETTINGS, LogSettings, ReaperSettings, Settings
 
 SAFETY: Final = Safety(
     operation_deadline_seconds=15,
@@ -48,5 +48,6 @@ def environment(of: Settings, scratch: Path) -> dict[str, str]:
         if setting.name in ("kv", "objects") and of.data is not None:
             continue
         if value is not None:
-            found[setting.variable] = " ".join(value) if isinstance(value, tuple) else str(value)  # type: ignore[arg-type]  # texts
+            # texts
+            found[setting.variable] = " ".join(value) if isinstance(value, tuple) else str(value)  # type: ignore[arg-type]
     return found

@@ -1,7 +1,8 @@
 """Who does what: plain steps, made from a number of sources and a seed.
 
     main      three clients upload every source; a fourth one commits all the while
-    etl       overwrites, moves and deletes what is committed, then overwrites what it has just staged, and commits twice
+    etl       overwrites, moves and deletes what is committed, then overwrites what it has just staged, and commits
+              twice
     ml        links addresses that an external writer wrote to, and leaves some unlinked; takes what `doomed` moves over
     scratch   uploads; hands some of it to etl while it is staged only; is reset; uploads again, and leaves that staged
     doomed    uploads, moves some of it over to ml, and is deleted with the rest
@@ -87,7 +88,10 @@ class _Chooser:
         self._rng.shuffle(self._fresh)
 
     def items(self, share: float, folder: str) -> list[Item]:
-        return [Item(folder + self._names[number], number) for number in self._rng.sample(range(len(self._names)), self._count(share))]
+        return [
+            Item(folder + self._names[number], number)
+            for number in self._rng.sample(range(len(self._names)), self._count(share))
+        ]
 
     def others(self, items: Sequence[Item]) -> list[Item]:
         """The same paths with other content."""
@@ -143,6 +147,8 @@ def _doomed(chosen: _Chooser) -> Steps:
     rescued = items[: max(1, len(items) // 3)]
     return [
         UploadStep(DOOMED, items),
-        MoveStep(ML, [Way(item.path, item.path.replace("doomed/", "rescued/", 1)) for item in rescued], from_branch=DOOMED),
+        MoveStep(
+            ML, [Way(item.path, item.path.replace("doomed/", "rescued/", 1)) for item in rescued], from_branch=DOOMED
+        ),
         DeleteBranchStep(DOOMED),
     ]

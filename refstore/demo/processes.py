@@ -42,7 +42,9 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         for process in self._running.values():
             if process.poll() is None:
                 process.terminate()
@@ -106,7 +108,9 @@ class Processes:
         try:
             process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            raise RefstoreError(f"{name} did not end within {END_SECONDS} s of SIGTERM; its log: {self.log(name)}") from None
+            raise RefstoreError(
+                f"{name} did not end within {END_SECONDS} s of SIGTERM; its log: {self.log(name)}"
+            ) from None
         self.ended(name)
 
     def ended(self, name: str) -> None:
@@ -150,13 +154,17 @@ class Processes:
 
 @contextmanager
 def _uninterrupted() -> Generator[None, None, None]:
-    """What would interrupt the block does so behind it: a process that was started is known by then. The signals are not blocked, for the
-    process would inherit that."""
+    """What would interrupt the block does so behind it: a process that was started is known by then. The signals are
+    not blocked, for the process would inherit that.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # no other thread is interrupted
         return
     caught: list[int] = []
-    handlers = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        number: signal.signal(number, lambda number, _: caught.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

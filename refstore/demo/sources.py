@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from refstore.core.ids import object_path
 from refstore.errors import Invalid, InvalidPath
-from refstore.ids import object_path
 
 SIZE_BYTES_MAX: Final = 1 << 20
 """Larger files say nothing about bookkeeping and much about the disk."""
@@ -46,11 +46,13 @@ def choose(folder: Path | None, files: int, seed: int) -> list[Source]:
             found = {**_below(Path(paths["purelib"]), at_most=files - len(found)), **found}
     names = sorted(found)
     if len(names) > files:
-        names = sorted(random.Random(seed).sample(names, files))  # noqa: S311  # a choice that can be repeated, no secret
+        # a choice that can be repeated, no secret
+        names = sorted(random.Random(seed).sample(names, files))  # noqa: S311
     if len(names) < FILES_MIN:
         where = folder or "this Python's library"
         raise Invalid(
-            f"{where} holds {len(names)} readable files of at most {SIZE_BYTES_MAX} bytes, and {FILES_MIN} are needed; name"
+            f"{where} holds {len(names)} readable files of at most {SIZE_BYTES_MAX} bytes, and {FILES_MIN} are needed; "
+            "name"
             " another folder with --source"
         )
     return [_read(name, found[name]) for name in names]
@@ -72,7 +74,12 @@ def _walk(base: Path) -> Iterator[Path]:
 def _usable(file: Path, base: Path) -> bool:
     try:
         object_path("archive/" + file.relative_to(base).as_posix())
-        return file.is_file() and not file.is_symlink() and file.stat().st_size <= SIZE_BYTES_MAX and os.access(file, os.R_OK)
+        return (
+            file.is_file()
+            and not file.is_symlink()
+            and file.stat().st_size <= SIZE_BYTES_MAX
+            and os.access(file, os.R_OK)
+        )
     except (OSError, InvalidPath):
         return False
 

@@ -1,7 +1,7 @@
 """What a client is told to do, and what it tells back: both as JSON, validated where it is read.
 
-A step is performed batch by batch. Before a batch that writes blobs the client tells `Began`, behind it `Stored`: what was
-begun and not told as stored may or may not be there, whether the client was killed or the stores refused.
+A step is performed batch by batch. Before a batch that writes blobs the client tells `Began`, behind it `Stored`: what
+was begun and not told as stored may or may not be there, whether the client was killed or the stores refused.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class DeleteBranchStep(Step, frozen=True, tag="delete-branch"):
 
 
 AnyStep = (
-    UploadStep | LinkStep | CopyStep | MoveStep | DeleteStep | CommitStep | CommitOftenStep | ResetStep | DeleteBranchStep
+    UploadStep | LinkStep | CopyStep | MoveStep | DeleteStep | CommitStep | CommitOftenStep | ResetStep
+    | DeleteBranchStep
 )  # fmt: skip
 
 
@@ -175,7 +176,8 @@ class Failed(Event, frozen=True, tag="failed"):
 
 
 AnyEvent = (
-    Began | Stored | Abandoned | Unused | Named | Removed | Committed | WasReset | BranchDeleted | Refused | Retried | Failed
+    Began | Stored | Abandoned | Unused | Named | Removed | Committed | WasReset | BranchDeleted | Refused | Retried
+    | Failed
 )  # fmt: skip
 
 encode: Final = msgspec.json.Encoder().encode

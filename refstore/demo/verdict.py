@@ -1,9 +1,11 @@
 """What is there at the end: by the audit, by the ledger, by the bytes, and by the count.
 
-audit      nothing named is gone, nothing unnamed is left (`refstore/testing/invariants.py`; it shares no reading with the product)
+audit      nothing named is gone, nothing unnamed is left (`refstore/demo/invariants.py`; it shares no reading with the
+           product)
 ledger     every branch holds what the clients told, no more and no less
 bytes      every blob that any branch or commit names is, digest for digest, the file that it was made from
-count      blobs that the stores confirmed = what is left + what the reapers' journal says was deleted; only what a killed
+count      blobs that the stores confirmed = what is left + what the reapers' journal says was deleted; only what a
+           killed
            client did not come to tell may lie in between
 """
 
@@ -18,13 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from refstore.core.ids import Address, is_own
+from refstore.demo.invariants import Audit, audit
 from refstore.demo.ledger import Ledger
 from refstore.demo.sources import Source
 from refstore.errors import ObjectNotFound
-from refstore.ids import Address, is_own
 from refstore.objects.base import ObjectStore
 from refstore.repository import Repository
-from refstore.testing.invariants import Audit, audit
 
 READERS: Final = 4
 SHOWN: Final = 20
@@ -80,7 +82,9 @@ class _Names(NamedTuple):
 
 
 def reach(repo: Repository, ledger: Ledger, sources: Sequence[Source], *, read_back: int | None = None) -> Verdict:
-    """Look at everything. The repository must be at rest. `read_back`: how many blobs, chosen at random, are read; None: all."""
+    """Look at everything. The repository must be at rest. `read_back`: how many blobs, chosen at random, are read;
+    None: all.
+    """
     ctx = repo.context
     audited = audit(ctx.kv, ctx.objects, ctx.repo, now_ms=ctx.clock.now_ms(), grace_seconds=ctx.grace_seconds)
     names = _names(repo)
@@ -107,7 +111,9 @@ def _names(repo: Repository) -> _Names:
     checksums: dict[Address, str] = {}
 
     def listing(ref: str) -> dict[str, Address]:
-        found = {item.path: item.entry for item in repo.list(ref) if item.entry is not None and is_own(item.entry.address)}
+        found = {
+            item.path: item.entry for item in repo.list(ref) if item.entry is not None and is_own(item.entry.address)
+        }
         checksums.update((entry.address, entry.checksum) for entry in found.values())
         return {path: entry.address for path, entry in found.items()}
 
@@ -165,7 +171,9 @@ def _segment(objects: ObjectStore, key: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress(objects.read(key)).splitlines()[1:]]
 
 
-def _ledger_findings(names: _Names, digests: dict[Address, str], ledger: Ledger, sources: Sequence[Source]) -> list[str]:
+def _ledger_findings(
+    names: _Names, digests: dict[Address, str], ledger: Ledger, sources: Sequence[Source]
+) -> list[str]:
     expected = [source.sha256 for source in sources]
     missing = sorted(ledger.branches.keys() - names.branches.keys())
     found = [f"ledger: branch {branch!r} should be there and is not" for branch in missing]
@@ -228,7 +236,9 @@ def _notes(ledger: Ledger, audited: Audit, read: int, named: int) -> list[str]:
     notes = [f"named blobs read back and compared: {compared}; {looked}"]
     notes += [f"refused {count} times, as it must be: {what}" for what, count in ledger.refused.items()]
     if ledger.retries:
-        notes.append(f"{len(ledger.retries)} calls were made again, as their errors allowed; first: {ledger.retries[0]}")
+        notes.append(
+            f"{len(ledger.retries)} calls were made again, as their errors allowed; first: {ledger.retries[0]}"
+        )
     if audited.garbage:
         notes.append(f"{len(audited.garbage)} records are left to scrub; first: {audited.garbage[0]}")
     return notes

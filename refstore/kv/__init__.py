@@ -6,7 +6,10 @@
     redis+cluster://user:password@node1:7000,node2:7000                                          rediss+cluster://…
     memory://name                                                   this process only; memory: is a new one each time
 
-`open_kv` wraps every driver in `Retrying`: what a driver leaves undecided (`KVUnavailable`), that recognises or does again.
+Other packages bring drivers for other schemes by entry points of the group `refstore.kv` (docs/drivers.md).
+
+`open_kv` wraps every driver in `Retrying`, which repeats or recognises the writes that a driver leaves undecided
+(`KVUnavailable`).
 """
 
 from __future__ import annotations
@@ -15,15 +18,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Final, cast
 
-from refstore.clock import Clock, SystemClock
+from refstore.core.clock import Clock, SystemClock
+from refstore.core.driver_entry_points import KV_DRIVERS, load_opener
+from refstore.core.redaction import redact_url
 from refstore.errors import InvalidSettings, MissingExtra
 from refstore.kv.base import KV
 from refstore.kv.retrying import ATTEMPTS, Retrying
 
-Factory = Callable[[str, Clock], KV]
-"""What a driver's module offers: (url, clock) -> KV. It connects at first use, not before."""
-
-_DRIVERS: Final = {
+_BUILT_IN: Final = {
     "memory": "refstore.kv.memory:open_memory",
     "sqlite": "refstore.kv.sqlite:open_sqlite",
     "redis": "refstore.kv.redis:open_redis",
@@ -45,46 +47,29 @@ def open_kv(
     check: Callable[[], None] | None = None,
     attempts: int = ATTEMPTS,
 ) -> KV:
-    """The KV at `url`, retrying what is safe to retry. Raises InvalidSettings, MissingExtra.
+    """Open the KV at `url`, retrying what is safe to retry. Raises InvalidSettings, MissingExtra.
 
     `check` is called before each attempt; the SDK passes one that raises DeadlineExceeded.
     """
     clock = clock or SystemClock()
-    return Retrying(_factory(url)(url, clock), attempts=attempts, clock=clock, check=check)
-
-
-def redact(url: str) -> str:
-    """`url` as it may be shown and logged: without the user's password and without secrets in the query.
-
-    When in doubt it hides too much: a password with an unescaped `/`, `?` or `@` in it is still a password.
-    """
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme in ("sqlite", "memory"):
-        return url
-    address, question, query = rest.partition("?")
-    userinfo, at, hosts = address.rpartition("@")
-    if not at and "@" in query:  # the password had a ? in it
-        return f"{scheme}://***@{rest.rpartition('@')[2]}"
-    if at:
-        user, colon, _ = userinfo.partition(":")
-        address = f"{user}:***@{hosts}" if colon else f"***@{hosts}"
-    options = [
-        f"{name}=***" if "password" in name.lower() or "secret" in name.lower() else option
-        for option in query.split("&")
-        for name in (option.partition("=")[0],)
-    ]
-    return f"{scheme}://{address}{question}{'&'.join(options)}"
-
-
-def _factory(url: str) -> Factory:
-    scheme = url.partition(":")[0].lower()
-    if scheme not in _DRIVERS:
+    kv = _opener(url)(url, clock)
+    if not isinstance(kv, KV):
         raise InvalidSettings(
-            f"{redact(url)[:200]!r} is not a KV URL; it starts with one of: {', '.join(f'{known}:' for known in _DRIVERS)}"
+            f"the driver for {redact_url(url)[:200]!r} opened a {type(kv).__name__}; it must return a subclass of "
+            "refstore.kv.base.KV"
         )
-    module, _, name = _DRIVERS[scheme].partition(":")
+    return Retrying(kv, attempts=attempts, clock=clock, check=check)
+
+
+def _opener(url: str) -> Callable[[str, Clock], object]:
+    """Return the driver's function (url, clock) -> KV, which connects at first use, not before."""
+    scheme = url.partition(":")[0].lower()
+    if scheme not in _BUILT_IN:
+        refusal = f"{redact_url(url)[:200]!r} is not the URL of a KV"
+        return cast("Callable[[str, Clock], object]", load_opener(KV_DRIVERS, scheme, _BUILT_IN, refusal))
+    module, _, name = _BUILT_IN[scheme].partition(":")
     try:
-        return cast(Factory, getattr(import_module(module), name))
+        return cast("Callable[[str, Clock], object]", getattr(import_module(module), name))
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:

@@ -1,22 +1,23 @@
 """The key-value interface: everything the protocol asks of a store, and nothing more.
 
-Keys live in *partitions*. A partition is a name; within it keys are ordered by their UTF-8 bytes. Each
-operation is atomic on a single key; nothing here, and nothing built on it, needs two keys to change together.
-So it runs on SQLite, on one Redis, on Redis Cluster (a partition is one slot), and on anything with a
-conditional put.
+Keys live in *partitions*. A partition is a name; its keys are ordered by their UTF-8 bytes. Each operation is atomic on
+a single key, and nothing needs two keys to change together. So the interface fits SQLite, one Redis, Redis Cluster (a
+partition is one slot), and any store with a conditional put.
 
-Semantics every driver holds (`tests/conformance/kv_suite.py` is their executable form):
+Every driver guarantees this (`refstore.conformance.KVSuite` tests it; docs/drivers.md shows how to write a driver):
 
-- `execute(ops)` performs operations and returns their results in the order given. Each op is atomic by itself;
-  the batch is not. A run of neighbouring ops of one kind (all `SetIf`, say) may be performed in any order;
-  where the kind changes there is a barrier: every op before it has taken effect before any op after it starts.
-  Two ops of one run never name the same key.
-- `scan` returns a page of a partition in key order. Each pair it returns was there at some moment during the
-  call; a key that existed during the whole call is in the page if it falls in its bounds. A page is never cut
-  short silently: fewer than `limit` pairs means that the end was reached.
-- A driver that cannot tell whether a write landed raises `KVUnavailable`; it never guesses. Where it is certain that none did
-  it says so (`nothing_done`). `Retrying` (`refstore/kv/retrying.py`) makes that safe: it recognises its own landed write.
+- `execute(ops)` performs operations and returns their results in the order of `ops`. Each operation is atomic by
+  itself; the batch is not. A run of neighbouring operations of one kind (all `SetIf`, say) may be performed in any
+  order. Where the kind changes there is a barrier: every operation before it has taken effect before any operation
+  after it starts. Two operations of one run never name the same key.
+- `scan` returns a page of a partition in key order. Each returned pair was there at some moment during the call. A key
+  that existed during the whole call is in the page if it falls in the page's bounds. Fewer than `limit` pairs mean that
+  the partition ends there.
+- A driver that does not know whether a write landed raises `KVUnavailable`; it never guesses. Where it is certain that
+  no write landed, it says so (`nothing_done`). `Retrying` (`refstore/kv/retrying.py`) repeats the call safely: it
+  recognises its own landed write.
 - Partitions and keys are non-empty `str` without NUL and encodable as UTF-8; values are `bytes`, possibly empty.
+- All methods may be called from several threads at once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from typing import Final, NamedTuple
 
 
 class Absent(Enum):
-    """The type of `ABSENT`: no value at that key. `None` never stands for it, so nothing is unconditional by accident."""
+    """The type of `ABSENT`: the key has no value. `None` never stands for it, so no write is unconditional by
+    accident.
+    """
 
     ABSENT = "absent"
 
@@ -51,24 +54,29 @@ class Get(NamedTuple):
 
 
 class Set(NamedTuple):
-    """Unconditional. Result: None."""
+    """Writes `value` unconditionally. Result: None."""
 
     key: Key
     value: bytes
 
 
 class SetIf(NamedTuple):
-    """Writes `value` (ABSENT: removes the key) if the key now holds `expected` (ABSENT: is not there). Result: bool."""
+    """Writes `value` if the key holds `expected`. Result: whether it did.
+
+    An ABSENT `expected` means that the key is not there; an ABSENT `value` removes the key.
+    """
 
     key: Key
     expected: bytes | Absent
     value: bytes | Absent
     once: bool = False
-    """Whether it is never made again where its reply was lost: for an `expected` that may come back. False is then certain."""
+    """Whether `Retrying` must not repeat it after a lost reply, because `expected` may come back. A result of False is
+    then certain.
+    """
 
 
 class Exchange(NamedTuple):
-    """Writes `value` and learns what it replaced. Result: the old value, or ABSENT."""
+    """Writes `value` unconditionally. Result: the value that it replaced, or ABSENT."""
 
     key: Key
     value: bytes
@@ -85,26 +93,30 @@ Result = bytes | Absent | bool | None
 
 
 class KV(ABC):
-    """The interface. Drivers implement the four abstract methods; the rest is written in terms of them."""
+    """The interface. Drivers implement the four abstract methods; the others are written in terms of them."""
 
     @abstractmethod
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         """Perform `ops`; see the module docstring for order and atomicity. Raises KVUnavailable."""
 
     @abstractmethod
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
-        """One page of (key, value) with `prefix`, strictly after the key `after` (which need not exist), in key order."""
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
+        """Return one page of (key, value) in key order: keys that start with `prefix` and come strictly after `after`,
+        which need not exist.
+        """
 
     @abstractmethod
     def delete_range(self, partition: str, first: str, last: str) -> None:
-        """Remove every key k with first <= k <= last. Not atomic as a whole; idempotent."""
+        """Remove every key from `first` to `last`, both included. Idempotent, and not atomic as a whole."""
 
     @abstractmethod
     def count(self, partition: str, *, limit: int) -> int:
-        """How many keys the partition holds, counted no further than `limit`."""
+        """Return how many keys the partition holds, or `limit` if it holds more."""
 
     def close(self) -> None:
-        """Release connections. Calling it twice is fine."""
+        """Release connections. May be called twice; a closed KV opens again when it is used."""
         return
 
     def get(self, key: Key) -> bytes | Absent:
@@ -137,8 +149,10 @@ class KV(ABC):
     def delete_many(self, keys: Sequence[Key]) -> None:
         self.execute([Delete(key) for key in keys])
 
-    def scan_all(self, partition: str, *, prefix: str = "", after: str = "", page: int = SCAN_LIMIT) -> Iterator[tuple[str, bytes]]:
-        """Every pair from `after` on, page by page. What is written behind the cursor meanwhile is not seen."""
+    def scan_all(
+        self, partition: str, *, prefix: str = "", after: str = "", page: int = SCAN_LIMIT
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield every pair after `after`, page by page. A pair written before the cursor meanwhile is not seen."""
         while True:
             pairs = self.scan(partition, prefix=prefix, after=after, limit=page)
             yield from pairs

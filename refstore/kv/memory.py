@@ -11,7 +11,7 @@ from typing import Final
 
 from sortedcontainers import SortedDict
 
-from refstore.clock import Clock
+from refstore.core.clock import Clock
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
 
 _named: Final[dict[str, MemoryKV]] = {}
@@ -32,7 +32,9 @@ class MemoryKV(KV):
         with self._lock:
             return [self._perform(op) for op in ops]
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         with self._lock:
             table = self._partitions.get(partition)
             if table is None:

@@ -1,26 +1,33 @@
-"""`redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`: one Redis or Valkey, a master that Sentinels watch, or a Cluster.
+"""`redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`: one Redis or Valkey, a master that Sentinels watch,
+or a Cluster.
 
-`redis_url.py` says what a URL may hold, `redis_calls.py` how data lies in Redis and what is sent. A batch costs one round trip on a
-single server, reads of any kind around its writes included, since commands of one connection are performed in order; a second kind
-of write costs another. On a Cluster each run of a kind costs one: its nodes are asked at once, and the next run waits for all of them.
+`redis_url.py` says what a URL may hold, `redis_calls.py` how data lies in Redis and what is sent. A batch costs one
+round trip on a single server, reads of any kind around its writes included, since commands of one connection are
+performed in order; a second kind of write costs another. On a Cluster each run of a kind costs one: its nodes are asked
+at once, and the next run waits for all of them.
 
-Nothing is retried here that may have been performed: a connection that broke, a timeout, a server that loads, fails over or is out
-of memory all raise `KVUnavailable`, and `Retrying` decides. (Only MOVED and ASK are followed: the server says with them that it did
-nothing.) Connections are reset, not closed, so that what a broken one had not sent yet is never sent later.
+Nothing is retried here that may have been performed: a connection that broke, a timeout, a server that loads, fails
+over or is out of memory all raise `KVUnavailable`, and `Retrying` decides. (Only MOVED and ASK are followed: the server
+says with them that it did nothing.) Connections are reset, not closed, so that what a broken one had not sent yet is
+never sent later.
 
 Durability is the server's, and must be set up there:
 
-- `appendonly yes` with `appendfsync always`: an acknowledged write survives a power loss. With `everysec`, the default of many,
-  the last second may be lost; with snapshots only, minutes; with neither, everything. What was lost may name blobs, or be all that
-  said that a blob is named: after such a loss run the offline job before the reaper.
-- A failover (Sentinel, Cluster, managed services) loses what the new master had not received. `?wait=N` makes each write wait for N
-  replicas; it raises `KVUnavailable` (outcome unknown) if they do not confirm in time. That makes the loss rare, not impossible:
-  with `appendfsync always` on all of them, and `min-replicas-to-write N` on the master, it takes two failures at once.
-- `maxmemory-policy noeviction` (or `volatile-*`: our keys have no time to live). A server that is set to evict any key is refused.
+- `appendonly yes` with `appendfsync always`: an acknowledged write survives a power loss. With `everysec`, the default
+of many,
+  the last second may be lost; with snapshots only, minutes; with neither, everything. What was lost may name blobs, or
+  be all that said that a blob is named: after such a loss run the offline job before the reaper.
+- A failover (Sentinel, Cluster, managed services) loses what the new master had not received. `?wait=N` makes each
+write wait for N
+  replicas; it raises `KVUnavailable` (outcome unknown) if they do not confirm in time. That makes the loss rare, not
+  impossible: with `appendfsync always` on all of them, and `min-replicas-to-write N` on the master, it takes two
+  failures at once.
+- `maxmemory-policy noeviction` (or `volatile-*`: our keys have no time to live). A server that is set to evict any key
+is refused.
 
-The first use of each connection checks what the server tells about this, and every LOOK_SECONDS the next use of any: a server may be set
-otherwise while it runs. From then on it is refused, by connections that were open too, until it is set right. What cannot be told is
-warned about, once.
+The first use of each connection checks what the server tells about this, and every CHECK_SECONDS the next use of any: a
+server may be set otherwise while it runs. From then on it is refused, by connections that were open too, until it is
+set right. What cannot be told is warned about, once.
 """
 
 from __future__ import annotations
@@ -38,7 +45,7 @@ import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from refstore.clock import Clock
+from refstore.core.clock import Clock
 from refstore.errors import InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.kv import redis_calls, redis_url
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
@@ -48,14 +55,14 @@ from refstore.kv.redis_url import Address, RedisSettings
 
 FLIGHT_BYTES: Final = 16 << 20
 """Arguments on their way at once; a larger batch is sent in several flights, one after the other."""
-LOOK_SECONDS: Final = 10.0
-"""How long what a server told of itself is believed."""
+CHECK_SECONDS: Final = 10.0
+"""How long a server's answer about its settings is believed."""
 REDIRECTIONS_MAX: Final = 5
 """How often MOVED or ASK is followed before it is left to `Retrying`."""
 
 
 class Connection(Protocol):
-    """What is used of redis-py's connections, which are only half typed."""
+    """The part of redis-py's connections that the driver uses; redis-py types only half of it."""
 
     def on_connect(self) -> None: ...
 
@@ -89,7 +96,7 @@ class Servers(Protocol):
     def pool_at(self, address: Address) -> Pool: ...
 
     def forget(self) -> None:
-        """What is known of who holds what may be out of date."""
+        """Read the map of slots again before the next use: it may be out of date."""
         ...
 
     def close(self) -> None: ...
@@ -106,17 +113,21 @@ def open_redis(url: str, clock: Clock) -> RedisKV:
         "socket_connect_timeout": settings.socket_connect_timeout_seconds,
         "socket_keepalive": True,
         "protocol": 2,
-        "retry": Retry(NoBackoff(), 0),  # none but ours: a write that was sent must not be sent again by somebody who cannot judge it
+        "retry": Retry(
+            NoBackoff(), 0
+        ),  # none but ours: a write that was sent must not be sent again by somebody who cannot judge it
         "redis_connect_func": prepared,
     }
     if settings.tls:
         options |= {"connection_class": redis.SSLConnection, **dict(settings.tls_options)}
-    return RedisKV(_servers(settings, options), settings, clock, look=prepared.look)
+    return RedisKV(_servers(settings, options), settings, clock, check_server=prepared.check_server)
 
 
 def _servers(settings: RedisSettings, options: dict[str, Any]) -> Servers:
     if settings.kind == "cluster":
-        return Cluster(settings.addresses, lambda at: cast(Pool, redis.ConnectionPool(host=at.host, port=at.port, **options)))
+        return Cluster(
+            settings.addresses, lambda at: cast(Pool, redis.ConnectionPool(host=at.host, port=at.port, **options))
+        )
     if settings.kind == "sentinel":
         options.pop("connection_class", None)
         options |= {"ssl": settings.tls}
@@ -130,14 +141,19 @@ def _servers(settings: RedisSettings, options: dict[str, Any]) -> Servers:
 
 class RedisKV(KV):
     def __init__(
-        self, servers: Servers, settings: RedisSettings, clock: Clock, *, look: Callable[[Connection], None] = lambda _: None
+        self,
+        servers: Servers,
+        settings: RedisSettings,
+        clock: Clock,
+        *,
+        check_server: Callable[[Connection], None] = lambda _: None,
     ) -> None:
-        """`look`: asks a server whether it may lose data. Raises StoreMisconfigured then."""
+        """`check_server` raises StoreMisconfigured for a server that may lose data."""
         self._servers = servers
         self._clock = clock
-        self._ask_server = look
-        self._looked: dict[Pool, float] = {}
-        """When each server was last asked whether it may lose data."""
+        self._check_server = check_server
+        self._checked_at: dict[Pool, float] = {}
+        """When each server was last checked."""
         self._prefix = settings.prefix
         self._where = str(settings)
         self._wait: Command | None = None
@@ -157,7 +173,9 @@ class RedisKV(KV):
                     results[place] = result
         return results
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         key = redis_calls.key_of(self._prefix, partition)
         return redis_calls.pairs_of(self._one(key, redis_calls.scan(key, prefix, after, limit)))
 
@@ -177,10 +195,11 @@ class RedisKV(KV):
         return self._fly([Call(key, command, [], _no_results, writes, 0)])[0]
 
     def _flights(self, runs: list[list[Call]]) -> Iterator[list[Call]]:
-        """Calls that may be on their way together, in order; what is in one flight has been performed before the next starts.
+        """Calls that may be on their way together, in order; what is in one flight has been performed before the next
+        starts.
 
-        On a single server a flight holds several runs, but writes of one run only: a server that refuses a write (no memory
-        for it, say) may accept the one behind it, which must not happen before the first has.
+        On a single server a flight holds several runs, but writes of one run only: a server that refuses a write (no
+        memory for it, say) may accept the one behind it, which must not happen before the first has.
         """
         flight: list[Call] = []
         size_bytes = 0
@@ -200,7 +219,9 @@ class RedisKV(KV):
             yield flight
 
     def _fly(self, calls: Sequence[Call]) -> list[Reply]:
-        """The replies to `calls`, sent at once, to each server in order. Raises KVUnavailable if any may not have been performed."""
+        """Send `calls` at once, to each server in order, and return the replies. Raises KVUnavailable if any call may
+        not have been performed.
+        """
         replies: list[Reply] = [None] * len(calls)
         todo = [(self._servers.pool_of(call.key), False, place) for place, call in enumerate(calls)]
         for number in range(1 + REDIRECTIONS_MAX):
@@ -209,23 +230,29 @@ class RedisKV(KV):
             except KVUnavailable as error:
                 error.nothing_done &= number == 0
                 raise
-            moved: list[tuple[Pool, bool, int]] = []
+            redirected: list[tuple[Pool, bool, int]] = []
             for _, _, place in todo:
                 reply = replies[place]
                 if isinstance(reply, redis.ResponseError):
                     to = _redirection(reply)
                     if to is None:
-                        raise self._refused(reply, nothing_done=all(isinstance(reply, redis.ResponseError) for reply in replies))
-                    moved.append((self._servers.pool_at(to.address), to.asking, place))
+                        raise self._refused(
+                            reply, nothing_done=all(isinstance(reply, redis.ResponseError) for reply in replies)
+                        )
+                    redirected.append((self._servers.pool_at(to.address), to.asking, place))
                     if not to.asking:
                         self._servers.forget()
-            if not moved:
+            if not redirected:
                 return replies
-            todo = moved
-        raise KVUnavailable(f"the slots of {self._where} keep moving; wait until the cluster is stable, then make the same call again")
+            todo = redirected
+        raise KVUnavailable(
+            f"the slots of {self._where} keep moving; wait until the cluster is stable, then make the same call again"
+        )
 
     def _round(self, calls: Sequence[Call], todo: Sequence[tuple[Pool, bool, int]], replies: list[Reply]) -> None:
-        """Send each of `todo` (server, whether to say ASKING, place) and fill in its reply, which may be an error that was returned."""
+        """Send each of `todo` (server, whether to say ASKING, place) and fill in its reply, which may be an error that
+        was returned.
+        """
         flights: dict[Pool, list[tuple[bool, int]]] = {}
         for pool, asking, place in todo:
             flights.setdefault(pool, []).append((asking, place))
@@ -234,7 +261,7 @@ class RedisKV(KV):
         try:
             for pool in flights:
                 links.append((pool, pool.get_connection()))
-                self._look(*links[-1])
+                self._check_if_due(*links[-1])
             sent = True
             for (_, connection), flight in zip(links, flights.values(), strict=True):
                 connection.send_packed_command(connection.pack_commands(self._commands(calls, flight)))
@@ -245,8 +272,12 @@ class RedisKV(KV):
                     replies[place] = _read(connection)
                 if self._waits(calls, flight):
                     confirmed = _read(connection)
-                    # what was refused is not there to be confirmed; a replica, which refuses all writes, takes no WAIT either
-                    if any(calls[place].writes and not isinstance(replies[place], redis.ResponseError) for _, place in flight):
+                    # what was refused is not there to be confirmed; a replica, which refuses all writes, takes no WAIT
+                    # either
+                    if any(
+                        calls[place].writes and not isinstance(replies[place], redis.ResponseError)
+                        for _, place in flight
+                    ):
                         self._confirmed(confirmed)
             if any(isinstance(reply, redis.ResponseError) for reply in replies):
                 _reset(links)  # a master that was demoted says so in a reply; the next connection finds the new one
@@ -261,12 +292,12 @@ class RedisKV(KV):
             for pool, connection in links:
                 pool.release(connection)
 
-    def _look(self, pool: Pool, connection: Connection) -> None:
-        """Ask the server again, if it was long ago that it was. Raises StoreMisconfigured, before anything is sent."""
+    def _check_if_due(self, pool: Pool, connection: Connection) -> None:
+        """Check the server again if its last check is old. Raises StoreMisconfigured, before anything is sent."""
         now = self._clock.monotonic_seconds()
-        if now - self._looked.setdefault(pool, now) >= LOOK_SECONDS:
-            self._ask_server(connection)
-            self._looked[pool] = now
+        if now - self._checked_at.setdefault(pool, now) >= CHECK_SECONDS:
+            self._check_server(connection)
+            self._checked_at[pool] = now
 
     def _commands(self, calls: Sequence[Call], flight: Sequence[tuple[bool, int]]) -> Iterator[Command]:
         for asking, place in flight:
@@ -280,13 +311,13 @@ class RedisKV(KV):
         return self._wait is not None and any(calls[place].writes for _, place in flight)
 
     def _confirmed(self, reply: Reply) -> None:
-        wanted = self._wait[1] if self._wait is not None else 0
+        replicas = self._wait[1] if self._wait is not None else 0
         if isinstance(reply, redis.ResponseError):
             raise self._refused(reply)
-        if cast(int, reply) < cast(int, wanted):
+        if cast(int, reply) < cast(int, replicas):
             raise KVUnavailable(
-                f"only {reply} of {wanted} replicas of {self._where} confirmed a write in time, so it may be lost in a failover;"
-                " make the same call again, check the replicas, or lower ?wait="
+                f"only {reply} of {replicas} replicas of {self._where} confirmed a write in time, so it may be lost in "
+                "a failover; make the same call again, check the replicas, or lower ?wait="
             )
 
     def _failed(self, error: Exception, *, sent: bool) -> RefstoreError:
@@ -294,12 +325,17 @@ class RedisKV(KV):
         if isinstance(error, redis.ResponseError):
             return self._refused(error)
         if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
-            return InvalidSettings(f"{self._where} refused the login ({error}); check the user and the password in the URL")
+            return InvalidSettings(
+                f"{self._where} refused the login ({error}); check the user and the password in the URL"
+            )
         why = str(error) or type(error).__name__
         if sent:
-            return KVUnavailable(f"{self._where} did not answer ({why}); what was sent may have been performed, or be performed yet")
+            return KVUnavailable(
+                f"{self._where} did not answer ({why}); what was sent may have been performed, or be performed yet"
+            )
         return KVUnavailable(
-            f"{self._where} cannot be reached ({why}); check that it runs, then make the same call again", nothing_done=True
+            f"{self._where} cannot be reached ({why}); check that it runs, then make the same call again",
+            nothing_done=True,
         )
 
     def _refused(self, error: redis.ResponseError, *, nothing_done: bool = False) -> RefstoreError:
@@ -307,7 +343,8 @@ class RedisKV(KV):
         code = _code(error)
         if code == "NOPERM":
             return InvalidSettings(
-                f"the user of {self._where} may not do that ({error}); give it: ~{self._prefix}:* +@read +@write +@scripting +@connection"
+                f"the user of {self._where} may not do that ({error}); give it: ~{self._prefix}:* +@read +@write "
+                "+@scripting +@connection"
                 " +info +wait +cluster|slots"
             )
         if code == "WRONGTYPE":
@@ -316,12 +353,16 @@ class RedisKV(KV):
                 " give refstore a database or a ?prefix= of its own"
             )
         if code in _TRANSIENT:
-            return KVUnavailable(f"{self._where} cannot do it now ({error}): {_TRANSIENT[code]}", nothing_done=nothing_done)
-        return StoreMisconfigured(f"{self._where} refused a command ({error}); refstore needs Redis 7.0 or Valkey, scripts allowed")
+            return KVUnavailable(
+                f"{self._where} cannot do it now ({error}): {_TRANSIENT[code]}", nothing_done=nothing_done
+            )
+        return StoreMisconfigured(
+            f"{self._where} refused a command ({error}); refstore needs Redis 7.0 or Valkey, scripts allowed"
+        )
 
 
 class Single:
-    """One server; or whichever is the master now, where the pool asks Sentinels."""
+    """One server; where the pool asks Sentinels, the current master."""
 
     ordered = True
 
@@ -332,7 +373,9 @@ class Single:
         return self._pool
 
     def pool_at(self, address: Address) -> Pool:
-        raise StoreMisconfigured(f"the Redis is a node of a cluster (it points to {address}); use a redis+cluster:// URL")
+        raise StoreMisconfigured(
+            f"the Redis is a node of a cluster (it points to {address}); use a redis+cluster:// URL"
+        )
 
     def forget(self) -> None:
         return
@@ -342,7 +385,9 @@ class Single:
 
 
 class Cluster:
-    """The map of slots, read from any node that answers, and a pool for each node. It is read again when it proves wrong."""
+    """Keeps the map of slots, and a pool for each node. Any node that answers gives the map; it is read again when it
+    proves wrong.
+    """
 
     ordered = False
 
@@ -363,7 +408,9 @@ class Cluster:
                 return self._pool(owner)
             self._owners = []
         raise KVUnavailable(
-            f"no node of the cluster holds slot {slot}; wait until all slots are covered, then make the same call again", nothing_done=True
+            f"no node of the cluster holds slot {slot}; wait until all slots are covered, then make the same call "
+            "again",
+            nothing_done=True,
         )
 
     def pool_at(self, address: Address) -> Pool:
@@ -386,7 +433,9 @@ class Cluster:
         return pool
 
     def _read_map(self) -> list[Address | None]:
-        """From the first node that answers, each time another one first: one that lost touch with the others tells old news."""
+        """From the first node that answers, each time another one first: one that lost touch with the others tells old
+        news.
+        """
         known = [*dict.fromkeys((*self._seeds, *self._pools))]
         self._turn += 1
         failure: Exception | None = None
@@ -395,16 +444,22 @@ class Cluster:
             try:
                 ranges = _ask(self._pool(address), (b"CLUSTER", b"SLOTS"))
             except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-                raise InvalidSettings(f"{address} refused us ({error}); check user, password and permissions (+cluster|slots)") from error
+                raise InvalidSettings(
+                    f"{address} refused us ({error}); check user, password and permissions (+cluster|slots)"
+                ) from error
             except redis.ResponseError as error:
-                raise StoreMisconfigured(f"{address} is not a node of a cluster ({error}); use redis:// for a single server") from error
+                raise StoreMisconfigured(
+                    f"{address} is not a node of a cluster ({error}); use redis:// for a single server"
+                ) from error
             except (redis.RedisError, OSError) as error:
                 failure = error
             else:
                 owners: list[Address | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
                 for first, last, (host, port, *_), *_ in cast("list[tuple[int, int, list[Any]]]", ranges):
                     # a node that does not know its own name leaves it out: it is the one we asked
-                    owners[first : last + 1] = [Address(host.decode() if host else address.host, port)] * (last + 1 - first)
+                    owners[first : last + 1] = [Address(host.decode() if host else address.host, port)] * (
+                        last + 1 - first
+                    )
                 if any(owners):
                     self._owners = owners
                     return owners
@@ -422,20 +477,22 @@ class _Prepared:
         self._checks = Checks(str(settings))
 
     def __call__(self, connection: Connection) -> None:
-        """Log in, and look whether the server is set to lose data. Raises StoreMisconfigured."""
+        """Log in, and check that the server is not set to lose data. Raises StoreMisconfigured."""
         try:
             connection.on_connect()
             _reset_when_closed(connection)
-            self.look(connection)
+            self.check_server(connection)
         except BaseException:
             connection.disconnect()
             raise
 
-    def look(self, connection: Connection) -> None:
-        memory, persistence, save = _asked(connection, [(b"INFO", b"memory"), (b"INFO", b"persistence"), (b"CONFIG", b"GET", b"save")])
+    def check_server(self, connection: Connection) -> None:
+        memory, persistence, save = _query(
+            connection, [(b"INFO", b"memory"), (b"INFO", b"persistence"), (b"CONFIG", b"GET", b"save")]
+        )
         if _fields(persistence).get("loading") == "1":
             raise redis.BusyLoadingError("it is loading its data")
-        self._checks.look(_fields(memory), _fields(persistence), save)
+        self._checks.check(_fields(memory), _fields(persistence), save)
 
 
 class _Redirection(NamedTuple):
@@ -488,15 +545,15 @@ def _no_results(_: Reply) -> tuple[Result, ...]:
 
 
 def _read(connection: Connection) -> Reply:
-    """A reply; an error reply is returned, so that those behind it are read too."""
+    """Return one reply. An error reply is returned too, so that the replies after it are read."""
     try:
         return connection.read_response()
     except redis.ResponseError as error:
         return error
 
 
-def _asked(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
-    """The replies to some commands; None for what the server refuses or does not know."""
+def _query(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+    """Return the replies to `commands`; None for a command that the server refuses or does not know."""
     connection.send_packed_command(connection.pack_commands(commands))
     replies = [_read(connection) for _ in commands]
     return [None if isinstance(reply, redis.ResponseError) else reply for reply in replies]
@@ -520,9 +577,9 @@ def _reset(links: Iterable[tuple[Pool, Connection]]) -> None:
 
 
 def _reset_when_closed(connection: Connection) -> None:
-    """Closing throws away what was not sent yet, and tells the server at once.
+    """Set the socket so that closing it discards what was not sent yet, and tells the server at once.
 
-    Otherwise the system would go on delivering a request that we gave up, perhaps after the retry of it and what came then.
+    Otherwise the system could deliver a request that we gave up after its retry, and after later requests.
     """
     sock = getattr(connection, "_sock", None)
     if isinstance(sock, socket.socket):

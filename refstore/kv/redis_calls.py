@@ -1,13 +1,13 @@
 """Operations turned into Redis commands, and replies into results. Pure: nothing is sent here.
 
-A partition is one sorted set, `prefix:{partition}`, whose members are `name NUL value`, all of score 0: so Redis keeps them in
-order of name, a page of them is read without looking at anything else, and a name and its value share one allocation. Names hold
-no NUL, and a name has at most one member, so that members sort as names do and `[name NUL, name \\1)` holds exactly that one. The
-braces make the partition's name alone decide the slot in a Cluster.
+A partition is one sorted set, `prefix:{partition}`, whose members are `name NUL value`, all of score 0: so Redis keeps
+them in order of name, a page of them is read without looking at anything else, and a name and its value share one
+allocation. Names hold no NUL, and a name has at most one member, so that members sort as names do and `[name NUL, name
+\\1)` holds exactly that one. The braces make the partition's name alone decide the slot in a Cluster.
 
-Ops of one kind on one partition travel together, as the arguments of one Lua script (`lua/*.lua`: one purpose each), in calls that
-are bounded, since a script holds up the whole server. Scripts are sent by their text (EVAL), not by their hash: see
-docs/decisions/0012. The least and greatest name of a call go with it, for a script's first look.
+Ops of one kind on one partition travel together, as the arguments of one Lua script (`lua/*.lua`: one purpose each), in
+calls that are bounded, since a script holds up the whole server. Scripts are sent by their text (EVAL), not by their
+hash: see docs/decisions/0012. The least and greatest name of a call go with it, for a script's first look.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def runs_of(ops: Sequence[Op], prefix: str) -> list[list[Call]]:
             parts.setdefault(op.key.partition, []).append(place)
             place += 1
         make = _MAKERS[kind]
-        runs.append([call for part, places in parts.items() for call in _calls(make, key_of(prefix, part), ops, places)])
+        runs.append(
+            [call for part, places in parts.items() for call in _calls(make, key_of(prefix, part), ops, places)]
+        )
     return runs
 
 
@@ -157,7 +159,9 @@ def _values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
 
     def read(reply: Reply) -> list[Result]:
         members = cast("list[bytes | None]", reply)
-        return [ABSENT if member is None else member[len(name) + 1 :] for name, member in zip(names, members, strict=True)]
+        return [
+            ABSENT if member is None else member[len(name) + 1 :] for name, member in zip(names, members, strict=True)
+        ]
 
     return read
 

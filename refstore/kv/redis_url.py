@@ -1,10 +1,12 @@
 """What a Redis URL says: where the servers are, who we are, how long to wait. Pure: nothing is opened here.
 
     redis://user:password@host:6379/0?options                       rediss:// is the same over TLS
-    redis+sentinel://user:password@s1:26379,s2:26379/master/0       the hosts are Sentinels; user and password are the server's
+    redis+sentinel://user:password@s1:26379,s2:26379/master/0       the hosts are Sentinels; user and password are the
+                                                                    server's
     redis+cluster://user:password@n1:7000,n2:7000                   some of the nodes; the others are learned from them
 
-User and password are percent-encoded where they hold `@ : / ? # %`. Options carry redis-py's names where it has the thing:
+User and password are percent-encoded where they hold `@ : / ? # %`. Options carry redis-py's names where it has the
+thing:
 
     socket_timeout=10               seconds for one reply; a call that takes longer has an unknown outcome
     socket_connect_timeout=5        seconds to connect
@@ -26,7 +28,8 @@ from refstore.errors import InvalidSettings
 SCHEMES: Final = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 _TLS_TEXTS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _OPTIONS: Final = (
-    "socket_timeout", "socket_connect_timeout", "wait", "wait_timeout", "prefix", "sentinel_username", "sentinel_password",
+    "socket_timeout", "socket_connect_timeout", "wait", "wait_timeout", "prefix", "sentinel_username",
+    "sentinel_password",
     *_TLS_TEXTS, "ssl_check_hostname", "ssl_cert_reqs",
 )  # fmt: skip
 _SECONDS_MAX: Final = 3600.0
@@ -80,16 +83,22 @@ def parse(url: str) -> RedisSettings:
     authority, _, path = rest.partition("/")
     userinfo, _, hosts = authority.rpartition("@")
     if "@" in path or "@" in query:
-        raise InvalidSettings(f"the {scheme}:// URL has an '@' behind its hosts; in a password write '/' as %2F, '?' as %3F, '@' as %40")
+        raise InvalidSettings(
+            f"the {scheme}:// URL has an '@' behind its hosts; in a password write '/' as %2F, '?' as %3F, '@' as %40"
+        )
     user, _, password = userinfo.partition(":")
     addresses = tuple(_address(scheme, text, 26379 if kind == "sentinel" else 6379) for text in hosts.split(","))
     if kind == "single" and len(addresses) != 1:
-        raise InvalidSettings(f"{scheme}:// names one host; for several use {scheme}+sentinel:// or {scheme}+cluster://")
+        raise InvalidSettings(
+            f"{scheme}:// names one host; for several use {scheme}+sentinel:// or {scheme}+cluster://"
+        )
     master, db = _place(scheme, kind, unquote(path).strip("/"))
     options = dict(parse_qsl(query, keep_blank_values=True))
     unknown = [name for name in options if name not in _OPTIONS]
     if unknown:
-        raise InvalidSettings(f"the {scheme}:// URL has options that are not known: {', '.join(unknown)}; known are {', '.join(_OPTIONS)}")
+        raise InvalidSettings(
+            f"the {scheme}:// URL has options that are not known: {', '.join(unknown)}; known are {', '.join(_OPTIONS)}"
+        )
     settings = RedisSettings(
         kind=kind,
         addresses=addresses,
@@ -112,7 +121,9 @@ def parse(url: str) -> RedisSettings:
     if any(character in settings.prefix for character in "{}\0"):
         raise InvalidSettings("prefix must not hold '{', '}' or NUL: braces mark what decides a key's slot")
     if settings.wait_replicas and settings.wait_timeout_seconds >= settings.socket_timeout_seconds:
-        raise InvalidSettings("wait_timeout must be less than socket_timeout; otherwise the connection gives up before the replicas do")
+        raise InvalidSettings(
+            "wait_timeout must be less than socket_timeout; otherwise the connection gives up before the replicas do"
+        )
     return settings
 
 
@@ -124,7 +135,9 @@ def _address(scheme: str, text: str, default_port: int) -> Address:
     else:
         host, _, port = text.partition(":")
     if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise InvalidSettings(f"the {scheme}:// URL names no host and port; write {scheme}://user:password@host:{default_port}")
+        raise InvalidSettings(
+            f"the {scheme}:// URL names no host and port; write {scheme}://user:password@host:{default_port}"
+        )
     return Address(unquote(host), int(port) if port else default_port)
 
 
@@ -160,13 +173,13 @@ def _count(options: dict[str, str], name: str) -> int:
 
 
 def _tls_options(scheme: str, options: dict[str, str]) -> tuple[tuple[str, str | bool], ...]:
-    found: list[tuple[str, str | bool]] = [(name, options[name]) for name in _TLS_TEXTS if name in options]
+    tls_options: list[tuple[str, str | bool]] = [(name, options[name]) for name in _TLS_TEXTS if name in options]
     if "ssl_cert_reqs" in options:
         if options["ssl_cert_reqs"] not in ("required", "optional", "none"):
             raise InvalidSettings(f"ssl_cert_reqs in the {scheme}:// URL must be required, optional or none")
-        found.append(("ssl_cert_reqs", options["ssl_cert_reqs"]))
+        tls_options.append(("ssl_cert_reqs", options["ssl_cert_reqs"]))
     if "ssl_check_hostname" in options:
         if options["ssl_check_hostname"].lower() not in ("true", "false"):
             raise InvalidSettings(f"ssl_check_hostname in the {scheme}:// URL must be true or false")
-        found.append(("ssl_check_hostname", options["ssl_check_hostname"].lower() == "true"))
-    return tuple(found)
+        tls_options.append(("ssl_check_hostname", options["ssl_check_hostname"].lower() == "true"))
+    return tuple(tls_options)

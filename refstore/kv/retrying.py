@@ -1,25 +1,25 @@
 """Retries around any KV, safe for writes whose outcome is not known.
 
-A driver raises `KVUnavailable`. Where it is certain that nothing was done (no connection, a lock that was not had), the batch is
-simply done again. Where any of it may have landed, it is done again run by run:
+A driver raises `KVUnavailable`. Where it is certain that nothing was done (no connection, a lock that it did not get),
+`Retrying` simply repeats the batch. Where any operation may have landed, it repeats the batch run by run:
 
-- Get, Set and Delete simply again: twice is as good as once.
-- SetIf again, with a Get behind it: it took effect if it says so now, or if the key holds its new value (protocol.md,
-  "A lost reply": our own write, which landed before the reply was lost). Looking after the write, not before it, also
-  recognises a first attempt that lands late, between the two.
-- SetIf that creates (it expects ABSENT) is looked for, never done again: key == mine is True, another's value False, and where
-  there is nothing it raises `OutcomeUnknown`. It may have landed and been used up; creating it again would revive what is spent
-  (an address another reaper is about to delete, a token). The caller goes on under a new name.
-- Exchange never, and no SetIf that says `once`: they raise `OutcomeUnknown`. Between a first attempt that landed and a second one,
-  somebody may have replaced the value and acted on what they replaced; writing it again would bring back what they let go
-  (protocol.md, rule 6). Only the caller can go on, with a value that is new.
+- It repeats Get, Set and Delete: twice is as good as once.
+- It repeats SetIf, followed by a Get. The write took effect if SetIf says so now, or if the key holds the new value
+  (protocol.md, "A lost reply": our own write landed before the reply was lost). Reading after the write, not before it,
+  also recognises a first attempt that lands late, between the two.
+- It never repeats a SetIf that creates (`expected` is ABSENT), but reads the key. Our value means True, another value
+  False, and no value raises `OutcomeUnknown`: the key may have been created and used up. Creating it again would revive
+  what is spent (an address that another reaper is about to delete, a token). The caller goes on under a new name.
+- It never repeats an Exchange, or a SetIf with `once`; they raise `OutcomeUnknown`. After the first attempt landed,
+  another client may have replaced the value and acted on the old one. Writing it again would bring back what that
+  client let go (protocol.md, rule 6). Only the caller can go on, with a value that is new.
 
-What is left open: a SetIf that landed and was then overwritten by somebody else counts as failed, as it would had it come
-second; values that matter carry a write id. A Set done twice overwrites what came in
-between, as a later call would.
+Two cases stay open. A SetIf that landed and was then overwritten by another client counts as failed, as if it had come
+second; values that matter carry a write id. A repeated Set overwrites what was written in between, as a later call
+would.
 
-Attempts are bounded, waits grow to a bound and have jitter, so that many clients do not come back at once. Clock and randomness are
-passed in. `check` is called before each attempt; what it raises (DeadlineExceeded) ends the retries.
+Attempts are bounded. Waits grow to a bound and have jitter, so that many clients do not come back at once. Clock and
+randomness are passed in. `check` is called before each attempt; what it raises (DeadlineExceeded) ends the retries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Final, Protocol, TypeVar, cast
 
 import structlog
 
-from refstore.clock import Clock, SystemClock
+from refstore.core.clock import Clock, SystemClock
 from refstore.errors import KVUnavailable, OutcomeUnknown
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Exchange, Get, Op, Result, SetIf
 
@@ -78,9 +78,11 @@ class Retrying(KV):
         try:
             return self._kv.execute(ops)
         except KVUnavailable as error:
-            return self._execute_again(ops, error)
+            return self._retry_batch(ops, error)
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         return self._idempotent(lambda: self._kv.scan(partition, prefix=prefix, after=after, limit=limit))
 
     def delete_range(self, partition: str, first: str, last: str) -> None:
@@ -97,65 +99,75 @@ class Retrying(KV):
         try:
             return call()
         except KVUnavailable as error:
-            return self._again(error, call)
+            return self._retry(error, call)
 
-    def _execute_again(self, ops: Sequence[Op], error: KVUnavailable) -> list[Result]:
-        """All of `ops`. Once any may have landed, run by run; runs that were done again are not done a third time."""
+    def _retry_batch(self, ops: Sequence[Op], error: KVUnavailable) -> list[Result]:
+        """Repeat all of `ops`; once any may have landed, run by run. A run that succeeded is not repeated again."""
         results: list[Result] = []
         runs = [list(run) for _, run in groupby(ops, key=type)]
         unknown = _is_unknown(ops, error)
 
-        def rest() -> list[Result]:
+        def repeat() -> list[Result]:
             nonlocal unknown
             if not unknown:
                 try:
                     return self._kv.execute(ops)
-                except KVUnavailable as again:
-                    unknown = _is_unknown(ops, again)
+                except KVUnavailable as latest:
+                    unknown = _is_unknown(ops, latest)
                     raise
             while runs:
-                results.extend(self._run_again(runs[0]))
+                results.extend(self._repeat_run(runs[0]))
                 del runs[0]
             return results
 
-        return self._again(error, rest)
+        return self._retry(error, repeat)
 
-    def _run_again(self, run: Sequence[Op]) -> list[Result]:
-        """One run (neighbouring ops of one kind) that may have landed."""
+    def _repeat_run(self, run: Sequence[Op]) -> list[Result]:
+        """Repeat one run (neighbouring operations of one kind) that may have landed."""
         if not isinstance(run[0], SetIf):
             return self._kv.execute(run)
-        asked = cast("Sequence[SetIf]", run)
-        if any(op.expected is ABSENT for op in asked):
-            return self._look_for(asked)
-        answers = self._kv.execute([*asked, *(Get(op.key) for op in asked)])
-        won, now = answers[: len(asked)], answers[len(asked) :]
-        return [bool(ok) or value == op.value for op, ok, value in zip(asked, won, now, strict=True)]
+        set_ifs = cast("Sequence[SetIf]", run)
+        if any(op.expected is ABSENT for op in set_ifs):
+            return self._settle_creations(set_ifs)
+        answers = self._kv.execute([*set_ifs, *(Get(op.key) for op in set_ifs)])
+        won, now = answers[: len(set_ifs)], answers[len(set_ifs) :]
+        return [bool(ok) or value == op.value for op, ok, value in zip(set_ifs, won, now, strict=True)]
 
-    def _look_for(self, asked: Sequence[SetIf]) -> list[Result]:
-        """A run in which something is created: that is looked for first, and the rest done again."""
-        created = [op for op in asked if op.expected is ABSENT]
-        found = dict(zip((op.key for op in created), self._kv.execute([Get(op.key) for op in created]), strict=True))
-        if any(value is ABSENT and op.value is not ABSENT for op, value in zip(created, found.values(), strict=True)):
+    def _settle_creations(self, set_ifs: Sequence[SetIf]) -> list[Result]:
+        """Read the keys that a run creates, and repeat its other operations."""
+        created = [op for op in set_ifs if op.expected is ABSENT]
+        current = dict(zip((op.key for op in created), self._kv.execute([Get(op.key) for op in created]), strict=True))
+        if any(value is ABSENT and op.value is not ABSENT for op, value in zip(created, current.values(), strict=True)):
             raise OutcomeUnknown("the KV did not answer while a key was created; it may have been, and be gone again")
-        others = iter(self._run_again(others) if (others := [op for op in asked if op.expected is not ABSENT]) else ())
-        return [found[op.key] == op.value if op.expected is ABSENT else next(others) for op in asked]
+        others = iter(
+            self._repeat_run(others) if (others := [op for op in set_ifs if op.expected is not ABSENT]) else ()
+        )
+        return [current[op.key] == op.value if op.expected is ABSENT else next(others) for op in set_ifs]
 
-    def _again(self, error: KVUnavailable, call: Callable[[], T]) -> T:
-        """`call` until it succeeds or the attempts are used up; `error` is how the first one ended."""
+    def _retry(self, error: KVUnavailable, call: Callable[[], T]) -> T:
+        """Repeat `call` until it succeeds or the attempts are used up. The first attempt ended with `error`."""
         for attempt in range(1, self._attempts):
-            wait_seconds = min(WAIT_FIRST_SECONDS * 2 ** (attempt - 1), WAIT_MAX_SECONDS) * (0.5 + self._random.random() / 2)
-            _log.warning("kv_retry", attempt=attempt, attempts=self._attempts, wait_seconds=round(wait_seconds, 3), error=str(error))
+            wait_seconds = min(WAIT_FIRST_SECONDS * 2 ** (attempt - 1), WAIT_MAX_SECONDS) * (
+                0.5 + self._random.random() / 2
+            )
+            _log.warning(
+                "kv_retry",
+                attempt=attempt,
+                attempts=self._attempts,
+                wait_seconds=round(wait_seconds, 3),
+                error=str(error),
+            )
             self._clock.sleep(wait_seconds)
             self._check()
             try:
                 return call()
-            except KVUnavailable as again:
-                error = again
+            except KVUnavailable as latest:
+                error = latest
         raise error
 
 
 def _is_unknown(ops: Sequence[Op], error: KVUnavailable) -> bool:
-    """Whether any of `ops` may have landed. Raises OutcomeUnknown where that cannot be found out."""
+    """Return whether any of `ops` may have landed. Raises OutcomeUnknown where that cannot be found out."""
     if error.nothing_done:
         return False
     if any(isinstance(op, Exchange) or (isinstance(op, SetIf) and op.once) for op in ops):

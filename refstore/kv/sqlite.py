@@ -1,14 +1,17 @@
-"""`sqlite:///absolute/path.db`, `sqlite:relative/path.db`: the embedded default. One file, any number of threads and processes.
+"""`sqlite:///absolute/path.db`, `sqlite:relative/path.db`: the embedded default. One file, any number of threads and
+processes.
 
-One table, ordered by its primary key, in WAL mode: readers never wait for a writer, and a writer waits for the one before it, no
-longer than `busy_timeout` seconds, then raises `KVUnavailable`. All writes of one `execute` stand in one transaction.
+One table, ordered by its primary key, in WAL mode: readers never wait for a writer, and a writer waits for the one
+before it, no longer than `busy_timeout` seconds, then raises `KVUnavailable`. All writes of one `execute` stand in one
+transaction.
 
-Durability: with `synchronous=full` (the default) what a call has written survives a crash of the process, of the system, and
-a power loss, provided the disk keeps what fsync promised. With `?synchronous=normal` a power loss may take back the last
-calls (in order, never half of one). The reaper may have deleted blobs by what is then undone, so that is for scratch data only.
-The file must be on a local disk: WAL does not work between machines (NFS, SMB).
+Durability: with `synchronous=full` (the default) what a call has written survives a crash of the process, of the
+system, and a power loss, provided the disk keeps what fsync promised. With `?synchronous=normal` a power loss may take
+back the last calls (in order, never half of one). The reaper may have deleted blobs by what is then undone, so that is
+for scratch data only. The file must be on a local disk: WAL does not work between machines (NFS, SMB).
 
-The file is made for its owner only, or for the group that shares its folder (`refstore/file_modes.py`); SQLite gives its -wal and
+The file is made for its owner only, or for the group that shares its folder (`refstore/core/file_modes.py`); SQLite
+gives its -wal and
 -shm the same mode.
 
 Options, as `?name=value&…`: `synchronous` (full or normal), `busy_timeout` (seconds).
@@ -26,9 +29,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote
 
-from refstore.clock import Clock, SystemClock
+from refstore.core.clock import Clock, SystemClock
+from refstore.core.file_modes import make_folder, modes_in
 from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
-from refstore.file_modes import make_folder, modes_in
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
 
 BUSY_TIMEOUT_SECONDS: Final = 15.0
@@ -42,14 +45,18 @@ _READ_SIZES: Final = (16, 256)
 _DELETE_ROWS: Final = 10_000
 """What `delete_range` removes per transaction, so that other writers get their turn."""
 _CACHE_KIB: Final = 2_048
-"""Per connection, as it is needed. More made batches no faster, since what is read again comes from the system's cache."""
+"""Per connection, as it is needed. More made batches no faster, since what is read again comes from the system's cache.
+"""
 _CHECKPOINT_PAGES: Final = 4_000
-"""16 MB of WAL between checkpoints, each of which costs two fsyncs; a page that changed often meanwhile is written back once."""
+"""16 MB of WAL between checkpoints, each of which costs two fsyncs; a page that changed often meanwhile is written back
+once.
+"""
 _OPEN_ATTEMPTS: Final = 40
 _OPEN_WAIT_SECONDS: Final = 0.05
 
 _TABLE: Final = (
-    "CREATE TABLE kv (partition TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (partition, name)) WITHOUT ROWID"
+    "CREATE TABLE kv (partition TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (partition, "
+    "name)) WITHOUT ROWID"
 )
 _GET: Final = "SELECT value FROM kv WHERE partition = ? AND name = ?"
 _GET_MANY: Final = {
@@ -65,14 +72,20 @@ _SWAP: Final = "UPDATE kv SET value = ?4 WHERE partition = ?1 AND name = ?2 AND 
 _REMOVE: Final = "DELETE FROM kv WHERE partition = ? AND name = ? AND value = ?"
 _DELETE: Final = "DELETE FROM kv WHERE partition = ? AND name = ?"
 # A prefix ends before itself with a byte that UTF-8 does not have; the cast makes that a text, compared byte by byte.
-SCAN_FROM: Final = "SELECT name, value FROM kv WHERE partition = ? AND name >= ? AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?"
-SCAN_AFTER: Final = "SELECT name, value FROM kv WHERE partition = ? AND name > ? AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?"
+SCAN_FROM: Final = (
+    "SELECT name, value FROM kv WHERE partition = ? AND name >= ? AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?"
+)
+SCAN_AFTER: Final = (
+    "SELECT name, value FROM kv WHERE partition = ? AND name > ? AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?"
+)
 COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM kv WHERE partition = ? LIMIT ?)"
 _NTH: Final = "SELECT name FROM kv WHERE partition = ? AND name BETWEEN ? AND ? ORDER BY name LIMIT 1 OFFSET ?"
 _DELETE_RANGE: Final = "DELETE FROM kv WHERE partition = ? AND name BETWEEN ? AND ?"
 
 _UNAVAILABLE: Final = {
-    sqlite3.SQLITE_BUSY: "another process kept it locked for too long; make the same call again, or raise ?busy_timeout=SECONDS",
+    sqlite3.SQLITE_BUSY: (
+        "another process kept it locked for too long; make the same call again, or raise ?busy_timeout=SECONDS"
+    ),
     sqlite3.SQLITE_LOCKED: "another connection kept it locked; make the same call again",
     sqlite3.SQLITE_PROTOCOL: "its locks are contended; make the same call again",
     sqlite3.SQLITE_INTERRUPT: "the call was interrupted; make it again",
@@ -81,9 +94,13 @@ _UNAVAILABLE: Final = {
     sqlite3.SQLITE_NOMEM: "the machine is out of memory; make the same call again",
 }
 _MISCONFIGURED: Final = {
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that the path names a file in a directory that this user may write to",
+    sqlite3.SQLITE_CANTOPEN: (
+        "it cannot be opened; check that the path names a file in a directory that this user may write to"
+    ),
     sqlite3.SQLITE_PERM: "this user may not open it; check its owner and mode",
-    sqlite3.SQLITE_READONLY: "it cannot be written; check the owner and mode of the file, its -wal and -shm, and the directory",
+    sqlite3.SQLITE_READONLY: (
+        "it cannot be written; check the owner and mode of the file, its -wal and -shm, and the directory"
+    ),
 }
 _CORRUPT: Final = {
     sqlite3.SQLITE_CORRUPT: "its pages contradict each other",
@@ -92,7 +109,8 @@ _CORRUPT: Final = {
 }
 
 _left_by_fork: Final[list[list[sqlite3.Connection]]] = []
-"""Connections of a parent process, kept so that they are never closed here: closing would drop locks that are not ours."""
+"""Connections of a parent process, kept so that they are never closed here: closing would drop locks that are not ours.
+"""
 
 
 def open_sqlite(url: str, clock: Clock) -> SqliteKV:
@@ -103,7 +121,9 @@ def open_sqlite(url: str, clock: Clock) -> SqliteKV:
             raise InvalidSettings(f"{url!r} names a host; write sqlite:///absolute/path.db or sqlite:relative/path.db")
         place = place[2:]
     if place in ("", "/", ":memory:"):
-        raise InvalidSettings(f"{url!r} names no file; write sqlite:///absolute/path.db, or memory: for a store that is not kept")
+        raise InvalidSettings(
+            f"{url!r} names no file; write sqlite:///absolute/path.db, or memory: for a store that is not kept"
+        )
     options = dict(parse_qsl(query, keep_blank_values=True))
     synchronous = options.pop("synchronous", "full").lower()
     if synchronous not in ("full", "normal"):
@@ -115,8 +135,12 @@ def open_sqlite(url: str, clock: Clock) -> SqliteKV:
     if not 0 <= busy_timeout_seconds <= 3600:
         raise InvalidSettings(f"busy_timeout in {url!r} must be a number of seconds from 0 to 3600")
     if options:
-        raise InvalidSettings(f"{url!r} has options that are not known: {', '.join(options)}; known are synchronous and busy_timeout")
-    return SqliteKV(Path(unquote(place)), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds, clock=clock)
+        raise InvalidSettings(
+            f"{url!r} has options that are not known: {', '.join(options)}; known are synchronous and busy_timeout"
+        )
+    return SqliteKV(
+        Path(unquote(place)), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds, clock=clock
+    )
 
 
 class SqliteKV(KV):
@@ -151,7 +175,9 @@ class SqliteKV(KV):
                 connection.execute("ROLLBACK")
                 return self._transact(connection, runs, _set_if_compared)
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         statement, low = (SCAN_AFTER, after) if after >= prefix else (SCAN_FROM, prefix)
         with self._connection() as connection:
             return connection.execute(statement, (partition, low, prefix.encode() + b"\xff", limit)).fetchall()
@@ -170,7 +196,9 @@ class SqliteKV(KV):
         with self._connection() as connection:
             return connection.execute(COUNT, (partition, limit)).fetchall()[0][0]
 
-    def _transact(self, connection: sqlite3.Connection, runs: Sequence[tuple[type[Op], list[Op]]], set_if: _SetIf) -> list[Result]:
+    def _transact(
+        self, connection: sqlite3.Connection, runs: Sequence[tuple[type[Op], list[Op]]], set_if: _SetIf
+    ) -> list[Result]:
         results: list[Result] = []
         connection.execute("BEGIN IMMEDIATE")
         for kind, run in runs:
@@ -217,12 +245,18 @@ class SqliteKV(KV):
         try:
             self._make_file()
         except OSError as error:
-            raise StoreMisconfigured(f"the KV file {self._path} cannot be made ({error}); check the path and its folder's mode") from error
+            raise StoreMisconfigured(
+                f"the KV file {self._path} cannot be made ({error}); check the path and its folder's mode"
+            ) from error
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
             connection: sqlite3.Connection | None = None
             try:
                 connection = sqlite3.connect(
-                    self._path, timeout=self._busy_timeout_seconds, isolation_level=None, check_same_thread=False, cached_statements=64
+                    self._path,
+                    timeout=self._busy_timeout_seconds,
+                    isolation_level=None,
+                    check_same_thread=False,
+                    cached_statements=64,
                 )
                 self._set_up(connection)
             except BaseException as error:
@@ -245,7 +279,8 @@ class SqliteKV(KV):
         make_folder(self._path.parent)
         modes = modes_in(self._path.parent.stat())
         try:
-            # not opened: to close a file drops all locks that this process has on it, those of another thread's connection too
+            # not opened: to close a file drops all locks that this process has on it, those of another thread's
+            # connection too
             os.mknod(self._path, modes.file | stat.S_IFREG)
         except FileExistsError:
             return  # another was quicker
@@ -257,7 +292,9 @@ class SqliteKV(KV):
     def _set_up(self, connection: sqlite3.Connection) -> None:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
-            raise StoreMisconfigured(f"the KV file {self._path} cannot use WAL here (its mode is {mode}); put it on a local disk")
+            raise StoreMisconfigured(
+                f"the KV file {self._path} cannot use WAL here (its mode is {mode}); put it on a local disk"
+            )
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA fullfsync = 1")  # macOS: fsync alone leaves it in the disk's cache
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -275,10 +312,14 @@ class SqliteKV(KV):
     def _version(self, connection: sqlite3.Connection) -> int:
         version: int = connection.execute("PRAGMA user_version").fetchall()[0][0]
         if version > VERSION:
-            raise StoreMisconfigured(f"the KV file {self._path} was written by a later refstore (format {version}); upgrade this one")
+            raise StoreMisconfigured(
+                f"the KV file {self._path} was written by a later refstore (format {version}); upgrade this one"
+            )
         return version
 
-    def _typed(self, error: sqlite3.DatabaseError, *, nothing_done: bool = True) -> RefstoreError | sqlite3.DatabaseError:
+    def _typed(
+        self, error: sqlite3.DatabaseError, *, nothing_done: bool = True
+    ) -> RefstoreError | sqlite3.DatabaseError:
         """`error` in the words of `refstore/errors.py`; one that only a fault of ours can cause stays what it is.
 
         Whatever fails before the COMMIT is rolled back: then nothing was done.
@@ -292,7 +333,9 @@ class SqliteKV(KV):
         if primary == -1 and isinstance(error, sqlite3.OperationalError):
             why = "a name in it is not text"  # Python says so, not SQLite, so without a code
         if why is not None:
-            return Corrupt(f"the KV file {self._path} is damaged ({error}): {why}; stop all processes and restore it from a backup")
+            return Corrupt(
+                f"the KV file {self._path} is damaged ({error}): {why}; stop all processes and restore it from a backup"
+            )
         return error
 
 
@@ -332,22 +375,23 @@ def _get(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[bytes | Ab
     if len(keys) == 1:
         rows = connection.execute(_GET, keys[0]).fetchall()
         return [rows[0][0] if rows else ABSENT]
-    found: list[bytes | Absent] = []
+    values: list[bytes | Absent] = []
     small, large = _READ_SIZES
-    while len(found) < len(keys):
-        start = len(found)
+    while len(values) < len(keys):
+        start = len(values)
         size = small if len(keys) - start <= small else large
         some = keys[start : start + size]
-        found += [ABSENT] * len(some)
+        values += [ABSENT] * len(some)
         names: list[str | None] = list(chain.from_iterable(some))
         names += [None] * (2 * (size - len(some)))
         for index, value in connection.execute(_GET_MANY[size], names).fetchall():
-            found[start + index] = value
-    return found
+            values[start + index] = value
+    return values
 
 
 def _set_if_counted(connection: sqlite3.Connection, run: Sequence[SetIf]) -> list[bool]:
-    """Nearly always all of a run succeed, so that is tried, and counted. Raises _NotAllWon; the transaction is then begun anew.
+    """Nearly always all of a run succeed, so that is tried, and counted. Raises _NotAllWon; the transaction is then
+    begun anew.
 
     (A savepoint would save the runs before this one, and cost every transaction a second copy of the pages it changes.)
     """

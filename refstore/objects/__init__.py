@@ -1,4 +1,7 @@
-"""Object stores: one interface (`base.py`), drivers beside it, found by URL scheme and loaded only when asked for."""
+"""Object stores: one interface (`base.py`), and a driver for each URL scheme, imported when its URL is first opened.
+
+Other packages bring drivers for other schemes by entry points of the group `refstore.objects` (docs/drivers.md).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import random
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
 
-from refstore.clock import Clock, SystemClock
+from refstore.core.clock import Clock, SystemClock
+from refstore.core.driver_entry_points import OBJECT_DRIVERS, load_opener
 from refstore.errors import InvalidSettings, MissingExtra
 from refstore.objects.base import ObjectStore
-from refstore.objects.urls import StoreURL, child, parse, redact
+from refstore.objects.store_urls import StoreURL, child, parse
 
-__all__ = ["ObjectStore", "OpenOptions", "child", "open_objects", "redact"]
+__all__ = ["ObjectStore", "OpenOptions", "child", "open_objects"]
 
 
 class OpenOptions(NamedTuple):
@@ -23,17 +27,17 @@ class OpenOptions(NamedTuple):
     rng: random.Random
     """For the jitter of those pauses."""
     io_timeout_seconds: float
-    """How long one request to the store may be under way, retries included (`Safety.io_timeout_seconds`)."""
+    """How long one request to the store may take, retries included (`Safety.io_timeout_seconds`)."""
 
 
 class _Driver(NamedTuple):
     module: str
-    factory: str
+    opener: str
     extra: str | None
     """The optional dependency that brings what the driver imports."""
 
 
-_DRIVERS: Final = {
+_BUILT_IN: Final = {
     "file": _Driver("refstore.objects.local", "open_local", None),
     "s3": _Driver("refstore.objects.s3", "open_s3", "s3"),
     "memory": _Driver("refstore.objects.memory", "open_memory", None),
@@ -43,18 +47,33 @@ _DRIVERS: Final = {
 def open_objects(
     url: str, *, clock: Clock | None = None, rng: random.Random | None = None, io_timeout_seconds: float = 60.0
 ) -> ObjectStore:
-    """The store of one namespace. Raises InvalidSettings for a URL it does not understand, MissingExtra for a driver not installed."""
+    """Open the store of one namespace. Raises InvalidSettings for a URL that no driver understands, MissingExtra for a
+    driver whose packages are not installed.
+    """
     parsed = parse(url)
-    driver = _DRIVERS.get(parsed.scheme)
-    if driver is None:
+    # jitter, not a secret
+    options = OpenOptions(clock or SystemClock(), rng or random.Random(), io_timeout_seconds)  # noqa: S311
+    store = _opener(parsed.scheme)(parsed, options)
+    if not isinstance(store, ObjectStore):
         raise InvalidSettings(
-            f"{parsed.scheme}:// is no object store that refstore knows; use one of {', '.join(f'{s}://' for s in _DRIVERS)}"
+            f"the driver for {parsed.scheme}:// opened a {type(store).__name__}; it must return a subclass of "
+            "refstore.objects.base.ObjectStore"
+        )
+    return store
+
+
+def _opener(scheme: str) -> Callable[[StoreURL, OpenOptions], object]:
+    """Return the driver's function (url, options) -> ObjectStore, which refuses options that it does not know."""
+    driver = _BUILT_IN.get(scheme)
+    if driver is None:
+        refusal = f"{scheme}:// is not the URL of an object store"
+        return cast(
+            "Callable[[StoreURL, OpenOptions], object]", load_opener(OBJECT_DRIVERS, scheme, _BUILT_IN, refusal)
         )
     try:
         module = importlib.import_module(driver.module)
     except ModuleNotFoundError as error:
         if driver.extra is None or (error.name or "").startswith("refstore"):
             raise
-        raise MissingExtra(driver.extra, f"{parsed.scheme}:// object stores") from error
-    factory = cast("Callable[[StoreURL, OpenOptions], ObjectStore]", getattr(module, driver.factory))
-    return factory(parsed, OpenOptions(clock or SystemClock(), rng or random.Random(), io_timeout_seconds))  # noqa: S311  # jitter, not a secret
+        raise MissingExtra(driver.extra, f"{scheme}:// object stores") from error
+    return cast("Callable[[StoreURL, OpenOptions], object]", getattr(module, driver.opener))

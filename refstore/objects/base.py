@@ -1,18 +1,19 @@
 """The object store interface: one instance is one storage namespace, and no key can leave it.
 
-Keys are relative to the namespace (`data/2026112107/0jv…`), `/`-separated, validated on the way in and on the way
-out. Semantics every driver holds (`tests/conformance/objects_suite.py` is their executable form):
+Keys are relative to the namespace (`data/2026112107/0jv…`), separated by `/`, and validated on the way in and on the
+way out. Every driver guarantees this (`refstore.conformance.ObjectStoreSuite` tests it; docs/drivers.md):
 
-- `put` streams: the body is never held whole in memory. A put that fails, or is killed, leaves no object under the
-  key (at most something the store's own housekeeping takes). An object is visible whole or not at all.
-- `delete_many` says per key what the store confirmed. A key that was not there is `missing`, not an error; where a
-  store cannot tell the two apart (S3 does not say) it answers `deleted`. Failures are retried with jitter within
-  the call, then returned, never raised for single keys and never swallowed.
-- `list` is ordered by key bytes and complete, or raises: a listing that ends early is never mistaken for one that ended.
-- A store that does not answer raises `ObjectsUnavailable`; a key that is not there, `ObjectNotFound`; one that
-  refuses (credentials, permissions, no such bucket), `InvalidSettings`, saying what to do.
-- Keys follow `naming.py`, or `InvalidPath` is raised and nothing is done. An object in the namespace whose key does not
-  (a folder marker of some console, say) is foreign: it is left out of listings, with a warning in the log.
+- `put` streams: the body is never held whole in memory. A put that fails, or is killed, leaves the key as it was; what
+  it leaves elsewhere, `sweep_temporary` or the store itself removes. An object is visible whole or not at all.
+- `delete_many` says for each key what the store confirmed. A key that was not there is `missing`, which is no error. A
+  store that cannot tell the two apart (S3 does not say) answers `deleted`. Failures are retried with jitter within the
+  call, then returned; they are neither raised for single keys nor swallowed.
+- `list` is ordered by the bytes of the keys, and complete. A listing that breaks off raises.
+- A store that does not answer raises `ObjectsUnavailable`. A key that is not there raises `ObjectNotFound`. A store
+  that refuses (credentials, permissions, no such bucket) raises `InvalidSettings`, which says what to do.
+- Keys follow `object_keys.py`; for others `InvalidPath` is raised, and nothing is done. Objects of the namespace with
+  other keys (a console's folder markers, say) are foreign: listings leave them out, and log a warning.
+- All methods may be called from several threads at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
-from refstore.clock import Clock
+from refstore.core.clock import Clock
 from refstore.errors import Invalid, ObjectNotFound
 
 Body = bytes | BinaryIO | Iterable[bytes]
@@ -42,13 +43,13 @@ class Stored(NamedTuple):
 
     size_bytes: int
     checksum: str
-    """Hex SHA-256 of the body, computed while it streamed by."""
+    """Hex SHA-256 of the body, computed while it was sent."""
     md5: str = ""
     """Hex MD5 of the same bytes."""
 
 
 class Tally:
-    """Counts and hashes a body while it streams by."""
+    """Counts and hashes the chunks of a body."""
 
     def __init__(self) -> None:
         self._size_bytes = 0
@@ -69,27 +70,27 @@ class ObjectInfo(NamedTuple):
     key: str
     size_bytes: int
     mtime_ms: int
-    """When the store says it was written, in ms since the epoch; the store's clock."""
+    """When the object was written, in ms since the epoch, by the store's clock."""
 
 
 class ListedPage(NamedTuple):
-    """Neighbouring objects of a listing, column by column."""
+    """Neighbouring objects of a listing, as columns."""
 
     keys: list[str]
     sizes_bytes: list[int]
     mtimes_ms: list[int]
     etags: list[str]
-    """What the store says of each object's content, without quotes; '' where it says nothing."""
+    """The ETags without quotes; '' where the store has none."""
 
     def where(self, chosen: Sequence[bool]) -> ListedPage:
-        """The chosen rows."""
+        """Return the chosen rows."""
         keys, sizes, mtimes, etags = self
         picked = list(compress(keys, chosen)), list(compress(sizes, chosen)), list(compress(mtimes, chosen))
         return ListedPage(*picked, list(compress(etags, chosen)))
 
 
 class Skipped:
-    """What a listing left out because it can never be named, counted, with the reasons of the first few."""
+    """Counts the objects that a listing left out because their keys are invalid, with a few examples."""
 
     EXAMPLES_MAX: Final = 10
 
@@ -125,50 +126,57 @@ class Tagging(NamedTuple):
 class ObjectStore(ABC):
     @abstractmethod
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
-        """Write the object. With `if_absent`, raises AlreadyExists where the store can tell (`conditional_put`)."""
+        """Write the object. With `if_absent`, raises AlreadyExists if the key is there and the store can tell
+        (`conditional_put`).
+        """
 
     @abstractmethod
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """The bytes [start, end) in chunks, of one version of the object. What can be known before the first chunk is
-        raised by the call itself: ObjectNotFound, and Invalid where start is past the size or after end. An end past the
-        size is the size."""
+        """Return the bytes [start, end) of one version of the object, in chunks. An `end` past the size means the size.
+
+        The call itself, before any chunk is read, raises ObjectNotFound, and Invalid where `start` is past the size or
+        after `end`. The result has a `close`, for callers that do not read it to its end.
+        """
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
-        """Raises ObjectNotFound."""
+        """Return what the store says about the object. Raises ObjectNotFound."""
 
     def head_many(self, keys: Sequence[str]) -> Sequence[ObjectInfo | None]:
-        """`head` of each, in their order; None: it is not there."""
+        """Return the `head` of each key, in their order, or None for a key that is not there."""
         return [_head_or_none(self, key) for key in keys]
 
     @abstractmethod
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, strictly after the key `after`, in key order.
-
-        `before`: up to that key, which is left out; '': to the end.
+        """Yield the objects in key order: keys that start with `prefix`, come strictly after `after`, and strictly
+        before `before` ('' is the end).
         """
 
     def list_pages(self, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
-        """The same as `list`, in pages of columns, with ETags where the store has them; what is left out goes into `skipped`."""
+        """Yield what `list` does as pages of columns, with ETags where the store has them. Objects that are left out
+        are added to `skipped`.
+        """
         del skipped
         return in_pages(self.list(prefix))
 
     @abstractmethod
     def delete_many(self, keys: Sequence[str]) -> Deletion:
-        """Remove objects; any number of keys, batched as the store wants it."""
+        """Delete the objects of any number of keys, in batches as the store needs them."""
 
-    @abstractmethod
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
-        """A URL that reads the object without credentials. Raises Invalid where the store has no such thing."""
+        """Return a URL that reads the object without credentials. Raises Invalid where the store has no such thing."""
+        del key, expires_seconds
+        raise Invalid(f"{self.url} has no presigned URLs; read through refstore, or use an s3:// store")
 
-    @abstractmethod
     def presign_put(self, key: str, *, expires_seconds: int) -> str:
-        """A URL that writes the object without credentials. Raises Invalid where the store has no such thing."""
+        """Return a URL that writes the object without credentials. Raises Invalid where the store has no such thing."""
+        del key, expires_seconds
+        raise Invalid(f"{self.url} has no presigned URLs; upload through refstore, or use an s3:// store")
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """The namespace's URL, without secrets, as it may stand in a repository's record."""
+        """The namespace's URL, without secrets: it is stored in the repository's record."""
 
     @property
     def conditional_put(self) -> bool:
@@ -176,36 +184,43 @@ class ObjectStore(ABC):
         return True
 
     def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
-        """Set the tags of objects (replacing what they had; no tags: take them off). Raises Invalid where the store has no tags."""
+        """Replace the tags of the objects by `tags`, which may be empty. Raises Invalid where the store has no
+        tags.
+        """
         del keys, tags
         raise Invalid(f"{self.url} has no object tags; leave them out, or use an s3:// store")
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
-        """The rules by which the store itself deletes, of everybody who uses the bucket. Raises Invalid where it has no such thing."""
+        """Return the rules by which the store itself deletes, of everybody who uses the bucket. Raises Invalid where
+        the store has no such rules.
+        """
         raise Invalid(f"{self.url} has no lifecycle rules; use an s3:// store")
 
     def set_lifecycle_rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
-        """Replace all of them. Raises Invalid where the store has no such thing."""
+        """Replace all lifecycle rules. Raises Invalid where the store has no such rules."""
         del rules
         raise Invalid(f"{self.url} has no lifecycle rules; use an s3:// store")
 
     def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
-        """Remove what puts of killed clients left behind unseen, if it is so old that no put can still be at it. Returns how
-        many there were. Cheap enough to be called once an hour; several callers at once are fine."""
+        """Remove the unfinished files or uploads of killed clients that are older than any put may take. Return how
+        many there were. Called about once an hour, by several callers at once.
+        """
         del older_than_seconds, clock
         return 0
 
     def read(self, key: str) -> bytes:
-        """The whole object; for what is known to be small or is needed whole (ranges, journals)."""
+        """Return the whole object, which is known to be small or is needed whole (ranges, journals)."""
         return b"".join(self.get(key))
 
     def close(self) -> None:
-        """Release connections. Calling it twice is fine."""
+        """Release connections. May be called twice."""
         return
 
 
 def in_pages(listed: Iterable[ObjectInfo]) -> Iterator[ListedPage]:
-    """Column by column as they come: to hold a page of tuples sets off the garbage collector, which takes as long as the listing."""
+    """Yield the listed objects as pages of columns. A page of tuples would set off Python's garbage collector, which
+    takes as long as the listing.
+    """
     page = ListedPage([], [], [], [])
     keys, sizes, mtimes, etags = page
     for key, size, mtime in listed:
@@ -230,7 +245,7 @@ def _head_or_none(store: ObjectStore, key: str) -> ObjectInfo | None:
 
 
 def chunks_of(body: Body) -> Iterator[bytes]:
-    """`body` as non-empty chunks. They may be kept: a buffer that its owner fills again is copied, bytes are not."""
+    """Yield `body` as non-empty chunks that the caller may keep: a buffer that its owner may fill again is copied."""
     if isinstance(body, bytes | bytearray | memoryview):
         body = io.BytesIO(body)
     if hasattr(body, "read"):

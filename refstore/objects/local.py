@@ -5,14 +5,16 @@ What holds it together:
 - **Nothing leaves the root.** A key is walked segment by segment from the root's descriptor, and no symbolic link below
   the root is followed (`O_NOFOLLOW` at each step): a link planted in the tree cannot lead a key out of it, not even
   one that is planted between two system calls, because no path is ever resolved twice. The root may be a link itself.
-- **Nobody else reads it**, unless it is shared by group (`refstore/file_modes.py`).
-- **Whole or not at all.** A body is written to `.tmp/` on the same file system, under a lock that says its writer lives,
+- **Nobody else reads it**, unless it is shared by group (`refstore/core/file_modes.py`).
+- **Whole or not at all.** A body is written to `.tmp/` on the same file system, under a lock that says its writer
+lives,
   and appears under its key by one rename (or, for `if_absent`, one hard link, which fails if the name is taken).
-- **Confirmed is durable** (unless `?fsync=0`: for data that may be lost in a power cut): the file, then the directory that
+- **Confirmed is durable** (unless `?fsync=0`: for data that may be lost in a power cut): the file, then the directory
+that
   names it, and the directories above it, are synced before `put` returns; after `delete_many`, the directories.
 
-Directories are made by the put that needs them, and removed by `sweep_temporary` when they have been empty for long. A put
-that loses its directory to that makes it again.
+The put that needs a directory creates it, and `sweep_temporary` removes it when it has been empty for long. A put whose
+directory was removed meanwhile creates it again.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from refstore.clock import Clock, SystemClock
+from refstore.core.clock import Clock, SystemClock
+from refstore.core.file_modes import PRIVATE, make_folder, modes_in
 from refstore.errors import (
     AlreadyExists,
     Conflict,
@@ -39,7 +42,6 @@ from refstore.errors import (
     ObjectsUnavailable,
     StoreMisconfigured,
 )
-from refstore.file_modes import PRIVATE, make_folder, modes_in
 from refstore.objects.base import (
     CHUNK_BYTES,
     Body,
@@ -52,28 +54,29 @@ from refstore.objects.base import (
     Tally,
     chunks_of,
 )
+from refstore.objects.byte_ranges import check_range, clip_range
 from refstore.objects.local_errors import reason, translate, translated
 from refstore.objects.local_walk import make, opened, staged_name, sweep_directories, sweep_staging, walk, walk_pages
-from refstore.objects.naming import STAGING_SEGMENT, object_key, object_keys, object_prefix
-from refstore.objects.ranges import asked, bounds
+from refstore.objects.object_keys import STAGING_SEGMENT, object_key, object_keys, object_prefix
 
 if TYPE_CHECKING:
     from refstore.objects import OpenOptions
-    from refstore.objects.urls import StoreURL
+    from refstore.objects.store_urls import StoreURL
 
 _PUBLISH_ATTEMPTS: Final = 100
 """A put loses its directory only to a sweep, and a sweep takes one only when it has been empty for hours."""
 _SWEEP_SECONDS_MIN: Final = 3600.0
 _ANCHORED_SECONDS: Final = 600.0
-"""For how long a put trusts that the directories above its own are on disk. Well below `_SWEEP_SECONDS_MIN`: a directory
-that was put into within this time cannot have been swept, so it is still the one that was synced."""
+"""For how long a put trusts that the directories above its own are on disk. Well below `_SWEEP_SECONDS_MIN`: a
+directory that was put into within this time cannot have been swept, so it is still the one that was synced.
+"""
 _ANCHORED_MAX: Final = 1024
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 class LocalObjects(ObjectStore):
     def __init__(self, root: str | Path, *, fsync: bool = True, clock: Clock | None = None, make: bool = True) -> None:
-        """`make`: whether a folder that is not there is made; one that belongs to others is not."""
+        """`make`: whether a folder that is not there is created; one that belongs to others is not."""
         if sys.getfilesystemencoding() != "utf-8":
             raise InvalidSettings("file names are not UTF-8 in this environment; set PYTHONUTF8=1")
         self._root = os.path.abspath(root)  # noqa: PTH100  # resolve() would follow the root if it is a link
@@ -107,7 +110,9 @@ class LocalObjects(ObjectStore):
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         chunks = self._read_from(key, start, end)
-        next(chunks)  # runs it up to the opened file: its errors are this call's, and closing the iterator closes the file
+        next(
+            chunks
+        )  # runs it up to the opened file: its errors are this call's, and closing the iterator closes the file
         return chunks
 
     def head(self, key: str) -> ObjectInfo:
@@ -118,13 +123,19 @@ class LocalObjects(ObjectStore):
         return ObjectInfo(key, _regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
 
     def head_many(self, keys: Sequence[str]) -> Sequence[ObjectInfo | None]:
-        """A directory is opened once for all that are asked of it: the way there takes ten times as long as the look."""
+        """A directory is opened once for all that are asked of it: the way there takes ten times as long as the
+        look.
+        """
         object_keys(keys)
         found: dict[str, ObjectInfo | None] = {}
         with self._opened_root() as root:
             for directory, group in _by_directory(keys).items():
                 # a directory that is not there, or a file in its place, holds none of them
-                with suppress(ObjectNotFound, Conflict), translated(f"opening {directory!r}"), opened(root, directory) as parent:
+                with (
+                    suppress(ObjectNotFound, Conflict),
+                    translated(f"opening {directory!r}"),
+                    opened(root, directory) as parent,
+                ):
                     found.update((key, _look(parent, key)) for key in group)
         return [found.get(key) for key in keys]
 
@@ -158,18 +169,11 @@ class LocalObjects(ObjectStore):
                     failed += outcome.failed
         return Deletion(tuple(deleted), tuple(missing), tuple(failed))
 
-    def presign_get(self, key: str, *, expires_seconds: int) -> str:
-        del key, expires_seconds
-        raise Invalid("a file has no URL that works without credentials; read it through refstore, or use an s3:// store")
-
-    def presign_put(self, key: str, *, expires_seconds: int) -> str:
-        del key, expires_seconds
-        raise Invalid("a file has no URL that works without credentials; upload through refstore, or use an s3:// store")
-
     def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
         if older_than_seconds < _SWEEP_SECONDS_MIN:
             raise Invalid(
-                f"older_than_seconds is {older_than_seconds:g}; use at least {_SWEEP_SECONDS_MIN:g}, so that no running put is hit"
+                f"older_than_seconds is {older_than_seconds:g}; use at least {_SWEEP_SECONDS_MIN:g}, so that no "
+                "running put is hit"
             )
         before_ns = clock.now_ms() * 1_000_000 - int(older_than_seconds * 1e9)
         with self._opened_root() as root, translated(f"sweeping {self._root}"):
@@ -184,8 +188,11 @@ class LocalObjects(ObjectStore):
         try:
             root = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            # It was there when the store was opened. To answer "no such object" now would tell a reaper that all is gone.
-            raise ObjectsUnavailable(f"{self._root} is not there any more; check that its file system is mounted") from None
+            # It was there when the store was opened. To answer "no such object" now would tell a reaper that all is
+            # gone.
+            raise ObjectsUnavailable(
+                f"{self._root} is not there any more; check that its file system is mounted"
+            ) from None
         except OSError as error:
             raise translate(error, f"opening {self._root}") from error
         try:
@@ -208,7 +215,9 @@ class LocalObjects(ObjectStore):
                 if self._modes.shared:
                     os.fchmod(file, self._modes.file)
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a sweep leaves alone what is locked: its writer lives
+                    fcntl.flock(
+                        file, fcntl.LOCK_EX | fcntl.LOCK_NB
+                    )  # a sweep leaves alone what is locked: its writer lives
                 except OSError as error:
                     if error.errno not in _NO_LOCKS:
                         raise
@@ -220,17 +229,23 @@ class LocalObjects(ObjectStore):
             except FileNotFoundError:
                 pass  # renamed to its key
             except OSError as error:
-                import structlog  # not above: it takes far longer to import than this, and who only deletes has no use for it
+                # not above: it takes far longer to import than this, and who only deletes has no use for it
+                import structlog
 
                 log = structlog.get_logger(__name__)
-                log.warning("a staged file could not be removed; a later sweep takes it", root=self._root, name=name, error=str(error))
+                log.warning(
+                    "a staged file could not be removed; a later sweep takes it",
+                    root=self._root,
+                    name=name,
+                    error=str(error),
+                )
             os.close(staging)
 
     def _publish(self, root: int, staging: int, staged_name: str, key: str, if_absent: bool) -> None:
         directory, _, name = key.rpartition("/")
         for _ in range(_PUBLISH_ATTEMPTS):
             try:
-                made = make(root, directory, self._modes)
+                created = make(root, directory, self._modes)
                 with opened(root, directory) as parent:
                     if if_absent:
                         os.link(staged_name, name, src_dir_fd=staging, dst_dir_fd=parent, follow_symlinks=False)
@@ -238,10 +253,12 @@ class LocalObjects(ObjectStore):
                         os.rename(staged_name, name, src_dir_fd=staging, dst_dir_fd=parent)
                     if self._fsync:
                         os.fsync(parent)
-                self._anchor(root, directory, made)
+                self._anchor(root, directory, created)
             except FileNotFoundError:
                 if not _exists(staging, staged_name):
-                    raise ObjectsUnavailable(f"the staged file of {key!r} was removed while it was written; put it again") from None
+                    raise ObjectsUnavailable(
+                        f"the staged file of {key!r} was removed while it was written; put it again"
+                    ) from None
                 continue  # a sweep removed the directory between its making and the rename
             except FileExistsError:
                 if _is_directory(root, key):
@@ -250,23 +267,25 @@ class LocalObjects(ObjectStore):
             except OSError as error:
                 if if_absent and error.errno in (errno.EPERM, errno.EOPNOTSUPP):
                     raise StoreMisconfigured(
-                        f"{self._root} is on a file system without hard links, which a put of what must not exist yet needs; use another"
+                        f"{self._root} is on a file system without hard links, which a put of what must not exist yet "
+                        "needs; use another"
                     ) from None
                 raise
             else:
                 return
         raise ObjectsUnavailable(
-            f"the directory of {key!r} was removed {_PUBLISH_ATTEMPTS} times while it was put; see who removes directories"
+            f"the directory of {key!r} was removed {_PUBLISH_ATTEMPTS} times while it was put; see who removes "
+            "directories"
         )
 
-    def _anchor(self, root: int, directory: str, made: bool) -> None:
+    def _anchor(self, root: int, directory: str, created: bool) -> None:
         """Sync the directories above `directory`, so that a power cut cannot lose the way to what is in it.
 
-        Not only if this put made it: another process may have, and may not have come to its own sync yet."""
+        Also if another process created it, because that one may not have come to its own sync yet."""
         if not self._fsync:
             return
         now = self._clock.monotonic_seconds()
-        if not made and now - self._anchored.get(directory, -_ANCHORED_SECONDS) < _ANCHORED_SECONDS:
+        if not created and now - self._anchored.get(directory, -_ANCHORED_SECONDS) < _ANCHORED_SECONDS:
             return
         while directory:
             directory_above = directory.rpartition("/")[0]
@@ -280,20 +299,21 @@ class LocalObjects(ObjectStore):
     def _read_from(self, key: str, start: int, end: int | None) -> Iterator[bytes]:
         """First an empty chunk, once the file is open, then the file's."""
         object_key(key)
-        asked(key, start, end)
+        check_range(key, start, end)
         directory, _, name = key.rpartition("/")
         with self._opened_root() as root, self._finding(key), opened(root, directory) as parent:
             # O_NONBLOCK: opening a FIFO that someone left there must not wait for its writer.
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
         try:
-            first, last = bounds(key, start, end, _regular(key, os.fstat(file)).st_size)
+            first, last = clip_range(key, start, end, _regular(key, os.fstat(file)).st_size)
             yield b""
             while first < last:
                 with translated(f"reading {key!r}"):
                     chunk = os.pread(file, min(CHUNK_BYTES, last - first), first)
                 if not chunk:
                     raise CorruptObject(
-                        f"{key!r} became shorter while it was read; nothing of refstore does that, look who writes to {self._root}"
+                        f"{key!r} became shorter while it was read; nothing of refstore does that, look who writes to "
+                        f"{self._root}"
                     )
                 first += len(chunk)
                 yield chunk
@@ -324,20 +344,24 @@ class LocalObjects(ObjectStore):
             else:
                 deleted.append(key)
         if self._fsync and (deleted or missing):
-            # What is missing may be so because of an earlier call that could not sync, or was killed before it did: it is confirmed only
-            # behind a sync, too.
+            # What is missing may be so because of an earlier call that could not sync, or was killed before it did: it
+            # is confirmed only behind a sync, too.
             try:
                 os.fsync(parent)
             except OSError as error:
                 # They are gone now, and may be back after a power cut: not confirmed, so to be deleted again.
-                return Deletion((), (), tuple((key, reason(error)) for key in (*deleted, *missing, *(key for key, _ in failed))))
+                return Deletion(
+                    (), (), tuple((key, reason(error)) for key in (*deleted, *missing, *(key for key, _ in failed)))
+                )
         return Deletion(tuple(deleted), tuple(missing), tuple(failed))
 
 
 def open_local(url: StoreURL, options: OpenOptions) -> ObjectStore:
     url.allow("fsync")
     if url.host not in ("", "localhost") or not url.path.startswith("/"):
-        raise InvalidSettings("a file:// URL names an absolute directory of this machine; write three slashes: file:///directory")
+        raise InvalidSettings(
+            "a file:// URL names an absolute directory of this machine; write three slashes: file:///directory"
+        )
     if any(segment in (".", "..") for segment in url.path.split("/")):
         raise InvalidSettings(f"{url.path!r} has '.' or '..' in it; write the directory's own path")
     return LocalObjects("/" + url.path.strip("/"), fsync=url.flag("fsync", default=True), clock=options.clock)
@@ -405,5 +429,6 @@ def _regular(key: str, found: os.stat_result) -> os.stat_result:
     if stat.S_ISDIR(found.st_mode):
         raise ObjectNotFound(f"there is no object at {key!r}; it is a directory")
     raise StoreMisconfigured(
-        f"{key!r} is neither a file nor a directory; refstore did not write it: see who writes to the store's directory, and remove it"
+        f"{key!r} is neither a file nor a directory; refstore did not write it: see who writes to the store's "
+        "directory, and remove it"
     )

@@ -32,24 +32,31 @@ def translated(doing: str) -> Generator[None, None, None]:
 
 def translate(error: OSError, doing: str) -> RefstoreError:
     number = error.errno or 0
-    said = f"{doing} failed: {os.strerror(number) if number else error}"
+    message = f"{doing} failed: {os.strerror(number) if number else error}"
     if number == errno.ENOENT:
-        return ObjectNotFound(f"{said}; name something else")
+        return ObjectNotFound(f"{message}; name something else")
     if number in _FULL:
-        return ObjectsUnavailable(f"{said}; make room on the disk or raise the quota, then try again")
+        return ObjectsUnavailable(f"{message}; make room on the disk or raise the quota, then try again")
     if number in _REFUSED:
-        return StoreMisconfigured(f"{said}; give user {os.geteuid()} read and write permission to the store's directory and all below it")
+        return StoreMisconfigured(
+            f"{message}; give user {os.geteuid()} read and write permission to the store's directory and all below it"
+        )
     if number == errno.ENAMETOOLONG:
-        return InvalidPath(f"{said}; a file system takes 255 bytes between two slashes")
+        return InvalidPath(f"{message}; a file system takes 255 bytes between two slashes")
     if number in (errno.ENOTDIR, errno.EISDIR):
-        return Conflict(f"{said}; a file cannot hold both an object and, below it, others: use another key")
+        return Conflict(f"{message}; a file cannot hold both an object and, below it, others: use another key")
     if number == errno.ELOOP:
         return StoreMisconfigured(
-            f"{said}; no symbolic link below the store's directory is followed: see who made it, or mount the other directory there instead"
+            f"{message}; no symbolic link below the store's directory is followed: see who made it, or mount the other "
+            "directory there instead"
         )
     if number == errno.EXDEV:
-        return StoreMisconfigured(f"{said}; the store's directory and all below it must be one file system, objects appear by a rename")
-    return ObjectsUnavailable(f"{said}; {_HINTS.get(number, 'see whether the file system is healthy, then try again')}")
+        return StoreMisconfigured(
+            f"{message}; the store's directory and all below it must be one file system, objects appear by a rename"
+        )
+    return ObjectsUnavailable(
+        f"{message}; {_HINTS.get(number, 'see whether the file system is healthy, then try again')}"
+    )
 
 
 def reason(error: OSError) -> str:

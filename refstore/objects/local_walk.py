@@ -1,7 +1,7 @@
-"""Directories of the local store: how they are opened, made, listed in key order, and swept when empty.
+"""Directories of the local store: how they are opened, created, listed in key order, and swept when empty.
 
-Every function takes the descriptor of the root (or of a directory below it) and single names: no path is resolved by the
-kernel, so no symbolic link below the root is ever followed.
+Every function takes the descriptor of the root (or of a directory below it) and single names: no path is resolved by
+the kernel, so no symbolic link below the root is ever followed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from refstore.file_modes import Modes
+from refstore.core.file_modes import Modes
 from refstore.objects.base import LISTED_PAGE_KEYS, ListedPage, ObjectInfo, Skipped
 from refstore.objects.local_errors import translate, translated
-from refstore.objects.naming import KEY_BYTES_MAX, STAGING_SEGMENT, fault_of
+from refstore.objects.object_keys import KEY_BYTES_MAX, STAGING_SEGMENT, fault_of
 
 LOCKED_WITHIN_SECONDS: Final = 60.0
-"""A writer locks its file right after it made it. One that took longer, because it was stopped, has to put its object again."""
+"""A writer locks its file right after creating it. A writer that took longer, because it was stopped, has to put its
+object again.
+"""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
 def opened(root: int, directory: str) -> Generator[int, None, None]:
-    """The directory `directory` ('' is the root itself). Raises FileNotFoundError, and OSError(ELOOP) at a symbolic link."""
+    """The directory `directory` ('' is the root itself). Raises FileNotFoundError, and OSError(ELOOP) at a symbolic
+    link.
+    """
     descriptor = os.dup(root)
     try:
         for segment in directory.split("/") if directory else ():
@@ -42,8 +46,10 @@ def opened(root: int, directory: str) -> Generator[int, None, None]:
 
 
 def make(root: int, directory: str, modes: Modes) -> bool:
-    """Make `directory` and those above it. Returns whether any was missing. Raises FileNotFoundError if a sweep is quicker."""
-    made = False
+    """Make `directory` and those above it. Returns whether any was missing. Raises FileNotFoundError if a sweep is
+    quicker.
+    """
+    created = False
     descriptor = os.dup(root)
     try:
         for segment in directory.split("/") if directory else ():
@@ -52,7 +58,7 @@ def make(root: int, directory: str, modes: Modes) -> bool:
             except FileNotFoundError:
                 with suppress(FileExistsError):  # another put was quicker
                     os.mkdir(segment, modes.folder, dir_fd=descriptor)
-                made = True
+                created = True
                 below = _step(descriptor, segment)
                 if modes.shared:
                     with suppress(PermissionError):  # another user's put was quicker, and sets it
@@ -61,7 +67,7 @@ def make(root: int, directory: str, modes: Modes) -> bool:
             descriptor = below
     finally:
         os.close(descriptor)
-    return made
+    return created
 
 
 def _step(parent: int, segment: str) -> int:
@@ -108,16 +114,22 @@ def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterato
                     continue
                 with translated(f"listing {key!r} in {shown}"):
                     try:
-                        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                        status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                     except FileNotFoundError:
                         continue  # deleted since it was seen
-                yield ObjectInfo(key, found.st_size, found.st_mtime_ns // 1_000_000)
+                yield ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
     finally:
         if foreign.count:
-            import structlog  # not above: it takes far longer to import than this, and who only deletes has no use for it
+            # not above: it takes far longer to import than this, and who only deletes has no use for it
+            import structlog
 
             log = structlog.get_logger(__name__)
-            log.warning("left out of a listing: files that refstore could not have written", root=shown, prefix=prefix, count=foreign.count)
+            log.warning(
+                "left out of a listing: files that refstore could not have written",
+                root=shown,
+                prefix=prefix,
+                count=foreign.count,
+            )
 
 
 def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator[ListedPage]:
@@ -135,14 +147,14 @@ def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator
                         skipped.add(base + name, fault)
                         continue
                 try:
-                    found = stat_of(name, dir_fd=descriptor, follow_symlinks=False)
+                    status = stat_of(name, dir_fd=descriptor, follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # deleted since it was seen
                 except OSError as error:
                     raise translate(error, f"listing {base + name!r} in {shown}") from error
                 page.keys.append(base + name)
-                page.sizes_bytes.append(found.st_size)
-                page.mtimes_ms.append(found.st_mtime_ns // 1_000_000)
+                page.sizes_bytes.append(status.st_size)
+                page.mtimes_ms.append(status.st_mtime_ns // 1_000_000)
             if len(page.keys) >= LISTED_PAGE_KEYS:
                 page.etags.extend([""] * len(page.keys))
                 yield page
@@ -152,11 +164,13 @@ def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator
         yield page
 
 
-def _runs(root: int, prefix: str, after: str, before: str, shown: str, foreign: Skipped, *, own: bool) -> Iterator[_Run]:
+def _runs(
+    root: int, prefix: str, after: str, before: str, shown: str, foreign: Skipped, *, own: bool
+) -> Iterator[_Run]:
     """The files below `root` in order, as far as they have one directory and no other directory comes between.
 
-    Siblings are sorted with a '/' behind the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the directories on the
-    way to the current one are held.
+    Siblings are sorted with a '/' behind the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the
+    directories on the way to the current one are held.
     """
     start = prefix.rpartition("/")[0]
     levels: list[_Level] = []
@@ -222,7 +236,9 @@ def _names(descriptor: int, base: str, prefix: str, after: str, foreign: Skipped
                 if key > after and key.startswith(prefix):
                     names.append(name)
             elif not entry.is_dir(follow_symlinks=False):
-                foreign.add(base + name, "it is a symbolic link" if entry.is_symlink() else "it is neither a file nor a folder")
+                foreign.add(
+                    base + name, "it is a symbolic link" if entry.is_symlink() else "it is neither a file nor a folder"
+                )
             elif name != STAGING_SEGMENT:
                 name += "/"
                 key = base + name
@@ -243,7 +259,9 @@ def staged_name() -> str:
 
 @cache
 def _kernel() -> str:
-    """Differs from boot to boot and from machine to machine; the same in all containers of one. '' where the system does not say."""
+    """Differs from boot to boot and from machine to machine; the same in all containers of one. '' where the system
+    does not say.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
     except OSError:
@@ -253,9 +271,9 @@ def _kernel() -> str:
 def sweep_staging(root: int, before_ns: int, now_ns: int) -> int:
     """Remove staged files whose writer is gone.
 
-    A writer holds a lock on its file. If it ran under this kernel, a lock that is free says that it is gone, but for the moment between
-    making the file and locking it. Else, on a network's file system, others' locks may not be seen: then what was last written to before
-    `before_ns` goes.
+    A writer holds a lock on its file. If it ran under this kernel, a lock that is free says that it is gone, but for
+    the moment between making the file and locking it. Else, on a network's file system, others' locks may not be seen:
+    then what was last written to before `before_ns` goes.
     """
     own = f"{_kernel()}-" if _kernel() else None
     unlocked_ns = now_ns - int(LOCKED_WITHIN_SECONDS * 1e9)
@@ -301,18 +319,22 @@ def _locked(staging: int, name: str) -> bool | None:
 def sweep_directories(parent: int, before_ns: int) -> None:
     """Remove directories below `parent` that are empty and were so before that time. A put into one makes it again."""
     with os.scandir(parent) as entries:
-        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name != STAGING_SEGMENT]
+        names = [
+            entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name != STAGING_SEGMENT
+        ]
     for name in names:
         try:
-            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if found.st_mtime_ns < before_ns:
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if status.st_mtime_ns < before_ns:
                 try:
                     os.rmdir(name, dir_fd=parent)
                     continue
                 except OSError as error:
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
-            if found.st_nlink != 2:  # two links: no directory in it; its files, which may be very many, need not be read
+            if (
+                status.st_nlink != 2
+            ):  # two links: no directory in it; its files, which may be very many, need not be read
                 below = _step(parent, name)
                 try:
                     sweep_directories(below, before_ns)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
-from refstore.clock import Clock, SystemClock
-from refstore.errors import AlreadyExists, Invalid, InvalidSettings, ObjectNotFound
+from refstore.core.clock import Clock, SystemClock
+from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound
 from refstore.objects.base import CHUNK_BYTES, Body, Deletion, ObjectInfo, ObjectStore, Stored, Tally, chunks_of
-from refstore.objects.naming import object_key, object_keys, object_prefix
-from refstore.objects.ranges import bounds
+from refstore.objects.byte_ranges import clip_range
+from refstore.objects.object_keys import object_key, object_keys, object_prefix
 
 if TYPE_CHECKING:
     from refstore.objects import OpenOptions
-    from refstore.objects.urls import StoreURL
+    from refstore.objects.store_urls import StoreURL
 
 
 class _Object(NamedTuple):
@@ -52,12 +52,12 @@ class MemoryObjects(ObjectStore):
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         body = self._find(key).body
-        first, last = bounds(key, start, end, len(body))
+        first, last = clip_range(key, start, end, len(body))
         return (body[at : min(at + CHUNK_BYTES, last)] for at in range(first, last, CHUNK_BYTES))
 
     def head(self, key: str) -> ObjectInfo:
-        found = self._find(key)
-        return ObjectInfo(key, len(found.body), found.mtime_ms)
+        stored = self._find(key)
+        return ObjectInfo(key, len(stored.body), stored.mtime_ms)
 
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         object_prefix(prefix)
@@ -66,7 +66,8 @@ class MemoryObjects(ObjectStore):
             page = [
                 ObjectInfo(key, len(self._objects[key].body), self._objects[key].mtime_ms)
                 for key in takewhile(
-                    lambda key: key.startswith(prefix) and not (before and key >= before), self._objects.irange(minimum=low or None)
+                    lambda key: key.startswith(prefix) and not (before and key >= before),
+                    self._objects.irange(minimum=low or None),
                 )
                 if key > after
             ]
@@ -81,20 +82,13 @@ class MemoryObjects(ObjectStore):
                 (missing if self._objects.pop(key, None) is None else deleted).append(key)
         return Deletion(tuple(deleted), tuple(missing), ())
 
-    def presign_get(self, key: str, *, expires_seconds: int) -> str:
-        del key, expires_seconds
-        raise Invalid("objects in memory have no addresses outside the process; use an s3:// store for presigned URLs")
-
-    def presign_put(self, key: str, *, expires_seconds: int) -> str:
-        return self.presign_get(key, expires_seconds=expires_seconds)
-
     def _find(self, key: str) -> _Object:
         object_key(key)
         with self._lock:
-            found = self._objects.get(key)
-        if found is None:
+            stored = self._objects.get(key)
+        if stored is None:
             raise ObjectNotFound(f"there is no object at {key!r} in {self.url}")
-        return found
+        return stored
 
 
 _namespaces: Final[dict[str, MemoryObjects]] = {}

@@ -1,15 +1,15 @@
-"""Retention: rules, and what follows from them. Pure functions over plain data; `refstore/flows/retaining.py` does the reading.
+"""Retention: which commits and paths the rules let expire, by pure functions over plain data.
 
-    located.py     JSON whose errors say line and column
-    globs.py       globs over names, and which is the more specific
-    rules.py       the document
-    history.py     the commits of a repository as arrays: what a million of them take is bounded
-    active.py      which commits are active, until when and why
-    paths.py       what path rules and legal holds change for single paths
-    explaining.py  the same told for one commit, and summed up for each branch
+    json_positions.py  parse JSON with errors that name line and column
+    globs.py           globs over names, and which is the more specific
+    rules.py           the rules document
+    commit_arrays.py   the commits of a repository as arrays, so that a million of them take bounded memory
+    active_commits.py  which commits are active, until when and why
+    path_rules.py      what path rules and legal holds change for single paths
+    explaining.py      the reasons for one commit, and sums for each branch
 
-Nothing here deletes. Where something cannot be known (a missing commit, a loop in the history) it raises: a job that went on would
-delete by guess.
+`refstore/operations/rules_document.py` reads rules and commits from the KV. Nothing here deletes. Where something
+cannot be known (a missing commit, a loop in the history) the functions raise: a job that went on would delete by guess.
 """
 
 from __future__ import annotations

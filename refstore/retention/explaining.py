@@ -1,4 +1,4 @@
-"""Why a commit is active or not, and what the rules come to on each branch: for people who ask before something is deleted."""
+"""Explain to people why a commit is active or not, and what the rules mean for each branch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from refstore.ids import CommitId
-from refstore.retention.active import FOREVER_MS, Lives, Refs, State, Why
-from refstore.retention.history import NONE
+from refstore.core.ids import CommitId
+from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why
+from refstore.retention.commit_arrays import NONE
 from refstore.retention.rules import DAY_MS, Periods, Rules
 
 SOON_DAYS: Final = (1, 7, 30)
 
 
-class Reason(NamedTuple):
-    """One of the things that hold a commit, or held it."""
+class HoldReason(NamedTuple):
+    """One reason that keeps a commit active, or kept it."""
 
     why: Why
     name: str
@@ -25,7 +25,7 @@ class Reason(NamedTuple):
     until_ms: int
 
 
-class Line(NamedTuple):
+class BranchLine(NamedTuple):
     """A branch: its rule, and the commits on its line of first parents."""
 
     branch: str
@@ -33,7 +33,7 @@ class Line(NamedTuple):
     rule: str
     commits: int
     active: int
-    """By whatever holds them, not by this branch alone."""
+    """How many are active for any reason, not only by this branch."""
     expired: int
     next_expires_ms: int | None
 
@@ -43,21 +43,21 @@ class Totals(NamedTuple):
     active: int
     expired: int
     unlanded: int
-    """Never landed: on their way, or given up."""
+    """How many never landed: under way, or given up."""
     dangling: int
-    """Of the landed ones, those on no branch's line."""
+    """How many landed ones are on no branch's line."""
     next_expires_ms: int | None
     soon: dict[int, int]
     """How many expire within so many days."""
     dated_ahead: int
-    """Their dates have not come yet: their periods begin late."""
+    """How many have dates in the future: their periods begin late."""
     dated_back: int
-    """Dated before their first parents: the later of the two dates counts."""
+    """How many are dated before their first parents: the later of the two dates counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Children:
-    """By first parent."""
+    """The children of each commit by first parent, as linked lists."""
 
     first: array[int]
     next: array[int]
@@ -77,24 +77,40 @@ class _Children:
             child = self.next[child]
 
 
-def reasons(lives: Lives, refs: Refs, rules: Rules, commit: CommitId) -> list[Reason]:
-    """All that holds or held a commit, what lasts longest first. Looks at all that descends from it, once."""
-    history, periods = lives.history, Periods(rules)
+def reasons(expiry: CommitExpiry, refs: Refs, rules: Rules, commit: CommitId) -> list[HoldReason]:
+    """Return all reasons that keep or kept a commit, the longest first. Each descendant is visited once."""
+    history, periods = expiry.history, Periods(rules)
     me = history.number(commit, "the question")
     ids = history.ids()
     heads: dict[int, list[str]] = {}
     for branch, head in refs.heads.items():
         heads.setdefault(history.number(head, f"branch {branch!r}"), []).append(branch)
-    found = [Reason(Why.HEAD, branch, "heads never expire", FOREVER_MS) for branch in heads.get(me, [])]
-    found += [Reason(Why.TAG, tag, "pins.tags", FOREVER_MS) for tag, at in refs.tags.items() if at == commit and rules.holds_tag(tag)]
+    hold_reasons = [HoldReason(Why.HEAD, branch, "heads never expire", FOREVER_MS) for branch in heads.get(me, [])]
+    hold_reasons += [
+        HoldReason(Why.TAG, tag, "pins.tags", FOREVER_MS)
+        for tag, at in refs.tags.items()
+        if at == commit and rules.holds_tag(tag)
+    ]
     if commit in rules.pins.commits:
-        found.append(Reason(Why.PIN, commit, "pins", FOREVER_MS))
+        hold_reasons.append(HoldReason(Why.PIN, commit, "pins", FOREVER_MS))
     children = _Children.of(array("i", history.first_parents))
-    landed = [child for child in children.among(me) if lives.why[child] != Why.NOTHING]
-    if not landed and me not in heads and lives.why[me] != Why.NOTHING:
-        found.append(Reason(Why.DANGLING, commit, periods.default.rule, _after(history.created_ms[me], periods.default.period_ms)))
-    found += [Reason(Why.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS) for branch in heads.get(me, []) if rules.keep_last]
-    found += [Reason(Why.LATEST_VIEW, branch, "keep_latest_view", FOREVER_MS) for branch in heads.get(me, []) if rules.keep_latest_view]
+    landed = [child for child in children.among(me) if expiry.why[child] != Why.NOTHING]
+    if not landed and me not in heads and expiry.why[me] != Why.NOTHING:
+        hold_reasons.append(
+            HoldReason(
+                Why.DANGLING, commit, periods.default.rule, _after(history.created_ms[me], periods.default.period_ms)
+            )
+        )
+    hold_reasons += [
+        HoldReason(Why.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS)
+        for branch in heads.get(me, [])
+        if rules.keep_last
+    ]
+    hold_reasons += [
+        HoldReason(Why.LATEST_VIEW, branch, "keep_latest_view", FOREVER_MS)
+        for branch in heads.get(me, [])
+        if rules.keep_latest_view
+    ]
     for child in landed:
         left_ms = max(history.created_ms[child], history.created_ms[me])
         waiting = [(child, 1, rules.keep_latest_view)]
@@ -103,24 +119,30 @@ def reasons(lives: Lives, refs: Refs, rules: Rules, commit: CommitId) -> list[Re
             same_view = same_view and not history.begins_view[below]
             for branch in heads.get(below, []):
                 chosen = periods.of(branch)
-                found.append(Reason(Why.BRANCH, branch, chosen.rule, _after(left_ms, chosen.period_ms)))
+                hold_reasons.append(HoldReason(Why.BRANCH, branch, chosen.rule, _after(left_ms, chosen.period_ms)))
                 if steps < rules.keep_last:
-                    found.append(Reason(Why.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS))
+                    hold_reasons.append(HoldReason(Why.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS))
                 if same_view:
-                    found.append(Reason(Why.LATEST_VIEW, branch, "keep_latest_view", FOREVER_MS))
-            further = [(each, steps + 1, same_view) for each in children.among(below) if lives.why[each] != Why.NOTHING]
+                    hold_reasons.append(HoldReason(Why.LATEST_VIEW, branch, "keep_latest_view", FOREVER_MS))
+            further = [
+                (each, steps + 1, same_view) for each in children.among(below) if expiry.why[each] != Why.NOTHING
+            ]
             if not further and below not in heads:
-                found.append(Reason(Why.DANGLING, ids[below], periods.default.rule, _after(left_ms, periods.default.period_ms)))
+                hold_reasons.append(
+                    HoldReason(
+                        Why.DANGLING, ids[below], periods.default.rule, _after(left_ms, periods.default.period_ms)
+                    )
+                )
             waiting += further
-    return sorted(found, key=lambda reason: (-reason.until_ms, reason.why, reason.name))
+    return sorted(hold_reasons, key=lambda reason: (-reason.until_ms, reason.why, reason.name))
 
 
-def lines(lives: Lives, refs: Refs, rules: Rules) -> list[Line]:
-    """Every branch, in order of name. Each commit is counted once, down from the roots, however many branches share it."""
-    history, periods = lives.history, Periods(rules)
+def lines(expiry: CommitExpiry, refs: Refs, rules: Rules) -> list[BranchLine]:
+    """Return the counts of every branch, in order of name. Each commit is visited once, from the roots on."""
+    history, periods = expiry.history, Periods(rules)
     count, first = len(history), history.first_parents
     children = _Children.of(array("i", first))
-    states = lives.states()
+    states = expiry.states()
     depth, active, following = array("i", [0]) * count, array("i", [0]) * count, array("q", [FOREVER_MS]) * count
     waiting = [number for number in range(count) if first[number] == NONE]
     while waiting:
@@ -129,32 +151,41 @@ def lines(lives: Lives, refs: Refs, rules: Rules) -> list[Line]:
         is_active = states[me] == State.ACTIVE
         depth[me] = 1 + (depth[parent] if parent >= 0 else 0)
         active[me] = is_active + (active[parent] if parent >= 0 else 0)
-        following[me] = min(following[parent] if parent >= 0 else FOREVER_MS, lives.expires_ms[me] if is_active else FOREVER_MS)
+        following[me] = min(
+            following[parent] if parent >= 0 else FOREVER_MS, expiry.expires_ms[me] if is_active else FOREVER_MS
+        )
         waiting += children.among(me)
-    found: list[Line] = []
-    for branch in lives.branches:
+    branch_lines: list[BranchLine] = []
+    for branch in expiry.branches:
         head = history.number(refs.heads[branch], f"branch {branch!r}")
         chosen = periods.of(branch)
         expired = depth[head] - active[head]
-        found.append(Line(branch, chosen.days, chosen.rule, depth[head], active[head], expired, _known(following[head])))
-    return found
+        branch_lines.append(
+            BranchLine(branch, chosen.days, chosen.rule, depth[head], active[head], expired, _known(following[head]))
+        )
+    return branch_lines
 
 
-def totals(lives: Lives) -> Totals:
-    history, now = lives.history, lives.now_ms
-    states = lives.states()
-    active = [until for until, state in zip(lives.expires_ms, states, strict=True) if state == State.ACTIVE and until != FOREVER_MS]
+def totals(expiry: CommitExpiry) -> Totals:
+    history, now = expiry.history, expiry.now_ms
+    states = expiry.states()
+    active = [
+        until
+        for until, state in zip(expiry.expires_ms, states, strict=True)
+        if state == State.ACTIVE and until != FOREVER_MS
+    ]
     return Totals(
         commits=len(history),
         active=states.count(State.ACTIVE),
         expired=states.count(State.EXPIRED),
         unlanded=states.count(State.UNLANDED),
-        dangling=sum(state != State.UNLANDED and not on for state, on in zip(states, lives.on_branch, strict=True)),
+        dangling=sum(state != State.UNLANDED and not on for state, on in zip(states, expiry.on_branch, strict=True)),
         next_expires_ms=min(active, default=None),
         soon={days: sum(until <= now + days * DAY_MS for until in active) for days in SOON_DAYS},
         dated_ahead=sum(at > now for at in history.created_ms),
         dated_back=sum(
-            parent >= 0 and history.created_ms[parent] > at for parent, at in zip(history.first_parents, history.created_ms, strict=True)
+            parent >= 0 and history.created_ms[parent] > at
+            for parent, at in zip(history.first_parents, history.created_ms, strict=True)
         ),
     )
 

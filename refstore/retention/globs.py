@@ -1,7 +1,7 @@
-"""Globs over names of branches and tags: what they match, which is the more specific, and whether two can match one name.
+"""Globs over names of branches and tags: what they match, which is more specific, and whether two can match one name.
 
-`*` is any run of characters, `/` among them, `?` is any one. No name can hold either, so what has neither is a name. There are no
-classes: `[` is refused, as it would stand for itself to some readers and not to others.
+`*` matches any run of characters, `/` included, and `?` any one character. A text with neither is a name. There are no
+character classes: `[` is refused, because some readers would take it literally.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ def matches(glob: str, name: str) -> bool:
 
 
 def specificity(glob: str) -> tuple[int, int, int]:
-    """Sorts the more specific glob higher: the one with more characters that stand for themselves, then with more `?`, then with
-    fewer `*`."""
+    """Return a key that sorts the more specific glob higher: more literal characters, then more `?`, then fewer `*`."""
     stars, ones = glob.count("*"), glob.count("?")
     return len(glob) - stars - ones, ones, -stars
 
 
 def overlap(left: str, right: str) -> bool:
-    """Whether some name matches both. Of two that have a star, or have none, the characters at their ends decide: what lies between
-    the stars of one is what a star of the other can stand for."""
+    """Return whether some name matches both globs.
+
+    If both have a star, or neither has, the characters at their ends decide: a star of one glob matches everything
+    between the stars of the other.
+    """
     if not _may_begin_alike(left, right) or not _may_begin_alike(left[::-1], right[::-1]):
         return False
     if ("*" in left) == ("*" in right):
@@ -46,7 +48,7 @@ def overlap(left: str, right: str) -> bool:
 
 
 def _may_begin_alike(left: str, right: str) -> bool:
-    """Whether they can, as far as both stand for single characters."""
+    """Return whether the globs agree up to the first star."""
     for mine, other in zip(left, right, strict=False):
         if "*" in (mine, other):
             return True

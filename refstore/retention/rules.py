@@ -1,4 +1,4 @@
-"""The rules document: one JSON text for each repository that says how long what was committed stays.
+"""The rules document: one JSON text for each repository that says how long committed data stays.
 
     {
       "default_retention_days": 21,
@@ -13,11 +13,11 @@
       "hide_marked": false
     }
 
-The first two fields are lakeFS's garbage collection rules as they are; `rules` is lakeFS's first design of retention (seed 001), in which
-a prefix is `branch/path`. Whether a prefix begins with a branch's name only a repository can say: `refstore/flows/rule_filters.py` asks it
-when a document is set, and from then on the rule has `branch` and the rest of the prefix.
-`docs/retention.md` explains each field. What is missing keeps: without a default, what no branch rule names never expires. What cannot
-be understood is refused, with its line: an unknown field may be a misspelt hold.
+The first two fields are lakeFS's garbage collection rules as they are; `rules` is lakeFS's first design of retention
+(seed 001), in which a prefix is `branch/path`. Whether a prefix begins with a branch's name only a repository can say:
+`refstore/operations/rule_filters.py` asks it when a document is set, and from then on the rule has `branch` and the
+rest of the prefix. `docs/retention.md` explains each field. A missing field keeps data: without a default, branches
+that no rule names never expire. An unknown field is refused, with its line, because it may be a misspelt hold.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
-from refstore import ids
+from refstore.core import ids
 from refstore.errors import InvalidName, InvalidPath, InvalidRules
 from refstore.retention import globs
-from refstore.retention.located import Located, Place, error_at, parse
+from refstore.retention.json_positions import JsonPositions, Place, error_at, parse
 
 DAY_MS: Final = 86_400_000
 
 DOCUMENT_CHARACTERS_MAX: Final = 262_144
 GLOBS_MAX: Final = 100
-"""Of branches: each is compared with each other, and each branch with all."""
+"""How many globs over branches a document may have: each is compared with each other, and with each branch."""
 DAYS_MAX: Final = 2**31 - 1
-"""What lakeFS's own format can hold."""
+"""The most days that lakeFS's own format can hold."""
 GRACE_DAYS_MAX: Final = 365
-"""What waits longer is garbage that nobody decides about."""
+"""The longest grace; garbage that waits longer is never decided about."""
 KEEP_LAST_MAX: Final = 1_000_000
 ALL_BRANCHES: Final = "*"
 
@@ -64,12 +64,12 @@ class Pins(_Part, frozen=True):
     """Commits that never expire."""
 
     tags: bool | tuple[str, ...] = True
-    """Whether tags hold the commits that they name; or which do: names and globs."""
+    """Whether tags hold the commits that they name, or which tags do (names and globs)."""
     commits: tuple[str, ...] = ()
 
 
 class LegalHold(_Part, frozen=True):
-    """What was ever committed at these paths stays, whatever else is said."""
+    """Everything that was ever committed at these paths stays, whatever other rules say."""
 
     prefix: str
     reason: str = ""
@@ -86,17 +86,17 @@ class Period(_Part, frozen=True):
 
 class Expiration(_Part, frozen=True):
     all: Period | None = None
-    """So long after an object was made."""
+    """How long after the object was made."""
     noncurrent: Period | None = None
-    """So long after no branch's head named an object any more."""
+    """How long after the last branch head that named the object."""
     uncommitted: Period | None = None
-    """So long after an object was staged, if it was not committed."""
+    """How long after the object was staged, if it was not committed."""
 
 
 class Filter(_Part, frozen=True):
     prefix: str = ""
     branch: str = ""
-    """Only what was committed or staged on this branch. '': all branches, and lines without one; `*`: the same, said expressly."""
+    """Only entries committed or staged on this branch. '': all branches, and lines without one; `*`: the same."""
 
     @property
     def own_branch(self) -> str:
@@ -123,60 +123,65 @@ class Rules(_Part, frozen=True):
     """For branches that no rule names, and for commits that are on no branch any more. None: those never expire."""
     branches: tuple[BranchRule, ...] = ()
     keep_last: Annotated[int, msgspec.Meta(ge=0, le=KEEP_LAST_MAX)] = 0
-    """So many commits of each branch never expire, whatever their age; a branch's head never does."""
+    """How many commits of each branch never expire, whatever their age; a branch's head never does."""
     keep_latest_view: bool = False
-    """Keeps the commits of each branch back to the latest one that begins a view, by its metadata `refstore.transaction=SNAPSHOT`."""
+    """Whether to keep each branch's commits back to its latest one that begins a view (metadata
+    `refstore.transaction=SNAPSHOT`).
+    """
     grace_days: Annotated[int, msgspec.Meta(ge=0, le=GRACE_DAYS_MAX)] = 7
     """Between mark and sweep."""
     pins: Pins = Pins()
     legal_holds: tuple[LegalHold, ...] = ()
     rules: tuple[PathRule, ...] = ()
     allow_deletion_from_latest_view: bool = False
-    """Lets `all` of a path rule take what a branch's head names: data that is in use."""
+    """Whether `all` of a path rule may take what a branch's head names: data that is in use."""
     description: str = ""
     """For people."""
     hide_marked: bool = False
-    """What is marked can no longer be read from the mark on, instead of only after its sweep."""
+    """Whether marked commits are hidden from the mark on, instead of only after their sweep."""
 
     @property
     def extended(self) -> bool:
-        """Whether it says more than lakeFS's format can."""
+        """Whether the document has more than lakeFS's format can express."""
         return msgspec.structs.replace(self, default_retention_days=None, branches=()) != Rules()
 
     @property
     def path_rules(self) -> tuple[PathRule, ...]:
-        """Those that are enabled: the longest prefix first, and of one prefix those of a branch before that of all."""
+        """The enabled path rules: the longest prefix first, and of one prefix the rules of a branch first."""
         enabled = (rule for rule in self.rules if rule.status == "enabled")
         return tuple(sorted(enabled, key=lambda rule: (-len(rule.filter.prefix), not rule.filter.own_branch)))
 
     def path_rule(self, path: str, branch: str | None) -> PathRule | None:
-        """The one that decides of a path on a branch, or (None) on lines without one."""
-        return next((rule for rule in self.path_rules if rule.filter.covers(branch) and path.startswith(rule.filter.prefix)), None)
+        """Return the rule that decides about a path on a branch, or (None) on lines without a branch."""
+        return next(
+            (rule for rule in self.path_rules if rule.filter.covers(branch) and path.startswith(rule.filter.prefix)),
+            None,
+        )
 
     def holds_tag(self, name: str) -> bool:
         tags = self.pins.tags
         return tags if isinstance(tags, bool) else any(globs.matches(glob, name) for glob in tags)
 
     def digest(self) -> str:
-        """The same for all documents that say the same, whatever their descriptions."""
+        """Return a hash that is equal for documents that mean the same, whatever their descriptions."""
         bare = tuple(msgspec.structs.replace(rule, description="") for rule in self.rules)
         return hashlib.sha256(_encoder.encode(msgspec.structs.replace(self, description="", rules=bare))).hexdigest()
 
 
 class GcRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """lakeFS's part, as its API has it."""
+    """lakeFS's part of the rules, as its API has it."""
 
     default_retention_days: Days
     branches: tuple[BranchRule, ...]
 
 
-class Chosen(NamedTuple):
-    """The period of a branch, and where it comes from."""
+class BranchPeriod(NamedTuple):
+    """The period of a branch, and the rule that it comes from."""
 
     days: int | None
     """None: never expires."""
     branch_id: str | None
-    """Of the branch rule; None: there is none for it, and the default applies."""
+    """The name or glob of the branch rule; None: the default applies."""
 
     @property
     def rule(self) -> str:
@@ -191,59 +196,61 @@ class Chosen(NamedTuple):
 
 
 class Periods:
-    """Which period applies to which branch: its own name before globs, of the globs the most specific, then the default."""
+    """Finds the period of a branch: a rule with its name, else the most specific glob, else the default."""
 
     def __init__(self, rules: Rules) -> None:
-        self.default = Chosen(rules.default_retention_days, None)
-        self._exact = {rule.branch_id: rule.retention_days for rule in rules.branches if not globs.is_glob(rule.branch_id)}
+        self.default = BranchPeriod(rules.default_retention_days, None)
+        self._exact = {
+            rule.branch_id: rule.retention_days for rule in rules.branches if not globs.is_glob(rule.branch_id)
+        }
         among = [rule for rule in rules.branches if globs.is_glob(rule.branch_id)]
         self._globs = sorted(among, key=lambda rule: globs.specificity(rule.branch_id), reverse=True)
 
-    def of(self, branch: str) -> Chosen:
+    def of(self, branch: str) -> BranchPeriod:
         days = self._exact.get(branch)
         if days is not None:
-            return Chosen(days, branch)
+            return BranchPeriod(days, branch)
         for rule in self._globs:
             if globs.matches(rule.branch_id, branch):
-                return Chosen(rule.retention_days, rule.branch_id)
+                return BranchPeriod(rule.retention_days, rule.branch_id)
         return self.default
 
 
-class Parsed(NamedTuple):
+class ParsedRules(NamedTuple):
     rules: Rules
-    located: Located
+    positions: JsonPositions
     read_as: Mapping[str, str] = {}
-    """Prefixes of its filters that begin with a branch's name, and the branch, where a repository was asked."""
+    """Filter prefixes that were split as `branch/path` in a repository, and the branch of each."""
 
 
-def read_rules(text: str) -> Parsed:
-    """The rules of a document. Raises InvalidRules: with the line, the column and the reason."""
+def read_rules(text: str) -> ParsedRules:
+    """Parse a rules document. Raises InvalidRules with the line, the column and the reason."""
     if len(text) > DOCUMENT_CHARACTERS_MAX:
         raise error_at(text, 0, f"the document has {len(text)} characters; it may have {DOCUMENT_CHARACTERS_MAX}")
-    located = parse(text.removeprefix("\ufeff"))
+    positions = parse(text.removeprefix("\ufeff"))
     try:
-        rules = msgspec.convert(located.value, Rules)
+        rules = msgspec.convert(positions.value, Rules)
     except msgspec.ValidationError as error:
-        raise _shape(located, str(error)) from None
+        raise _shape(positions, str(error)) from None
     for check in (_check_branches, _check_pins, _check_holds, _check_path_rules):
-        check(rules, located)
-    return Parsed(rules, located)
+        check(rules, positions)
+    return ParsedRules(rules, positions)
 
 
 def render(rules: Rules) -> str:
-    """A document that says this, for people to read."""
+    """Return the rules as a document for people to read."""
     return msgspec.json.format(_encoder.encode(rules), indent=2).decode() + "\n"
 
 
 def gc_rules(rules: Rules) -> GcRules | None:
-    """What lakeFS's clients are shown; None where there is nothing of it. No default is shown as the longest there is."""
+    """Return lakeFS's part of the rules; None where they have none. No default is shown as the longest period."""
     if rules.default_retention_days is None and not rules.branches:
         return None
     return GcRules(DAYS_MAX if rules.default_retention_days is None else rules.default_retention_days, rules.branches)
 
 
 def with_gc_rules(rules: Rules | None, new: GcRules | None) -> Rules:
-    """`rules` with lakeFS's part replaced (None: taken out); all else stays. Raises InvalidRules if the outcome is none."""
+    """Replace lakeFS's part of the rules (None: remove it). Raises InvalidRules if the result is not valid."""
     replaced = msgspec.structs.replace(
         rules or Rules(),
         default_retention_days=None if new is None else new.default_retention_days,
@@ -253,12 +260,15 @@ def with_gc_rules(rules: Rules | None, new: GcRules | None) -> Rules:
 
 
 def warnings(rules: Rules) -> Iterator[str]:
-    """What is allowed, and may still not be what was meant."""
+    """Yield warnings of rules that are valid, and may still not be meant."""
     if rules.default_retention_days is None:
         yield "there is no default_retention_days: branches that no rule names, and commits on no branch, never expire"
     alls = any(rule.expiration.all for rule in rules.path_rules)
     if rules.allow_deletion_from_latest_view and alls and not rules.keep_last:
-        yield "allow_deletion_from_latest_view is on: data that branches show now is deleted when its rule says so, and cannot be read then"
+        yield (
+            "allow_deletion_from_latest_view is on: data that branches show now is deleted when its rule says so, "
+            "and cannot be read then"
+        )
     if rules.allow_deletion_from_latest_view and not alls:
         yield "allow_deletion_from_latest_view is on, but no enabled rule has 'all': it changes nothing"
     if alls and not rules.allow_deletion_from_latest_view:
@@ -274,114 +284,136 @@ _STEPS: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _AT: Final = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _FIELDS: Final = sorted(
-    {name for kind in (Rules, BranchRule, Pins, LegalHold, PathRule, Filter, Expiration, Period) for name in kind.__struct_fields__}
+    {
+        name
+        for kind in (Rules, BranchRule, Pins, LegalHold, PathRule, Filter, Expiration, Period)
+        for name in kind.__struct_fields__
+    }
 )
 
 
-def _shape(located: Located, message: str) -> InvalidRules:
-    """msgspec's words, at the place that it names."""
+def _shape(positions: JsonPositions, message: str) -> InvalidRules:
+    """Translate msgspec's message to an error with the position that it names."""
     match = _AT.fullmatch(message)
     reason, path = (match[1], match[2] or "") if match else (message, "")
     place: Place = tuple(int(number) if number else name for name, number in _STEPS.findall(path))
     unknown = _UNKNOWN.fullmatch(reason)
     if unknown is None:
         where = next((f"field {step!r}: " for step in reversed(place) if isinstance(step, str)), "")
-        return located.error(place, f"{where}{reason[:1].lower()}{reason[1:]}; docs/retention.md shows the format")
+        return positions.error(place, f"{where}{reason[:1].lower()}{reason[1:]}; docs/retention.md shows the format")
     close = get_close_matches(unknown[1], _FIELDS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "docs/retention.md shows the format"
-    return located.error((*place, unknown[1]), f"unknown field {unknown[1][:80]!r}; {hint}")
+    return positions.error((*place, unknown[1]), f"unknown field {unknown[1][:80]!r}; {hint}")
 
 
-def _check_branches(rules: Rules, located: Located) -> None:
+def _check_branches(rules: Rules, positions: JsonPositions) -> None:
     seen: dict[str, int] = {}
     patterns: list[tuple[int, str]] = []
     for index, rule in enumerate(rules.branches):
         name, place = rule.branch_id, ("branches", index, "branch_id")
         if name in seen:
-            raise located.error(place, f"branch {name!r} is there twice (first in line {_line(located, seen[name])}); keep one of them")
+            raise positions.error(
+                place,
+                f"branch {name!r} is there twice (first in line {_line(positions, seen[name])}); keep one of them",
+            )
         seen[name] = index
         if globs.is_glob(name):
             if not globs.is_valid(name):
-                raise located.error(place, f"{name[:80]!r} is not a glob over branch names; {globs.GLOB_FORM}")
+                raise positions.error(place, f"{name[:80]!r} is not a glob over branch names; {globs.GLOB_FORM}")
             patterns.append((index, name))
         else:
             try:
                 ids.branch_name(name)
             except InvalidName as error:
-                raise located.error(place, str(error)) from None
+                raise positions.error(place, str(error)) from None
     if len(patterns) > GLOBS_MAX:
-        raise located.error(("branches", patterns[GLOBS_MAX][0], "branch_id"), f"more than {GLOBS_MAX} globs; use fewer, wider ones")
+        raise positions.error(
+            ("branches", patterns[GLOBS_MAX][0], "branch_id"), f"more than {GLOBS_MAX} globs; use fewer, wider ones"
+        )
     for at, (index, name) in enumerate(patterns):
         for other_index, other in patterns[:at]:
             if globs.specificity(name) == globs.specificity(other) and globs.overlap(name, other):
-                raise located.error(
+                raise positions.error(
                     ("branches", index, "branch_id"),
-                    f"globs {other!r} (line {_line(located, other_index)}) and {name!r} can match one name, and neither is more specific;"
+                    f"globs {other!r} (line {_line(positions, other_index)}) and {name!r} can match one name, and "
+                    "neither is more specific;"
                     " spell one of them out further",
                 )
 
 
-def _check_pins(rules: Rules, located: Located) -> None:
+def _check_pins(rules: Rules, positions: JsonPositions) -> None:
     tags = rules.pins.tags if not isinstance(rules.pins.tags, bool) else ()
     for index, tag in enumerate(tags):
         if not globs.is_valid(tag):
-            raise located.error(("pins", "tags", index), f"{tag[:80]!r} is neither a tag's name nor a glob; {globs.GLOB_FORM}")
+            raise positions.error(
+                ("pins", "tags", index), f"{tag[:80]!r} is neither a tag's name nor a glob; {globs.GLOB_FORM}"
+            )
     for index, commit in enumerate(rules.pins.commits):
         try:
             ids.commit_id(commit)
         except InvalidName as error:
-            raise located.error(("pins", "commits", index), str(error)) from None
-    _refuse_twice(located, tags, ("pins", "tags"), (), "tag")
-    _refuse_twice(located, rules.pins.commits, ("pins", "commits"), (), "commit")
+            raise positions.error(("pins", "commits", index), str(error)) from None
+    _refuse_twice(positions, tags, ("pins", "tags"), (), "tag")
+    _refuse_twice(positions, rules.pins.commits, ("pins", "commits"), (), "commit")
 
 
-def _check_holds(rules: Rules, located: Located) -> None:
+def _check_holds(rules: Rules, positions: JsonPositions) -> None:
     prefixes = [hold.prefix for hold in rules.legal_holds]
     for index, prefix in enumerate(prefixes):
-        _check_prefix(located, ("legal_holds", index, "prefix"), prefix)
-    _refuse_twice(located, prefixes, ("legal_holds",), ("prefix",), "the legal hold of prefix")
+        _check_prefix(positions, ("legal_holds", index, "prefix"), prefix)
+    _refuse_twice(positions, prefixes, ("legal_holds",), ("prefix",), "the legal hold of prefix")
 
 
-def _check_path_rules(rules: Rules, located: Located) -> None:
+def _check_path_rules(rules: Rules, positions: JsonPositions) -> None:
     seen: dict[tuple[str, str], int] = {}
     for index, rule in enumerate(rules.rules):
         place: Place = ("rules", index)
         prefix, branch = rule.filter.prefix, rule.filter.own_branch
-        _check_prefix(located, (*place, "filter", "prefix"), prefix)
+        _check_prefix(positions, (*place, "filter", "prefix"), prefix)
         if branch:
             try:
                 ids.branch_name(branch)
             except InvalidName as error:
-                raise located.error((*place, "filter", "branch"), f"{error}; or '*' for all branches") from None
-        kinds = {"all": rule.expiration.all, "noncurrent": rule.expiration.noncurrent, "uncommitted": rule.expiration.uncommitted}
+                raise positions.error((*place, "filter", "branch"), f"{error}; or '*' for all branches") from None
+        kinds = {
+            "all": rule.expiration.all,
+            "noncurrent": rule.expiration.noncurrent,
+            "uncommitted": rule.expiration.uncommitted,
+        }
         if not any(kinds.values()):
-            raise located.error((*place, "expiration"), "no kind of expiration; give at least one of all, noncurrent, uncommitted")
+            raise positions.error(
+                (*place, "expiration"), "no kind of expiration; give at least one of all, noncurrent, uncommitted"
+            )
         for kind, period in kinds.items():
             if period is not None and not 1 <= period.total_days <= DAYS_MAX:
-                raise located.error((*place, "expiration", kind), f"{period.total_days} days; a path rule has 1 to {DAYS_MAX}")
+                raise positions.error(
+                    (*place, "expiration", kind), f"{period.total_days} days; a path rule has 1 to {DAYS_MAX}"
+                )
         if rule.status == "disabled":
             continue
         if (prefix, branch) in seen:
-            first = located.text.count("\n", 0, located.at["rules", seen[prefix, branch]]) + 1
+            first = positions.text.count("\n", 0, positions.at["rules", seen[prefix, branch]]) + 1
             of = f" on branch {branch!r}" if branch else ""
-            raise located.error(place, f"a second enabled rule for prefix {prefix!r}{of} (first in line {first}); make one rule of them")
+            raise positions.error(
+                place, f"a second enabled rule for prefix {prefix!r}{of} (first in line {first}); make one rule of them"
+            )
         seen[prefix, branch] = index
 
 
-def _check_prefix(located: Located, place: Place, prefix: str) -> None:
+def _check_prefix(positions: JsonPositions, place: Place, prefix: str) -> None:
     try:
         ids.path_prefix(prefix)
     except InvalidPath as error:
-        raise located.error(place, str(error)) from None
+        raise positions.error(place, str(error)) from None
 
 
-def _refuse_twice(located: Located, values: Sequence[str], above: Place, below: Place, what: str) -> None:
+def _refuse_twice(positions: JsonPositions, values: Sequence[str], above: Place, below: Place, what: str) -> None:
     seen: set[str] = set()
     for index, value in enumerate(values):
         if value in seen:
-            raise located.error((*above, index, *below), f"{what} {value!r} is there twice; keep one of them")
+            raise positions.error((*above, index, *below), f"{what} {value!r} is there twice; keep one of them")
         seen.add(value)
 
 
-def _line(located: Located, index: int) -> int:
-    return located.text.count("\n", 0, located.at["branches", index, "branch_id"]) + 1
+def _line(positions: JsonPositions, index: int) -> int:
+    return positions.text.count("\n", 0, positions.at["branches", index, "branch_id"]) + 1

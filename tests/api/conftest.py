@@ -1,7 +1,9 @@
-"""A running `refstore serve`: a process of its own, on the embedded default and on real Redis + real S3, one of each for a session.
+"""A running `refstore serve`: a process of its own, on the embedded default and on real Redis + real S3, one of each
+for a session.
 
-Tests keep apart by repositories of their own. `client` is lakeFS's high-level client on it, `sdk` the generated one, `fs` the fsspec
-file system; `asgi` is the application in this process, on a clock that stands still, for what needs no network.
+Tests keep apart by repositories of their own. `client` is lakeFS's high-level client on it, `sdk` the generated one,
+`fs` the fsspec file system; `asgi` is the application in this process, on a clock that stands still, for what needs no
+network.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from lakefs.client import Client
 from lakefs_sdk.client import LakeFSClient
 from lakefs_spec import LakeFSFileSystem
 
-from api import create_app
-from refstore import access
+from refstore import access_keys
+from refstore.core.safety import Safety
+from refstore.core.settings import Settings, embedded
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.safety import Safety
-from refstore.settings import Settings, embedded
-from refstore.testing.clock import FakeClock
+from refstore_api import create_app
+from tests.kit.clock import FakeClock
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
@@ -59,8 +61,12 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def serving(folder: Path, kv: str, objects: str, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[Running]:
-    """`refstore serve` until the block ends. It must end in order when it is asked to, and not before, unless the test kills it."""
+def serving(
+    folder: Path, kv: str, objects: str, *arguments: str, environment: dict[str, str] | None = None
+) -> Iterator[Running]:
+    """`refstore serve` until the block ends. It must end in order when it is asked to, and not before, unless the test
+    kills it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "serve.log"
     own = {
@@ -116,9 +122,13 @@ def redis_s3_service(tmp_path_factory: pytest.TempPathFactory, real_s3: S3Server
         yield running
 
 
-@pytest.fixture(scope="session", params=["embedded", pytest.param("redis+s3", marks=[pytest.mark.server, pytest.mark.slow])])
+@pytest.fixture(
+    scope="session", params=["embedded", pytest.param("redis+s3", marks=[pytest.mark.server, pytest.mark.slow])]
+)
 def service(request: pytest.FixtureRequest) -> Running:
-    found: Running = request.getfixturevalue({"embedded": "embedded_service", "redis+s3": "redis_s3_service"}[request.param])
+    found: Running = request.getfixturevalue(
+        {"embedded": "embedded_service", "redis+s3": "redis_s3_service"}[request.param]
+    )
     return found
 
 
@@ -171,7 +181,7 @@ def asgi() -> Iterator[Asgi]:
     clock = FakeClock()
     objects = f"memory://{secrets.token_hex(8)}"
     with Lake(MemoryKV(), objects, clock=clock, safety=Safety(grace_seconds=3600)) as lake, asyncio.Runner() as runner:
-        access.create(lake.kv, clock, access.Role.OPERATOR, id=KEY_ID, secret=SECRET)
+        access_keys.create(lake, access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
         app = create_app(Settings(data=None, kv="memory://", objects=objects), lake=lake)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         http = httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(KEY_ID, SECRET))

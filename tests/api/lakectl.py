@@ -1,8 +1,8 @@
-"""`lakectl` as calls: the requests of its commands, each with what it needs of the answer. See test_lakectl_requests.py for where they
-are from.
+"""`lakectl` as calls: the requests of its commands, each with what it needs of the answer. See test_lakectl_requests.py
+for where they are from.
 
-lakectl takes one status for each call and dies of any other; and it is written in Go, so what a template or a pointer reaches for without
-looking has to be there: a `Shape` says what.
+lakectl takes one status for each call and dies of any other; and it is written in Go, so what a template or a pointer
+reaches for without looking has to be there: a `Shape` says what.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ PAGINATION: Final[Shape] = {"has_more": bool, "next_offset": str, "results": int
 REPOSITORY: Final[Shape] = {"id": str, "creation_date": int, "default_branch": str, "storage_namespace": str}
 REF: Final[Shape] = {"id": str, "commit_id": str}
 COMMIT: Final[Shape] = {
-    "id": str, "parents": list, "committer": str, "message": str, "creation_date": int, "meta_range_id": str, "metadata": dict,
+    "id": str, "parents": list, "committer": str, "message": str, "creation_date": int, "meta_range_id": str,
+    "metadata": dict,
 }  # fmt: skip
 OBJECT: Final[Shape] = {
-    "path": str, "path_type": str, "physical_address": str, "checksum": str, "mtime": int, "size_bytes": int, "content_type": str,
+    "path": str, "path_type": str, "physical_address": str, "checksum": str, "mtime": int, "size_bytes": int,
+    "content_type": str,
 }  # fmt: skip
 COMMON_PREFIX: Final[Shape] = {"path": str, "path_type": str}
 DIFF: Final[Shape] = {"type": str, "path": str, "path_type": str}
 STORAGE: Final[Shape] = {
-    "blockstore_type": str, "blockstore_namespace_example": str, "blockstore_namespace_ValidityRegex": str, "pre_sign_support": bool,
-    "pre_sign_support_ui": bool, "import_support": bool, "import_validity_regex": str, "pre_sign_multipart_upload": bool,
+    "blockstore_type": str, "blockstore_namespace_example": str, "blockstore_namespace_ValidityRegex": str,
+    "pre_sign_support": bool,
+    "pre_sign_support_ui": bool, "import_support": bool, "import_validity_regex": str,
+    "pre_sign_multipart_upload": bool,
 }  # fmt: skip
 ERROR: Final[Shape] = {"message": str}
 
@@ -54,12 +58,16 @@ class Lakectl(NamedTuple):
         self, status: int, method: str, path: str, *, query: Json | None = None, json: Json | None = None, **more: Any
     ) -> httpx.Response:
         """Dies of any other status (`DieOnErrorOrUnexpectedStatusCode`). Go writes booleans as words."""
-        params = {name: str(value).lower() if isinstance(value, bool) else value for name, value in (query or {}).items()}
+        params = {
+            name: str(value).lower() if isinstance(value, bool) else value for name, value in (query or {}).items()
+        }
         answered = self.http.request(method, path, params=params, json=json, **more)
         assert answered.status_code == status, answered.text
         return answered
 
-    def ask(self, status: int, method: str, path: str, shape: Shape, *, query: Json | None = None, json: Json | None = None) -> Json:
+    def ask(
+        self, status: int, method: str, path: str, shape: Shape, *, query: Json | None = None, json: Json | None = None
+    ) -> Json:
         """What is only decoded if its type says that it is JSON."""
         answered = self.call(status, method, path, query=query, json=json)
         assert "json" in answered.headers["content-type"]
@@ -80,18 +88,27 @@ class Lakectl(NamedTuple):
     def begin(self, command: str) -> None:
         """`sendStats` and `checkServerIsEnterprise`: at every command."""
         self.call(204, "POST", "/statistics", json={"events": [{"class": "lakectl", "name": command, "count": 1}]})
-        assert self.http.get("/license").status_code not in (200, 429, 500, 503)  # 200 is a warning, the others it asks again
+        assert self.http.get("/license").status_code not in (
+            200,
+            429,
+            500,
+            503,
+        )  # 200 is a warning, the others it asks again
 
     def config(self) -> Json:
         """`getStorageConfigOrDie`, `lakectl --version`, and what `commit` and `merge` look at before they begin."""
-        found = self.ask(200, "GET", "/config", {"version_config": dict, "storage_config": dict, "capabilities_config": dict})
+        found = self.ask(
+            200, "GET", "/config", {"version_config": dict, "storage_config": dict, "capabilities_config": dict}
+        )
         assert "storage_config_list" not in found  # of several it wants the repository's own
         shaped(found["version_config"], {"version": str})
         return found
 
     # ---- lakectl fs
 
-    def upload(self, repo: str, path: str, body: bytes, *, kind: str = "", metadata: dict[str, str] | None = None) -> Json:
+    def upload(
+        self, repo: str, path: str, body: bytes, *, kind: str = "", metadata: dict[str, str] | None = None
+    ) -> Json:
         """`ClientUpload`: a form with one part; lakeFS's own metadata under a header's name of its own."""
         own = len("::lakefs::")
         headers = {
@@ -100,20 +117,29 @@ class Lakectl(NamedTuple):
         }
         part = (PurePosixPath(path).name, body, kind or "application/octet-stream")
         where = f"/repositories/{repo}/branches/main/objects"
-        return shaped(self.call(201, "POST", where, query={"path": path}, files={"content": part}, headers=headers).json(), OBJECT)
+        return shaped(
+            self.call(201, "POST", where, query={"path": path}, files={"content": part}, headers=headers).json(), OBJECT
+        )
 
-    def upload_signed(self, repo: str, path: str, body: bytes, *, kind: str = "", metadata: dict[str, str] | None = None) -> Json:
+    def upload_signed(
+        self, repo: str, path: str, body: bytes, *, kind: str = "", metadata: dict[str, str] | None = None
+    ) -> Json:
         """`ClientUploadPreSign`, without the parts that `pre_sign_multipart_upload` would ask for."""
         backing = f"/repositories/{repo}/branches/main/staging/backing"
-        given = self.ask(200, "GET", backing, {"physical_address": str, "presigned_url": str}, query={"path": path, "presign": True})
+        given = self.ask(
+            200, "GET", backing, {"physical_address": str, "presigned_url": str}, query={"path": path, "presign": True}
+        )
         headers = {"Content-Type": kind} if kind else {}
         put = httpx.put(given["presigned_url"], content=body, headers=headers)
         assert put.status_code == 200, put.text
         etag = put.headers["ETag"].strip('" ')
         assert etag
-        known = {name: given[name] for name in ("physical_address", "presigned_url", "presigned_url_expiry") if name in given}
+        known = {
+            name: given[name] for name in ("physical_address", "presigned_url", "presigned_url_expiry") if name in given
+        }
         linked: Json = {
-            "checksum": etag, "size_bytes": len(body), "staging": known, "user_metadata": metadata or {}, "content_type": kind,
+            "checksum": etag, "size_bytes": len(body), "staging": known, "user_metadata": metadata or {},
+            "content_type": kind,
         }  # fmt: skip
         return self.ask(200, "PUT", backing, OBJECT, query={"path": path}, json=linked)
 
@@ -130,7 +156,9 @@ class Lakectl(NamedTuple):
 
     def listing(self, repo: str, ref: str, **query: Any) -> list[Json]:
         found = self.pages(f"/repositories/{repo}/refs/{ref}/objects/ls", COMMON_PREFIX, **query)
-        return [item if item["path_type"] == "common_prefix" else shaped(item, OBJECT) for page in found for item in page]
+        return [
+            item if item["path_type"] == "common_prefix" else shaped(item, OBJECT) for page in found for item in page
+        ]
 
     # ---- others
 
@@ -143,7 +171,15 @@ class Lakectl(NamedTuple):
     def merge(self, repo: str, source: str, *, status: int = 200, **more: Any) -> httpx.Response:
         self.begin("merge")
         self.config()
-        body: Json = {"message": "", "metadata": {}, "strategy": "", "force": False, "allow_empty": False, "squash_merge": False, **more}
+        body: Json = {
+            "message": "",
+            "metadata": {},
+            "strategy": "",
+            "force": False,
+            "allow_empty": False,
+            "squash_merge": False,
+            **more,
+        }
         return self.call(status, "POST", f"/repositories/{repo}/refs/{source}/merge/main", json=body)
 
     def branch(self, repo: str, name: str) -> str:

@@ -1,7 +1,7 @@
 """A repository as the soak's client wants one, over HTTP: each call goes to any of the services that are there.
 
-What a service answers becomes an error with its code, so that the ledger says what was told; a service that does not answer leaves the
-call in doubt.
+What a service answers becomes an error with its code, so that the ledger says what was told; a service that does not
+answer leaves the call in doubt.
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ from typing import Any, NamedTuple, Self
 import httpx
 
 from refstore.errors import Corrupt, OutcomeUnknown, RefstoreError
-from refstore.flows.uploading import Upload
+from refstore.operations.uploading import Upload
 
 AT_ONCE = 4
+
+
+class NewCommit(NamedTuple):
+    """The part of `CommitInfo` that the soak's clients use."""
+
+    id: str
 
 
 class Issued(NamedTuple):
@@ -107,8 +113,8 @@ class Remote:
         body = {"staging": {"physical_address": address}, "checksum": "", "size_bytes": 0}
         self.call("PUT", f"/branches/{branch}/staging/backing", params={"path": path}, json=body)
 
-    def commit(self, branch: str, message: str) -> str:
-        return str(self.call("POST", f"/branches/{branch}/commits", json={"message": message}).json()["id"])
+    def commit(self, branch: str, message: str) -> NewCommit:
+        return NewCommit(str(self.call("POST", f"/branches/{branch}/commits", json={"message": message}).json()["id"]))
 
     def reset(self, branch: str, *, path: str | None = None) -> None:
         self.call("PUT", f"/branches/{branch}", json={"type": "object", "path": path} if path else {"type": "reset"})

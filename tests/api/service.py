@@ -1,27 +1,31 @@
-"""The application in this process, over a lake whose stores and clock the test holds: for attacks and limits that need no network."""
+"""The application in this process, over a lake whose stores and clock the test holds: for attacks and limits that need
+no network.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import httpx
 from fastapi import FastAPI
 
-from api import create_app
-from api.service import Operations
-from reaper.daemon import Reaper
-from refstore import access
+from refstore import access_keys
+from refstore.audit import AuditLog
+from refstore.core.safety import Safety
+from refstore.core.settings import ApiSettings, ReaperSettings, Settings
 from refstore.kv.base import KV
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.safety import Safety
-from refstore.settings import ApiSettings, ReaperSettings, Settings
-from refstore.testing.clock import FakeClock
+from refstore_api import create_app
+from refstore_api.read_process import ReadProcess
+from refstore_api.service import ReaperControl
+from refstore_reaper.daemon import Reaper
 from tests.api.conftest import KEY_ID, SECRET
+from tests.kit.clock import FakeClock
 
 GRACE_SECONDS = 3600
 
@@ -40,7 +44,7 @@ class Application(NamedTuple):
         """As a reaper does whose scrub is always due."""
         with Reaper(self.lake, ReaperSettings(scrub_every_seconds=1)) as reaper:
             for _ in range(passes):
-                reaper.round(lambda: False)
+                reaper.run_round(lambda: False)
 
     def blobs(self, repository: str) -> list[bytes]:
         objects = self.lake.repository(repository).context.objects
@@ -54,16 +58,22 @@ def application(
     kv: KV | None = None,
     objects: str = "",
     safety: Safety | None = None,
-    operations: Operations | None = None,
+    operations: ReaperControl | None = None,
+    read_process: Callable[[Lake, Settings], ReadProcess] | None = None,
+    audit_log: AuditLog | None = None,
 ) -> Iterator[Application]:
+    """`read_process`: makes what expensive reads are made in, besides threads."""
     clock = FakeClock()
     where = objects or f"memory://{secrets.token_hex(8)}"
     own = safety or Safety(grace_seconds=GRACE_SECONDS, issue_seconds=4 * GRACE_SECONDS)
-    with Lake(kv or MemoryKV(), where, clock=clock, safety=own) as lake, asyncio.Runner() as runner:
-        access.ensure(lake.kv, clock, KEY_ID, SECRET)
-        app = create_app(
-            Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings()), lake=lake, operations_=operations
-        )
+    with (
+        Lake(kv or MemoryKV(), where, clock=clock, safety=own, audit_log=audit_log) as lake,
+        asyncio.Runner() as runner,
+    ):
+        access_keys.ensure(lake, KEY_ID, SECRET)
+        own_settings = Settings(data=None, kv="memory://", objects=where, api=settings or ApiSettings())
+        process = read_process(lake, own_settings) if read_process is not None else None
+        app = create_app(own_settings, lake=lake, reaper_control=operations, read_process=process)
         transport = httpx.ASGITransport(app)
         http = httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(KEY_ID, SECRET))
         yield Application(app, lake, clock, runner, http)

@@ -1,4 +1,6 @@
-"""Conditions on reads are kept or refused, never taken in silence; and a signed put has the deadline that every operation has."""
+"""Conditions on reads are kept or refused, never taken in silence; and a signed put has the deadline that every
+operation has.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ def test_if_range_of_what_was_replaced_gets_the_whole(asgi: Asgi, repo: str) -> 
     put(asgi, "a", b"one-one-one")
     first = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=0-4"})
     put(asgi, "a", b"TWO-TWO-TWO")
-    rest = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=5-", "If-Range": first.headers["etag"]})
+    rest = asgi(
+        "GET",
+        repo + "/refs/main/objects",
+        params={"path": "a"},
+        headers={"Range": "bytes=5-", "If-Range": first.headers["etag"]},
+    )
     assert (rest.status_code, rest.content) == (200, b"TWO-TWO-TWO")
 
 
@@ -36,7 +43,12 @@ def test_a_condition_on_a_read_that_does_not_hold_is_not_taken_in_silence(asgi: 
     put(asgi, "a", b"one-one-one")
     first = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=0-4"})
     put(asgi, "a", b"TWO-TWO-TWO")
-    rest = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": "bytes=5-", "If-Match": first.headers["etag"]})
+    rest = asgi(
+        "GET",
+        repo + "/refs/main/objects",
+        params={"path": "a"},
+        headers={"Range": "bytes=5-", "If-Match": first.headers["etag"]},
+    )
     assert rest.status_code in (400, 412)
 
 
@@ -51,7 +63,9 @@ def test_a_condition_on_a_read_that_does_not_hold_is_not_taken_in_silence(asgi: 
         ({"If-Match": '"another"'}, 400),
     ],
 )
-def test_a_head_keeps_the_conditions_that_a_get_keeps(asgi: Asgi, repo: str, headers: dict[str, str], status: int) -> None:
+def test_a_head_keeps_the_conditions_that_a_get_keeps(
+    asgi: Asgi, repo: str, headers: dict[str, str], status: int
+) -> None:
     put(asgi, "a", b"one-one-one")
     where = repo + "/refs/main/objects"
     own = asgi("HEAD", where, params={"path": "a"}).headers["etag"]
@@ -73,10 +87,15 @@ def test_what_was_linked_is_not_another_link_with_the_same_checksum(asgi: Asgi, 
     """`any` is what the documentation's own example says of each."""
     link(asgi, b"one-one-one")
     first = asgi("GET", repo + "/refs/main/objects", params={"path": "a"})
-    same = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"If-None-Match": first.headers["etag"]})
+    same = asgi(
+        "GET", repo + "/refs/main/objects", params={"path": "a"}, headers={"If-None-Match": first.headers["etag"]}
+    )
     assert same.status_code == 304
     link(asgi, b"TWO-TWO-TWO")
-    for condition in ({"If-None-Match": first.headers["etag"]}, {"Range": "bytes=5-", "If-Range": first.headers["etag"]}):
+    for condition in (
+        {"If-None-Match": first.headers["etag"]},
+        {"Range": "bytes=5-", "If-Range": first.headers["etag"]},
+    ):
         now = asgi("GET", repo + "/refs/main/objects", params={"path": "a"}, headers=condition)
         assert (now.status_code, now.content) == (200, b"TWO-TWO-TWO")
     assert asgi("GET", repo + "/refs/main/objects/stat", params={"path": "a"}).json()["checksum"] == "any"
@@ -101,7 +120,9 @@ def test_a_signed_put_stores_what_it_was_sent_as_it_is(asgi: Asgi, repo: str) ->
     """As S3 does: the body is the object, whatever it says it is."""
     body = b'--B\r\nContent-Disposition: form-data; name="content"\r\n\r\nwithin\r\n--B--\r\n'
     given = asgi("GET", repo + "/branches/main/staging/backing", params={"path": "a", "presign": "true"}).json()
-    sent = asgi("PUT", given["presigned_url"], content=body, headers={"Content-Type": "multipart/form-data; boundary=B"})
+    sent = asgi(
+        "PUT", given["presigned_url"], content=body, headers={"Content-Type": "multipart/form-data; boundary=B"}
+    )
     assert sent.status_code == 200, sent.text
     told = {"staging": {"physical_address": given["physical_address"]}, "checksum": "any", "size_bytes": len(body)}
     assert asgi("PUT", repo + "/branches/main/staging/backing", params={"path": "a"}, json=told).status_code == 200

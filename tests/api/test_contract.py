@@ -1,4 +1,5 @@
-"""Our own OpenAPI document, held against the service by schemathesis: whatever is asked, what is answered stands in the document.
+"""Our own OpenAPI document, held against the service by schemathesis: whatever is asked, what is answered stands in the
+document.
 
 Half of the requests name what is there, so that more than "not found" is looked at. One round for each way to log in.
 """
@@ -25,15 +26,15 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.types import Receive, Scope, Send
 
-from api import create_app
-from api.auth import Authenticator
-from api.openapi import OPEN
-from refstore import access
+from refstore import access_keys
 from refstore.cli.serve import _Operations
+from refstore.core.settings import ApiSettings, Settings
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.settings import ApiSettings, Settings
-from refstore.testing.clock import FakeClock
+from refstore_api import create_app
+from refstore_api.auth import Authenticator
+from refstore_api.openapi import OPEN
+from tests.kit.clock import FakeClock
 
 KEY_ID, SECRET = "AKIACONTRACT", "a-secret-of-the-contract-tests"
 EXAMPLES = 15
@@ -72,7 +73,7 @@ class Served(NamedTuple):
 def served() -> Iterator[Served]:
     clock = FakeClock()
     with Lake(MemoryKV(), OBJECTS, clock=clock) as lake:
-        access.create(lake.kv, clock, access.Role.OPERATOR, id=KEY_ID, secret=SECRET)
+        access_keys.create(lake, access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
         repo = lake.create_repository("contract")
         repo.upload("main", "p", b"a body", metadata={"by": "us"})
         repo.commit("main", "first")
@@ -82,7 +83,9 @@ def served() -> Iterator[Served]:
         repo.commit("side", "second")
         # the check that every route asks for credentials sends many wrong ones, and knows 401 only
         api = ApiSettings(wrong_secrets_max=0)
-        app = create_app(Settings(data=None, kv="memory://", objects=OBJECTS, api=api), lake=lake, operations_=_Operations())
+        app = create_app(
+            Settings(data=None, kv="memory://", objects=OBJECTS, api=api), lake=lake, reaper_control=_Operations()
+        )
         yield Served(app, lake)
         app.state.service.close()
 
@@ -98,7 +101,9 @@ def map_query(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | No
     """Likewise, and nothing that lists is told to begin behind the end."""
     if not query or len(str(query)) % 2:
         return query
-    kept = {name: value for name, value in query.items() if name not in ("after", "prefix", "presign", "physical_address")}
+    kept = {
+        name: value for name, value in query.items() if name not in ("after", "prefix", "presign", "physical_address")
+    }
     return kept | ({"path": "p"} if "path" in query else {})
 
 
@@ -119,8 +124,12 @@ def contract(served: Served) -> Any:
     return found
 
 
-@pytest.mark.parametrize(("scheme", "examples", "more"), [("basic", EXAMPLES, ()), ("bearer", 3, (ignored_auth,))], ids=["secret", "token"])
-def test_what_is_answered_stands_in_the_document(contract: Any, served: Served, scheme: str, examples: int, more: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "examples", "more"), [("basic", EXAMPLES, ()), ("bearer", 3, (ignored_auth,))], ids=["secret", "token"]
+)
+def test_what_is_answered_stands_in_the_document(
+    contract: Any, served: Served, scheme: str, examples: int, more: tuple[Any, ...]
+) -> None:
     authorization = served.authorization(scheme)
     bounded = settings(
         max_examples=examples,
@@ -165,5 +174,9 @@ def test_the_document_names_both_schemes_on_every_route_that_is_not_open(served:
 
 
 def test_no_two_routes_have_one_operation_id(served: Served) -> None:
-    found = [operation["operationId"] for operations in served.app.openapi()["paths"].values() for operation in operations.values()]
+    found = [
+        operation["operationId"]
+        for operations in served.app.openapi()["paths"].values()
+        for operation in operations.values()
+    ]
     assert len(found) == len(set(found))

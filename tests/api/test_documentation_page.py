@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from api.routes import documentation
+from refstore_api.routes import documentation
 from tests.api.service import Application, application
 
 PAGE = "http://lake.test/docs"
@@ -46,9 +46,14 @@ def test_the_style_sheet_names_no_foreign_host(asgi: Application) -> None:
 
 
 def test_every_file_that_the_page_names_is_here(asgi: Application) -> None:
-    found = {name: get(asgi, urljoin(PAGE, name)) for name in named(get(asgi, PAGE).text) if not name.startswith("data:")}
+    found = {
+        name: get(asgi, urljoin(PAGE, name)) for name in named(get(asgi, PAGE).text) if not name.startswith("data:")
+    }
     assert len(found) == 3
-    assert {answered.headers["content-type"].partition(";")[0] for answered in found.values()} == {"text/css", "text/javascript"}
+    assert {answered.headers["content-type"].partition(";")[0] for answered in found.values()} == {
+        "text/css",
+        "text/javascript",
+    }
     assert "SwaggerUIBundle" in found[f"docs/{documentation.SCRIPT}"].text
 
 
@@ -76,7 +81,9 @@ def test_the_page_has_no_script_in_it(asgi: Application) -> None:
     assert re.findall(r"<script[^>]*>([^<]+)</script>|\son[a-z]+=", get(asgi, PAGE).text) == []
 
 
-@pytest.mark.parametrize("path", ["/docs/favicon.png", "/docs/redoc.standalone.js", "/docs/../app.py", "/docs/%2e%2e/core.py", "/redoc"])
+@pytest.mark.parametrize(
+    "path", ["/docs/favicon.png", "/docs/redoc.standalone.js", "/docs/../app.py", "/docs/%2e%2e/core.py", "/redoc"]
+)
 def test_nothing_else_of_the_package_is_served(asgi: Application, path: str) -> None:
     assert asgi("GET", f"http://lake.test{path}", auth=None).status_code == 404
 

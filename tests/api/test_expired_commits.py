@@ -1,4 +1,6 @@
-"""What has expired, over HTTP: complete commits are read by lakeFS's clients as any; marked ones are hidden where the rules say so."""
+"""What has expired, over HTTP: complete commits are read by lakeFS's clients as any; marked ones are hidden where the
+rules say so.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ import lakefs
 import pytest
 from lakefs.exceptions import LakeFSException
 
-from refstore.ids import CommitId
+from refstore.core.ids import CommitId
 from refstore.lake import Lake
 from refstore.repository import Repository
-from refstore.testing import collecting
 from tests.api.conftest import Running
+from tests.kit import collecting
 from tests.reaping import release_all
 from tests.spark.world import SkippingClock
 
@@ -47,7 +49,8 @@ def test_clients_read_and_name_a_complete_commit(service: Running, repo: lakefs.
     assert repo.tag("v1").create(history[2]).get_commit().id == history[2]
     with service.http() as http:
         states = {
-            each["id"]: each.get("state", "active") for each in http.get(f"/repositories/{repo.id}/refs/main/commits").json()["results"]
+            each["id"]: each.get("state", "active")
+            for each in http.get(f"/repositories/{repo.id}/refs/main/commits").json()["results"]
         }
     assert [states[commit] for commit in history] == ["marked", "marked", "expired, complete", "active"]
 
@@ -56,7 +59,12 @@ def test_hidden_is_410_with_the_date(service: Running, repo: lakefs.Repository, 
     mark(service, repo.id, history[:3], hide_marked=True)
     commit = f"/repositories/{repo.id}/refs/{history[0]}/objects"
     with service.http() as http:
-        for path, query in (("", {"path": "a"}), ("", {"path": "a", "presign": "true"}), ("/stat", {"path": "a"}), ("/ls", {})):
+        for path, query in (
+            ("", {"path": "a"}),
+            ("", {"path": "a", "presign": "true"}),
+            ("/stat", {"path": "a"}),
+            ("/ls", {}),
+        ):
             answer = http.get(commit + path, params=query)
             assert answer.status_code == 410, path
             assert "will be deleted from 20" in answer.json()["message"]

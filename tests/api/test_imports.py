@@ -1,4 +1,6 @@
-"""lakeFS's clients import: folders and buckets that the operator allows, in the background, with a commit that they can ask for."""
+"""lakeFS's clients import: folders and buckets that the operator allows, in the background, with a commit that they can
+ask for.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ from lakefs_sdk import CommitCreation, ImportCreation, ImportLocation
 from lakefs_sdk.exceptions import BadRequestException
 from lakefs_sdk.exceptions import ForbiddenException as SdkForbidden
 
-from refstore.imports import COMPLETED, Imports
+from refstore.background_imports import COMPLETED, Imports
+from refstore.core.settings import ApiSettings, embedded
 from refstore.objects.base import ListedPage, Skipped
 from refstore.objects.local import LocalObjects
-from refstore.settings import ApiSettings, embedded
 from tests.api.conftest import Running, client_of, serving
 from tests.api.service import Application, application
 from tests.servers.redis_servers import RedisServer
@@ -111,7 +113,9 @@ def test_signed_urls_and_ranges_read_what_was_imported(where: tuple[Running, str
         assert (part.status_code, part.content) == (206, b"of")
         head = http.head(url, params={"path": "a.csv"})
         assert head.headers["content-length"] == str(len("data of a.csv"))
-        assert http.get(url, params={"path": "a.csv"}, headers={"If-None-Match": head.headers["etag"]}).status_code == 304
+        assert (
+            http.get(url, params={"path": "a.csv"}, headers={"If-None-Match": head.headers["etag"]}).status_code == 304
+        )
     if source.startswith("s3:"):
         with found.reader("r", pre_sign=True) as reader:
             assert reader.read() == "data of a.csv"
@@ -141,10 +145,13 @@ def test_what_cannot_be_imported_is_told_by_the_status(local_service: Running, l
 
 
 @pytest.mark.parametrize(
-    "source", ["file:///etc/", "local:///etc/passwd", "s3://elsewhere/", "file://{landing}-beside/", "file://{landing}/.."]
+    "source",
+    ["file:///etc/", "local:///etc/passwd", "s3://elsewhere/", "file://{landing}-beside/", "file://{landing}/.."],
 )
 @pytest.mark.parametrize("kind", ["common_prefix", "object"])
-def test_only_what_the_operator_allows_is_imported(local_service: Running, landing: Path, source: str, kind: str) -> None:
+def test_only_what_the_operator_allows_is_imported(
+    local_service: Running, landing: Path, source: str, kind: str
+) -> None:
     repo = new_repository(local_service)
     with pytest.raises((SdkForbidden, BadRequestException)) as refused:
         start(client_of(local_service), repo.id, source.format(landing=landing), kind)
@@ -153,7 +160,8 @@ def test_only_what_the_operator_allows_is_imported(local_service: Running, landi
 
 def start(client: Client, repository: str, source: str, kind: str = "common_prefix") -> str:
     body = ImportCreation(
-        paths=[ImportLocation(type=kind, path=source, destination="in/x")], commit=CommitCreation(message="x", metadata={})
+        paths=[ImportLocation(type=kind, path=source, destination="in/x")],
+        commit=CommitCreation(message="x", metadata={}),
     )
     found: str = client.sdk_client.import_api.import_start(repository, "main", body).id
     return found
@@ -182,7 +190,9 @@ def test_a_caller_does_not_say_which_server_is_asked(option: str) -> None:
         app.lake.create_repository("sales")
         for kind in ("common_prefix", "object"):
             place = {"type": kind, "path": f"s3://archive/raw/x?{option}", "destination": "in/x"}
-            answer = app("POST", "repositories/sales/branches/main/import", json={"paths": [place], "commit": {"message": "x"}})
+            answer = app(
+                "POST", "repositories/sales/branches/main/import", json={"paths": [place], "commit": {"message": "x"}}
+            )
             assert (answer.status_code, "operator's to say" in answer.json()["message"]) == (400, True)
 
 
@@ -191,7 +201,11 @@ def test_a_namespace_of_the_lake_is_refused_although_its_folder_is_allowed(local
     other.branch("main").object("secret").upload(b"secret")
     objects = local_service.objects.partition("?")[0]
     repo = new_repository(local_service)
-    for source in (f"{objects}/", objects.rpartition("/")[0] + "/", objects.replace("file:", "local:") + f"/{other.id}/"):
+    for source in (
+        f"{objects}/",
+        objects.rpartition("/")[0] + "/",
+        objects.replace("file:", "local:") + f"/{other.id}/",
+    ):
         with pytest.raises(BadRequestException, match="namespace"):
             start(client_of(local_service), repo.id, source)
 
@@ -202,7 +216,10 @@ def test_staged_addresses_are_read_where_imports_may_be_and_nowhere_else(local_s
 
         def staged(path: str, address: str, size: int) -> Any:
             stage = {"physical_address": address, "size_bytes": size, "checksum": "x"}
-            assert http.put(f"repositories/{repo.id}/branches/main/objects", params={"path": path}, json=stage).status_code == 201
+            assert (
+                http.put(f"repositories/{repo.id}/branches/main/objects", params={"path": path}, json=stage).status_code
+                == 201
+            )
             return http.get(f"repositories/{repo.id}/refs/main/objects", params={"path": path})
 
         assert staged("good", f"file://{landing}/a.csv", 13).content == b"data of a.csv"
@@ -212,10 +229,13 @@ def test_staged_addresses_are_read_where_imports_may_be_and_nowhere_else(local_s
             answer = staged(f"bad-{number}", address, 6)
             assert (answer.status_code, answer.json()["code"]) == (403, "foreign_not_allowed")
             # what is named is told; the object itself is not asked
-            assert http.head(f"repositories/{repo.id}/refs/main/objects", params={"path": f"bad-{number}"}).status_code == 200
+            assert (
+                http.head(f"repositories/{repo.id}/refs/main/objects", params={"path": f"bad-{number}"}).status_code
+                == 200
+            )
 
 
-def test_without_the_setting_the_answer_explains_it_and_a_prefix_taken_off_is_read_no_more(tmp_path: Path, landing: Path) -> None:
+def test_without_import_from_an_import_is_refused_and_foreign_data_is_unreadable(tmp_path: Path, landing: Path) -> None:
     (tmp_path / "lake").mkdir()
     stores = embedded(tmp_path / "lake")
     with serving(tmp_path / "with", *stores, environment={"REFSTORE_API_IMPORT_FROM": f"file://{landing}/"}) as running:
@@ -236,7 +256,9 @@ def test_without_the_setting_the_answer_explains_it_and_a_prefix_taken_off_is_re
 
 
 def test_lakectls_requests_are_answered(local_service: Running, landing: Path) -> None:
-    """`lakectl import --from local://... --to lakefs://REPO/main/in/ --message m --meta k=v`, as its source sends it (1.80)."""
+    """`lakectl import --from local://... --to lakefs://REPO/main/in/ --message m --meta k=v`, as its source sends it
+    (1.80).
+    """
     repo = new_repository(local_service)
     with local_service.http() as http:
         storage = http.get("config").json()["storage_config"]
@@ -251,7 +273,11 @@ def test_lakectls_requests_are_answered(local_service: Running, landing: Path) -
         while not told.get("completed"):
             told = http.get(f"repositories/{repo.id}/branches/main/import", params=begun.json()).json()
             assert told.get("error") is None
-        assert (told["ingested_objects"], told["commit"]["message"], told["commit"]["metadata"]) == (len(FILES), "m", {"k": "v"})
+        assert (told["ingested_objects"], told["commit"]["message"], told["commit"]["metadata"]) == (
+            len(FILES),
+            "m",
+            {"k": "v"},
+        )
         assert http.delete(f"repositories/{repo.id}/branches/main/import", params=begun.json()).status_code == 409
 
 
@@ -423,7 +449,10 @@ class Held:
 
 def body(landing: Path) -> dict[str, Any]:
     source = {"type": "common_prefix", "path": f"file://{landing}/", "destination": "in/"}
-    return {"paths": [source], "commit": {"message": "x", "metadata": {"at": "w" + secrets.token_hex(4)}, "allow_empty": True}}
+    return {
+        "paths": [source],
+        "commit": {"message": "x", "metadata": {"at": "w" + secrets.token_hex(4)}, "allow_empty": True},
+    }
 
 
 def url(import_id: str) -> str:

@@ -1,7 +1,8 @@
 """What `lakectl`, lakeFS's command-line client, asks of the service for each command, and what it needs of the answers.
 
-These are requests written after lakectl's public source, not the program, which has not been run against it: treeverse/lakeFS,
-`cmd/lakectl/cmd`, `pkg/api/helpers`, `pkg/local` and `pkg/diff` as of commit 25abed653d7d291016a34d95fc1d68eaedaa4561 (what follows
+These are requests written after lakectl's public source, not the program, which has not been run against it:
+treeverse/lakeFS, `cmd/lakectl/cmd`, `pkg/api/helpers`, `pkg/local` and `pkg/diff` as of commit
+25abed653d7d291016a34d95fc1d68eaedaa4561 (what follows
 1.80.0), or as near to it as could be read; where an older release asks for something else, its version is named.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 import pytest
 
-from refstore.flows import committing
+from refstore.operations import committing
 from tests.api.conftest import KEY_ID, Asgi, Running
 from tests.api.lakectl import COMMIT, DIFF, MTIME, OBJECT, REF, REPOSITORY, STORAGE, Json, Lakectl, client_of, shaped
 
@@ -34,7 +35,13 @@ def repo(lakectl: Lakectl) -> str:
     """`lakectl repo create lakefs://NAME local://NAME`."""
     name = "l-" + secrets.token_hex(8)
     lakectl.begin("repo_create")
-    asked = {"name": name, "storage_id": "", "storage_namespace": f"local://{name}", "default_branch": "main", "sample_data": False}
+    asked = {
+        "name": name,
+        "storage_id": "",
+        "storage_namespace": f"local://{name}",
+        "default_branch": "main",
+        "sample_data": False,
+    }
     made = lakectl.ask(201, "POST", "/repositories", REPOSITORY, json=asked)
     assert (made["id"], made["default_branch"]) == (name, "main")
     return name
@@ -48,7 +55,9 @@ def test_what_every_command_asks_first_lets_it_go_on(lakectl: Lakectl) -> None:
     storage = shaped(lakectl.config()["storage_config"], STORAGE)
     assert not storage["pre_sign_multipart_upload"]  # it would ask for parts, which are not to be had
     assert not storage["import_support"]
-    assert storage["import_validity_regex"] == ""  # with any other `import` would blame its source, not hear that there is none
+    assert (
+        storage["import_validity_regex"] == ""
+    )  # with any other `import` would blame its source, not hear that there is none
 
 
 def test_version_and_storage_are_told_to_older_releases_too(lakectl: Lakectl) -> None:
@@ -100,7 +109,13 @@ def test_a_repository_that_could_not_be_what_was_asked_for_is_not_made(
 def test_a_repository_is_made_once_and_with_the_sample_data_that_it_says_is_included(lakectl: Lakectl) -> None:
     """`lakectl repo create lakefs://NAME local://NAME --sample-data`."""
     name = "l-" + secrets.token_hex(8)
-    asked = {"name": name, "storage_id": "", "storage_namespace": f"local://{name}", "default_branch": "main", "sample_data": True}
+    asked = {
+        "name": name,
+        "storage_id": "",
+        "storage_namespace": f"local://{name}",
+        "default_branch": "main",
+        "sample_data": True,
+    }
     lakectl.begin("repo_create")
     assert lakectl.ask(201, "POST", "/repositories", REPOSITORY, json=asked)["storage_namespace"] == f"local://{name}"
     assert [item["path"] for item in lakectl.listing(name, "main", prefix="", delimiter="/")] == [
@@ -109,7 +124,10 @@ def test_a_repository_is_made_once_and_with_the_sample_data_that_it_says_is_incl
         "images/",
         "lakes.parquet",
     ]
-    assert lakectl.page(f"/repositories/{name}/refs/main/commits", COMMIT, after="", amount=1)[0][0]["message"] == "Add sample data"
+    assert (
+        lakectl.page(f"/repositories/{name}/refs/main/commits", COMMIT, after="", amount=1)[0][0]["message"]
+        == "Add sample data"
+    )
     assert "already exists" in lakectl.said(409, "POST", "/repositories", json=asked)
 
 
@@ -138,7 +156,9 @@ def test_branches_are_created_listed_shown_and_deleted(lakectl: Lakectl, repo: s
         ({"type": "object", "path": "b"}, ["a/1", "a/2"]),
     ],
 )
-def test_a_branch_is_reset_whole_by_prefix_or_by_object(lakectl: Lakectl, repo: str, reset: Json, left: list[str]) -> None:
+def test_a_branch_is_reset_whole_by_prefix_or_by_object(
+    lakectl: Lakectl, repo: str, reset: Json, left: list[str]
+) -> None:
     for path in ("a/1", "a/2", "b"):
         lakectl.upload(repo, path, b"body")
     lakectl.begin("branch_reset")
@@ -155,11 +175,21 @@ def test_a_revert_undoes_a_commit_and_asks_which_parent_of_a_merge(lakectl: Lake
     lakectl.begin("branch_revert")
     lakectl.call(204, "POST", revert, json={"parent_number": 0, "ref": first, "allow_empty": False})
     assert lakectl.listing(repo, "main", prefix="", delimiter="") == []
-    assert "no changes" in lakectl.said(400, "POST", revert, json={"parent_number": 0, "ref": first, "allow_empty": False})
+    assert "no changes" in lakectl.said(
+        400, "POST", revert, json={"parent_number": 0, "ref": first, "allow_empty": False}
+    )
     lakectl.call(204, "POST", revert, json={"parent_number": 0, "ref": first, "allow_empty": True})
-    lakectl.ask(201, "POST", f"/repositories/{repo}/branches/dev/commits", COMMIT, json={"message": "on dev", "allow_empty": True})
+    lakectl.ask(
+        201,
+        "POST",
+        f"/repositories/{repo}/branches/dev/commits",
+        COMMIT,
+        json={"message": "on dev", "allow_empty": True},
+    )
     merged = lakectl.merge(repo, "dev", allow_empty=True).json()["reference"]
-    assert "parents" in lakectl.said(400, "POST", revert, json={"parent_number": 0, "ref": merged, "allow_empty": False})
+    assert "parents" in lakectl.said(
+        400, "POST", revert, json={"parent_number": 0, "ref": merged, "allow_empty": False}
+    )
 
 
 def test_a_cherry_pick_names_the_first_parent_unless_it_is_told(lakectl: Lakectl, repo: str) -> None:
@@ -203,7 +233,9 @@ def test_a_commit_has_what_is_printed_of_it(lakectl: Lakectl, repo: str) -> None
 
 
 def test_what_1_74_0_asks_before_it_commits_or_merges_sends_it_the_plain_way(lakectl: Lakectl, repo: str) -> None:
-    """It goes on after a 501 that is JSON, and dies of a 404. Later ones look at `capabilities_config`; 1.74.2 mended a panic there."""
+    """It goes on after a 501 that is JSON, and dies of a 404. Later ones look at `capabilities_config`; 1.74.2 mended a
+    panic there.
+    """
     body: Json = {"message": "m", "metadata": {}, "allow_empty": False}
     assert lakectl.said(501, "POST", f"/repositories/{repo}/branches/main/commits/async", json=body)
     assert lakectl.said(501, "POST", f"/repositories/{repo}/refs/dev/merge/main/async", json=body)
@@ -264,7 +296,9 @@ def test_uncommitted_changes_come_in_pages_that_grow(lakectl: Lakectl, repo: str
 
 def changes(lakectl: Lakectl, repo: str, left: str, right: str, **query: Any) -> list[tuple[str, str]]:
     """`StreamRepositoryDiffs`: three dots unless a type is given, pages of the size that the service likes."""
-    found = lakectl.pages(f"/repositories/{repo}/refs/{left}/diff/{right}", DIFF, prefix=query.pop("prefix", ""), **query)
+    found = lakectl.pages(
+        f"/repositories/{repo}/refs/{left}/diff/{right}", DIFF, prefix=query.pop("prefix", ""), **query
+    )
     return [(item["type"], item["path"]) for page in found for item in page]
 
 
@@ -291,14 +325,21 @@ def test_a_diff_of_refs_is_what_a_merge_would_do(lakectl: Lakectl, repo: str) ->
     assert changes(lakectl, repo, "main", "dev", prefix="dir/") == [("added", "dir/new")]
     two = [("changed", "both"), ("added", "dir/new"), ("added", "gone"), ("removed", "only main"), ("removed", "stays")]
     assert changes(lakectl, repo, "main", "dev", type="two_dot") == two
-    assert changes(lakectl, repo, "main~1", "dev") == [("changed", "both"), ("added", "dir/new"), ("removed", "same"), ("removed", "stays")]
+    assert changes(lakectl, repo, "main~1", "dev") == [
+        ("changed", "both"),
+        ("added", "dir/new"),
+        ("removed", "same"),
+        ("removed", "stays"),
+    ]
 
 
 def test_a_merge_answers_its_commit_and_is_told_from_a_conflict(lakectl: Lakectl, repo: str) -> None:
     lakectl.upload(repo, "a", b"base")
     lakectl.commit(repo, "base")
     lakectl.branch(repo, "dev")
-    lakectl.call(201, "POST", f"/repositories/{repo}/branches/dev/objects", query={"path": "a"}, files={"content": ("a", b"dev")})
+    lakectl.call(
+        201, "POST", f"/repositories/{repo}/branches/dev/objects", query={"path": "a"}, files={"content": ("a", b"dev")}
+    )
     lakectl.ask(201, "POST", f"/repositories/{repo}/branches/dev/commits", COMMIT, json={"message": "dev"})
     lakectl.upload(repo, "a", b"main")
     lakectl.commit(repo, "main")
@@ -314,7 +355,9 @@ def test_a_merge_answers_its_commit_and_is_told_from_a_conflict(lakectl: Lakectl
     assert "no changes" in str(lakectl.merge(repo, "dev", status=400).json()["message"])
 
 
-def test_a_branch_that_others_keep_changing_is_not_called_a_conflict(asgi: Asgi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_branch_that_others_keep_changing_is_not_called_a_conflict(
+    asgi: Asgi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """lakectl calls every 409 of a merge "Conflict found."; after a 503 it asks again by itself."""
     assert asgi("POST", "/repositories", json={"name": "lake", "storage_namespace": "mem://lake"}).status_code == 201
     asgi("POST", "/repositories/lake/branches", json={"name": "dev", "source": "main"})
@@ -341,14 +384,21 @@ def test_a_listing_shows_folders_or_everything(lakectl: Lakectl, repo: str) -> N
     found = lakectl.pages(f"/repositories/{repo}/refs/main/objects/ls", OBJECT, prefix="dir/", delimiter="")
     for page in found:  # it goes on listing while others delete what was listed
         body = {"paths": [item["path"] for item in page]}
-        assert lakectl.ask(200, "POST", f"/repositories/{repo}/branches/main/objects/delete", {"errors": list}, json=body)["errors"] == []
+        assert (
+            lakectl.ask(200, "POST", f"/repositories/{repo}/branches/main/objects/delete", {"errors": list}, json=body)[
+                "errors"
+            ]
+            == []
+        )
     assert [item["path"] for item in lakectl.listing(repo, "main", prefix="", delimiter="")] == ["top"]
     lakectl.call(204, "DELETE", f"/repositories/{repo}/branches/main/objects", query={"path": "top"})
     assert lakectl.listing(repo, "main", prefix="", delimiter="") == []
 
 
 def test_what_rm_could_not_delete_is_told_one_by_one(lakectl: Lakectl, repo: str) -> None:
-    answered = lakectl.ask(200, "POST", f"/repositories/{repo}/branches/main/objects/delete", {"errors": list}, json={"paths": ["../up"]})
+    answered = lakectl.ask(
+        200, "POST", f"/repositories/{repo}/branches/main/objects/delete", {"errors": list}, json={"paths": ["../up"]}
+    )
     (error,) = answered["errors"]
     assert shaped(error, {"path": str, "status_code": int, "message": str})["status_code"] == 400
 
@@ -366,7 +416,9 @@ def test_an_upload_is_stated_and_read(lakectl: Lakectl, repo: str, body: bytes, 
     assert (stats["size_bytes"], stats["content_type"]) == (len(body), kind or "application/octet-stream")
     assert {name: told[name] for name in OBJECT} == {name: stats[name] for name in OBJECT}
     assert stats["checksum"] == hashlib.md5(body, usedforsecurity=False).hexdigest()
-    assert lakectl.download(repo, "main", "dir/a.csv") == lakectl.download(repo, "main", "dir/a.csv", presign=True) == body
+    assert (
+        lakectl.download(repo, "main", "dir/a.csv") == lakectl.download(repo, "main", "dir/a.csv", presign=True) == body
+    )
     assert type(lakectl.stat(repo, "main", "dir/a.csv", presign=True)["physical_address_expiry"]) is int
 
 
@@ -381,12 +433,18 @@ def test_an_upload_is_stated_and_read(lakectl: Lakectl, repo: str, body: bytes, 
     ],
 )
 def test_a_form_is_read_as_go_writes_it(lakectl: Lakectl, repo: str, path: str, disposition: str, kind: str) -> None:
-    """By `CreateFormFile`, or, where a type is given, by `mime.FormatMediaType`: in another order, and without quotes."""
+    """By `CreateFormFile`, or, where a type is given, by `mime.FormatMediaType`: in another order, and without
+    quotes.
+    """
     boundary = secrets.token_hex(30)
-    body = f"--{boundary}\r\nContent-Disposition: {disposition}\r\nContent-Type: {kind}\r\n\r\n1,2\n\r\n--{boundary}--\r\n".encode()
+    body = (
+        f"--{boundary}\r\nContent-Disposition: {disposition}\r\nContent-Type: {kind}\r\n\r\n1,2\n\r\n--{boundary}--\r\n"
+    ).encode()
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
     where = f"/repositories/{repo}/branches/main/objects"
-    lakectl.call(201, "POST", where, query={"path": path}, content=iter([body[:9], body[9:]]), headers=headers)  # without a length
+    lakectl.call(
+        201, "POST", where, query={"path": path}, content=iter([body[:9], body[9:]]), headers=headers
+    )  # without a length
     assert lakectl.download(repo, "main", path) == b"1,2\n"
     assert lakectl.stat(repo, "main", path)["content_type"] == kind
 
@@ -400,7 +458,11 @@ def test_on_s3_it_is_told_to_sign_and_the_store_does(redis_s3_service: Running) 
         assert storage["pre_sign_support"]
         namespace = f"{storage['default_namespace_prefix']}/{name}"
         lakectl.ask(201, "POST", "/repositories", REPOSITORY, json={"name": name, "storage_namespace": namespace})
-        for path, body, kind in (("typed", b"1,2\n", "text/csv"), ("empty", b"", ""), ("large", secrets.token_bytes(3 * PART_BYTES), "")):
+        for path, body, kind in (
+            ("typed", b"1,2\n", "text/csv"),
+            ("empty", b"", ""),
+            ("large", secrets.token_bytes(3 * PART_BYTES), ""),
+        ):
             told = lakectl.upload_signed(name, path, body, kind=kind, metadata={MTIME: "1600000000"})
             assert (told["size_bytes"], told["metadata"]) == (len(body), {MTIME: "1600000000"})
             assert lakectl.download(name, "main", path, presign=True) == body
@@ -411,8 +473,12 @@ def test_on_s3_it_is_told_to_sign_and_the_store_does(redis_s3_service: Running) 
 
 def test_what_is_not_there_is_said_so(lakectl: Lakectl, repo: str) -> None:
     for path in ("objects", "objects/stat"):
-        assert "'a'" in lakectl.said(404, "GET", f"/repositories/{repo}/refs/main/{path}", query={"path": "a", "presign": False})
-    assert "nowhere" in lakectl.said(404, "GET", f"/repositories/{repo}/refs/nowhere/objects/ls", query={"prefix": "", "delimiter": ""})
+        assert "'a'" in lakectl.said(
+            404, "GET", f"/repositories/{repo}/refs/main/{path}", query={"path": "a", "presign": False}
+        )
+    assert "nowhere" in lakectl.said(
+        404, "GET", f"/repositories/{repo}/refs/nowhere/objects/ls", query={"prefix": "", "delimiter": ""}
+    )
 
 
 def test_a_large_download_comes_in_parts_of_a_signed_url(lakectl: Lakectl, repo: str) -> None:
@@ -445,7 +511,9 @@ def test_stage_looks_where_the_namespace_is_and_names_what_lies_outside(lakectl:
     asked: Json = {
         "checksum": "c", "physical_address": "s3://elsewhere/key", "size_bytes": 7, "content_type": "", "metadata": {},
     }  # fmt: skip
-    staged = lakectl.ask(201, "PUT", f"/repositories/{repo}/branches/main/objects", OBJECT, query={"path": "a"}, json=asked)
+    staged = lakectl.ask(
+        201, "PUT", f"/repositories/{repo}/branches/main/objects", OBJECT, query={"path": "a"}, json=asked
+    )
     assert (staged["physical_address"], staged["size_bytes"]) == ("s3://elsewhere/key", 7)
 
 
@@ -476,7 +544,9 @@ def modified(folder: dict[str, File], remote: list[Json]) -> list[tuple[str, str
 
 
 @pytest.mark.parametrize("signed", [False, True], ids=["direct", "signed"])
-def test_a_folder_that_was_committed_has_no_changes_until_it_is_changed(lakectl: Lakectl, repo: str, signed: bool) -> None:
+def test_a_folder_that_was_committed_has_no_changes_until_it_is_changed(
+    lakectl: Lakectl, repo: str, signed: bool
+) -> None:
     upload = lakectl.upload_signed if signed else lakectl.upload
 
     def remote(ref: str) -> list[Json]:
@@ -514,7 +584,10 @@ def test_a_folder_that_was_committed_has_no_changes_until_it_is_changed(lakectl:
     assert modified(folder, remote(second)) == []
     lakectl.begin("local_clone")
     cloned = {
-        item["path"]: File(lakectl.download(repo, second, item["path"]), int(lakectl.stat(repo, second, item["path"])["metadata"][MTIME]))
+        item["path"]: File(
+            lakectl.download(repo, second, item["path"]),
+            int(lakectl.stat(repo, second, item["path"])["metadata"][MTIME]),
+        )
         for item in remote(second)
     }
     assert cloned == folder
@@ -523,8 +596,14 @@ def test_a_folder_that_was_committed_has_no_changes_until_it_is_changed(lakectl:
 
 
 def test_permissions_and_links_are_kept_with_what_they_belong_to(lakectl: Lakectl, repo: str) -> None:
-    """`lakectl local` with `posix_permissions` and `symlink_support`; a folder is an empty object whose path ends with a slash."""
-    permissions = {MTIME: "1600000000", "::lakefs::posix-permissions": '{"UID":1000,"GID":1000,"Mode":493}', "owner": "sales"}
+    """`lakectl local` with `posix_permissions` and `symlink_support`; a folder is an empty object whose path ends with
+    a slash.
+    """
+    permissions = {
+        MTIME: "1600000000",
+        "::lakefs::posix-permissions": '{"UID":1000,"GID":1000,"Mode":493}',
+        "owner": "sales",
+    }
     link = {MTIME: "1600000000", "::lakefs::symlink-target": "../elsewhere"}
     lakectl.upload(repo, "folder/", b"", metadata=permissions)
     lakectl.upload(repo, "link", b"", metadata=link)
@@ -564,5 +643,7 @@ def test_the_rules_of_collection_are_set_shown_and_deleted(lakectl: Lakectl, rep
         ("GET", "/auth/get-token/start", "access key"),  # login
     ],
 )
-def test_what_is_not_there_says_what_to_do_instead(lakectl: Lakectl, repo: str, method: str, path: str, word: str) -> None:
+def test_what_is_not_there_says_what_to_do_instead(
+    lakectl: Lakectl, repo: str, method: str, path: str, word: str
+) -> None:
     assert word in lakectl.said(501, method, path.replace("{repo}", repo), json={} if method != "GET" else None)

@@ -20,7 +20,9 @@ def uncommitted(branch: lakefs.Branch, **options: str | int) -> list[tuple[str, 
     return [(change.type, change.path) for change in branch.uncommitted(**options)]
 
 
-def test_a_branch_begins_where_it_is_created_and_ends_when_it_is_deleted(repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_a_branch_begins_where_it_is_created_and_ends_when_it_is_deleted(
+    repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     branch = repo.branch("dev").create("main")
     assert (branch.repo_id, branch.id, branch.head.id) == (repo.id, "dev", main.head.id)
     branch.delete()
@@ -30,10 +32,14 @@ def test_a_branch_begins_where_it_is_created_and_ends_when_it_is_deleted(repo: l
         branch.delete()
 
 
-def test_a_branch_is_created_once_from_anything_that_names_a_commit(repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_a_branch_is_created_once_from_anything_that_names_a_commit(
+    repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     commit = main.commit("empty", allow_empty=True)
     repo.tag("v1").create(commit)
-    for number, source in enumerate(["main", main, commit, commit.get_commit(), repo.tag("v1"), "v1", commit.id[:12], "main@"]):
+    for number, source in enumerate(
+        ["main", main, commit, commit.get_commit(), repo.tag("v1"), "v1", commit.id[:12], "main@"]
+    ):
         assert repo.branch(f"b{number}").create(source).head.id == commit.id
     assert repo.branch("before").create("main~1").head.id == repo.ref("main~").get_commit().id
     with pytest.raises(ConflictException):
@@ -57,7 +63,9 @@ def test_a_hidden_branch_is_listed_to_those_who_ask(repo: lakefs.Repository) -> 
 
 def test_a_commit_has_what_it_was_given(main: lakefs.Branch) -> None:
     main.object("a").upload("x")
-    commit = main.commit("a message\nof two lines", metadata={"job": "7", "ünï": "cödé"}, date=1_700_000_000).get_commit()
+    commit = main.commit(
+        "a message\nof two lines", metadata={"job": "7", "ünï": "cödé"}, date=1_700_000_000
+    ).get_commit()
     assert (commit.message, commit.metadata, commit.creation_date) == (
         "a message\nof two lines", {"job": "7", "ünï": "cödé"}, 1_700_000_000,
     )  # fmt: skip
@@ -83,7 +91,9 @@ def test_uncommitted_changes_are_shown_by_kind_prefix_and_page(main: lakefs.Bran
     main.object("kept").upload("kept", pre_sign=False)
     main.commit("before")
     upload_all(main, ["changed", "new/1", "new/2"], lambda _: "other")
-    main.object("kept").upload("kept", pre_sign=False)  # another object, but the same bytes, as the service knows: it hashed both
+    main.object("kept").upload(
+        "kept", pre_sign=False
+    )  # another object, but the same bytes, as the service knows: it hashed both
     main.object("removed").delete()
     assert [(item.type, item.path, item.path_type, item.size_bytes) for item in main.uncommitted()] == [
         ("changed", "changed", "object", 5),
@@ -137,7 +147,9 @@ def test_a_revert_undoes_a_commit_and_says_so(main: lakefs.Branch) -> None:
         main.revert(undone)
 
 
-def test_a_merge_commit_is_reverted_against_the_parent_that_is_named(repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_a_merge_commit_is_reverted_against_the_parent_that_is_named(
+    repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     dev = repo.branch("dev").create("main")
     upload_all(dev, ["from dev"])
     dev.commit("dev")
@@ -189,7 +201,9 @@ def test_a_transaction_is_merged_when_it_succeeds(repo: lakefs.Repository, main:
         repo.branch(tx.id).get_commit()
 
 
-def test_a_transaction_without_changes_says_so_and_leaves_no_branch(repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_a_transaction_without_changes_says_so_and_leaves_no_branch(
+    repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     def nothing() -> None:
         with main.transact(commit_message="mine") as tx:
             upload_all(tx, ["a"])
@@ -201,7 +215,9 @@ def test_a_transaction_without_changes_says_so_and_leaves_no_branch(repo: lakefs
 
 
 @pytest.mark.parametrize("delete", [True, False])
-def test_a_transaction_that_fails_leaves_the_branch_as_it_was(repo: lakefs.Repository, main: lakefs.Branch, delete: bool) -> None:
+def test_a_transaction_that_fails_leaves_the_branch_as_it_was(
+    repo: lakefs.Repository, main: lakefs.Branch, delete: bool
+) -> None:
     def fail() -> None:
         with main.transact(commit_message="mine", delete_branch_on_error=delete) as tx:
             upload_all(tx, ["a"])

@@ -1,10 +1,12 @@
-"""What only time changes: issued addresses that are never linked, signed URLs, tokens. In this process, on a clock that is moved."""
+"""What only time changes: issued addresses that are never linked, signed URLs, tokens. In this process, on a clock that
+is moved.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from refstore.settings import ApiSettings
+from refstore.core.settings import ApiSettings
 from tests.api.conftest import KEY_ID, SECRET, Asgi
 from tests.api.service import application
 from tests.reaping import delete_due, reap_all
@@ -16,7 +18,9 @@ A_LONG_TIME_SECONDS = 40 * 86_400
 
 def issue(asgi: Asgi, path: str) -> dict[str, Any]:
     if asgi("GET", REPO).status_code == 404:
-        assert asgi("POST", "/repositories", json={"name": "lake", "storage_namespace": "mem://lake"}).status_code == 201
+        assert (
+            asgi("POST", "/repositories", json={"name": "lake", "storage_namespace": "mem://lake"}).status_code == 201
+        )
     answered = asgi("GET", BACKING, params={"path": path, "presign": True})
     assert answered.status_code == 200, answered.text
     told: dict[str, Any] = answered.json()
@@ -58,7 +62,9 @@ def test_a_signed_url_writes_once_and_ends(asgi: Asgi) -> None:
     assert asgi("PUT", told["presigned_url"], content=b"body").status_code == 200
     assert asgi("PUT", told["presigned_url"], content=b"other").status_code == 409
     assert link(asgi, "a", told) == 200
-    read = asgi("GET", f"{REPO}/refs/main/objects/stat", params={"path": "a", "presign": True}).json()["physical_address"]
+    read = asgi("GET", f"{REPO}/refs/main/objects/stat", params={"path": "a", "presign": True}).json()[
+        "physical_address"
+    ]
     assert asgi("GET", read, auth=None).content == b"body"
     assert asgi("PUT", read, auth=None, content=b"x").status_code == 400  # it is for reading
     asgi.clock.advance(3600)
@@ -70,7 +76,9 @@ def test_a_signed_url_writes_once_and_ends(asgi: Asgi) -> None:
 
 def test_a_login_ends() -> None:
     with application(ApiSettings(key_seconds=0)) as asgi:  # else what was seen just now is known for a few seconds
-        told = asgi("POST", "/auth/login", auth=None, json={"access_key_id": KEY_ID, "secret_access_key": SECRET}).json()
+        told = asgi(
+            "POST", "/auth/login", auth=None, json={"access_key_id": KEY_ID, "secret_access_key": SECRET}
+        ).json()
         bearer = {"Authorization": f"Bearer {told['token']}"}
         assert asgi("GET", "/user", auth=None, headers=bearer).status_code == 200
         asgi.clock.advance(told["token_expiration"] - asgi.clock.now_ms() // 1000)

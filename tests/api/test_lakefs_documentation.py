@@ -1,4 +1,6 @@
-"""What docs/api.md shows works as shown: its blocks are run against a service, its command lines are ones that exist."""
+"""What docs/api.md shows works as shown: its blocks are run against a service, its command lines are ones that
+exist.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from api.routes.absent import ABSENT
+from refstore_api.routes.unsupported import UNSUPPORTED
 from tests.api.conftest import KEY_ID, SECRET, Asgi, Running
-from tests.integration.test_documentation import lines, parse, words
+from tests.integration.test_documentation import code, lines, parse, words
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text()
 RUN = re.compile(r"<!-- run -->\n```(sh|python)\n(.*?)```", re.DOTALL)
@@ -49,7 +51,7 @@ def test_the_blocks_run_one_after_the_other(embedded_service: Running, tmp_path:
 
 
 def test_every_command_line_exists() -> None:
-    found = lines(PAGE)
+    found = lines(code(PAGE))
     assert len(found) >= 7
     for line in found:
         parse(words(line))
@@ -64,12 +66,16 @@ def test_the_routes_that_are_named_are_there(asgi: Asgi) -> None:
     named = re.findall(r"`(GET|POST|PUT|DELETE) (/[a-z/{}.]*)`", PAGE)
     assert len(named) >= 10
     for method, path in named:
-        full = path if path.startswith("/api/") else f"/api/v1{'' if path.startswith('/auth') else '/repositories/{repository}'}{path}"
+        full = (
+            path
+            if path.startswith("/api/")
+            else f"/api/v1{'' if path.startswith('/auth') else '/repositories/{repository}'}{path}"
+        )
         assert (method, full) in there, path
 
 
 def test_what_is_not_there_is_said_to_who_may_ask(asgi: Asgi) -> None:
-    for path, why in ABSENT:
+    for path, why in UNSUPPORTED:
         place = re.sub(r"\{\w+\}", "lake", path.replace("{rest:path}", "/x"))
         refused = asgi("POST", place)
         assert (refused.status_code, refused.json()) == (501, {"message": why, "code": "not_supported"}), path

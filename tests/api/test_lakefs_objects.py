@@ -24,7 +24,9 @@ BOTH = pytest.mark.parametrize("pre_sign", [True, False], ids=["signed", "direct
 
 @BOTH
 @pytest.mark.parametrize("write_mode", get_args(WriteModes))
-def test_what_is_written_in_any_mode_is_read_in_any_mode(main: lakefs.Branch, write_mode: WriteModes, pre_sign: bool) -> None:
+def test_what_is_written_in_any_mode_is_read_in_any_mode(
+    main: lakefs.Branch, write_mode: WriteModes, pre_sign: bool
+) -> None:
     text = "Grüße, 世界\r\n" * 100
     found = main.object("dir/ä b+c&d=e?f#g%.txt").upload(text, mode=write_mode, pre_sign=pre_sign)
     for read_mode in get_args(ReadModes):
@@ -35,7 +37,9 @@ def test_what_is_written_in_any_mode_is_read_in_any_mode(main: lakefs.Branch, wr
 @BOTH
 def test_stat_says_what_was_uploaded(main: lakefs.Branch, pre_sign: bool) -> None:
     before = int(time.time())
-    main.object("a.csv").upload("1,2", pre_sign=pre_sign, content_type="text/csv", metadata={"owner": "sales", "note": "x y"})
+    main.object("a.csv").upload(
+        "1,2", pre_sign=pre_sign, content_type="text/csv", metadata={"owner": "sales", "note": "x y"}
+    )
     found = main.object("a.csv").stat()
     assert (found.path, found.size_bytes, found.content_type) == ("a.csv", 3, "text/csv")
     assert found.metadata == {"owner": "sales", "note": "x y"}
@@ -230,7 +234,10 @@ def test_listings_fold_page_and_begin_where_they_are_told(main: lakefs.Branch) -
     assert [found.path for found in main.objects(amount=1)] == paths
     assert [found.path for found in main.objects(delimiter="/")] == ["a", "b", "bar/", "c", "foo/"]
     assert [found.path for found in main.objects(delimiter="/", amount=1)] == ["a", "b", "bar/", "c", "foo/"]
-    assert [type(found).__name__ for found in main.objects(delimiter="/", prefix="foo/")] == ["CommonPrefix", "ObjectInfo"]
+    assert [type(found).__name__ for found in main.objects(delimiter="/", prefix="foo/")] == [
+        "CommonPrefix",
+        "ObjectInfo",
+    ]
     assert [found.path for found in main.objects(prefix="bar/", after="bar/a")] == ["bar/b", "bar/c"]
     assert [found.path for found in main.objects(max_amount=3, amount=2)] == paths[:3]
     assert [found.path for found in main.objects(delimiter="/", after="bar/")] == ["c", "foo/"]
@@ -275,7 +282,13 @@ def test_a_path_that_could_mean_another_place_is_refused(main: lakefs.Branch, pa
 
 def test_a_reader_is_a_file_to_those_who_want_one(main: lakefs.Branch) -> None:
     reader = main.object("a").upload("x").reader()
-    assert (reader.readable(), reader.writable(), reader.seekable(), reader.isatty(), reader.name) == (True, False, True, False, "a")
+    assert (reader.readable(), reader.writable(), reader.seekable(), reader.isatty(), reader.name) == (
+        True,
+        False,
+        True,
+        False,
+        "a",
+    )
     with pytest.raises(io.UnsupportedOperation):
         reader.fileno()
     reader.close()

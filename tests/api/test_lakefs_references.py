@@ -110,7 +110,11 @@ def test_a_log_since_a_time_goes_on_beside_an_older_line(repo: lakefs.Repository
     main.commit("new", date=1_700_000_000)
     dev.merge_into(main, message="merged")
     assert messages(main, since=datetime.fromtimestamp(1_650_000_000, UTC)) == ["merged", "new", "Repository created"]
-    assert messages(main, since=datetime.fromtimestamp(1_650_000_000, UTC), amount=1) == ["merged", "new", "Repository created"]
+    assert messages(main, since=datetime.fromtimestamp(1_650_000_000, UTC), amount=1) == [
+        "merged",
+        "new",
+        "Repository created",
+    ]
 
 
 def test_a_log_follows_first_parents_when_it_is_told_to(repo: lakefs.Repository, main: lakefs.Branch) -> None:
@@ -154,7 +158,9 @@ def test_a_merge_has_two_parents_and_what_it_was_given(repo: lakefs.Repository, 
     assert main.object("a").reader("r").read() == "a"
 
 
-def test_a_merge_of_a_commit_or_a_tag_says_what_it_merged(repo: lakefs.Repository, main: lakefs.Branch, history: list[str]) -> None:
+def test_a_merge_of_a_commit_or_a_tag_says_what_it_merged(
+    repo: lakefs.Repository, main: lakefs.Branch, history: list[str]
+) -> None:
     other = repo.branch("other").create("main~5")
     repo.commit(history[1]).merge_into(other)
     repo.tag("v1").create(history[3])
@@ -181,7 +187,9 @@ def test_a_squashed_merge_is_one_commit(repo: lakefs.Repository, main: lakefs.Br
 
 
 @pytest.mark.parametrize(("strategy", "kept"), [("source-wins", "dev"), ("dest-wins", "main")])
-def test_a_conflict_is_told_and_decided_by_a_strategy(repo: lakefs.Repository, main: lakefs.Branch, strategy: str, kept: str) -> None:
+def test_a_conflict_is_told_and_decided_by_a_strategy(
+    repo: lakefs.Repository, main: lakefs.Branch, strategy: str, kept: str
+) -> None:
     dev = repo.branch("dev").create("main")
     for branch in (dev, main):
         branch.object("both").upload(branch.id)

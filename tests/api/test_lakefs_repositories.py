@@ -9,16 +9,26 @@ from pathlib import Path
 import lakefs
 import pytest
 from lakefs.client import Client
-from lakefs.exceptions import BadRequestException, ConflictException, NotAuthorizedException, NotFoundException, ServerException
+from lakefs.exceptions import (
+    BadRequestException,
+    ConflictException,
+    NotAuthorizedException,
+    NotFoundException,
+    ServerException,
+)
 from lakefs_sdk import ApiException
 from lakefs_sdk.client import LakeFSClient
 
-from refstore.settings import embedded
+from refstore.core.settings import embedded
 from tests.api.conftest import Running, client_of, serving
 
 
 def test_the_client_learns_version_and_storage(client: Client, service: Running) -> None:
-    assert [int(part) for part in client.version.split(".")] >= [1, 3, 1]  # what lakefs-spec wants before it touches a file
+    assert [int(part) for part in client.version.split(".")] >= [
+        1,
+        3,
+        1,
+    ]  # what lakefs-spec wants before it touches a file
     storage = client.storage_config
     assert storage.blockstore_type == ("s3" if service.objects.startswith("s3:") else "local")
     assert storage.pre_sign_support == service.objects.startswith("s3:")
@@ -52,9 +62,17 @@ def test_a_namespace_comes_back_as_it_was_given(embedded_service: Running, given
         assert stored.startswith(f"{given.rstrip('/')}/data/")
         assert location["physical_address"].startswith(f"{given.rstrip('/')}/data/")
         assert http.put(location["presigned_url"], content=b"yy").status_code == 200
-        linked = http.put(f"{branch}/staging/backing", params={"path": "b"}, json={"staging": location, "checksum": "", "size_bytes": 2})
+        linked = http.put(
+            f"{branch}/staging/backing",
+            params={"path": "b"},
+            json={"staging": location, "checksum": "", "size_bytes": 2},
+        )
         assert linked.json()["physical_address"] == location["physical_address"].partition("?")[0]
-        staged = http.put(f"{branch}/objects", params={"path": "c"}, json={"physical_address": stored, "checksum": "", "size_bytes": 1})
+        staged = http.put(
+            f"{branch}/objects",
+            params={"path": "c"},
+            json={"physical_address": stored, "checksum": "", "size_bytes": 1},
+        )
         assert (staged.status_code, "namespace" in staged.json()["message"]) == (400, True)
         named = http.get(f"/repositories/{name}/addresses", params={"physical_address": stored}).json()
         assert (named["physical_address"], [reference["path"] for reference in named["references"]]) == (stored, ["a"])
@@ -69,7 +87,9 @@ def test_a_repository_is_created_once(repo: lakefs.Repository, client: Client) -
 
 def test_a_repository_has_the_default_branch_it_was_asked_for(client: Client) -> None:
     name = "t-" + secrets.token_hex(8)
-    made = lakefs.Repository(name, client).create(f"{client.storage_config.default_namespace_prefix}/{name}", default_branch="trunk")
+    made = lakefs.Repository(name, client).create(
+        f"{client.storage_config.default_namespace_prefix}/{name}", default_branch="trunk"
+    )
     assert made.properties.default_branch == "trunk"
     assert [branch.id for branch in made.branches()] == ["trunk"]
 
@@ -87,7 +107,9 @@ def test_a_repository_that_could_not_be_what_was_asked_for_is_not_made(client: C
     assert list(lakefs.repositories(client, prefix=name)) == []
 
 
-@pytest.mark.parametrize("where", ["local://../up", "s3://bucket/x?endpoint=http://127.0.0.1:1", "gs://bucket/x", "https://example.org/x"])
+@pytest.mark.parametrize(
+    "where", ["local://../up", "s3://bucket/x?endpoint=http://127.0.0.1:1", "gs://bucket/x", "https://example.org/x"]
+)
 def test_a_namespace_that_the_service_does_not_keep_is_refused(client: Client, where: str) -> None:
     with pytest.raises(BadRequestException):
         lakefs.Repository("t-" + secrets.token_hex(8), client).create(where)
@@ -139,11 +161,17 @@ def test_several_workers_answer_on_one_port(tmp_path: Path) -> None:
         branch = lakefs.Repository("shared", client_of(running)).create("local://shared").branch("main")
         paths = [f"{number:02}" for number in range(20)]
         with ThreadPoolExecutor(4) as together:  # each thread has its own connections, so both workers have some
-            list(together.map(lambda path: lakefs.Branch("shared", "main", client_of(running)).object(path).upload(path), paths))
+            list(
+                together.map(
+                    lambda path: lakefs.Branch("shared", "main", client_of(running)).object(path).upload(path), paths
+                )
+            )
         assert [found.path for found in branch.objects(amount=7)] == paths
 
 
-@pytest.mark.parametrize(("key_id", "secret"), [("AKIATESTS", "not the secret, but as long"), ("AKIANOBODY", "whatever it may be")])
+@pytest.mark.parametrize(
+    ("key_id", "secret"), [("AKIATESTS", "not the secret, but as long"), ("AKIANOBODY", "whatever it may be")]
+)
 def test_wrong_credentials_are_refused(service: Running, key_id: str, secret: str) -> None:
     other = client_of(service, key_id, secret)
     with pytest.raises(NotAuthorizedException):
@@ -152,7 +180,9 @@ def test_wrong_credentials_are_refused(service: Running, key_id: str, secret: st
         _ = other.version
 
 
-def test_a_client_works_with_the_token_that_login_answered(service: Running, sdk: LakeFSClient, repo: lakefs.Repository) -> None:
+def test_a_client_works_with_the_token_that_login_answered(
+    service: Running, sdk: LakeFSClient, repo: lakefs.Repository
+) -> None:
     from lakefs_sdk import LoginInformation
 
     from tests.api.conftest import KEY_ID, SECRET

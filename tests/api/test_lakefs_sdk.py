@@ -16,10 +16,17 @@ import lakefs_sdk
 import pyarrow.parquet as pq
 import pytest
 import urllib3
-from lakefs_sdk import ApiException, GarbageCollectionRule, GarbageCollectionRules, ObjectStageCreation, StagingLocation, StagingMetadata
+from lakefs_sdk import (
+    ApiException,
+    GarbageCollectionRule,
+    GarbageCollectionRules,
+    ObjectStageCreation,
+    StagingLocation,
+    StagingMetadata,
+)
 from lakefs_sdk.client import LakeFSClient
 
-from refstore import access
+from refstore import access_keys
 from tests.api.conftest import Running, client_of, upload_all
 
 pytestmark = pytest.mark.filterwarnings("ignore:(GET|PUT|POST|DELETE) /.* is deprecated:DeprecationWarning")
@@ -40,7 +47,9 @@ def put(url: str, body: bytes) -> urllib3.BaseHTTPResponse:
 
 
 def metadata_of(location: StagingLocation, body: bytes) -> StagingMetadata:
-    return StagingMetadata(staging=location, size_bytes=len(body), checksum="told by the writer", user_metadata={"k": "v"})
+    return StagingMetadata(
+        staging=location, size_bytes=len(body), checksum="told by the writer", user_metadata={"k": "v"}
+    )
 
 
 # ---- the installation
@@ -65,7 +74,9 @@ def test_what_lakefs_has_and_this_service_has_not_is_said(sdk: LakeFSClient, rep
         (lambda: sdk.experimental_api.create_presign_multipart_upload(repo.id, "main", "a", parts=2), "multipart"),
     ]:
         assert word in refused(501, call)
-    assert "no such route" in refused(404, lambda: sdk.repositories_api.api_client.call_api("/no/such/route", "GET", _host=None))
+    assert "no such route" in refused(
+        404, lambda: sdk.repositories_api.api_client.call_api("/no/such/route", "GET", _host=None)
+    )
 
 
 # ---- objects
@@ -77,11 +88,15 @@ def test_a_form_upload_is_taken_as_a_raw_one_is(sdk: LakeFSClient, repo: lakefs.
     stats = sdk.objects_api.upload_object(repo.id, "main", "form", content=str(tmp_path / "file"))
     assert stats.size_bytes == len(body)
     assert bytes(sdk.objects_api.get_object(repo.id, "main", "form")) == body
-    assert "already" in refused(412, lambda: sdk.objects_api.upload_object(repo.id, "main", "form", if_none_match="*", content=b"other"))
+    assert "already" in refused(
+        412, lambda: sdk.objects_api.upload_object(repo.id, "main", "form", if_none_match="*", content=b"other")
+    )
 
 
 def test_an_object_answers_with_a_range_and_with_its_headers(sdk: LakeFSClient, repo: lakefs.Repository) -> None:
-    repo.branch("main").object("digits").upload(b"0123456789", metadata={"owner": "sales"}, content_type="text/plain", pre_sign=False)
+    repo.branch("main").object("digits").upload(
+        b"0123456789", metadata={"owner": "sales"}, content_type="text/plain", pre_sign=False
+    )
     answered = sdk.objects_api.get_object_with_http_info(repo.id, "main", "digits", range="bytes=2-4")
     assert (answered.status_code, bytes(answered.data)) == (206, b"234")
     assert answered.headers["Content-Range"] == "bytes 2-4/10"
@@ -97,7 +112,9 @@ def test_an_object_answers_with_a_range_and_with_its_headers(sdk: LakeFSClient, 
     assert sdk.objects_api.get_underlying_properties(repo.id, "main", "digits") is not None
 
 
-def test_many_deletions_answer_for_those_that_could_not_be(sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_many_deletions_answer_for_those_that_could_not_be(
+    sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     upload_all(main, ["a", "b"])
     answered = sdk.objects_api.delete_objects(repo.id, "main", lakefs_sdk.PathList(paths=["a", "../b", "b"]))
     assert [(error.path, error.status_code) for error in answered.errors] == [("../b", 400)]
@@ -109,11 +126,13 @@ def test_more_paths_than_one_request_may_have_are_refused(sdk: LakeFSClient, rep
     assert "1000" in refused(400, lambda: sdk.objects_api.delete_objects(repo.id, "main", paths))
 
 
-def test_an_upload_is_allowed_or_not_before_it_is_made(sdk: LakeFSClient, service: Running, repo: lakefs.Repository) -> None:
+def test_an_upload_is_allowed_or_not_before_it_is_made(
+    sdk: LakeFSClient, service: Running, repo: lakefs.Repository
+) -> None:
     sdk.internal_api.upload_object_preflight(repo.id, "main", "a")
     refused(404, lambda: sdk.internal_api.upload_object_preflight(repo.id, "nowhere", "a"))
     with service.open() as lake:
-        made = access.create(lake.kv, lake.clock, access.Role.READER)
+        made = access_keys.create(lake, access_keys.Role.READER)
     reader = client_of(service, made.key.id, made.secret).sdk_client
     assert "writer" in refused(403, lambda: reader.internal_api.upload_object_preflight(repo.id, "main", "a"))
 
@@ -121,7 +140,9 @@ def test_an_upload_is_allowed_or_not_before_it_is_made(sdk: LakeFSClient, servic
 # ---- what lies outside
 
 
-def test_an_object_outside_is_staged_and_never_read(sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_an_object_outside_is_staged_and_never_read(
+    sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     staged = sdk.internal_api.stage_object(
         repo.id,
         "main",
@@ -134,7 +155,9 @@ def test_an_object_outside_is_staged_and_never_read(sdk: LakeFSClient, repo: lak
     assert "api.import_from" in refused(403, lambda: sdk.objects_api.get_object(repo.id, "main", "outside"))
 
 
-def test_an_object_inside_the_namespace_is_not_staged(sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_an_object_inside_the_namespace_is_not_staged(
+    sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     inside = main.object("a").upload("x").stat().physical_address
     for address in (inside, f"{repo.properties.storage_namespace}/data/whatever"):
         body = ObjectStageCreation(physical_address=address, checksum="c", size_bytes=1)
@@ -145,7 +168,9 @@ def test_an_object_inside_the_namespace_is_not_staged(sdk: LakeFSClient, repo: l
 # ---- issued addresses
 
 
-def test_an_issued_address_is_written_elsewhere_and_linked_once(sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_an_issued_address_is_written_elsewhere_and_linked_once(
+    sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     location = sdk.staging_api.get_physical_address(repo.id, "main", "linked", presign=True)
     assert put(location.presigned_url, b"body").status == 200
     linked = sdk.staging_api.link_physical_address(repo.id, "main", "linked", metadata_of(location, b"body"))
@@ -164,7 +189,9 @@ def test_an_address_without_a_signed_url_is_written_by_who_reaches_the_store(
     assert location.presigned_url is None
     bare = location.physical_address.partition("?")[0]
     with service.open() as lake:
-        lake.repository(repo.id).context.objects.put(bare.removeprefix(f"{repo.properties.storage_namespace}/"), b"by hand")
+        lake.repository(repo.id).context.objects.put(
+            bare.removeprefix(f"{repo.properties.storage_namespace}/"), b"by hand"
+        )
     sdk.staging_api.link_physical_address(repo.id, "main", "by hand", metadata_of(location, b"by hand"))
     assert main.object("by hand").stat().physical_address == bare  # what is kept has no token in it
     assert main.object("by hand").reader("r").read() == "by hand"
@@ -180,22 +207,30 @@ def test_an_issued_address_is_good_for_its_path_and_its_branch_only(sdk: LakeFSC
     link(repo.id, "main", "mine", metadata_of(location, b"x"))
 
 
-def test_an_address_that_was_never_written_is_not_linked(sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_an_address_that_was_never_written_is_not_linked(
+    sdk: LakeFSClient, repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     location = sdk.staging_api.get_physical_address(repo.id, "main", "never")
     refused(404, lambda: sdk.staging_api.link_physical_address(repo.id, "main", "never", metadata_of(location, b"x")))
     assert list(main.objects()) == []
 
 
-def test_an_address_whose_token_was_taken_off_or_forged_is_not_linked(sdk: LakeFSClient, repo: lakefs.Repository) -> None:
+def test_an_address_whose_token_was_taken_off_or_forged_is_not_linked(
+    sdk: LakeFSClient, repo: lakefs.Repository
+) -> None:
     location = sdk.staging_api.get_physical_address(repo.id, "main", "a", presign=True)
     put(location.presigned_url, b"x")
     bare, _, token = location.physical_address.partition("?token=")
     claims = jwt.decode(token, options={"verify_signature": False})
     unsigned = jwt.encode(claims, None, algorithm="none", headers={"kid": jwt.get_unverified_header(token)["kid"]})
-    other = jwt.encode(claims, secrets.token_bytes(32), algorithm="HS256", headers={"kid": jwt.get_unverified_header(token)["kid"]})
+    other = jwt.encode(
+        claims, secrets.token_bytes(32), algorithm="HS256", headers={"kid": jwt.get_unverified_header(token)["kid"]}
+    )
     for address in (bare, f"{bare}?token=", f"{bare}?token={unsigned}", f"{bare}?token={other}"):
         given = metadata_of(StagingLocation(physical_address=address), b"x")
-        assert "token" in refused(400, lambda given=given: sdk.staging_api.link_physical_address(repo.id, "main", "a", given))
+        assert "token" in refused(
+            400, lambda given=given: sdk.staging_api.link_physical_address(repo.id, "main", "a", given)
+        )
     sdk.staging_api.link_physical_address(repo.id, "main", "a", metadata_of(location, b"x"))
 
 
@@ -214,7 +249,9 @@ def test_a_link_may_ask_that_nothing_is_there(sdk: LakeFSClient, repo: lakefs.Re
 def test_rules_are_set_shown_and_taken_away(sdk: LakeFSClient, repo: lakefs.Repository) -> None:
     api = sdk.repositories_api
     refused(404, lambda: api.get_gc_rules(repo.id))
-    rules = GarbageCollectionRules(default_retention_days=21, branches=[GarbageCollectionRule(branch_id="main", retention_days=28)])
+    rules = GarbageCollectionRules(
+        default_retention_days=21, branches=[GarbageCollectionRule(branch_id="main", retention_days=28)]
+    )
     sdk.internal_api.set_garbage_collection_rules_preflight(repo.id)
     api.set_gc_rules(repo.id, rules)
     assert api.get_gc_rules(repo.id) == sdk.internal_api.internal_get_garbage_collection_rules(repo.id) == rules
@@ -234,7 +271,8 @@ def test_a_collector_finds_the_commits_where_it_is_told(
     sdk.repositories_api.set_gc_rules(repo.id, GarbageCollectionRules(default_retention_days=1, branches=[]))
     prepared = sdk.internal_api.prepare_garbage_collection_commits(repo.id)
     found = {
-        row["commit_id"]: row["expired"] for row in csv.DictReader(io.StringIO(_read(service, repo, prepared.gc_commits_location).decode()))
+        row["commit_id"]: row["expired"]
+        for row in csv.DictReader(io.StringIO(_read(service, repo, prepared.gc_commits_location).decode()))
     }
     assert (found[new], old in found) == ("false", True)
     assert prepared.gc_addresses_location.startswith(repo.properties.storage_namespace)
@@ -251,10 +289,15 @@ def test_a_collector_finds_what_is_uncommitted_part_by_part(
         prefix = prepared.gc_uncommitted_location.removeprefix(f"{repo.properties.storage_namespace}/")
         tables = [pq.read_table(io.BytesIO(b"".join(ctx.objects.get(info.key)))) for info in ctx.objects.list(prefix)]
     named = {address for table in tables for address in table["physical_address"].to_pylist()}
-    staged = {main.object(path).stat().physical_address.removeprefix(f"{repo.properties.storage_namespace}/") for path in ("a", "b")}
+    staged = {
+        main.object(path).stat().physical_address.removeprefix(f"{repo.properties.storage_namespace}/")
+        for path in ("a", "b")
+    }
     assert named == staged
 
 
 def _read(service: Running, repo: lakefs.Repository, location: str) -> bytes:
     with service.open() as lake:
-        return b"".join(lake.repository(repo.id).context.objects.get(location.removeprefix(f"{repo.properties.storage_namespace}/")))
+        return b"".join(
+            lake.repository(repo.id).context.objects.get(location.removeprefix(f"{repo.properties.storage_namespace}/"))
+        )

@@ -15,14 +15,15 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from api.service import Service
-from reaper.daemon import Reaper
-from refstore import access, keys
+from refstore import access_keys
+from refstore.core import keys
+from refstore.core.settings import ReaperSettings, embedded
 from refstore.errors import AlreadyExists, Conflict
-from refstore.flows.uploading import Link
 from refstore.lake import Lake
+from refstore.operations.uploading import Link
 from refstore.repository import Repository
-from refstore.settings import ReaperSettings, embedded
+from refstore_api.service import Service
+from refstore_reaper.daemon import Reaper
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
 from tests.api.service import application
 from tests.servers.redis_servers import RedisServer
@@ -65,7 +66,9 @@ def authorization() -> str:
 
 
 def raw(running: Running, head: str, *parts: bytes, end: bool = False) -> bytes:
-    """One request written by hand, part after part; what comes back until the connection ends or nothing comes for long."""
+    """One request written by hand, part after part; what comes back until the connection ends or nothing comes for
+    long.
+    """
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
         connection.sendall(head.replace("\n", "\r\n").encode())
@@ -85,7 +88,9 @@ def raw(running: Running, head: str, *parts: bytes, end: bool = False) -> bytes:
 
 def _whole(answer: bytes) -> bool:
     head, _, body = answer.partition(b"\r\n\r\n")
-    length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
+    length = next(
+        (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0
+    )
     return len(body) >= length
 
 
@@ -94,7 +99,9 @@ def status(answer: bytes) -> int:
 
 
 def head_of(method: str, path: str, *fields: str) -> str:
-    return "\n".join([f"{method} /api/v1{path} HTTP/1.1", "Host: lake", f"Authorization: {authorization()}", *fields, "", ""])
+    return "\n".join(
+        [f"{method} /api/v1{path} HTTP/1.1", "Host: lake", f"Authorization: {authorization()}", *fields, "", ""]
+    )
 
 
 # ---- too much
@@ -117,7 +124,9 @@ JSON_ROUTES: Final = [
 
 @pytest.mark.parametrize(("method", "path"), JSON_ROUTES)
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_huge_json_body_is_refused_unread(limited: Running, http: httpx.Client, method: str, path: str, *, chunked: bool) -> None:
+def test_a_huge_json_body_is_refused_unread(
+    limited: Running, http: httpx.Client, method: str, path: str, *, chunked: bool
+) -> None:
     sent = 0
 
     def chunks() -> Iterator[bytes]:
@@ -139,7 +148,9 @@ def test_a_huge_json_body_is_refused_unread(limited: Running, http: httpx.Client
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("form", [False, True])
-def test_a_huge_upload_is_refused_and_nothing_is_visible(limited: Running, http: httpx.Client, *, chunked: bool, form: bool) -> None:
+def test_a_huge_upload_is_refused_and_nothing_is_visible(
+    limited: Running, http: httpx.Client, *, chunked: bool, form: bool
+) -> None:
     body = b"x" * (UPLOAD_BYTES_MAX + 1)
     kind = "application/octet-stream"
     if form:
@@ -171,13 +182,21 @@ def test_json_that_is_deep_is_refused(http: httpx.Client, depth: int) -> None:
 
 def test_json_with_a_number_that_takes_long_to_read_is_refused(http: httpx.Client) -> None:
     body = b'{"name": "abc", "x": ' + b"9" * 4000 + b", " + b'"read_only": 1e999}'
-    assert http.post("/repositories", content=body[:BODY_BYTES_MAX], headers={"content-type": "application/json"}).status_code == 400
+    assert (
+        http.post(
+            "/repositories", content=body[:BODY_BYTES_MAX], headers={"content-type": "application/json"}
+        ).status_code
+        == 400
+    )
 
 
 def test_a_head_that_is_too_large_is_refused(limited: Running) -> None:
     answer = raw(limited, head_of("GET", "/healthcheck").rstrip("\n") + "\nX-Long: ", *[b"x" * 16384] * 8)
     assert status(answer) in (400, 431, 0)
-    assert status(raw(limited, head_of("GET", "/healthcheck", *[f"X-{n}: {'x' * 1000}" for n in range(200)]))) in (431, 0)
+    assert status(raw(limited, head_of("GET", "/healthcheck", *[f"X-{n}: {'x' * 1000}" for n in range(200)]))) in (
+        431,
+        0,
+    )
     assert status(raw(limited, head_of("GET", "/healthcheck"))) == 204
 
 
@@ -191,7 +210,11 @@ def test_pages_are_bounded(http: httpx.Client) -> None:
 
 
 def test_a_slow_upload_is_given_up(limited: Running) -> None:
-    answer = raw(limited, head_of("POST", "/repositories/alpha/branches/main/objects?path=slow", "Content-Length: 100"), b"x" * 10)
+    answer = raw(
+        limited,
+        head_of("POST", "/repositories/alpha/branches/main/objects?path=slow", "Content-Length: 100"),
+        b"x" * 10,
+    )
     assert status(answer) == 408
     assert b'"too_slow"' in answer
     assert_nothing_left(limited)
@@ -204,7 +227,9 @@ def test_a_slow_upload_that_is_under_way_to_the_store_is_given_up(limited: Runni
 
 
 def test_a_slow_json_body_is_given_up(limited: Running) -> None:
-    answer = raw(limited, head_of("POST", "/repositories", "Content-Type: application/json", "Content-Length: 100"), b"{")
+    answer = raw(
+        limited, head_of("POST", "/repositories", "Content-Type: application/json", "Content-Length: 100"), b"{"
+    )
     assert status(answer) == 408
 
 
@@ -213,11 +238,16 @@ def test_a_slow_json_body_is_given_up(limited: Running) -> None:
 
 @pytest.mark.parametrize("sent", [0, 10, MIB + 10, 2 * MIB + 10])
 @pytest.mark.parametrize("form", [False, True])
-def test_a_client_that_goes_away_in_the_middle_leaves_nothing(limited: Running, http: httpx.Client, sent: int, *, form: bool) -> None:
+def test_a_client_that_goes_away_in_the_middle_leaves_nothing(
+    limited: Running, http: httpx.Client, sent: int, *, form: bool
+) -> None:
     kind = "multipart/form-data; boundary=b" if form else "application/octet-stream"
     opening = b'--b\r\nContent-Disposition: form-data; name="content"\r\n\r\n' if form else b""
     head = head_of(
-        "POST", "/repositories/alpha/branches/main/objects?path=broken", f"Content-Type: {kind}", f"Content-Length: {3 * MIB - 1}"
+        "POST",
+        "/repositories/alpha/branches/main/objects?path=broken",
+        f"Content-Type: {kind}",
+        f"Content-Length: {3 * MIB - 1}",
     )
     before = went_away(limited)
     raw(limited, head, opening, b"x" * sent, end=True)
@@ -255,7 +285,9 @@ def test_a_form_that_is_not_whole_is_refused(limited: Running, http: httpx.Clien
         ("Transfer-Encoding : chunked",),
     ],
 )
-def test_a_request_that_two_readers_would_read_differently_is_refused(limited: Running, fields: tuple[str, ...]) -> None:
+def test_a_request_that_two_readers_would_read_differently_is_refused(
+    limited: Running, fields: tuple[str, ...]
+) -> None:
     """Request smuggling: what one takes for the body, another takes for the next request."""
     smuggled = b"0\r\n\r\nGET /api/v1/healthcheck HTTP/1.1\r\nHost: lake\r\n\r\n"
     answer = raw(limited, head_of("POST", "/repositories", "Content-Type: application/json", *fields), smuggled)
@@ -295,7 +327,9 @@ def assert_nothing_left(running: Running) -> None:
             reaper.run_once(lambda: False)
         ctx = repo.context
         assert [found.key for found in ctx.objects.list("data/")] == []
-        assert [place for shard in range(keys.SHARDS) for place, _ in ctx.kv.scan(keys.references(ctx.repo, shard))] == []
+        assert [
+            place for shard in range(keys.SHARDS) for place, _ in ctx.kv.scan(keys.references(ctx.repo, shard))
+        ] == []
 
 
 def wait_for_uploads(repo: Repository) -> None:
@@ -388,7 +422,9 @@ def test_of_writers_in_the_sdk_that_create_one_path_at_once_one_wins(shared: tup
 
 
 def test_creating_while_others_commit_and_delete_loses_nothing(shared: tuple[str, str]) -> None:
-    """Whoever was told that it is there can read it or knows who took it away; and a reaper beside them takes no blob that is named."""
+    """Whoever was told that it is there can read it or knows who took it away; and a reaper beside them takes no blob
+    that is named.
+    """
     with Lake.open(*shared) as lake:
         repo = lake.create_repository("alpha", grace_seconds=0)
         over = threading.Event()
@@ -467,10 +503,12 @@ def test_no_secret_is_in_the_log(tmp_path: Path) -> None:
     with serving(tmp_path, *embedded(tmp_path / "lake"), environment=environment) as running, running.http() as http:
         with running.open() as lake:
             lake.create_repository("alpha")
-            made = access.create(lake.kv, lake.clock, access.Role.READER)
+            made = access_keys.create(lake, access_keys.Role.READER)
         secrets.add(made.secret)
         token = http.post("/auth/login", json={"access_key_id": KEY_ID, "secret_access_key": SECRET}).json()["token"]
-        issued = http.get("/repositories/alpha/branches/main/staging/backing", params={"path": "p", "presign": True}).json()
+        issued = http.get(
+            "/repositories/alpha/branches/main/staging/backing", params={"path": "p", "presign": True}
+        ).json()
         url = issued["presigned_url"].rpartition("/")[2]
         secrets |= {token, issued["token"], url}
         http.put(issued["presigned_url"], content=b"body")

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from refstore import keys
+from refstore.core import keys
+from refstore.core.records import encode
+from refstore.core.user_metadata import METADATA_BYTES_MAX
 from refstore.errors import Invalid
-from refstore.flows import reading
-from refstore.records import encode
-from refstore.user_metadata import METADATA_BYTES_MAX
+from refstore.operations import reading
 from tests.api.service import Application, application
 
 REPOSITORY: Final = "/repositories/alpha"
@@ -83,7 +83,9 @@ def test_a_commits_metadata_takes_64_kib_in_all(lake: Application) -> None:
 
 
 @pytest.mark.parametrize("ref", ["main", "main@"])
-def test_a_listing_ends_early_where_metadata_fills_the_page(lake: Application, monkeypatch: pytest.MonkeyPatch, ref: str) -> None:
+def test_a_listing_ends_early_where_metadata_fills_the_page(
+    lake: Application, monkeypatch: pytest.MonkeyPatch, ref: str
+) -> None:
     monkeypatch.setattr(reading, "PAGE_BYTES_MAX", 10_000)
     repo = lake.lake.repository("alpha")
     paths = [f"p{number:02}" for number in range(10)]
@@ -97,17 +99,19 @@ def test_a_listing_ends_early_where_metadata_fills_the_page(lake: Application, m
 
 
 def test_a_log_ends_early_where_metadata_fills_the_page(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.answers.PAGE_BYTES_MAX", 100_000)
+    monkeypatch.setattr("refstore_api.json_answers.PAGE_BYTES_MAX", 100_000)
     repo = lake.lake.repository("alpha")
-    made = [repo.commit("main", f"c{number}", metadata={"k": "v" * 60_000}, allow_empty=True) for number in range(5)]
+    made = [repo.commit("main", f"c{number}", metadata={"k": "v" * 60_000}, allow_empty=True).id for number in range(5)]
     found, pages = all_of(lake, REPOSITORY + "/refs/main/commits", "id")
     assert found[:5] == made[::-1]
     assert pages == [2, 2, 2]
 
 
 @pytest.mark.parametrize("kind", ["two_dot", "three_dot"])
-def test_a_difference_ends_early_where_paths_fill_the_page(lake: Application, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr("api.history.PAGE_BYTES_MAX", 2000)
+def test_a_difference_ends_early_where_paths_fill_the_page(
+    lake: Application, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("refstore_api.commit_answers.PAGE_BYTES_MAX", 2000)
     repo = lake.lake.repository("alpha")
     paths = [f"p{number:02}" + "x" * 900 for number in range(7)]
     for path in paths:
@@ -131,7 +135,11 @@ def all_of(lake: Application, route: str, name: str) -> tuple[list[str], list[in
     pages: list[int] = []
     after = ""
     while True:
-        page = lake("GET", route, params=dict(pair.split("=", 1) for pair in route.partition("?")[2].split("&") if pair) | {"after": after})
+        page = lake(
+            "GET",
+            route,
+            params=dict(pair.split("=", 1) for pair in route.partition("?")[2].split("&") if pair) | {"after": after},
+        )
         body = page.json()
         found += [item[name] for item in body["results"]]
         pages.append(len(body["results"]))

@@ -1,4 +1,6 @@
-"""Names of branches and tags may have slashes in them; clients send each as one part of the path, `%2F` for each slash."""
+"""Names of branches and tags may have slashes in them; clients send each as one part of the path, `%2F` for each
+slash.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from refstore import keys
-from refstore.records import Mark, encode
+from refstore.core import keys
+from refstore.core.records import Mark, encode
 from tests.api.conftest import Asgi
 
 
@@ -11,12 +11,15 @@ def test_a_commit_of_which_a_part_was_swept_is_not_called_swept(asgi: Asgi) -> N
     repo = asgi.lake.create_repository("part")
     repo.upload("main", "logs/1", b"log")
     repo.upload("main", "data/1", b"data")
-    old = repo.commit("main", "both")
+    old = repo.commit("main", "both").id
     repo.delete("main", "logs/1")
     repo.commit("main", "head")
     ctx = repo.context
     for swept_ms in (0, 3_000):
-        ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m", sweeping_ms=swept_ms, swept_ms=swept_ms, prefixes=("logs/",))))
+        ctx.kv.set(
+            keys.mark(ctx.repo, old),
+            encode(Mark(1_000, 2_000, "m", sweeping_ms=swept_ms, swept_ms=swept_ms, prefixes=("logs/",))),
+        )
         shown = asgi("GET", f"/repositories/part/commits/{old}").json()
         assert asgi("GET", f"/repositories/part/refs/{old}/objects", params={"path": "data/1"}).content == b"data"
         assert shown.get("state", "active") == "active"
@@ -37,7 +40,7 @@ def test_a_tagged_commit_is_called_so_and_is_out_of_sight(asgi: Asgi) -> None:
     repo = asgi.lake.create_repository("tagged")
     repo.upload("main", "logs/1", b"log")
     repo.upload("main", "data/1", b"data")
-    old = repo.commit("main", "both")
+    old = repo.commit("main", "both").id
     repo.delete("main", "logs/1")
     repo.commit("main", "head")
     ctx = repo.context
@@ -45,10 +48,14 @@ def test_a_tagged_commit_is_called_so_and_is_out_of_sight(asgi: Asgi) -> None:
     def statuses(path: str) -> list[int]:
         where = f"/repositories/tagged/refs/{old}/objects"
         return [
-            asgi(method, f"{where}{of}", params={"path": path}).status_code for method, of in (("GET", ""), ("HEAD", ""), ("GET", "/stat"))
+            asgi(method, f"{where}{of}", params={"path": path}).status_code
+            for method, of in (("GET", ""), ("HEAD", ""), ("GET", "/stat"))
         ]
 
-    ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000, tagged_ms=4_000, prefixes=("logs/",))))
+    ctx.kv.set(
+        keys.mark(ctx.repo, old),
+        encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000, tagged_ms=4_000, prefixes=("logs/",))),
+    )
     assert (statuses("logs/1"), statuses("data/1")) == ([410] * 3, [200] * 3)
     ctx.kv.set(keys.mark(ctx.repo, old), encode(Mark(1_000, 2_000, "m", sweeping_ms=3_000, tagged_ms=4_000)))
     assert (statuses("logs/1"), statuses("data/1")) == ([410] * 3, [410] * 3)

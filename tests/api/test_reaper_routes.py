@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from reaper import breaker
-from reaper.daemon import Reaper
-from refstore import keys
 from refstore.cli.serve import _Operations
-from refstore.records import BreakerState, encode
-from refstore.settings import ReaperSettings
+from refstore.core import keys
+from refstore.core.records import BreakerState, encode
+from refstore.core.settings import ReaperSettings
+from refstore_reaper import breaker
+from refstore_reaper.daemon import Reaper
 from tests.api.service import application
 
 
@@ -20,7 +20,7 @@ def test_what_the_breaker_stops_is_let_go_on_in_a_deleted_repository_too() -> No
         assert found["stopped"]
         answered = service("POST", "/repositories/sales/reaper/resume", json={"objects": 7})
         assert (answered.status_code, "goes on" in answered.json()["message"]) == (200, True)
-        state = breaker.read(service.lake.kv, ctx.repo)
+        state = breaker.read_state(service.lake.kv, ctx.repo)
         assert state is not None
         assert (state.tripped_ms, state.let_objects) == (0, 7)
 
@@ -30,7 +30,7 @@ def test_why_says_who_deleted_an_address_and_under_which_rule() -> None:
         repo = service.lake.create_repository("sales")
         address = repo.upload("main", "a", b"x").address
         repo.reset("main")
-        with Reaper(service.lake, ReaperSettings(grace_override_seconds=0), beside=False) as daemon:
+        with Reaper(service.lake, ReaperSettings(grace_override_seconds=0), asynchronous=False) as daemon:
             daemon.run_once(lambda: False)
         found = service("GET", "/repositories/sales/addresses/why", params={"physical_address": address}).json()
         assert found["now"]["state"] == "gone"

@@ -36,7 +36,9 @@ def duck(fs: LakeFSFileSystem) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def test_the_quickstart_goes_from_query_to_rollback(quickstart: lakefs.Repository, duck: duckdb.DuckDBPyConnection) -> None:
+def test_the_quickstart_goes_from_query_to_rollback(
+    quickstart: lakefs.Repository, duck: duckdb.DuckDBPyConnection
+) -> None:
     name, main = quickstart.id, quickstart.branch("main")
 
     def countries(branch: str) -> list[tuple[str, int]]:

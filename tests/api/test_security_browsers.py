@@ -1,4 +1,6 @@
-"""Attacks by another site's page, in the browser of somebody who has a key; and what the log says of who tried what from where."""
+"""Attacks by another site's page, in the browser of somebody who has a key; and what the log says of who tried what
+from where.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from refstore import access, logs
+from refstore import access_keys
+from refstore.core import logs
+from refstore.core.settings import ApiSettings, LogSettings
 from refstore.kv.base import KV
 from refstore.kv.memory import MemoryKV
-from refstore.settings import ApiSettings, LogSettings
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 from tests.api.test_security_guessing import WRONG, WRONG_MAX
@@ -53,7 +56,9 @@ def asgi() -> Iterator[Application]:
     ],
     ids=str,
 )
-def test_what_another_sites_page_sends_changes_nothing(asgi: Application, method: str, path: str, headers: dict[str, str]) -> None:
+def test_what_another_sites_page_sends_changes_nothing(
+    asgi: Application, method: str, path: str, headers: dict[str, str]
+) -> None:
     answered = asgi(method, path, headers=headers, content=b"x")
     assert (answered.status_code, answered.json()["code"]) == (403, "forbidden")
     assert list(asgi.lake.repository("alpha").list("main")) == []
@@ -136,7 +141,9 @@ WHAT = {"route": "/repositories/{repository}/branches/{branch}/objects"}
 
 def said(logged: Logged) -> dict[str, Any]:
     return {
-        name: value for name, value in logged.last().items() if name in ("client", "repository", "branch", "route", "key", "claimed_key")
+        name: value
+        for name, value in logged.last().items()
+        if name in ("client", "repository", "branch", "route", "key", "claimed_key")
     }
 
 
@@ -155,7 +162,7 @@ def test_a_line_of_a_refusal_does_too(logged: Logged, method: str) -> None:
     assert said(logged) == WHERE | WHAT | {"key": None, "claimed_key": KEY_ID}
     assert logged.asgi(method, UPLOAD, params={"path": "p"}, auth=(KEY_ID, WRONG)).status_code == 429
     assert said(logged) == WHERE | WHAT | {"key": None, "claimed_key": KEY_ID}
-    made = access.create(logged.asgi.lake.kv, logged.asgi.clock, access.Role.READER)
+    made = access_keys.create(logged.asgi.lake, access_keys.Role.READER)
     assert logged.asgi(method, UPLOAD, params={"path": "p"}, auth=(made.key.id, made.secret)).status_code == 403
     assert said(logged) == WHERE | WHAT | {"key": made.key.id}
     assert logged.asgi(method, UPLOAD, params={"path": "p"}, auth=None).status_code == 401
@@ -165,7 +172,9 @@ def test_a_line_of_a_refusal_does_too(logged: Logged, method: str) -> None:
 
 
 def test_a_login_that_fails_and_a_token_that_is_not_valid_name_their_key(logged: Logged) -> None:
-    token = logged.asgi("POST", "/auth/login", json={"access_key_id": KEY_ID, "secret_access_key": SECRET}, auth=None).json()["token"]
+    token = logged.asgi(
+        "POST", "/auth/login", json={"access_key_id": KEY_ID, "secret_access_key": SECRET}, auth=None
+    ).json()["token"]
     logged.asgi("POST", "/auth/login", json={"access_key_id": KEY_ID, "secret_access_key": WRONG}, auth=None)
     assert said(logged)["claimed_key"] == KEY_ID
     logged.asgi("GET", "/user", headers={"Authorization": f"Bearer {token}x"}, auth=None)
@@ -183,7 +192,11 @@ def test_what_is_no_key_or_branch_does_not_get_into_the_log(logged: Logged, key_
 def test_a_planted_link_is_the_operators_to_hear_of(logged: Logged, tmp_path: Path) -> None:
     """It is tampering with the store, and no mistake of whoever reads."""
     (tmp_path / "secret").write_text("not yours")
-    address = logged.asgi("POST", UPLOAD, params={"path": "p"}, content=b"body").json()["physical_address"].removeprefix("file://")
+    address = (
+        logged.asgi("POST", UPLOAD, params={"path": "p"}, content=b"body")
+        .json()["physical_address"]
+        .removeprefix("file://")
+    )
     Path(address).unlink()
     Path(address).symlink_to(tmp_path / "secret")
     answered = logged.asgi("GET", "/repositories/alpha/refs/main/objects", params={"path": "p"})
@@ -221,7 +234,9 @@ def test_readiness_looks_at_the_stores_once_a_second_however_many_ask() -> None:
         url = "http://lake.test/readiness"
 
         async def all_at_once() -> list[int]:
-            return [answered.status_code for answered in await asyncio.gather(*(found.http.get(url) for _ in range(50)))]
+            return [
+                answered.status_code for answered in await asyncio.gather(*(found.http.get(url) for _ in range(50)))
+            ]
 
         before = kv.scans
         assert found.runner.run(all_at_once()) == [200] * 50

@@ -1,4 +1,5 @@
-"""Attacks on memory and connections by whoever reaches the port, without a key: over loopback, with limits that the tests set.
+"""Attacks on memory and connections by whoever reaches the port, without a key: over loopback, with limits that the
+tests set.
 
 Clients have different addresses of loopback (127.0.0.2, ...), as a server sees those of different machines.
 """
@@ -18,12 +19,12 @@ from typing import Final
 import httpx
 import pytest
 
-from api import connections
-from api.bodies import Limits, Patience
-from api.connections import LOG_EVERY_SECONDS, Proxies, Slots, connection_slots, plain, request_slots
-from api.protocol import HEAD_BYTES_MAX, PIPELINED_MAX
+from refstore.core.settings import ApiSettings, embedded
 from refstore.errors import InvalidSettings
-from refstore.settings import ApiSettings, embedded
+from refstore_api import connection_slots as connection_slots_module
+from refstore_api.connection_slots import LOG_EVERY_SECONDS, Proxies, Slots, connection_slots, plain, request_slots
+from refstore_api.http_protocol import HEAD_BYTES_MAX, PIPELINED_MAX
+from refstore_api.request_bodies import BodyLimits, BodyTimer
 from tests.api.conftest import KEY_ID, Running, serving
 from tests.api.service import application
 from tests.api.test_limits import raw, status, wait_until
@@ -33,7 +34,9 @@ MIB: Final = 1 << 20
 CONNECTIONS_MAX: Final = 24
 PER_ADDRESS: Final = 10
 ATTACKER, OTHER = "127.0.0.66", "127.0.0.7"
-CHUNKED: Final = "POST /api/v1/auth/login HTTP/1.1\nHost: lake\nContent-Type: application/json\nTransfer-Encoding: chunked\n\n"
+CHUNKED: Final = (
+    "POST /api/v1/auth/login HTTP/1.1\nHost: lake\nContent-Type: application/json\nTransfer-Encoding: chunked\n\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +185,9 @@ def test_a_connection_whose_body_is_unfinished_closes_after_its_answer(attacked:
 
 
 def test_a_connection_whose_body_ends_after_its_answer_goes_on(attacked: Running) -> None:
-    """Many clients send head and body apart, and some answers need no body: closed then, the next request would fail."""
+    """Many clients send head and body apart, and some answers need no body: closed then, the next request would
+    fail.
+    """
     with connect(attacked) as connection:
         for _ in range(3):
             connection.sendall(UNFINISHED.replace(b"16777216", b"10"))
@@ -266,7 +271,12 @@ class Monotonic:
 
 def test_slots_are_bounded_by_site_and_in_all_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, object]] = []
-    monkeypatch.setattr(connections._log, "warning", lambda event, **fields: told.append({"event": event, **fields}), raising=False)
+    monkeypatch.setattr(
+        connection_slots_module._log,
+        "warning",
+        lambda event, **fields: told.append({"event": event, **fields}),
+        raising=False,
+    )
     clock = Monotonic()
     slots = Slots("connections", 4, 2, monotonic_seconds=clock)
     assert [slots.take("192.0.2.1") for _ in range(4)] == [True, True, False, False]
@@ -275,7 +285,10 @@ def test_slots_are_bounded_by_site_and_in_all_and_given_back(monkeypatch: pytest
     assert len(told) == 1
     clock.now += LOG_EVERY_SECONDS
     assert not slots.take("192.0.2.2")
-    assert [(line["client"], line["bound"], line["refused"]) for line in told] == [("192.0.2.1", "address", 1), ("192.0.2.2", "total", 4)]
+    assert [(line["client"], line["bound"], line["refused"]) for line in told] == [
+        ("192.0.2.1", "address", 1),
+        ("192.0.2.2", "total", 4),
+    ]
     for _ in range(2):
         slots.release("192.0.2.1")
         slots.release("2001:db8:1:2::1")
@@ -306,9 +319,9 @@ def test_an_address_is_one_however_a_socket_names_it() -> None:
     assert plain("::ffff:192.0.2.1") == "192.0.2.1"
     assert plain("2001:db8::1") == "2001:db8::1"
     proxies = Proxies(("10.0.0.0/8", "2001:db8::/32", "192.0.2.7"))
-    assert [address in proxies for address in ("10.1.2.3", "2001:db8::9", "192.0.2.7", "192.0.2.8", "", "a socket")] == [True] * 3 + [
-        False
-    ] * 3
+    assert [
+        address in proxies for address in ("10.1.2.3", "2001:db8::9", "192.0.2.7", "192.0.2.8", "", "a socket")
+    ] == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize("network", ["10.0.0.1/8", "proxy.example.org", "*", "10.0.0.0/33"])
@@ -319,7 +332,9 @@ def test_a_proxy_that_is_no_address_is_refused(network: str) -> None:
 
 def proxied(app: object, *, peer: str, forwarded: str) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app, client=(peer, 4711))  # type: ignore[arg-type]  # FastAPI's own type
-    return httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", headers={"X-Forwarded-For": forwarded})
+    return httpx.AsyncClient(
+        transport=transport, base_url="http://lake.test/api/v1", headers={"X-Forwarded-For": forwarded}
+    )
 
 
 @pytest.mark.parametrize(
@@ -385,7 +400,7 @@ def test_a_body_that_comes_byte_by_byte_is_given_up() -> None:
     """Each byte comes in time: only that all of them together are too slow ends it."""
 
     async def drip() -> int:
-        patience = Patience(Limits(1 << 20, idle_seconds=0.2, bytes_per_second_min=1 << 30))
+        patience = BodyTimer(BodyLimits(1 << 20, idle_seconds=0.2, bytes_per_second_min=1 << 30))
 
         async def byte() -> bytes:
             await asyncio.sleep(0.01)

@@ -1,4 +1,6 @@
-"""Attacks by what an object says that it is: a line break in it would end a header, or break off the answer of every read, for ever."""
+"""Attacks by what an object says that it is: a line break in it would end a header, or break off the answer of every
+read, for ever.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from refstore import ids
+from refstore.core import ids
 from refstore.errors import Invalid
-from refstore.flows.uploading import Link, Stage, Upload
+from refstore.operations.uploading import Link, Stage, Upload
 from tests.api.service import Application, application
 from tests.api.test_limits import READ, UPLOAD
 
 BACKING = "/repositories/alpha/branches/main/staging/backing"
 OUTSIDE = "s3://elsewhere/x"
-HOSTILE = ["text/plain\r\n;x", "text/plain\n;x", "text/plain\u2028;x", "text/plain\x85;x", "text/plain;\r\nX-Evil: 1", "text/plain;\0"]
+HOSTILE = [
+    "text/plain\r\n;x",
+    "text/plain\n;x",
+    "text/plain\u2028;x",
+    "text/plain\x85;x",
+    "text/plain;\r\nX-Evil: 1",
+    "text/plain;\0",
+]
 
 
 @pytest.fixture
@@ -32,14 +41,20 @@ def test_a_content_type_with_a_line_break_is_refused_however_it_comes(asgi: Appl
     )
     link = {"staging": {"token": issued["token"]}, "checksum": "c", "size_bytes": 1, "content_type": hostile}
     stage = {"physical_address": OUTSIDE, "checksum": "c", "size_bytes": 1, "content_type": hostile}
-    form = b'--b\r\nContent-Disposition: form-data; name="content"\r\nContent-Type: ' + hostile.encode() + b"\r\n\r\nx\r\n--b--\r\n"
+    form = (
+        b'--b\r\nContent-Disposition: form-data; name="content"\r\nContent-Type: '
+        + hostile.encode()
+        + b"\r\n\r\nx\r\n--b--\r\n"
+    )
     said = [
         asgi("PUT", BACKING, params={"path": "p"}, json=link),
         asgi("PUT", UPLOAD, params={"path": "p"}, json=stage),
-        asgi("POST", UPLOAD, params={"path": "p"}, content=b"x", headers=[(b"content-type", hostile.encode())]),  # type: ignore[arg-type]
+        asgi("POST", UPLOAD, params={"path": "p"}, content=b"x", headers=[(b"content-type", hostile.encode())]),
     ]
     assert [answered.status_code for answered in said] == [400] * 3
-    by_form = asgi("POST", UPLOAD, params={"path": "f"}, content=form, headers={"content-type": "multipart/form-data; boundary=b"})
+    by_form = asgi(
+        "POST", UPLOAD, params={"path": "f"}, content=form, headers={"content-type": "multipart/form-data; boundary=b"}
+    )
     if by_form.status_code != 400:  # what follows a line break there is another header of the part
         assert ids.is_content_type(by_form.json()["content_type"])
     repo = asgi.lake.repository("alpha")
@@ -55,7 +70,9 @@ def test_a_content_type_with_a_line_break_is_refused_however_it_comes(asgi: Appl
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_an_old_object_with_such_a_content_type_can_be_read(asgi: Application, hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_object_with_such_a_content_type_can_be_read(
+    asgi: Application, hostile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repo = asgi.lake.repository("alpha")
     with monkeypatch.context() as older:
         older.setattr(ids, "content_type", str)

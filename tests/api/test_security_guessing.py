@@ -1,4 +1,6 @@
-"""Attacks by many wrong secrets: on one key, on many, from one address and from several; and whom they must not hold up."""
+"""Attacks by many wrong secrets: on one key, on many, from one address and from several; and whom they must not hold
+up.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ from typing import Any
 import httpx
 import pytest
 
-from api.auth import Principal
-from api.errors import TooManyGuesses
-from api.guessing import ADDRESS_TIMES, KNOWN_MAX, WINDOW_SECONDS, Caller, Guesses
-from api.known_callers import OWNERS_MAX, TOKENS_MAX, KnownCallers, Secret, Token
-from refstore import access
+from refstore import access_keys
+from refstore.core.settings import ApiSettings
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
-from refstore.settings import ApiSettings
-from refstore.testing.clock import FakeClock
+from refstore_api.auth import Principal
+from refstore_api.caller_cache import OWNERS_MAX, TOKENS_MAX, CallerCache, Secret, Token
+from refstore_api.error_responses import TooManyGuesses
+from refstore_api.login_throttle import ADDRESS_TIMES, KNOWN_MAX, WINDOW_SECONDS, Caller, LoginThrottle
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
+from tests.kit.clock import FakeClock
 
 WRONG_MAX = ApiSettings().wrong_secrets_max
 WRONG = "a-secret-that-nobody-ever-had"
@@ -70,7 +72,7 @@ def hammer(asgi: Application, key_id: str = KEY_ID, **options: Any) -> None:
 
 
 def another(asgi: Application) -> tuple[str, str]:
-    made = access.create(asgi.lake.kv, asgi.clock, access.Role.READER)
+    made = access_keys.create(asgi.lake, access_keys.Role.READER)
     return made.key.id, made.secret
 
 
@@ -136,7 +138,7 @@ def test_who_logged_in_before_is_not_held_up(asgi: Application) -> None:
 def test_a_secret_that_was_right_once_is_a_guess_like_any_other(asgi: Application, kv: CountingKV) -> None:
     key_id, secret = another(asgi)
     assert ask(asgi, key_id, secret).status_code == 200
-    access.revoke(asgi.lake.kv, key_id)
+    access_keys.revoke(asgi.lake, key_id)
     said = [ask(asgi, key_id, secret).status_code for _ in range(WRONG_MAX + 1)]
     assert said == [401] * WRONG_MAX + [429]
 
@@ -150,7 +152,7 @@ def test_logins_and_requests_are_counted_together(asgi: Application) -> None:
     assert asgi("GET", "/user").status_code == 429
 
 
-def test_an_upload_with_a_wrong_secret_is_counted_and_refused_before_its_body_is_read(asgi: Application) -> None:
+def test_an_upload_with_a_wrong_secret_is_refused_before_its_body_is_read(asgi: Application) -> None:
     asgi.lake.create_repository("alpha")
     hammer(asgi, address="127.0.0.1")
 
@@ -168,7 +170,9 @@ def test_guesses_that_come_all_at_once_are_no_more(asgi: Application, kv: Counti
         before = kv.reads
 
         async def all_at_once() -> list[httpx.Response]:
-            return await asyncio.gather(*(found.http.get("/user", auth=(KEY_ID, f"{WRONG}{number}")) for number in range(200)))
+            return await asyncio.gather(
+                *(found.http.get("/user", auth=(KEY_ID, f"{WRONG}{number}")) for number in range(200))
+            )
 
         said = [answered.status_code for answered in found.runner.run(all_at_once())]
         assert set(said) == {401, 429}
@@ -177,7 +181,11 @@ def test_guesses_that_come_all_at_once_are_no_more(asgi: Application, kv: Counti
 
 def test_a_header_that_names_another_address_is_not_believed(asgi: Application) -> None:
     for number in range(WRONG_MAX):
-        fields = {"X-Forwarded-For": f"203.0.113.{number}", "Forwarded": f"for=203.0.113.{number}", "X-Real-IP": f"203.0.113.{number}"}
+        fields = {
+            "X-Forwarded-For": f"203.0.113.{number}",
+            "Forwarded": f"for=203.0.113.{number}",
+            "X-Real-IP": f"203.0.113.{number}",
+        }
         assert ask(asgi, KEY_ID, WRONG, **fields).status_code == 401
     assert ask(asgi, KEY_ID, WRONG, **{"X-Forwarded-For": "203.0.113.99"}).status_code == 429
 
@@ -227,7 +235,7 @@ def spellings(token: str, count: int) -> Iterator[str]:
 
 def test_who_holds_a_token_cannot_have_others_forgotten_by_spelling_it_anew(steady: Application) -> None:
     """Forgotten, ten wrong guesses would lock the rightful key out."""
-    known: KnownCallers = steady.app.state.authenticator._known
+    known: CallerCache = steady.app.state.authenticator._known
     token = log_in(steady, *another(steady)).json()["token"]
     assert ask(steady, KEY_ID, SECRET).status_code == 200
     before = len(known)
@@ -261,11 +269,11 @@ def test_one_credential_is_looked_up_once_however_it_is_spelled(steady: Applicat
 
 
 def principal(key_id: str) -> Principal:
-    return Principal(key_id, access.Role.READER, (), 0)
+    return Principal(key_id, access_keys.Role.READER, (), 0)
 
 
 def test_no_key_has_more_than_its_share_of_the_known() -> None:
-    known = KnownCallers(3600)
+    known = CallerCache(3600)
     for number in range(3 * TOKENS_MAX):
         known.add(Token(f"{number}"), principal("one"))
     known.add(Token("other"), principal("two"))
@@ -280,7 +288,7 @@ def test_no_key_has_more_than_its_share_of_the_known() -> None:
 
 
 def test_the_known_are_bounded_in_all() -> None:
-    known = KnownCallers(0)
+    known = CallerCache(0)
     for number in range(OWNERS_MAX + 10):
         known.add(Secret(f"{number}", "s"), principal(f"{number}"))
     assert len(known) == len(known._known) == OWNERS_MAX
@@ -289,7 +297,7 @@ def test_the_known_are_bounded_in_all() -> None:
 
 
 def test_an_id_and_a_secret_are_not_mixed_up() -> None:
-    known = KnownCallers(3600)
+    known = CallerCache(3600)
     known.add(Secret("ab", "c"), principal("ab"))
     for other in (Secret("a", "bc"), Token("2:abc"), Token("abc")):
         assert known.get(other) == (None, False)
@@ -298,25 +306,31 @@ def test_an_id_and_a_secret_are_not_mixed_up() -> None:
 # ---- the table
 
 
-def flooded(guesses: Guesses, callers: Sequence[Caller]) -> None:
+def flooded(guesses: LoginThrottle, callers: Sequence[Caller]) -> None:
     for caller in callers:
         try:
             guesses.check(caller)
-            guesses.wrong(caller)
+            guesses.record_wrong_secret(caller)
         except TooManyGuesses:
             pass
 
 
 def test_the_table_does_not_grow_with_the_attack() -> None:
-    guesses = Guesses(FakeClock(), 3)
-    flooded(guesses, [Caller(f"AKIA{number}" * 50, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}") for number in range(KNOWN_MAX)])
+    guesses = LoginThrottle(FakeClock(), 3)
+    flooded(
+        guesses,
+        [
+            Caller(f"AKIA{number}" * 50, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+            for number in range(KNOWN_MAX)
+        ],
+    )
     assert len(guesses) == KNOWN_MAX
     assert {len(name) for name in guesses._wrong} == {16}
 
 
 def test_one_that_is_held_up_stays_so_while_others_come() -> None:
     """What is evicted is what was quiet for longest."""
-    guesses = Guesses(FakeClock(), 1)
+    guesses = LoginThrottle(FakeClock(), 1)
     flooded(guesses, [Caller("ONE", HERE)])
     flooded(guesses, [Caller(f"AKIA{number}", ELSEWHERE) for number in range(KNOWN_MAX - 100)])
     with pytest.raises(TooManyGuesses):
@@ -324,7 +338,7 @@ def test_one_that_is_held_up_stays_so_while_others_come() -> None:
 
 
 def test_a_site_of_ipv6_is_one_address() -> None:
-    guesses = Guesses(FakeClock(), 2)
+    guesses = LoginThrottle(FakeClock(), 2)
     flooded(guesses, [Caller(KEY_ID, f"2001:db8:1:2:{number:x}::1") for number in range(2)])
     with pytest.raises(TooManyGuesses):
         guesses.check(Caller(KEY_ID, "2001:db8:1:2:ffff::9"))
@@ -332,7 +346,7 @@ def test_a_site_of_ipv6_is_one_address() -> None:
 
 
 def test_an_address_of_ipv4_is_the_same_by_its_ipv6_name() -> None:
-    guesses = Guesses(FakeClock(), 1)
+    guesses = LoginThrottle(FakeClock(), 1)
     flooded(guesses, [Caller(KEY_ID, HERE)])
     with pytest.raises(TooManyGuesses):
         guesses.check(Caller(KEY_ID, f"::ffff:{HERE}"))
@@ -341,7 +355,7 @@ def test_an_address_of_ipv4_is_the_same_by_its_ipv6_name() -> None:
 
 @pytest.mark.parametrize("address", ["", "a socket", "fe80::1%eth0", "\ud800"])
 def test_any_name_of_an_address_counts(address: str) -> None:
-    guesses = Guesses(FakeClock(), 1)
+    guesses = LoginThrottle(FakeClock(), 1)
     flooded(guesses, [Caller("\ud800", address)])
     with pytest.raises(TooManyGuesses):
         guesses.check(Caller("\ud800", address))

@@ -1,4 +1,6 @@
-"""Attacks with keys that should open nothing any more: expired ones, the old secret of a rotation, tokens that were ended."""
+"""Attacks with keys that should open nothing any more: expired ones, the old secret of a rotation, tokens that were
+ended.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,13 @@ import httpx
 import jwt
 import pytest
 
-from api.key_uses import HOUR_MS
-from refstore import access, keys
+from refstore import access_keys
+from refstore.core import keys
+from refstore.core.settings import ApiSettings
 from refstore.errors import KVUnavailable
 from refstore.kv.base import ABSENT, Op, Result, Set
 from refstore.kv.memory import MemoryKV
-from refstore.settings import ApiSettings
+from refstore_api.key_last_use import HOUR_MS
 from tests.api.service import Application, application
 
 WRONG = "a-secret-that-nobody-ever-had"
@@ -50,22 +53,22 @@ def asgi(kv: CountingUses) -> Iterator[Application]:
         yield found
 
 
-def made(asgi: Application, **options: Any) -> access.NewKey:
-    return access.create(asgi.lake.kv, asgi.clock, access.Role.READER, **options)
+def made(asgi: Application, **options: Any) -> access_keys.NewKey:
+    return access_keys.create(asgi.lake, access_keys.Role.READER, **options)
 
 
-def ask(asgi: Application, key: access.NewKey | str, secret: str | None = None) -> httpx.Response:
+def ask(asgi: Application, key: access_keys.NewKey | str, secret: str | None = None) -> httpx.Response:
     """By secret, or by token."""
     if isinstance(key, str):
         return asgi("GET", "/user", headers={"Authorization": f"Bearer {key}"}, auth=None)
     return asgi("GET", "/user", auth=(key.key.id, key.secret if secret is None else secret))
 
 
-def log_in(asgi: Application, key: access.NewKey) -> httpx.Response:
+def log_in(asgi: Application, key: access_keys.NewKey) -> httpx.Response:
     return asgi("POST", "/auth/login", json={"access_key_id": key.key.id, "secret_access_key": key.secret}, auth=None)
 
 
-def token_of(asgi: Application, key: access.NewKey) -> str:
+def token_of(asgi: Application, key: access_keys.NewKey) -> str:
     found: str = log_in(asgi, key).json()["token"]
     return found
 
@@ -86,7 +89,7 @@ def test_an_expired_key_opens_nothing_and_says_so_to_its_owner_only(asgi: Applic
 def test_a_token_ends_no_later_than_its_key_and_its_secret(asgi: Application) -> None:
     key = made(asgi, expires_ms=asgi.clock.now_ms() + 60_000)
     rotated = made(asgi)
-    access.rotate(asgi.lake.kv, asgi.clock, rotated.key.id, overlap_ms=30_000)
+    access_keys.rotate(asgi.lake, rotated.key.id, overlap_ms=30_000)
     now = asgi.clock.now_ms() // 1000
     for each, seconds in ((key, 60), (rotated, 30)):
         answered = log_in(asgi, each).json()
@@ -97,7 +100,7 @@ def test_a_token_ends_no_later_than_its_key_and_its_secret(asgi: Application) ->
 def test_the_old_secret_and_its_tokens_end_with_the_overlap(asgi: Application) -> None:
     old = made(asgi)
     token = token_of(asgi, old)  # before the rotation, so for a day
-    new = access.rotate(asgi.lake.kv, asgi.clock, old.key.id, overlap_ms=60_000)
+    new = access_keys.rotate(asgi.lake, old.key.id, overlap_ms=60_000)
     fresh = token_of(asgi, new)
     assert [ask(asgi, each).status_code for each in (old, token, new, fresh)] == [200] * 4
     asgi.clock.advance(60)
@@ -110,56 +113,56 @@ def test_the_old_secret_and_its_tokens_end_with_the_overlap(asgi: Application) -
 def test_a_rotation_without_overlap_ends_the_old_secret_and_its_tokens_at_once(asgi: Application) -> None:
     old = made(asgi)
     token = token_of(asgi, old)
-    new = access.rotate(asgi.lake.kv, asgi.clock, old.key.id, overlap_ms=0)
+    new = access_keys.rotate(asgi.lake, old.key.id, overlap_ms=0)
     assert [ask(asgi, each).status_code for each in (old, token, new)] == [401, 401, 200]
 
 
 def test_an_overlap_that_is_ended_ends_the_old_secret_and_its_tokens(asgi: Application) -> None:
     old = made(asgi)
     token = token_of(asgi, old)
-    new = access.rotate(asgi.lake.kv, asgi.clock, old.key.id, overlap_ms=DAY_MS)
-    access.end_overlap(asgi.lake.kv, asgi.clock, old.key.id)
+    new = access_keys.rotate(asgi.lake, old.key.id, overlap_ms=DAY_MS)
+    access_keys.end_overlap(asgi.lake, old.key.id)
     assert [ask(asgi, each).status_code for each in (old, token, new)] == [401, 401, 200]
 
 
 def test_a_secret_from_before_the_last_two_rotations_is_like_any_wrong_one(asgi: Application) -> None:
     old = made(asgi)
     for _ in range(2):
-        access.rotate(asgi.lake.kv, asgi.clock, old.key.id, overlap_ms=0)
+        access_keys.rotate(asgi.lake, old.key.id, overlap_ms=0)
     assert ask(asgi, old).json() == asgi("GET", "/user", auth=("NOBODY", WRONG)).json()
 
 
 def test_tokens_that_were_ended_are_refused_and_the_secret_goes_on(asgi: Application) -> None:
     key, other = made(asgi), made(asgi)
     token, others = token_of(asgi, key), token_of(asgi, other)
-    access.end_tokens(asgi.lake.kv, key.key.id)
+    access_keys.end_tokens(asgi.lake, key.key.id)
     assert [ask(asgi, each).status_code for each in (token, key, others)] == [401, 200, 200]
     fresh = token_of(asgi, key)
     assert ask(asgi, fresh).status_code == 200
-    access.end_tokens(asgi.lake.kv, key.key.id)
+    access_keys.end_tokens(asgi.lake, key.key.id)
     assert [ask(asgi, each).status_code for each in (token, fresh)] == [401, 401]
 
 
 def test_tokens_of_both_secrets_are_ended_during_an_overlap(asgi: Application) -> None:
     old = made(asgi)
-    new = access.rotate(asgi.lake.kv, asgi.clock, old.key.id, overlap_ms=DAY_MS)
+    new = access_keys.rotate(asgi.lake, old.key.id, overlap_ms=DAY_MS)
     tokens = [token_of(asgi, old), token_of(asgi, new)]
-    access.end_tokens(asgi.lake.kv, old.key.id)
+    access_keys.end_tokens(asgi.lake, old.key.id)
     assert [ask(asgi, each).status_code for each in (*tokens, old, new)] == [401, 401, 200, 200]
 
 
 def test_ended_tokens_do_not_come_back_by_a_rotation(asgi: Application) -> None:
     old = made(asgi)
     token = token_of(asgi, old)
-    access.end_tokens(asgi.lake.kv, old.key.id)
-    access.rotate(asgi.lake.kv, asgi.clock, old.key.id, overlap_ms=DAY_MS)
+    access_keys.end_tokens(asgi.lake, old.key.id)
+    access_keys.rotate(asgi.lake, old.key.id, overlap_ms=DAY_MS)
     assert ask(asgi, token).status_code == 401
 
 
 @pytest.mark.parametrize("how", ["expired", "rotated", "tokens ended"])
 def test_what_ended_is_known_no_longer_than_key_seconds(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     now = time.monotonic()
-    monkeypatch.setattr("api.known_callers.time.monotonic", lambda: now)
+    monkeypatch.setattr("refstore_api.caller_cache.time.monotonic", lambda: now)
     with application() as asgi:
         key = made(asgi, expires_ms=asgi.clock.now_ms() + 1000)
         caller = token_of(asgi, key) if how == "tokens ended" else key
@@ -167,9 +170,9 @@ def test_what_ended_is_known_no_longer_than_key_seconds(monkeypatch: pytest.Monk
         if how == "expired":
             asgi.clock.advance(1)
         elif how == "rotated":
-            access.rotate(asgi.lake.kv, asgi.clock, key.key.id, overlap_ms=0)
+            access_keys.rotate(asgi.lake, key.key.id, overlap_ms=0)
         else:
-            access.end_tokens(asgi.lake.kv, key.key.id)
+            access_keys.end_tokens(asgi.lake, key.key.id)
         now += ApiSettings().key_seconds - 0.1
         assert ask(asgi, caller).status_code == 200
         now += 0.2
@@ -204,12 +207,14 @@ def test_who_is_refused_causes_no_write(asgi: Application, kv: CountingUses) -> 
     assert kv.get(keys.access_key_use(key.key.id)) is ABSENT
 
 
-def test_a_use_that_cannot_be_written_fails_no_request_and_is_not_tried_with_each(asgi: Application, kv: CountingUses) -> None:
+def test_a_use_that_cannot_be_written_fails_no_request_and_is_not_tried_with_each(
+    asgi: Application, kv: CountingUses
+) -> None:
     key = made(asgi)
     kv.refuses = True
     assert [ask(asgi, key).status_code for _ in range(5)] == [200] * 5
     assert kv.written == 1
 
 
-def used_ms(asgi: Application, key: access.NewKey) -> int:
-    return next(each.last_used_ms for each in access.scan(asgi.lake.kv) if each.id == key.key.id)
+def used_ms(asgi: Application, key: access_keys.NewKey) -> int:
+    return next(each.last_used_ms for each in access_keys.scan(asgi.lake.kv) if each.id == key.key.id)

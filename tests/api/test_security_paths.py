@@ -1,4 +1,6 @@
-"""Attacks on what is stored and how it is answered: paths that leave the store, headers that end early, pages that run as ours."""
+"""Attacks on what is stored and how it is answered: paths that leave the store, headers that end early, pages that run
+as ours.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.naming import check_encoding
 from refstore.errors import Invalid
+from refstore_api.encoded_slashes import check_encoding
 from tests.api.service import Application, application
 
 UPLOAD = "/repositories/alpha/branches/main/objects"
@@ -46,7 +48,20 @@ def files(folder: Path) -> set[str]:
 # ---- paths
 
 
-HOSTILE = ["..", "../secret", "a/../../secret", "/../secret", "a/./b", ".", "a/..", "nul\0l", "\0", "x" * 1025, "é" * 600, "\ud800"]
+HOSTILE = [
+    "..",
+    "../secret",
+    "a/../../secret",
+    "/../secret",
+    "a/./b",
+    ".",
+    "a/..",
+    "nul\0l",
+    "\0",
+    "x" * 1025,
+    "é" * 600,
+    "\ud800",
+]
 
 
 @pytest.mark.parametrize("path", [path for path in HOSTILE if "\ud800" not in path])
@@ -59,7 +74,9 @@ def test_a_path_that_would_leave_the_store_is_refused(service: Application, fold
         service("GET", "/repositories/alpha/branches/main/staging/backing", params={"path": path}),
         service("POST", UPLOAD + "/copy", params={"dest_path": path}, json={"src_path": "p"}),
         service("POST", UPLOAD + "/move", json={"src_path": "p", "dest_path": path}),
-        service("PUT", UPLOAD, params={"path": path}, json={"physical_address": "s3://b/x", "checksum": "", "size_bytes": 1}),
+        service(
+            "PUT", UPLOAD, params={"path": path}, json={"physical_address": "s3://b/x", "checksum": "", "size_bytes": 1}
+        ),
     ):
         assert answered.status_code == 400, answered.text
     assert files(folder) == before
@@ -77,7 +94,20 @@ def test_an_encoded_traversal_does_not_leave_the_store(service: Application, fol
 
 
 @pytest.mark.parametrize(
-    "path", ["..\\secret", "C:\\x", "/etc/passwd", "file:///etc/passwd", "%2e%2e/secret", "a//b", "a b", "~", "$(id)", "-rf", "*"]
+    "path",
+    [
+        "..\\secret",
+        "C:\\x",
+        "/etc/passwd",
+        "file:///etc/passwd",
+        "%2e%2e/secret",
+        "a//b",
+        "a b",
+        "~",
+        "$(id)",
+        "-rf",
+        "*",
+    ],
 )
 def test_a_path_that_only_looks_hostile_is_a_name_like_any_other(service: Application, folder: Path, path: str) -> None:
     assert upload(service, path).status_code == 201
@@ -87,7 +117,9 @@ def test_a_path_that_only_looks_hostile_is_a_name_like_any_other(service: Applic
 
 
 @pytest.mark.parametrize(("prefix", "shown"), [(".", [".hidden"]), ("a/.", ["a/..b", "a/.b"]), ("a/..", ["a/..b"])])
-def test_a_prefix_that_ends_in_dots_is_the_beginning_of_a_name(service: Application, prefix: str, shown: list[str]) -> None:
+def test_a_prefix_that_ends_in_dots_is_the_beginning_of_a_name(
+    service: Application, prefix: str, shown: list[str]
+) -> None:
     for path in (".hidden", "a/.b", "a/..b", "a/b"):
         assert service("POST", UPLOAD, params={"path": path}, content=b"x").status_code == 201
     found = service("GET", "/repositories/alpha/refs/main/objects/ls", params={"prefix": prefix})
@@ -219,11 +251,17 @@ def test_a_repository_cannot_be_made_outside_of_the_store(service: Application, 
     assert files(folder) == before
 
 
-@pytest.mark.parametrize("spelling", ["{own}/sub", "{own}/s%75b", "{own}//sub", "{own}/sub/", "{own}/sub/data", "{own}/s%75b/data"])
+@pytest.mark.parametrize(
+    "spelling", ["{own}/sub", "{own}/s%75b", "{own}//sub", "{own}/sub/", "{own}/sub/data", "{own}/s%75b/data"]
+)
 def test_a_repository_cannot_be_made_in_anothers_namespace(service: Application, folder: Path, spelling: str) -> None:
     own = f"file://{folder}"
-    assert service("POST", "/repositories", json={"name": "first", "storage_namespace": f"{own}/sub"}).status_code == 201
-    refused = service("POST", "/repositories", json={"name": "evil", "storage_namespace": spelling.replace("{own}", own)})
+    assert (
+        service("POST", "/repositories", json={"name": "first", "storage_namespace": f"{own}/sub"}).status_code == 201
+    )
+    refused = service(
+        "POST", "/repositories", json={"name": "evil", "storage_namespace": spelling.replace("{own}", own)}
+    )
     assert refused.status_code == 409, refused.text
 
 
@@ -275,7 +313,15 @@ def test_what_is_staged_from_outside_is_not_fetched_by_the_service(service: Appl
 
 
 @pytest.mark.parametrize(
-    "address", ["../secret", "data/../../../secret", "/etc/passwd", "data/2026112113/../../x", "file:///etc/passwd", "_refstore/namespace"]
+    "address",
+    [
+        "../secret",
+        "data/../../../secret",
+        "/etc/passwd",
+        "data/2026112113/../../x",
+        "file:///etc/passwd",
+        "_refstore/namespace",
+    ],
 )
 def test_no_address_but_our_own_is_looked_at_or_restored(service: Application, address: str) -> None:
     for route in ("addresses", "addresses/why"):
@@ -288,7 +334,8 @@ def test_no_address_but_our_own_is_looked_at_or_restored(service: Application, a
 
 
 @pytest.mark.parametrize(
-    "value", ["x\r\nX-Evil: 1", "x\nX-Evil: 1", "x\r\n\r\n<script>", "é\r\nX-Evil: 1", "x\0y", "\u2028X-Evil: 1", "x" * 5000]
+    "value",
+    ["x\r\nX-Evil: 1", "x\nX-Evil: 1", "x\r\n\r\n<script>", "é\r\nX-Evil: 1", "x\0y", "\u2028X-Evil: 1", "x" * 5000],
 )
 @pytest.mark.parametrize("where", ["value", "name", "content type", "checksum"])
 def test_what_is_linked_or_staged_with_line_breaks_ends_no_header(service: Application, where: str, value: str) -> None:
@@ -313,7 +360,9 @@ def test_what_is_linked_or_staged_with_line_breaks_ends_no_header(service: Appli
         assert known["metadata"] == body["metadata"]
 
 
-@pytest.mark.parametrize("sent", [b"text/html\x0bX", b"text/html; a=\xff", b"<script>", b"a/b/c", b"text/plain; " + b"x" * 300, b" "])
+@pytest.mark.parametrize(
+    "sent", [b"text/html\x0bX", b"text/html; a=\xff", b"<script>", b"a/b/c", b"text/plain; " + b"x" * 300, b" "]
+)
 def test_a_content_type_that_is_none_is_refused(service: Application, sent: bytes) -> None:
     assert upload(service, headers=[(b"content-type", sent)]).status_code in (400, 201)
     shown = service("HEAD", READ, params={"path": "p"}).headers
@@ -342,7 +391,11 @@ def test_metadata_that_is_too_much_is_refused(service: Application) -> None:
 
 
 def test_metadata_cannot_pass_for_a_header_of_ours(service: Application) -> None:
-    hostile = {"x-lakefs-meta-set-cookie": "a=b", "x-lakefs-meta-content-type": "text/html", "x-lakefs-meta-location": "http://evil"}
+    hostile = {
+        "x-lakefs-meta-set-cookie": "a=b",
+        "x-lakefs-meta-content-type": "text/html",
+        "x-lakefs-meta-location": "http://evil",
+    }
     assert upload(service, headers=hostile).status_code == 201
     shown = service("GET", READ, params={"path": "p"})
     assert not {"set-cookie", "location"} & set(shown.headers)
@@ -402,7 +455,11 @@ def test_what_the_caller_sent_comes_back_only_as_json(service: Application) -> N
 
 
 def test_a_page_of_another_origin_may_not_ask(service: Application) -> None:
-    headers = {"origin": "https://evil.example", "access-control-request-method": "GET", "access-control-request-headers": "authorization"}
+    headers = {
+        "origin": "https://evil.example",
+        "access-control-request-method": "GET",
+        "access-control-request-headers": "authorization",
+    }
     preflight = service("OPTIONS", "/repositories", headers=headers, auth=None)
     assert preflight.status_code in (400, 403, 404, 405)
     for answered in (preflight, service("GET", "/repositories", headers={"origin": "https://evil.example"})):
@@ -411,6 +468,10 @@ def test_a_page_of_another_origin_may_not_ask(service: Application) -> None:
 
 def test_nothing_sets_a_cookie(service: Application) -> None:
     """So no other origin can use what a browser would send by itself."""
-    login = service("POST", "/auth/login", json={"access_key_id": "AKIATESTS", "secret_access_key": "a-secret-that-only-these-tests-know"})
+    login = service(
+        "POST",
+        "/auth/login",
+        json={"access_key_id": "AKIATESTS", "secret_access_key": "a-secret-that-only-these-tests-know"},
+    )
     assert login.status_code == 200
     assert "set-cookie" not in login.headers

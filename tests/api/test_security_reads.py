@@ -1,25 +1,29 @@
-"""Readers that ask for much: what their reads may take, and that everybody else goes on. Counted in slots and diffs, never in time."""
+"""Readers that ask for much: what their reads may take, and that everybody else goes on. Counted in slots and diffs,
+never in time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from api.errors import TooManyRequests
-from api.reads import PAUSE_SECONDS_MAX, Reads, Turns, Way
-from api.service import Service
-from refstore import access
-from refstore.commits.store import TreeStore
-from refstore.commits.trees import Trees
-from refstore.settings import ApiSettings
+from refstore import access_keys
+from refstore.core.settings import ApiSettings
+from refstore.operations import refs
+from refstore.versioning.commits.store import TreeStore
+from refstore.versioning.commits.trees import Trees
+from refstore_api.error_responses import TooManyRequests
+from refstore_api.expensive_reads import PAUSE_SECONDS_MAX, ExpensiveReads, ReadSlots, ShortRequestPriority
+from refstore_api.service import Service
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
+from tests.api.threaded_read_process import ThreadedReadProcesses, until
 
 COMMITS: Final = 12
 FILTERS: Final = 100
@@ -29,14 +33,21 @@ STAT: Final = "/repositories/alpha/refs/main/objects/stat"
 SETTINGS: Final = ApiSettings(reads_at_once=4, reads_per_key=2)
 
 
-@pytest.fixture
-def lake() -> Iterator[Application]:
-    with application(SETTINGS) as found:
+@pytest.fixture(params=["process", "threads"])
+def lake(request: pytest.FixtureRequest) -> Iterator[Application]:
+    """Its reads are made in a process (which a thread plays, so that the test can count what it does), or in
+    threads.
+    """
+    processes = ThreadedReadProcesses()
+    with application(SETTINGS, read_process=processes.read_process if request.param == "process" else None) as found:
         repo = found.lake.create_repository("alpha")
         for number in range(COMMITS):
             repo.upload("main", f"part-{number % 3}/{number}", b"x")
             repo.commit("main", f"c{number}")
+        if request.param == "process":
+            found.runner.run(until(processes.is_ready))
         yield found
+        assert (processes.request_count > 0) == (request.param == "process")
 
 
 class Diffs:
@@ -57,34 +68,32 @@ class Diffs:
         monkeypatch.setattr(Trees, "diff", counted)
 
 
-def reads_of(lake: Application) -> Reads:
+def reads_of(lake: Application) -> ExpensiveReads:
     service: Service = lake.app.state.service
     return service.reads
 
 
 def reader_of(lake: Application, name: str) -> httpx.AsyncClient:
-    access.create(lake.lake.kv, lake.clock, access.Role.READER, id=name, secret=SECRET)
+    access_keys.create(lake.lake, access_keys.Role.READER, id=name, secret=SECRET)
     transport = httpx.ASGITransport(lake.app)
     return httpx.AsyncClient(transport=transport, base_url="http://lake.test/api/v1", auth=(name, SECRET))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if holds():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it does not come to hold")
 
 
 # ---- work
 
 
 @pytest.mark.parametrize("kind", ["prefixes", "objects"])
-def test_a_log_with_many_filters_makes_one_diff_for_each_commit(lake: Application, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_log_with_many_filters_makes_one_diff_for_each_commit(
+    lake: Application, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     diffs = Diffs(monkeypatch, is_open=True)
     nowhere = [f"nowhere-{number}/" for number in range(FILTERS - 1)]
-    answered = lake("GET", LOG, params={kind: [*nowhere, "part-1/" if kind == "prefixes" else "part-1/4"], "amount": 1000}).json()
-    assert [found["message"] for found in answered["results"]] == (["c10", "c7", "c4", "c1"] if kind == "prefixes" else ["c4"])
+    answered = lake(
+        "GET", LOG, params={kind: [*nowhere, "part-1/" if kind == "prefixes" else "part-1/4"], "amount": 1000}
+    ).json()
+    assert [found["message"] for found in answered["results"]] == (
+        ["c10", "c7", "c4", "c1"] if kind == "prefixes" else ["c4"]
+    )
     assert diffs.begun == COMMITS  # the repository's first commit has nothing to be compared with
 
 
@@ -116,42 +125,61 @@ def test_a_read_ends_at_its_deadline(lake: Application, monkeypatch: pytest.Monk
     assert (answered.status_code, answered.json()["code"]) == (503, "deadline_exceeded")
     assert "api.read_seconds" in answered.json()["message"]
     assert begun == 2
-    assert reads_of(lake).turns.in_use() == 0
+    assert reads_of(lake).slots.in_use() == 0
+
+
+@pytest.mark.parametrize("steps", ["~1001", "~100000", "~600~401", "^" * 1001, "~999^2~1"])
+def test_a_ref_of_very_many_steps_is_refused_unread(monkeypatch: pytest.MonkeyPatch, steps: str) -> None:
+    """Each would be a read of the KV, in a thread that others wait for."""
+    with application() as lake:
+        lake.lake.create_repository("alpha")
+        assert (
+            lake(
+                "GET", f"/repositories/alpha/refs/main~{refs.STEPS_MAX}/objects/stat", params={"path": "a"}
+            ).status_code
+            == 404
+        )
+        monkeypatch.setattr(refs, "get_commit", lambda *_: pytest.fail("it was read"))
+        refused = lake("GET", f"/repositories/alpha/refs/main{steps}/objects/stat", params={"path": "a"})
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_name")
+    assert "by its id" in refused.json()["message"]
 
 
 # ---- slots
 
 
 @pytest.mark.parametrize("route", [LOG + "?prefixes=part-1/", DIFF + "?type=two_dot", DIFF])
-def test_a_key_takes_no_more_than_its_share_and_others_are_answered(lake: Application, monkeypatch: pytest.MonkeyPatch, route: str) -> None:
+def test_a_key_takes_no_more_than_its_share_and_others_are_answered(
+    lake: Application, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
     diffs = Diffs(monkeypatch, is_open=False)
-    turns = reads_of(lake).turns
+    slots = reads_of(lake).slots
 
     async def attack() -> None:
         async with reader_of(lake, "greedy") as greedy, reader_of(lake, "other") as other:
             asked = [asyncio.create_task(greedy.get(route)) for _ in range(20)]
-            await until(lambda: turns.waiting("greedy") == 18 and diffs.begun == 2)
-            assert turns.in_use("greedy") == turns.in_use() == 2
+            await until(lambda: slots.waiting("greedy") == 18 and diffs.begun == 2)
+            assert slots.in_use("greedy") == slots.in_use() == 2
             assert (await lake.http.get(STAT, params={"path": "part-0/0"})).status_code == 200
             assert (await lake.http.get("/repositories/alpha/refs/main/objects/ls")).status_code == 200
             own = asyncio.create_task(other.get(route))
-            await until(lambda: turns.in_use("other") == 1 and diffs.begun == 3)
+            await until(lambda: slots.in_use("other") == 1 and diffs.begun == 3)
             diffs.gate.set()
             assert {answered.status_code for answered in await asyncio.gather(own, *asked)} == {200}
-        await until(lambda: turns.in_use() == 0)
+        await until(lambda: slots.in_use() == 0)
 
     lake.runner.run(attack())
 
 
 def test_more_reads_than_may_wait_are_refused(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     diffs = Diffs(monkeypatch, is_open=False)
-    turns = reads_of(lake).turns
-    turns.waiting_max = 3
+    slots = reads_of(lake).slots
+    slots.waiting_max = 3
 
     async def attack() -> None:
         async with reader_of(lake, "greedy") as greedy:
             asked = [asyncio.create_task(greedy.get(DIFF)) for _ in range(5)]
-            await until(lambda: turns.waiting("greedy") == 3 and turns.in_use("greedy") == 2)
+            await until(lambda: slots.waiting("greedy") == 3 and slots.in_use("greedy") == 2)
             refused = await greedy.get(DIFF)
             assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
             assert refused.headers["retry-after"]
@@ -163,17 +191,17 @@ def test_more_reads_than_may_wait_are_refused(lake: Application, monkeypatch: py
 
 def test_keys_take_turns_whoever_asked_first() -> None:
     async def ask() -> list[str]:
-        turns = Turns(total_max=1, key_max=1)
+        slots = ReadSlots(total_max=1, key_max=1)
         order: list[str] = []
 
         async def read(key: str) -> None:
-            await turns.take(key)
+            await slots.take(key)
             order.append(key)
             await asyncio.sleep(0)
-            turns.release(key)
+            slots.release(key)
 
         await asyncio.gather(*(read(key) for key in ["a", "a", "a", "a", "b", "b", "c"]))
-        assert turns.in_use() == 0
+        assert slots.in_use() == 0
         return order
 
     assert asyncio.run(ask()) == ["a", "a", "b", "c", "a", "b", "a"]
@@ -181,20 +209,20 @@ def test_keys_take_turns_whoever_asked_first() -> None:
 
 def test_whoever_gives_up_the_line_gives_up_no_slot() -> None:
     async def ask() -> None:
-        turns = Turns(total_max=1, key_max=1)
-        await turns.take("a")
-        waiting = [asyncio.create_task(turns.take(key)) for key in ("a", "b")]
+        slots = ReadSlots(total_max=1, key_max=1)
+        await slots.take("a")
+        waiting = [asyncio.create_task(slots.take(key)) for key in ("a", "b")]
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)
-        assert turns.waiting("a") == 0
-        turns.release("a")
+        assert slots.waiting("a") == 0
+        slots.release("a")
         waiting[1].cancel()  # in the very moment in which its turn has come
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert turns.in_use() == 0
-        turns.waiting_max = 0
+        assert slots.in_use() == 0
+        slots.waiting_max = 0
         with pytest.raises(TooManyRequests):
-            await turns.take("a")
+            await slots.take("a")
 
     asyncio.run(ask())
 
@@ -210,7 +238,8 @@ class Client:
         self.scope: dict[str, Any] = {
             "type": "http", "method": "GET", "path": f"/api/v1{path}", "raw_path": f"/api/v1{path}".encode(),
             "query_string": query.encode(), "headers": [(b"authorization", b"Basic " + credentials)],
-            "client": ("127.0.0.1", 1), "server": ("lake.test", 80), "scheme": "http", "http_version": "1.1", "root_path": "",
+            "client": ("127.0.0.1", 1), "server": ("lake.test", 80), "scheme": "http", "http_version": "1.1",
+            "root_path": "",
         }  # fmt: skip
         self.gone = asyncio.Event()
         self.sent: list[Any] = []
@@ -230,37 +259,43 @@ class Client:
 
 def test_the_work_of_a_client_that_has_gone_stops(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     diffs = Diffs(monkeypatch, is_open=False)
-    turns = reads_of(lake).turns
+    slots = reads_of(lake).slots
 
     async def leave() -> None:
         clients = [Client(lake, LOG, "prefixes=nowhere/") for _ in range(10)]
-        await until(lambda: diffs.begun == 2 and turns.waiting(KEY_ID) == 8)
+        await until(lambda: diffs.begun == 2 and slots.waiting(KEY_ID) == 8)
         for client in clients:
             client.gone.set()
-        await until(lambda: turns.waiting(KEY_ID) == 0)
-        assert turns.in_use(KEY_ID) == 2  # until their threads have stopped
+        await until(lambda: slots.waiting(KEY_ID) == 0)
+        assert slots.in_use(KEY_ID) == 2  # until their threads have stopped
         diffs.gate.set()
         for client in clients:
             await asyncio.wait_for(client.answered, 60)
             assert client.sent == []
-        await until(lambda: turns.in_use() == 0)
+        await until(lambda: slots.in_use() == 0)
 
     lake.runner.run(leave())
     assert diffs.begun == 2  # of the first commit each, and nobody's second
 
 
-def test_a_read_that_is_cancelled_keeps_its_slot_until_its_thread_stops(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("goes_first", [False, True])
+def test_a_read_that_is_cancelled_keeps_its_slot_until_its_thread_stops(
+    lake: Application, monkeypatch: pytest.MonkeyPatch, *, goes_first: bool
+) -> None:
     diffs = Diffs(monkeypatch, is_open=False)
-    turns = reads_of(lake).turns
+    slots = reads_of(lake).slots
 
     async def cancel() -> None:
         client = Client(lake, LOG, "prefixes=nowhere/")
         await until(lambda: diffs.begun == 1)
+        if goes_first:
+            client.gone.set()
+            await asyncio.sleep(0.05)  # it waits for what was begun to stop
         client.answered.cancel()
         await asyncio.gather(client.answered, return_exceptions=True)
-        assert turns.in_use(KEY_ID) == 1
+        assert slots.in_use(KEY_ID) == 1
         diffs.gate.set()
-        await until(lambda: turns.in_use() == 0)
+        await until(lambda: slots.in_use() == 0)
 
     lake.runner.run(cancel())
     assert diffs.begun == 1
@@ -286,22 +321,22 @@ class Busy(threading.Event):
 
 
 def test_a_read_gives_way_to_others_and_ends_although_they_never_do() -> None:
-    way = Way()
-    busy = way.is_free = Busy()
+    priority = ShortRequestPriority()
+    busy = priority.is_idle = Busy()
     gone = threading.Event()
-    look_up = way.looking_up(gone)
-    assert [look_up() for _ in range(3)] == [False] * 3
+    check = priority.pausing_check(gone)
+    assert [check() for _ in range(3)] == [False] * 3
     assert len(busy.pauses) == 3
     assert max(busy.pauses) <= PAUSE_SECONDS_MAX
     gone.set()
-    assert look_up()
+    assert check()
 
 
 def test_a_read_pauses_only_while_others_are_at_work() -> None:
-    way = Way()
-    assert way.is_free.is_set()
-    with way.taken():
-        with way.taken():
+    priority = ShortRequestPriority()
+    assert priority.is_idle.is_set()
+    with priority.short_request():
+        with priority.short_request():
             pass
-        assert not way.is_free.is_set()
-    assert way.is_free.is_set()
+        assert not priority.is_idle.is_set()
+    assert priority.is_idle.is_set()

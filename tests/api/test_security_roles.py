@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 import httpx
 import pytest
 
-from api.openapi import OPEN
-from api.routes.absent import ABSENT
-from refstore import access
-from refstore.settings import ApiSettings
+from refstore import access_keys
+from refstore.core.settings import ApiSettings
+from refstore_api.openapi import OPEN
+from refstore_api.routes.unsupported import UNSUPPORTED
 from tests.api.service import Application, application
 
 OPERATORS_ONLY: Final = {
@@ -49,7 +49,9 @@ class Route(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        return self.operation not in THROWN_AWAY and (self.method not in ("get", "head") or self.operation in WRITERS_LOOKING)
+        return self.operation not in THROWN_AWAY and (
+            self.method not in ("get", "head") or self.operation in WRITERS_LOOKING
+        )
 
     @property
     def for_one_repository(self) -> bool:
@@ -78,16 +80,16 @@ def service() -> Iterator[Application]:
 
 @pytest.fixture(scope="module")
 def keys(service: Application) -> Keys:
-    def made(role: access.Role, *repositories: str) -> tuple[str, str]:
-        new = access.create(service.lake.kv, service.clock, role, repositories=repositories)
+    def made(role: access_keys.Role, *repositories: str) -> tuple[str, str]:
+        new = access_keys.create(service.lake, role, repositories=repositories)
         return new.key.id, new.secret
 
     return Keys(
-        made(access.Role.READER),
-        made(access.Role.WRITER),
-        made(access.Role.OPERATOR),
-        made(access.Role.OPERATOR, "beta"),
-        made(access.Role.WRITER, "alpha"),
+        made(access_keys.Role.READER),
+        made(access_keys.Role.WRITER),
+        made(access_keys.Role.OPERATOR),
+        made(access_keys.Role.OPERATOR, "beta"),
+        made(access_keys.Role.WRITER, "alpha"),
     )
 
 
@@ -117,7 +119,9 @@ def bodies(route: Route) -> list[dict[str, Any]]:
     return [{}, {"content": b"{not json", "headers": {"content-type": "application/json"}}, {"json": {"a": 1}}]
 
 
-def test_every_route_that_is_not_open_refuses_a_caller_without_credentials(service: Application, routes: list[Route]) -> None:
+def test_every_route_that_is_not_open_refuses_a_caller_without_credentials(
+    service: Application, routes: list[Route]
+) -> None:
     for route in routes:
         for body in bodies(route):
             answered = ask(service, route, None, **body)
@@ -126,7 +130,9 @@ def test_every_route_that_is_not_open_refuses_a_caller_without_credentials(servi
                 assert answered.headers["www-authenticate"] == 'Basic realm="refstore"'
 
 
-def test_every_route_that_is_not_open_refuses_a_wrong_secret(service: Application, routes: list[Route], keys: Keys) -> None:
+def test_every_route_that_is_not_open_refuses_a_wrong_secret(
+    service: Application, routes: list[Route], keys: Keys
+) -> None:
     for route in routes:
         if route.operation not in OPEN:
             assert ask(service, route, (keys.operator[0], keys.reader[1])).status_code == 401, route
@@ -161,14 +167,18 @@ def test_a_writer_who_operates_is_refused_on_every_route(service: Application, r
         assert (answered.status_code == 403) == (route.operation in OPERATORS_ONLY), (route, answered.text)
 
 
-def test_a_key_of_one_repository_is_refused_in_another_on_every_route(service: Application, routes: list[Route], keys: Keys) -> None:
+def test_a_key_of_one_repository_is_refused_in_another_on_every_route(
+    service: Application, routes: list[Route], keys: Keys
+) -> None:
     for route in routes:
         if route.operation not in OPEN and route.for_one_repository:
             answered = ask(service, route, keys.elsewhere, **whole(route))
             assert answered.status_code == 403, (route, answered.text)
 
 
-def test_a_key_of_one_repository_does_nothing_for_all_of_them(service: Application, routes: list[Route], keys: Keys) -> None:
+def test_a_key_of_one_repository_does_nothing_for_all_of_them(
+    service: Application, routes: list[Route], keys: Keys
+) -> None:
     for route in routes:
         if route.operation in OPEN or route.for_one_repository:
             continue
@@ -178,7 +188,10 @@ def test_a_key_of_one_repository_does_nothing_for_all_of_them(service: Applicati
 
 def test_a_key_of_one_repository_sees_no_other_in_a_listing(service: Application, keys: Keys) -> None:
     assert [found["id"] for found in service("GET", "/repositories", auth=keys.scoped).json()["results"]] == ["alpha"]
-    assert [found["id"] for found in service("GET", "/repositories", auth=keys.reader).json()["results"]] == ["alpha", "beta"]
+    assert [found["id"] for found in service("GET", "/repositories", auth=keys.reader).json()["results"]] == [
+        "alpha",
+        "beta",
+    ]
 
 
 def test_a_key_of_one_repository_cannot_tell_whether_another_exists(service: Application, keys: Keys) -> None:
@@ -186,8 +199,12 @@ def test_a_key_of_one_repository_cannot_tell_whether_another_exists(service: App
     assert (there.status_code, there.json()) == (none.status_code, none.json())
 
 
-@pytest.mark.parametrize("spelling", ["Alpha", "ALPHA", "alpha%00", "alpha%20", "%61lpha", "beta%2f..%2falpha", "alpha;x", "./alpha"])
-def test_another_spelling_of_a_repository_does_not_pass_the_scope(service: Application, keys: Keys, spelling: str) -> None:
+@pytest.mark.parametrize(
+    "spelling", ["Alpha", "ALPHA", "alpha%00", "alpha%20", "%61lpha", "beta%2f..%2falpha", "alpha;x", "./alpha"]
+)
+def test_another_spelling_of_a_repository_does_not_pass_the_scope(
+    service: Application, keys: Keys, spelling: str
+) -> None:
     """The name that is checked is the name that is used: it is either refused, or it is `alpha` for both."""
     answered = service("GET", f"/repositories/{spelling}/branches", auth=keys.elsewhere)
     assert answered.status_code in (400, 403, 404)
@@ -195,7 +212,7 @@ def test_another_spelling_of_a_repository_does_not_pass_the_scope(service: Appli
 
 
 def test_what_lakefs_has_and_we_do_not_is_closed_too(service: Application) -> None:
-    for path, _why in ABSENT:
+    for path, _why in UNSUPPORTED:
         url = path.replace("{rest:path}", "").replace("{repository}", "alpha")
         for method in ("GET", "POST"):
             assert service(method, url, auth=None).status_code == 401, url
@@ -207,8 +224,10 @@ def whole(route: Route) -> dict[str, Any]:
         return {}
     return {
         "json": {
-            "name": "gamma-none", "id": "none", "ref": "none", "source": "none", "message": "m", "type": "reset", "metadata": {},
-            "keys": [], "paths": [], "src_path": "none", "dest_path": "q", "checksum": "c", "size_bytes": 1, "staging": {"token": "t"},
+            "name": "gamma-none", "id": "none", "ref": "none", "source": "none", "message": "m", "type": "reset",
+            "metadata": {},
+            "keys": [], "paths": [], "src_path": "none", "dest_path": "q", "checksum": "c", "size_bytes": 1,
+            "staging": {"token": "t"},
             "physical_address": "s3://elsewhere/x", "default_retention_days": 1, "branches": [],
         }
     }  # fmt: skip

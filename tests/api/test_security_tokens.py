@@ -13,22 +13,22 @@ import httpx
 import jwt
 import pytest
 
-from api import create_app
-from api.auth import AUDIENCE as LOGIN
-from api.auth import Authenticator
-from api.known_callers import Token
-from api.signed import AUDIENCE as SIGNED
-from refstore import access
-from refstore.ids import own_address
-from refstore.issuance import ISSUER
+from refstore import access_keys
+from refstore.core.ids import own_address
+from refstore.core.safety import Safety
+from refstore.core.settings import ApiSettings, Settings
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.safety import Safety
-from refstore.settings import ApiSettings, Settings
-from refstore.testing.clock import FakeClock
+from refstore.versioning.issuance import ISSUER
+from refstore_api import create_app
+from refstore_api.auth import AUDIENCE as LOGIN
+from refstore_api.auth import Authenticator
+from refstore_api.caller_cache import Token
+from refstore_api.signed_urls import AUDIENCE as SIGNED
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 from tests.interrupted import seal
+from tests.kit.clock import FakeClock
 
 BACKING = "/repositories/alpha/branches/main/staging/backing"
 
@@ -64,12 +64,16 @@ class Attacked(NamedTuple):
         address = "data/" + issued["physical_address"].partition("?")[0].partition("/data/")[2]
         self.asgi.lake.repository("alpha").context.objects.put(own_address(address), b"body")
 
-    def forged(self, like: str, *, key: bytes | None = None, algorithm: str = "HS256", kid: str | None = None, **claims: Any) -> str:
+    def forged(
+        self, like: str, *, key: bytes | None = None, algorithm: str = "HS256", kid: str | None = None, **claims: Any
+    ) -> str:
         """A token with the claims of another, changed."""
         payload = jwt.decode(like, options={"verify_signature": False})
         payload |= claims
         payload = {name: value for name, value in payload.items() if value is not None}
-        return jwt.encode(payload, self.key if key is None else key, algorithm=algorithm, headers={"kid": kid or self.kid})
+        return jwt.encode(
+            payload, self.key if key is None else key, algorithm=algorithm, headers={"kid": kid or self.kid}
+        )
 
 
 @pytest.fixture
@@ -99,7 +103,9 @@ def unsigned(token: str, algorithm: str) -> str:
 FORGERIES: dict[str, Callable[[Attacked, str], str]] = {
     "alg none": lambda _, like: unsigned(like, "none"),
     "alg None": lambda _, like: unsigned(like, "None"),
-    "alg none, with the right key id": lambda at, like: f"{_text({'alg': 'none', 'kid': at.kid, 'typ': 'JWT'})}.{like.split('.')[1]}.",
+    "alg none, with the right key id": lambda at, like: (
+        f"{_text({'alg': 'none', 'kid': at.kid, 'typ': 'JWT'})}.{like.split('.')[1]}."
+    ),
     "no key id": lambda _, like: unsigned(like, "HS256"),
     "another key": lambda at, like: at.forged(like, key=b"x" * 32),
     "an empty key": lambda at, like: at.forged(like, key=b"\0" * 32),
@@ -117,7 +123,8 @@ FORGERIES: dict[str, Callable[[Attacked, str], str]] = {
     "no expiry": lambda at, like: at.forged(like, exp=None),
     "an expiry that is no number": lambda at, like: at.forged(like, exp="tomorrow"),
     "claims changed behind the signature": lambda _, like: (
-        f"{like.split('.')[0]}.{_text(jwt.decode(like, options={'verify_signature': False}) | {'extra': 1})}.{like.split('.')[2]}"
+        f"{like.split('.')[0]}.{_text(jwt.decode(like, options={'verify_signature': False}) | {'extra': 1})}"
+        f".{like.split('.')[2]}"
     ),
     "a signature cut short": lambda _, like: like[:-4],
     "not a token": lambda _at, _like: "a.b.c",
@@ -204,7 +211,9 @@ def test_a_replayed_link_is_refused(attacked: Attacked) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "already_linked")
 
 
-@pytest.mark.parametrize("since", ["overwritten", "overwritten in a commit", "deleted", "deleted in a commit", "committed", "reaped"])
+@pytest.mark.parametrize(
+    "since", ["overwritten", "overwritten in a commit", "deleted", "deleted in a commit", "committed", "reaped"]
+)
 def test_a_link_replayed_after_its_object_moved_on_is_refused(attacked: Attacked, since: str) -> None:
     issued = attacked.issue()
     attacked.write(issued)
@@ -269,7 +278,9 @@ def test_a_signed_url_to_write_does_not_read_and_the_other_way_round(attacked: A
     repo = attacked.asgi.lake.repository("alpha")
     repo.upload("main", "q", b"secret")
     write = attacked.issue(presign=True)["presigned_url"]
-    read = attacked("GET", "/repositories/alpha/refs/main/objects", params={"path": "q", "presign": True}).headers["location"]
+    read = attacked("GET", "/repositories/alpha/refs/main/objects", params={"path": "q", "presign": True}).headers[
+        "location"
+    ]
     assert attacked("GET", write, auth=None).status_code == 400
     assert attacked("PUT", read, content=b"evil", auth=None).status_code == 400
     assert attacked("GET", read, auth=None).content == b"secret"
@@ -324,56 +335,60 @@ def test_a_link_token_of_a_repository_that_was_made_again_under_its_name_is_refu
 
 class TestRevoked:
     @pytest.fixture
-    def key(self, attacked: Attacked) -> access.NewKey:
-        return access.create(attacked.asgi.lake.kv, attacked.asgi.clock, access.Role.WRITER)
+    def key(self, attacked: Attacked) -> access_keys.NewKey:
+        return access_keys.create(attacked.asgi.lake, access_keys.Role.WRITER)
 
     @pytest.fixture
     def asgi(self) -> Iterator[Application]:
         with application(ApiSettings(key_seconds=0)) as found:
             yield found
 
-    def test_a_revoked_key_is_refused(self, attacked: Attacked, key: access.NewKey) -> None:
+    def test_a_revoked_key_is_refused(self, attacked: Attacked, key: access_keys.NewKey) -> None:
         assert attacked("GET", "/user", auth=(key.key.id, key.secret)).status_code == 200
-        access.revoke(attacked.asgi.lake.kv, key.key.id)
+        access_keys.revoke(attacked.asgi.lake, key.key.id)
         assert attacked("GET", "/user", auth=(key.key.id, key.secret)).status_code == 401
 
-    def test_a_revoked_keys_token_is_refused(self, attacked: Attacked, key: access.NewKey) -> None:
+    def test_a_revoked_keys_token_is_refused(self, attacked: Attacked, key: access_keys.NewKey) -> None:
         token = attacked.login(key.key.id, key.secret)
         assert attacked.bearer(token).status_code == 200
-        access.revoke(attacked.asgi.lake.kv, key.key.id)
+        access_keys.revoke(attacked.asgi.lake, key.key.id)
         assert attacked.bearer(token).status_code == 401
 
     def test_a_token_does_not_outlive_its_key_into_another_of_the_same_id(self, attacked: Attacked) -> None:
         """As when the operator's secret is changed in the environment because it became known."""
         token = attacked.login()
-        access.ensure(attacked.asgi.lake.kv, attacked.asgi.clock, KEY_ID, "the-new-secret-of-the-operator")
+        access_keys.ensure(attacked.asgi.lake, KEY_ID, "the-new-secret-of-the-operator")
         assert attacked.bearer(token).status_code == 401
         assert attacked("GET", "/user").status_code == 401
         assert attacked("GET", "/user", auth=(KEY_ID, "the-new-secret-of-the-operator")).status_code == 200
 
-    def test_a_key_whose_role_is_lowered_loses_what_its_token_could_do(self, attacked: Attacked, key: access.NewKey) -> None:
+    def test_a_key_whose_role_is_lowered_loses_what_its_token_could_do(
+        self, attacked: Attacked, key: access_keys.NewKey
+    ) -> None:
         token = attacked.login(key.key.id, key.secret)
         kv = attacked.asgi.lake.kv
         from msgspec.structs import replace
 
-        from refstore import keys
-        from refstore.records import AccessKeyRecord, decode, encode
+        from refstore.core import keys
+        from refstore.core.records import AccessKeyRecord, decode, encode
 
         place = keys.access_key(key.key.id)
         record = decode(kv.get(place), AccessKeyRecord)
         kv.set(place, encode(replace(record, role=1)))
         headers = {"Authorization": f"Bearer {token}"}
         assert (
-            attacked("POST", "/repositories/alpha/branches", json={"name": "b", "source": "main"}, headers=headers, auth=None).status_code
+            attacked(
+                "POST", "/repositories/alpha/branches", json={"name": "b", "source": "main"}, headers=headers, auth=None
+            ).status_code
             == 403
         )
 
 
 def test_a_revoked_key_is_good_no_longer_than_key_seconds(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
-    monkeypatch.setattr("api.known_callers.time.monotonic", lambda: now)
+    monkeypatch.setattr("refstore_api.caller_cache.time.monotonic", lambda: now)
     assert attacked("GET", "/user").status_code == 200
-    access.revoke(attacked.asgi.lake.kv, KEY_ID)
+    access_keys.revoke(attacked.asgi.lake, KEY_ID)
     now += ApiSettings().key_seconds - 0.1
     assert attacked("GET", "/user").status_code == 200
     now += 0.2
@@ -430,14 +445,12 @@ def test_a_token_signed_with_the_key_before_a_rotation_goes_on() -> None:
     first, second = "one:" + "1" * 32, "two:" + "2" * 32
     clock = FakeClock()
     kv = MemoryKV()
-    access.create(kv, clock, access.Role.OPERATOR, id=KEY_ID, secret=SECRET)
+    access_keys.create(Lake(kv, "memory://rotating", clock=clock), access_keys.Role.OPERATOR, id=KEY_ID, secret=SECRET)
 
     def using(*signing: str) -> Any:
-        from refstore.issuance import SigningKey
 
         settings = Settings(data=None, kv="memory://", objects="memory://rotating", signing_keys=signing)
-        keys = [SigningKey(kid, secret) for kid, secret in settings.signing_pairs]
-        lake = Lake(kv, "memory://rotating", clock=clock, safety=Safety(), signing_keys=keys)
+        lake = Lake(kv, "memory://rotating", clock=clock, safety=Safety(), signing_keys=settings.parsed_signing_keys)
         return create_app(settings, lake=lake).state.authenticator
 
     token, _ = asyncio.run(using(first).login(KEY_ID, SECRET, "127.0.0.1"))

@@ -43,7 +43,12 @@ def test_glob_and_walk(fs: LakeFSFileSystem, root: str) -> None:
 
 def test_info_exists_isdir_isfile_and_times(fs: LakeFSFileSystem, root: str) -> None:
     info = fs.info(f"{root}/dir/b.txt")
-    assert (info["type"], info["size"], info["content-type"], info["metadata"]) == ("file", 9, "application/octet-stream", {})
+    assert (info["type"], info["size"], info["content-type"], info["metadata"]) == (
+        "file",
+        9,
+        "application/octet-stream",
+        {},
+    )
     assert fs.info(f"{root}/dir")["type"] == "directory"
     assert [fs.exists(f"{root}/{path}") for path in ("dir/b.txt", "dir", "dir/", "", "di", "nothing")] == [
         True,
@@ -64,7 +69,9 @@ def test_info_exists_isdir_isfile_and_times(fs: LakeFSFileSystem, root: str) -> 
 @pytest.mark.parametrize("mode", ["b", "t"])
 def test_open_writes_and_reads(fs: LakeFSFileSystem, root: str, mode: str, pre_sign: bool) -> None:
     data = "Grüße\nzwei\n" if mode == "t" else "Grüße\nzwei\n".encode()
-    with fs.open(f"lakefs://{root}/new", f"w{mode}", pre_sign=pre_sign, metadata={"k": "v"}, content_type="text/plain") as file:
+    with fs.open(
+        f"lakefs://{root}/new", f"w{mode}", pre_sign=pre_sign, metadata={"k": "v"}, content_type="text/plain"
+    ) as file:
         file.write(data)
     with fs.open(f"lakefs://{root}/new", f"r{mode}", pre_sign=pre_sign) as file:
         assert file.read() == data
@@ -94,13 +101,17 @@ def test_put_and_get_files_and_folders(fs: LakeFSFileSystem, root: str, tmp_path
     assert {name.removeprefix(f"{root}/put/") for name in fs.find(f"{root}/put/")} == {"one", "sub/two"}
     fs.get(f"{root}/put/", str(tmp_path / "back"), recursive=True)
     assert ((tmp_path / "back/one").read_bytes(), (tmp_path / "back/sub/two").read_bytes()) == (b"1", b"22")
-    fs.put_file(str(tmp_path / "tree" / "one"), f"{root}/put/one")  # again: the same, or skipped where checksums can be compared
+    fs.put_file(
+        str(tmp_path / "tree" / "one"), f"{root}/put/one"
+    )  # again: the same, or skipped where checksums can be compared
     assert fs.cat_file(f"{root}/put/one") == b"1"
     with pytest.raises(FileExistsError):
         fs.put_file(str(tmp_path / "tree" / "one"), f"{root}/put/one", mode="create")
 
 
-def test_an_unchanged_file_is_neither_sent_nor_fetched_again(fs: LakeFSFileSystem, root: str, main: lakefs.Branch, tmp_path: Path) -> None:
+def test_an_unchanged_file_is_neither_sent_nor_fetched_again(
+    fs: LakeFSFileSystem, root: str, main: lakefs.Branch, tmp_path: Path
+) -> None:
     """lakefs-spec compares the local file's MD5 with the checksum that the service answers."""
     (tmp_path / "file").write_bytes(b"as it was")
 
@@ -152,12 +163,16 @@ def test_rm_takes_a_file_or_a_folder(fs: LakeFSFileSystem, root: str) -> None:
     assert fs.find(f"{root}/") == [f"{root}/directory.txt"]
 
 
-def test_a_branch_is_made_where_a_file_is_written_to_it(fs: LakeFSFileSystem, repo: lakefs.Repository, root: str) -> None:
+def test_a_branch_is_made_where_a_file_is_written_to_it(
+    fs: LakeFSFileSystem, repo: lakefs.Repository, root: str
+) -> None:
     fs.pipe_file(f"{repo.id}/fresh/a", b"x")
     assert [found.id for found in repo.branches()] == ["fresh", "main"]
 
 
-def test_commits_and_tags_are_read_and_not_written(fs: LakeFSFileSystem, repo: lakefs.Repository, main: lakefs.Branch, root: str) -> None:
+def test_commits_and_tags_are_read_and_not_written(
+    fs: LakeFSFileSystem, repo: lakefs.Repository, main: lakefs.Branch, root: str
+) -> None:
     commit = main.commit("files")
     repo.tag("v1").create(commit)
     fs.pipe_file(f"{root}/a.txt", b"changed")
@@ -171,7 +186,9 @@ def test_commits_and_tags_are_read_and_not_written(fs: LakeFSFileSystem, repo: l
 
 
 def test_errors_are_those_of_a_file_system(service: Running, fs: LakeFSFileSystem, root: str) -> None:
-    stranger = LakeFSFileSystem(host=service.url, username="AKIANOBODY", password="nobody's secret at all", skip_instance_cache=True)
+    stranger = LakeFSFileSystem(
+        host=service.url, username="AKIANOBODY", password="nobody's secret at all", skip_instance_cache=True
+    )
     with pytest.raises(PermissionError):
         stranger.ls(f"{root}/")
     with pytest.raises(FileNotFoundError):
@@ -180,7 +197,9 @@ def test_errors_are_those_of_a_file_system(service: Running, fs: LakeFSFileSyste
         fs.pipe_file(f"{root}/../up", b"x")
 
 
-def test_a_transaction_is_committed_merged_and_tagged(fs: LakeFSFileSystem, repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_a_transaction_is_committed_merged_and_tagged(
+    fs: LakeFSFileSystem, repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     with fs.transaction(repo, main) as tx:
         fs.pipe_file(f"{repo.id}/{tx.branch.id}/a", b"x")
         commit = tx.commit("first", metadata={"k": "v"})
@@ -193,7 +212,9 @@ def test_a_transaction_is_committed_merged_and_tagged(fs: LakeFSFileSystem, repo
     assert [found.id for found in repo.branches()] == ["main"]
 
 
-def test_a_transaction_merges_and_reverts_in_its_middle(fs: LakeFSFileSystem, repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_a_transaction_merges_and_reverts_in_its_middle(
+    fs: LakeFSFileSystem, repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     upload_all(main, ["base"])
     main.commit("base")
     with fs.transaction(repo, main) as tx:
@@ -204,7 +225,9 @@ def test_a_transaction_merges_and_reverts_in_its_middle(fs: LakeFSFileSystem, re
     assert not fs.exists(f"{repo.id}/main/a")
 
 
-def test_a_transaction_that_fails_changes_nothing(fs: LakeFSFileSystem, repo: lakefs.Repository, main: lakefs.Branch) -> None:
+def test_a_transaction_that_fails_changes_nothing(
+    fs: LakeFSFileSystem, repo: lakefs.Repository, main: lakefs.Branch
+) -> None:
     def fail() -> None:
         with fs.transaction(repo, main, delete="always") as tx:
             fs.pipe_file(f"{repo.id}/{tx.branch.id}/a", b"x")

@@ -43,10 +43,14 @@ def test_pandas_writes_and_reads(root: str, options: dict[str, str], kind: str) 
     pd.testing.assert_frame_equal(back, frame)
 
 
-def test_pandas_writes_a_partitioned_data_set_that_pyarrow_reads(root: str, options: dict[str, str], fs: LakeFSFileSystem) -> None:
+def test_pandas_writes_a_partitioned_data_set_that_pyarrow_reads(
+    root: str, options: dict[str, str], fs: LakeFSFileSystem
+) -> None:
     pd.DataFrame(ROWS).to_parquet(f"{root}/set", storage_options=options, partition_cols=["day"])
     table = pq.read_table(f"{root.removeprefix('lakefs://')}/set", filesystem=fs)
-    assert sorted(zip(table["day"].to_pylist(), table["sold"].to_pylist(), strict=True)) == sorted(zip(*ROWS.values(), strict=True))
+    assert sorted(zip(table["day"].to_pylist(), table["sold"].to_pylist(), strict=True)) == sorted(
+        zip(*ROWS.values(), strict=True)
+    )
 
 
 def test_pyarrow_reads_the_columns_that_it_needs(root: str, fs: LakeFSFileSystem, repo: lakefs.Repository) -> None:

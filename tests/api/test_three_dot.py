@@ -1,4 +1,6 @@
-"""A diff of refs with three dots says what merging would do: random histories, against the merge itself and against plain dictionaries."""
+"""A diff of refs with three dots says what merging would do: random histories, against the merge itself and against
+plain dictionaries.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import random
 
 import pytest
 
+from refstore.core.records import Entry
 from refstore.errors import MergeConflict
-from refstore.records import Entry
 from refstore.repository import Repository
 from tests.api.conftest import Asgi
 
@@ -17,7 +19,9 @@ AMOUNT = 5
 
 
 def edit(repo: Repository, branch: str, chance: random.Random) -> None:
-    """Some paths are written, some go, and some take what another path had at first, which the other branch may come to as well."""
+    """Some paths are written, some go, and some take what another path had at first, which the other branch may come to
+    as well.
+    """
     for path in chance.sample(PATHS, 12):
         match chance.choice(("write", "delete", "copy")):
             case "write":

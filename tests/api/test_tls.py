@@ -1,4 +1,6 @@
-"""TLS of the service's own: real clients over loopback, a renewed certificate, files that are wrong, handshakes that never end."""
+"""TLS of the service's own: real clients over loopback, a renewed certificate, files that are wrong, handshakes that
+never end.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from lakefs.client import Client
 
-from api.tls import Certificate
+from refstore.core.settings import ApiSettings, embedded
 from refstore.errors import InvalidSettings
-from refstore.settings import ApiSettings, embedded
+from refstore_api.tls import Certificate
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
 from tests.api.test_limits import wait_until
 
@@ -111,7 +113,9 @@ def test_clients_work_over_https(secure: Running, pair: Pair) -> None:
         assert reader.read() == body
     assert branch.commit("first").get_commit().message == "first"
     with http(secure, pair) as client:
-        url = client.get("/repositories/sales/refs/main/objects", params={"path": "a", "presign": True}).headers["location"]
+        url = client.get("/repositories/sales/refs/main/objects", params={"path": "a", "presign": True}).headers[
+            "location"
+        ]
         assert url.startswith(f"{secure.url}/")
         assert client.get(url).content == body
 
@@ -135,7 +139,9 @@ def test_a_renewed_certificate_is_shown_and_no_connection_is_dropped(secure: Run
 
 
 @pytest.mark.parametrize("wrong", ["key", "certificate", "missing"])
-def test_a_renewal_that_is_wrong_leaves_the_old_certificate(secure: Running, pair: Pair, wrong: str, tmp_path: Path) -> None:
+def test_a_renewal_that_is_wrong_leaves_the_old_certificate(
+    secure: Running, pair: Pair, wrong: str, tmp_path: Path
+) -> None:
     first = serial_of(secure)
     keep = pair.key.read_bytes()
     pair.renew()
@@ -228,11 +234,15 @@ def test_a_request_in_one_flight_with_the_handshakes_end_is_answered(secure: Run
         ("chain.pem", "", "belong together"),
     ],
 )
-def test_a_wrong_file_is_an_error_at_the_start(tmp_path: Path, pair: Pair, certificate: str, key: str, message: str) -> None:
+def test_a_wrong_file_is_an_error_at_the_start(
+    tmp_path: Path, pair: Pair, certificate: str, key: str, message: str
+) -> None:
     Pair(tmp_path / "other-chain.pem", tmp_path / "other.pem").renew()
     Pair(tmp_path / "locked-chain.pem", tmp_path / "locked.pem").renew(password=b"secret")
     with pytest.raises(InvalidSettings, match=message):
-        Certificate.of(ApiSettings(tls_certificate=str(tmp_path / certificate), tls_key=str(tmp_path / key) if key else ""))
+        Certificate.of(
+            ApiSettings(tls_certificate=str(tmp_path / certificate), tls_key=str(tmp_path / key) if key else "")
+        )
 
 
 def test_the_command_ends_with_the_error_of_a_wrong_file(tmp_path: Path, pair: Pair) -> None:

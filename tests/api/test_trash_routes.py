@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from refstore.flows.uploading import Upload
+from refstore.operations.uploading import Upload
 from tests.api.service import application
 from tests.reaping import release_all
 
@@ -40,7 +40,11 @@ def test_a_restore_brings_all_back_and_says_what_it_did() -> None:
         repo.reset("main")
         body = {"physical_address": entry.address}
         restored = service("POST", RESTORE, json=body)
-        assert (restored.status_code, restored.json()["metadata"], restored.json()["content_type"]) == (201, {"owner": "ann"}, "text/csv")
+        assert (restored.status_code, restored.json()["metadata"], restored.json()["content_type"]) == (
+            201,
+            {"owner": "ann"},
+            "text/csv",
+        )
         again = service("POST", RESTORE, json=body)
         assert (again.status_code, again.json()) == (200, restored.json())
 

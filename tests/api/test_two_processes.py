@@ -1,7 +1,8 @@
-"""Two services over one Redis and one S3, each with its reaper, and clients that talk to both; one is killed in the middle.
+"""Two services over one Redis and one S3, each with its reaper, and clients that talk to both; one is killed in the
+middle.
 
-The clients are the soak's, told over HTTP: each operation is in a ledger before it is made and when its answer is known. Afterwards
-nothing named is gone, nothing unnamed is left, and on a client's own branch is what it was told.
+The clients are the soak's, told over HTTP: each operation is in a ledger before it is made and when its answer is
+known. Afterwards nothing named is gone, nothing unnamed is left, and on a client's own branch is what it was told.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import NamedTuple, cast
 
 import pytest
 
-from reaper.daemon import Reaper
-from refstore.clock import SystemClock
+from refstore.core.clock import SystemClock
+from refstore.core.settings import Settings
+from refstore.demo.invariants import Audit, audit
 from refstore.demo.pace import REAPER, SAFETY
 from refstore.demo.pace import environment as pace
 from refstore.demo.pace import settings as at_pace
 from refstore.lake import Lake
 from refstore.repository import Repository
-from refstore.settings import Settings
-from refstore.testing.invariants import Audit, audit
+from refstore_reaper.daemon import Reaper
 from tests.api.conftest import Running, serving
 from tests.api.remote import Remote
 from tests.servers.redis_servers import RedisServer
@@ -104,7 +105,9 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory, real_s3: S3Server) -> It
         kv, objects = redis.url, real_s3.url()
         of = pace(at_pace(Settings(data=None, kv=kv, objects=objects)), folder)
         with contextlib.ExitStack() as running:
-            services = [running.enter_context(serving(folder / name, kv, objects, environment=of)) for name in ("a", "b")]
+            services = [
+                running.enter_context(serving(folder / name, kv, objects, environment=of)) for name in ("a", "b")
+            ]
             https = [running.enter_context(service.http()) for service in services]
             https[0].post("/repositories", json={"name": "both", "storage_namespace": ""}).raise_for_status()
             names = [f"c{number}" for number in range(CLIENTS)]
@@ -116,7 +119,9 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory, real_s3: S3Server) -> It
                 ledger = os.open(folder / f"{names[number]}.ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
                 try:
                     with contextlib.suppress(Enough):
-                        Bounded(remote, names[number], SEED + number, ledger, services[1] if number == 0 else None).run()
+                        Bounded(
+                            remote, names[number], SEED + number, ledger, services[1] if number == 0 else None
+                        ).run()
                 finally:
                     os.close(ledger)
                     remote.pool.shutdown()
@@ -130,7 +135,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory, real_s3: S3Server) -> It
         with Lake.open(kv, objects, safety=SAFETY, clock=clock) as lake:
             for _ in range(ROUNDS):
                 clock.ahead_seconds += LATER_SECONDS
-                with Reaper(lake, REAPER, scrub_now=True, beside=False) as reaper:
+                with Reaper(lake, REAPER, scrub_now=True, asynchronous=False) as reaper:
                     reaper.run_once(lambda: False)
             yield Aftermath(lake, lake.repository("both"), told, answers, logs)
 
@@ -158,7 +163,9 @@ def test_every_client_was_answered_to_its_end_though_a_service_died(aftermath: A
 def test_a_blob_that_is_taken_away_by_hand_is_found(aftermath: Aftermath) -> None:
     """The audit of this run can fail."""
     repo = aftermath.repo
-    taken = next(item.entry.address for branch, _ in repo.branches() for item in repo.list(branch) if item.entry is not None)
+    taken = next(
+        item.entry.address for branch, _ in repo.branches() for item in repo.list(branch) if item.entry is not None
+    )
     body = b"".join(repo.context.objects.get(taken))
     repo.context.objects.delete_many([taken])
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from refstore.clock import SystemClock
+from refstore.core.clock import SystemClock
 
 
 class Later(SystemClock):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from refstore.conformance.kv_suite import KVSuite
 from refstore.kv import open_kv
 from refstore.kv.base import KV
-from tests.conformance.kv_suite import KVSuite
 
 pytestmark = pytest.mark.server
 

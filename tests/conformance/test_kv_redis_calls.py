@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from refstore.clock import SystemClock
+from refstore.core.clock import SystemClock
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
 from refstore.kv.redis import Connection, Pool, RedisKV, Servers, Single, open_redis
 from refstore.kv.redis_calls import CALL_BYTES, CALL_OPS, Command, Reply, key_of, runs_of
@@ -143,7 +143,9 @@ def test_a_second_kind_of_write_waits_for_the_first(traced: RedisKV, trace: Trac
 
 
 @pytest.mark.server
-def test_a_cluster_asks_its_nodes_at_once_and_waits_where_the_kind_changes(redis_cluster_url: str, trace: Trace, part: str) -> None:
+def test_a_cluster_asks_its_nodes_at_once_and_waits_where_the_kind_changes(
+    redis_cluster_url: str, trace: Trace, part: str
+) -> None:
     plain = open_redis(redis_cluster_url, SystemClock())
     kv = RedisKV(TracedServers(plain._servers, trace), parse(redis_cluster_url), SystemClock())  # its servers, watched
     with contextlib.closing(kv):
@@ -152,7 +154,9 @@ def test_a_cluster_asks_its_nodes_at_once_and_waits_where_the_kind_changes(redis
         assert len({node for _, node in trace.steps}) == 3
         assert trace.round_trips == 1
         trace.steps.clear()
-        results = kv.execute([*(SetIf(key, b"1", b"2") for key in keys), *(Get(key) for key in keys), Set(keys[0], b"3")])
+        results = kv.execute(
+            [*(SetIf(key, b"1", b"2") for key in keys), *(Get(key) for key in keys), Set(keys[0], b"3")]
+        )
         assert results == [True] * 60 + [b"2"] * 60 + [None]
         assert trace.round_trips == 3
 
@@ -163,7 +167,9 @@ def test_a_cluster_asks_its_nodes_at_once_and_waits_where_the_kind_changes(redis
 @pytest.mark.parametrize("kind", ["get", "set", "create", "swap", "remove", "absent", "exchange", "delete"])
 @pytest.mark.parametrize("value_bytes", [10, 5000, 2 << 20])
 def test_calls_are_bounded(kind: str, value_bytes: int) -> None:
-    """By number and by bytes; what is too large by itself goes alone. Every op is in exactly one call, with its place."""
+    """By number and by bytes; what is too large by itself goes alone. Every op is in exactly one call, with its
+    place.
+    """
     value = b"v" * value_bytes
     make = {
         "get": Get,
@@ -201,7 +207,8 @@ def test_the_partition_decides_the_slot(redis_cluster_url: str, part: str) -> No
     with contextlib.closing(redis.Redis(host=at.host, port=at.port, protocol=2)) as client:
         for partition in (part, "repo.01jv/references/3f", "a:b/c d"):
             slots = {
-                client.execute_command("CLUSTER", "KEYSLOT", key) for key in (key_of("refstore", partition), key_of("other", partition))
+                client.execute_command("CLUSTER", "KEYSLOT", key)
+                for key in (key_of("refstore", partition), key_of("other", partition))
             }
             assert slots == {client.execute_command("CLUSTER", "KEYSLOT", partition)}
 
@@ -242,14 +249,18 @@ def test_nothing_looks_through_the_keyspace(redis_url: str, part: str) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("server", ["redis_url", "valkey_url"])
-def test_a_record_takes_less_than_twice_the_memory_of_a_plain_key(server: str, request: pytest.FixtureRequest, part: str) -> None:
+def test_a_record_takes_less_than_twice_the_memory_of_a_plain_key(
+    server: str, request: pytest.FixtureRequest, part: str
+) -> None:
     """A staged entry and a reference of usual sizes, against SET of the same two strings."""
     url = request.getfixturevalue(server)
     count = 20_000
     with both(url) as (client, kv):
 
         def used_bytes() -> int:
-            return int(client.info("memory")["used_memory_dataset"]) + int(client.info("memory")["used_memory_overhead"])
+            return int(client.info("memory")["used_memory_dataset"]) + int(
+                client.info("memory")["used_memory_overhead"]
+            )
 
         for name, value in (("dir/part-{:08d}.parquet", b"e" * 150), ("data/2026112107/01jv{:022d}", b"r" * 90)):
             start = used_bytes()
@@ -261,7 +272,10 @@ def test_a_record_takes_less_than_twice_the_memory_of_a_plain_key(server: str, r
             start = used_bytes()
             pipeline.execute()
             plain = used_bytes() - start
-            print(f"{server} {name}: {ours / count:.0f} bytes a record, plain key {plain / count:.0f}: {ours / plain:.2f}x")
+            print(
+                f"{server} {name}: {ours / count:.0f} bytes a record, plain key {plain / count:.0f}: "
+                f"{ours / plain:.2f}x"
+            )
             assert ours < 2 * plain
             client.delete(*(name.format(i) for i in range(count)))
             kv.delete_range(part + name[:3], "a", "z")

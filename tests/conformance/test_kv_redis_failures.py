@@ -1,5 +1,6 @@
-"""The Redis driver when things go wrong, on real servers where a real server can be made to: killed, stalled, failed over, full,
-evicting, forbidding, moving slots. What a real server does not do on demand, a stub says."""
+"""The Redis driver when things go wrong, on real servers where a real server can be made to: killed, stalled, failed
+over, full, evicting, forbidding, moving slots. What a real server does not do on demand, a stub says.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from pathlib import Path
 import pytest
 import structlog
 
-from refstore.clock import SystemClock
+from refstore.core.clock import SystemClock
 from refstore.errors import InvalidSettings, KVUnavailable, OutcomeUnknown, RefstoreError, StoreMisconfigured
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
-from refstore.kv.redis import LOOK_SECONDS, RedisKV, open_redis
+from refstore.kv.redis import CHECK_SECONDS, RedisKV, open_redis
 from refstore.kv.redis_calls import key_of
-from refstore.testing.clock import FakeClock
+from tests.kit.clock import FakeClock
 from tests.servers.redis_servers import RedisCluster, RedisSentinels, RedisServer, until, valkey_binary
 from tests.servers.tcp import DeafStub, LossyProxy, RedisStub
 
@@ -56,7 +57,9 @@ def driver(url: str) -> contextlib.closing[RedisKV]:
 
 @pytest.mark.parametrize("binary", [None, "valkey"])
 def test_a_killed_server_keeps_what_it_acknowledged(tmp_path: Path, part: str, binary: str | None) -> None:
-    """With appendfsync always. Writers go on through two kills and restarts; what may have been created gets a new name."""
+    """With appendfsync always. Writers go on through two kills and restarts; what may have been created gets a new
+    name.
+    """
     with RedisServer(tmp_path / "redis", binary=valkey_binary() if binary else None) as server:
         acknowledged: list[list[str]] = [[] for _ in range(4)]
         stop = threading.Event()
@@ -81,7 +84,9 @@ def test_a_killed_server_keeps_what_it_acknowledged(tmp_path: Path, part: str, b
         for thread in threads:
             thread.start()
         for round_ in (1, 2):
-            until(lambda round_=round_: failures or all(len(done) >= 200 * round_ for done in acknowledged), "the writers")
+            until(
+                lambda round_=round_: failures or all(len(done) >= 200 * round_ for done in acknowledged), "the writers"
+            )
             server.restart(kill=True)
         until(lambda: failures or all(len(done) >= 600 for done in acknowledged), "the writers")
         stop.set()
@@ -159,7 +164,12 @@ def test_lost_replies(redis_url: str, part: str) -> None:
         losing_one()
         assert kv.set_if_many([SetIf(key, b"1", ABSENT) for key in keys[:450]]) == [True] * 450
         losing_one()
-        assert kv.execute([SetIf(keys[0], ABSENT, b"9"), Get(keys[0]), Delete(keys[899]), Get(keys[899])]) == [True, b"9", None, ABSENT]
+        assert kv.execute([SetIf(keys[0], ABSENT, b"9"), Get(keys[0]), Delete(keys[899]), Get(keys[899])]) == [
+            True,
+            b"9",
+            None,
+            ABSENT,
+        ]
         losing_one()
         with pytest.raises(OutcomeUnknown):
             kv.exchange(keys[1], b"x")
@@ -170,7 +180,8 @@ def test_lost_replies(redis_url: str, part: str) -> None:
 
 
 def test_what_was_not_sent_when_we_gave_up_is_never_sent() -> None:
-    """The system takes a request off our hands and delivers it when it can, perhaps after the retry: unless the connection is reset.
+    """The system takes a request off our hands and delivers it when it can, perhaps after the retry: unless the
+    connection is reset.
 
     A server that does not read stands for a network that does not deliver.
     """
@@ -229,13 +240,21 @@ def test_users_and_passwords(tmp_path: Path, key: Key) -> None:
 def test_the_permissions_that_the_advice_names_are_enough(server: RedisServer, part: str) -> None:
     with contextlib.closing(server.client()) as client:
         client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~refstore:*", "+@read")
-        with driver(f"redis://app:pw@127.0.0.1:{server.port}") as kv, pytest.raises(InvalidSettings, match="may not do that") as caught:
+        with (
+            driver(f"redis://app:pw@127.0.0.1:{server.port}") as kv,
+            pytest.raises(InvalidSettings, match="may not do that") as caught,
+        ):
             kv.set(Key(part, "k"), b"1")
         advice = str(caught.value).rpartition("give it: ")[2].split()
         client.execute_command("ACL", "SETUSER", "app", "resetkeys", "-@all", *advice)
         with driver(f"redis://app:pw@127.0.0.1:{server.port}") as kv:
             kv.execute(
-                [Set(Key(part, "a"), b"1"), SetIf(Key(part, "a"), b"1", b"2"), Exchange(Key(part, "b"), b"3"), Delete(Key(part, "b"))]
+                [
+                    Set(Key(part, "a"), b"1"),
+                    SetIf(Key(part, "a"), b"1", b"2"),
+                    Exchange(Key(part, "b"), b"3"),
+                    Delete(Key(part, "b")),
+                ]
             )
             assert kv.get_many([Key(part, "a"), Key(part, "b")]) == [b"2", ABSENT]
             assert kv.scan(part) == [("a", b"2")]
@@ -284,7 +303,9 @@ def test_a_server_that_evicts_is_refused_each_time(server: RedisServer, key: Key
             kv.set(key, b"1")
 
 
-def test_a_server_that_is_set_to_evict_while_it_runs_is_refused_and_taken_up_again(server: RedisServer, key: Key) -> None:
+def test_a_server_that_is_set_to_evict_while_it_runs_is_refused_and_taken_up_again(
+    server: RedisServer, key: Key
+) -> None:
     """By connections that are open, too; with one error in the log, not one for each call."""
     clock = FakeClock()
     with (
@@ -295,13 +316,16 @@ def test_a_server_that_is_set_to_evict_while_it_runs_is_refused_and_taken_up_aga
         kv.set(key, b"1")
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "allkeys-lru")
-        clock.advance(LOOK_SECONDS)
+        clock.advance(CHECK_SECONDS)
         for _ in range(3):
             with pytest.raises(StoreMisconfigured, match="noeviction"):
                 kv.set(key, b"2")
         client.config_set("maxmemory-policy", "noeviction")
         assert kv.get(key) == b"1"
-    assert [(log["event"], log["log_level"]) for log in logs] == [("kv_may_evict", "error"), ("kv_evicts_no_more", "info")]
+    assert [(log["event"], log["log_level"]) for log in logs] == [
+        ("kv_may_evict", "error"),
+        ("kv_evicts_no_more", "info"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -407,7 +431,9 @@ def test_wait_counts_replicas(tmp_path: Path, key: Key) -> None:
 
 @pytest.mark.slow
 def test_a_sentinel_failover(tmp_path: Path, part: str) -> None:
-    """The master is killed amid writes; a retrying client goes on by itself, and with wait=1 nothing acknowledged is lost."""
+    """The master is killed amid writes; a retrying client goes on by itself, and with wait=1 nothing acknowledged is
+    lost.
+    """
     with RedisSentinels(tmp_path, password="pw") as sentinels:
         acknowledged = 0
         with driver(sentinels.url + "?wait=1&wait_timeout=2&socket_timeout=3") as kv:
@@ -433,7 +459,10 @@ def test_a_sentinel_failover(tmp_path: Path, part: str) -> None:
 @pytest.mark.slow
 def test_a_master_that_is_demoted_amid_writes(tmp_path: Path, key: Key) -> None:
     """With wait=1 what it still takes is not acknowledged, and is done again on the new master."""
-    with RedisSentinels(tmp_path) as sentinels, contextlib.closing(open_kv(sentinels.url + "?wait=1&wait_timeout=0.5", attempts=40)) as kv:
+    with (
+        RedisSentinels(tmp_path) as sentinels,
+        contextlib.closing(open_kv(sentinels.url + "?wait=1&wait_timeout=0.5", attempts=40)) as kv,
+    ):
         kv.set(key, b"0")
         old = sentinels.master()
         with contextlib.closing(sentinels.sentinels[0].client()) as client:
@@ -466,14 +495,21 @@ def test_slots_that_move(tmp_path: Path, part: str) -> None:
                 b.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
                 a.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
                 assert kv.execute([Get(moving), SetIf(moving, b"0", b"1")]) == [b"0", True]
-                assert kv.execute([Exchange(moving, b"2"), Set(moving, b"still here"), Get(moving)]) == [b"1", None, b"still here"]
+                assert kv.execute([Exchange(moving, b"2"), Set(moving, b"still here"), Get(moving)]) == [
+                    b"1",
+                    None,
+                    b"still here",
+                ]
                 a.execute_command("MIGRATE", "127.0.0.1", target.port, raw, 0, 5000)
                 assert kv.execute([Get(moving), Exchange(moving, b"asked")]) == [b"still here", b"still here"]
                 assert kv.scan(moving.partition) == [("k", b"asked")]
                 for client in (b, a):
                     client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
                 assert (
-                    kv.set_if_many([SetIf(key, b"asked", b"0") if key == moving else SetIf(key, b"0", b"0") for key in keys]) == [True] * 30
+                    kv.set_if_many(
+                        [SetIf(key, b"asked", b"0") if key == moving else SetIf(key, b"0", b"0") for key in keys]
+                    )
+                    == [True] * 30
                 )
         assert kv.get_many(keys) == [b"0"] * 30
 
@@ -545,7 +581,9 @@ def test_a_forked_child_has_connections_of_its_own(redis_url: str, part: str) ->
         child = os.fork()
         if child == 0:
             try:
-                ok = all(kv.exchange(Key(part, "c"), str(i).encode()) in (ABSENT, str(i - 1).encode()) for i in range(100))
+                ok = all(
+                    kv.exchange(Key(part, "c"), str(i).encode()) in (ABSENT, str(i - 1).encode()) for i in range(100)
+                )
             except BaseException:  # noqa: BLE001  # the exit code tells
                 ok = False
             os._exit(0 if ok else 1)

@@ -1,4 +1,6 @@
-"""The SQLite driver: the suite, and what is its own: processes, locks, damaged files, full disks, forks, query plans."""
+"""The SQLite driver: the suite, and what is its own: processes, locks, damaged files, full disks, forks, query
+plans.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from refstore.clock import SystemClock
+from refstore.conformance.kv_suite import KVSuite
+from refstore.core.clock import SystemClock
 from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, StoreMisconfigured
 from refstore.kv import open_kv, sqlite
 from refstore.kv.base import ABSENT, KV, Exchange, Get, Key, SetIf
 from refstore.kv.sqlite import SqliteKV, open_sqlite
-from tests.conformance.kv_suite import KVSuite
 
 KEY = Key("p", "k")
 
@@ -84,12 +86,17 @@ def test_malformed_urls(url: str) -> None:
 
 
 @pytest.mark.parametrize(("query", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)])
-def test_each_connection_is_as_durable_as_was_asked(path: Path, query: str, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_connection_is_as_durable_as_was_asked(
+    path: Path, query: str, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, str]] = []
 
     class Watched(sqlite3.Connection):
         def close(self) -> None:
-            synchronous, mode = self.execute("PRAGMA synchronous").fetchone()[0], self.execute("PRAGMA journal_mode").fetchone()[0]
+            synchronous, mode = (
+                self.execute("PRAGMA synchronous").fetchone()[0],
+                self.execute("PRAGMA journal_mode").fetchone()[0],
+            )
             seen.append((synchronous, mode))
             super().close()
 
@@ -161,7 +168,8 @@ kv.close()
 def test_several_processes(path: Path) -> None:
     """Eight that open a file that is not there at the same moment, race for the same keys, and count together."""
     workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER, f"sqlite://{path}", str(i)], stdout=subprocess.PIPE, text=True) for i in range(8)
+        subprocess.Popen([sys.executable, "-c", WORKER, f"sqlite://{path}", str(i)], stdout=subprocess.PIPE, text=True)
+        for i in range(8)
     ]
     outputs = [worker.communicate(timeout=120)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0] * 8
@@ -328,7 +336,7 @@ def test_a_path_that_cannot_be_opened(tmp_path: Path) -> None:
 FILL = """
 import subprocess
 import sys
-from refstore.clock import SystemClock
+from refstore.core.clock import SystemClock
 from refstore.errors import KVUnavailable
 from refstore.kv.base import Key
 from refstore.kv.sqlite import open_sqlite
@@ -352,11 +360,18 @@ kv.close()
 def test_a_full_disk(tmp_path: Path) -> None:
     """A real one, of 4 MB, in a mount namespace of its own; with more room it goes on."""
     in_namespace = ["unshare", "-Urm", "sh", "-ec"]
-    if shutil.which("unshare") is None or subprocess.run([*in_namespace, f"mount -t tmpfs none {tmp_path}"], check=False).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*in_namespace, f"mount -t tmpfs none {tmp_path}"], check=False).returncode
+    ):
         pytest.skip("needs user namespaces, to mount a small disk")
     script = 'mount -t tmpfs -o size=4m none "$1"; exec "$2" -c "$3" "sqlite://$1/kv.db" "$1"'
     done = subprocess.run(
-        [*in_namespace, script, "sh", str(tmp_path), sys.executable, FILL], check=False, capture_output=True, text=True, timeout=60
+        [*in_namespace, script, "sh", str(tmp_path), sys.executable, FILL],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
 
@@ -393,13 +408,20 @@ def test_every_statement_uses_the_primary_key(path: Path, monkeypatch: pytest.Mo
         kv.scan("p", prefix="000")
         kv.scan("p")
         kv.count("p", limit=10)
-        for shape in (SetIf(KEY, ABSENT, b"1"), SetIf(KEY, b"1", b"2"), SetIf(KEY, b"2", ABSENT), SetIf(KEY, b"x", b"y")):
+        for shape in (
+            SetIf(KEY, ABSENT, b"1"),
+            SetIf(KEY, b"1", b"2"),
+            SetIf(KEY, b"2", ABSENT),
+            SetIf(KEY, b"x", b"y"),
+        ):
             kv.set_if_many([shape])
         kv.exchange(KEY, b"3")
         kv.delete(KEY)
         kv.delete_range("p", "00100", "00200")
         kv.close()
-    statements = {line for line in sent if line.split()[0] in ("SELECT", "DELETE", "UPDATE") and "sqlite_master" not in line}
+    statements = {
+        line for line in sent if line.split()[0] in ("SELECT", "DELETE", "UPDATE") and "sqlite_master" not in line
+    }
     assert len(statements) >= 10
     for statement in statements:
         steps = [step for step in plan(path, statement, ()) if " kv" in step]
@@ -434,7 +456,9 @@ def test_count_and_scan_stop_at_their_limit(path: Path) -> None:
 
 
 def test_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than there were threads are opened, for 300 calls, and all are closed; the write-ahead log goes with the last."""
+    """No more than there were threads are opened, for 300 calls, and all are closed; the write-ahead log goes with the
+    last.
+    """
     opened_, closed = [], []
 
     class Counted(sqlite3.Connection):

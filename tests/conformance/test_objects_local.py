@@ -20,7 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refstore.clock import SystemClock
+from refstore.conformance.objects_suite import ObjectStoreSuite, in_threads
+from refstore.core.clock import SystemClock
+from refstore.core.file_modes import Modes
 from refstore.errors import (
     AlreadyExists,
     Conflict,
@@ -31,13 +33,11 @@ from refstore.errors import (
     ObjectsUnavailable,
     StoreMisconfigured,
 )
-from refstore.file_modes import Modes
 from refstore.objects import ObjectStore, open_objects
 from refstore.objects.base import Deletion
 from refstore.objects.local import LocalObjects
 from refstore.objects.local_walk import make
 from tests.conformance.local_files import Later, staged
-from tests.conformance.objects_suite import ObjectStoreSuite, in_threads
 
 
 class TestLocal(ObjectStoreSuite):
@@ -77,7 +77,9 @@ SEGMENTS = st.text("a-.0é😀", min_size=1, max_size=2).filter(lambda segment: 
     prefix=st.sampled_from(["", "a", "a/", "a-", "a/a", "é/", "a./0", "0/a/-"]),
     after=st.one_of(st.just(""), st.text("a-./0é😀", max_size=6)),
 )
-def test_any_tree_is_listed_in_the_order_of_bytes(tmp_path_factory: pytest.TempPathFactory, keys: set[str], prefix: str, after: str):
+def test_any_tree_is_listed_in_the_order_of_bytes(
+    tmp_path_factory: pytest.TempPathFactory, keys: set[str], prefix: str, after: str
+):
     keys = {key for key in keys if not any(other.startswith(f"{key}/") for other in keys)}
     root = tmp_path_factory.mktemp("tree")
     store = LocalObjects(root, fsync=False)
@@ -99,7 +101,10 @@ def test_slices_that_lie_before_are_not_read(store: LocalObjects, directory: Pat
         return scandir(descriptor)
 
     monkeypatch.setattr(os, "scandir", counting)
-    assert [info.key for info in store.list("data/", after="data/2026112107/x")] == ["data/2026112108/x", "data/2026112109/x"]
+    assert [info.key for info in store.list("data/", after="data/2026112107/x")] == [
+        "data/2026112108/x",
+        "data/2026112109/x",
+    ]
     assert [Path(path).name for path in scanned] == ["data", "2026112107", "2026112108", "2026112109"]
     scanned.clear()
     assert [info.key for info in store.list("data/2026112103/")] == ["data/2026112103/x"]
@@ -239,7 +244,9 @@ def test_everything_is_synced_before_a_put_is_confirmed(tmp_path: Path, monkeypa
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         return "staged" if path.parent.name == ".tmp" else str(path.relative_to(tmp_path))
 
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (events.append(f"sync {name_of(descriptor)}"), fsync(descriptor))[1])
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (events.append(f"sync {name_of(descriptor)}"), fsync(descriptor))[1]
+    )
     monkeypatch.setattr(os, "rename", lambda *args, **kwargs: (events.append("rename"), rename(*args, **kwargs))[1])
     monkeypatch.setattr(os, "link", lambda *args, **kwargs: (events.append("link"), link(*args, **kwargs))[1])
     store = LocalObjects(root)
@@ -252,7 +259,9 @@ def test_everything_is_synced_before_a_put_is_confirmed(tmp_path: Path, monkeypa
     assert events == ["sync staged", "link", "sync new/root/data/1"]
     events.clear()
     LocalObjects(root).put("data/1/z", b"x")
-    assert events[-2:] == ["sync new/root/data", "sync new/root"], "another process may have made the directory and not synced it yet"
+    assert events[-2:] == ["sync new/root/data", "sync new/root"], (
+        "another process may have made the directory and not synced it yet"
+    )
     events.clear()
     store.delete_many(["data/1/x", "data/1/y", "data/1/nothing"])
     assert events == ["sync new/root/data/1"]
@@ -277,7 +286,9 @@ def test_a_deletion_that_could_not_be_synced_is_not_confirmed(store: LocalObject
     assert store.delete_many(["a/x"]) == Deletion((), ("a/x",), ())
 
 
-def test_who_puts_between_the_look_and_the_name_is_not_overwritten(store: LocalObjects, directory: Path, monkeypatch: pytest.MonkeyPatch):
+def test_who_puts_between_the_look_and_the_name_is_not_overwritten(
+    store: LocalObjects, directory: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Whatever gives an object its name: somebody else was quicker, at the last moment."""
     theirs: list[str] = []
 
@@ -364,7 +375,9 @@ def test_a_put_that_loses_its_directory_makes_it_again(
 
 
 def test_puts_and_sweeps_at_once_lose_nothing(directory: Path):
-    """Puts must come through although their directories are taken away under them, far more often than any sweep does it."""
+    """Puts must come through although their directories are taken away under them, far more often than any sweep does
+    it.
+    """
     store = LocalObjects(directory, fsync=False)
     over = threading.Event()
 
@@ -378,7 +391,9 @@ def test_puts_and_sweeps_at_once_lose_nothing(directory: Path):
                 over.set()
             return 0
         removed = 0
-        while not over.wait(0.0005):  # without a breath between, this thread could take a directory eight times in a row
+        while not over.wait(
+            0.0005
+        ):  # without a breath between, this thread could take a directory eight times in a row
             for name in ("data/0", "data/1", "data/2", "data"):
                 with suppress(OSError):
                     (directory / name).rmdir()

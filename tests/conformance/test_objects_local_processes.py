@@ -1,4 +1,6 @@
-"""The local store under several processes: writers that are killed or stopped, races for one key, a process without permissions."""
+"""The local store under several processes: writers that are killed or stopped, races for one key, a process without
+permissions.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from refstore.conformance.objects_suite import MIB
 from refstore.errors import ObjectNotFound
 from refstore.objects.local import LocalObjects
 from tests.conformance.local_files import Later, staged
-from tests.conformance.objects_suite import MIB
 
 ROOT = Path(__file__).parents[2]
 KEYS = 200
@@ -56,7 +58,9 @@ def writer(directory: Path) -> Iterator[Callable[[bool], subprocess.Popen[str]]]
 
 
 @pytest.mark.parametrize("if_absent", [False, True])
-def test_a_killed_writer_leaves_no_object_and_its_staged_file_is_swept(store: LocalObjects, directory: Path, writer, if_absent: bool):
+def test_a_killed_writer_leaves_no_object_and_its_staged_file_is_swept(
+    store: LocalObjects, directory: Path, writer, if_absent: bool
+):
     process = writer(if_absent)
     assert len(staged(directory)) == 1
     process.kill()
@@ -71,7 +75,9 @@ def test_a_killed_writer_leaves_no_object_and_its_staged_file_is_swept(store: Lo
     store.put("data/2026112107/x", b"again", if_absent=True)
 
 
-def test_what_another_machine_staged_is_swept_when_it_is_older_than_any_operation(store: LocalObjects, directory: Path, writer):
+def test_what_another_machine_staged_is_swept_when_it_is_older_than_any_operation(
+    store: LocalObjects, directory: Path, writer
+):
     """Its lock may not be seen from here."""
     process = writer()
     process.kill()
@@ -151,7 +157,8 @@ for attempt in (
     else:
         sys.exit(f"{attempt} was let through")
 deletion = store.delete_many(["locked/x", "open/x"])
-assert (deletion.deleted, [key for key, reason in deletion.failed if "EACCES" in reason]) == (("open/x",), ["locked/x"]), deletion
+assert deletion.deleted == ("open/x",), deletion
+assert [key for key, reason in deletion.failed if "EACCES" in reason] == ["locked/x"], deletion
 try:
     LocalObjects(sys.argv[1] + "/locked/new")
 except StoreMisconfigured as error:
@@ -173,7 +180,10 @@ def test_missing_permissions_say_what_to_give(store: LocalObjects, directory: Pa
         for path in above:
             path.chmod(modes[path] | stat.S_IXOTH)
         subprocess.run(
-            (sys.executable, "-c", PERMISSIONS, str(directory)), cwd=ROOT, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+            (sys.executable, "-c", PERMISSIONS, str(directory)),
+            cwd=ROOT,
+            check=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
     finally:
         for path, mode in modes.items():

@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
+from refstore.conformance.objects_suite import ObjectStoreSuite
 from refstore.errors import InvalidSettings
 from refstore.objects import open_objects
-from tests.conformance.objects_suite import ObjectStoreSuite
 
 
 class TestMemory(ObjectStoreSuite):

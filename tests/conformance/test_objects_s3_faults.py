@@ -1,4 +1,5 @@
-"""What the S3 store does when the server or the way to it fails: the outcome is exact, or an error says that it is not known.
+"""What the S3 store does when the server or the way to it fails: the outcome is exact, or an error says that it is not
+known.
 
 A proxy before the server makes things go wrong by plan; moto answers quickly, Ceph RGW for real.
 """
@@ -12,10 +13,10 @@ from typing import cast
 
 import pytest
 
-from refstore.clock import SystemClock
+from refstore.conformance.objects_suite import MIB, fill, pattern
+from refstore.core.clock import SystemClock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable
 from refstore.objects import ObjectStore, open_objects
-from tests.conformance.objects_suite import MIB, fill, pattern
 from tests.servers.s3_base import BUCKET, S3Server
 from tests.servers.s3_proxy import (
     CutBody,
@@ -104,7 +105,9 @@ def bench_before(server: S3Server) -> Iterator[Bench]:
 
 @pytest.fixture(params=["moto", pytest.param("rgw", marks=[pytest.mark.server, pytest.mark.root, pytest.mark.slow])])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    yield from bench_before(request.getfixturevalue(f"{request.param}{'_s3' if request.param == 'moto' else ''}_server"))
+    yield from bench_before(
+        request.getfixturevalue(f"{request.param}{'_s3' if request.param == 'moto' else ''}_server")
+    )
 
 
 @pytest.fixture
@@ -271,7 +274,14 @@ def test_an_error_about_a_key_that_was_not_asked_for_confirms_nothing(quick: Ben
 
 @pytest.mark.parametrize(
     "fault",
-    [DropReply(), CutBody(0), CutBody(10), Rewrite(lambda body: body[: len(body) // 2]), Reply(b""), Reply(b"<html>welcome</html>")],
+    [
+        DropReply(),
+        CutBody(0),
+        CutBody(10),
+        Rewrite(lambda body: body[: len(body) // 2]),
+        Reply(b""),
+        Reply(b"<html>welcome</html>"),
+    ],
     ids=["dropped", "cut to nothing", "cut", "half", "nothing", "a page of a proxy"],
 )
 def test_a_reply_that_is_lost_is_asked_for_again(bench: Bench, fault: Fault):
@@ -282,7 +292,9 @@ def test_a_reply_that_is_lost_is_asked_for_again(bench: Bench, fault: Fault):
     assert len(bench.asked(bulk_delete)) == 2
 
 
-@pytest.mark.parametrize("fault", [CutBody(0), Reply(b""), Reply(b"<html>welcome</html>")], ids=["cut", "nothing", "a page of a proxy"])
+@pytest.mark.parametrize(
+    "fault", [CutBody(0), Reply(b""), Reply(b"<html>welcome</html>")], ids=["cut", "nothing", "a page of a proxy"]
+)
 def test_only_the_servers_own_document_confirms_a_deletion(quick: Bench, fault: Fault):
     fill(quick.direct, ["a", "b"])
     quick.always(fault, bulk_delete)
@@ -434,7 +446,8 @@ def test_a_listing_that_cannot_be_right_is_refused(bench: Bench, change: Callabl
 def page(prefix: str, keys: list[str], token: str | None) -> Reply:
     """A page of a listing, `token` leading to the next."""
     contents = "".join(
-        f"<Contents><Key>{prefix}/{key}</Key><LastModified>2026-11-21T00:00:00Z</LastModified><Size>1</Size></Contents>" for key in keys
+        f"<Contents><Key>{prefix}/{key}</Key><LastModified>2026-11-21T00:00:00Z</LastModified><Size>1</Size></Contents>"
+        for key in keys
     )
     more = (
         f"<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>"
@@ -445,7 +458,9 @@ def page(prefix: str, keys: list[str], token: str | None) -> Reply:
 
 
 def serve(bench: Bench, pages: dict[str, Reply]) -> None:
-    bench.proxy.plan = lambda request: pages[request.query.get("continuation-token", [""])[0]] if request.is_list else None
+    bench.proxy.plan = lambda request: (
+        pages[request.query.get("continuation-token", [""])[0]] if request.is_list else None
+    )
 
 
 def test_pages_follow_each_other(quick: Bench):
@@ -599,7 +614,9 @@ def test_parts_that_could_not_be_removed_are_left_to_the_sweep(bench: Bench):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_faults_never_make_a_wrong_answer(quick: Bench, seed: int):
-    quick.proxy.plan = RandomFaults(seed=seed, unavailable=0.15, delete_key=0.05, cut_get=0.2, cut_list=0.2, drop_reply=0.1)
+    quick.proxy.plan = RandomFaults(
+        seed=seed, unavailable=0.15, delete_key=0.05, cut_get=0.2, cut_list=0.2, drop_reply=0.1
+    )
     rng = random.Random(seed)
     certain: dict[str, bytes] = {}
     unsure: set[str] = set()
@@ -607,7 +624,9 @@ def test_random_faults_never_make_a_wrong_answer(quick: Bench, seed: int):
     for turn in range(150):
         key, action = f"k/{rng.randrange(30):02}", rng.choice(("put", "get", "delete", "list"))
         try:
-            answer = act(quick.store, action, key, turn, [f"k/{number:02}" for number in range(30) if rng.random() < 0.3])
+            answer = act(
+                quick.store, action, key, turn, [f"k/{number:02}" for number in range(30) if rng.random() < 0.3]
+            )
         except ObjectsUnavailable:
             outcomes["unsure"] += 1
             if action == "put":

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from refstore.ids import Address
+from refstore.core.ids import Address
+from refstore.core.safety import Safety
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.testing.clock import FakeClock
+from tests.kit.clock import FakeClock
 
 
 @pytest.fixture

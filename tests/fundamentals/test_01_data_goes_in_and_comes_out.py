@@ -5,7 +5,7 @@ import io
 import pytest
 
 from refstore.errors import InvalidPath, ObjectNotFound
-from refstore.flows.uploading import Stage, Upload
+from refstore.operations.uploading import Stage, Upload
 from refstore.repository import Repository
 
 
@@ -53,7 +53,7 @@ def test_one_call_writes_a_path_once(repo: Repository) -> None:
         repo.upload_many("main", [Upload(path="a", body=b"1"), Upload(path="a", body=b"2")])
 
 
-def test_data_outside_the_namespace_can_be_named_and_is_never_refstores_to_read_or_delete(repo: Repository) -> None:
+def test_data_outside_the_namespace_can_be_staged_and_is_never_deleted(repo: Repository) -> None:
     repo.stage_many("main", [Stage(path="ext", url="s3://elsewhere/key", size_bytes=7)])
     assert repo.stat("main", "ext").address == "s3://elsewhere/key"
 

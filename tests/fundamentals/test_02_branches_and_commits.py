@@ -29,7 +29,7 @@ def test_staged_changes_are_seen_on_their_branch_only(repo: Repository) -> None:
 def test_a_commit_keeps_what_is_staged(repo: Repository) -> None:
     repo.upload("main", "a", b"1")
     repo.upload("main", "b", b"2")
-    commit = repo.commit("main", "two files")
+    commit = repo.commit("main", "two files").id
     assert paths(repo, commit) == ["a", "b"]
     repo.delete("main", "a")
     assert paths(repo, "main") == ["b"]
@@ -38,9 +38,9 @@ def test_a_commit_keeps_what_is_staged(repo: Repository) -> None:
 
 def test_a_ref_says_which_state_of_a_branch_is_meant(repo: Repository) -> None:
     repo.upload("main", "a", b"1")
-    first = repo.commit("main", "first")
+    first = repo.commit("main", "first").id
     repo.upload("main", "b", b"2")
-    second = repo.commit("main", "second")
+    second = repo.commit("main", "second").id
     repo.upload("main", "c", b"3")
     repo.create_tag("v1", first)
     assert paths(repo, "main") == ["a", "b", "c"]
@@ -116,7 +116,7 @@ def test_merge_brings_what_changed_on_one_side(repo: Repository) -> None:
     repo.commit("feature", "f")
     repo.upload("main", "m", b"m")
     repo.commit("main", "m")
-    merged = repo.merge("feature", "main")
+    merged = repo.merge("feature", "main").id
     assert paths(repo, "main") == ["base", "f", "m"]
     assert len(repo.get_commit(merged)[1].parents) == 2
     with pytest.raises(NothingToCommit):
@@ -150,7 +150,7 @@ def test_revert_undoes_a_commit_and_cherry_pick_does_it_again(repo: Repository) 
     repo.upload("main", "a", b"1")
     repo.commit("main", "a")
     repo.upload("main", "b", b"2")
-    commit = repo.commit("main", "b")
+    commit = repo.commit("main", "b").id
     repo.revert("main", commit)
     assert paths(repo, "main") == ["a"]
     repo.cherry_pick("main", commit)

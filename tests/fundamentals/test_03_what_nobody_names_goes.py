@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from refstore.core.ids import Address
+from refstore.core.records import unreferenced
 from refstore.errors import Gone, RepositoryNotFound
-from refstore.flows.viewing import AddressState, ReferenceState
-from refstore.ids import Address
 from refstore.lake import Lake
-from refstore.records import unreferenced
+from refstore.operations.address_info import AddressState, ReferenceState
 from refstore.repository import Repository
-from refstore.testing.clock import FakeClock
+from tests.kit.clock import FakeClock
 from tests.reaping import release_all, scrub_all
 
 Stored = Callable[[], set[Address]]
@@ -31,7 +31,9 @@ def after_grace(clock: FakeClock, reap: Reap) -> Reap:
     return run
 
 
-def test_what_a_reset_throws_away_is_deleted_after_its_grace_window(repo: Repository, stored: Stored, clock: FakeClock, reap: Reap) -> None:
+def test_what_a_reset_throws_away_is_deleted_after_its_grace_window(
+    repo: Repository, stored: Stored, clock: FakeClock, reap: Reap
+) -> None:
     entry = repo.upload("main", "a", b"1")
     repo.reset("main")
     reap()
@@ -41,7 +43,9 @@ def test_what_a_reset_throws_away_is_deleted_after_its_grace_window(repo: Reposi
     assert stored() == set()
 
 
-def test_what_is_committed_stays_and_needs_no_reference_any_more(repo: Repository, stored: Stored, after_grace: Reap) -> None:
+def test_what_is_committed_stays_and_needs_no_reference_any_more(
+    repo: Repository, stored: Stored, after_grace: Reap
+) -> None:
     entry = repo.upload("main", "a", b"1")
     repo.commit("main", "a")
     after_grace()
@@ -50,7 +54,9 @@ def test_what_is_committed_stays_and_needs_no_reference_any_more(repo: Repositor
     assert repo.read("main", "a") == b"1"
 
 
-def test_an_overwritten_upload_is_released_at_once(repo: Repository, stored: Stored, clock: FakeClock, reap: Reap) -> None:
+def test_an_overwritten_upload_is_released_at_once(
+    repo: Repository, stored: Stored, clock: FakeClock, reap: Reap
+) -> None:
     first = repo.upload("main", "a", b"1")
     second = repo.upload("main", "a", b"2")
     assert repo.address(first.address).state is AddressState.IN_GRACE
@@ -145,7 +151,9 @@ def test_in_its_grace_window_an_address_can_be_taken_back(repo: Repository, stor
     assert stored() == {entry.address}
 
 
-def test_what_was_taken_back_and_is_unnamed_again_has_one_window_from_then_on(repo: Repository, clock: FakeClock) -> None:
+def test_what_was_taken_back_and_is_unnamed_again_has_one_window_from_then_on(
+    repo: Repository, clock: FakeClock
+) -> None:
     entry = repo.upload("main", "a", b"1")
     for _ in range(2):
         clock.advance(60)
@@ -177,7 +185,9 @@ def test_the_view_of_an_address_says_who_names_it_and_how(repo: Repository) -> N
     ]
 
 
-def test_a_deleted_repository_takes_its_uncommitted_data_along(lake: Lake, repo: Repository, stored: Stored, after_grace: Reap) -> None:
+def test_a_deleted_repository_takes_its_uncommitted_data_along(
+    lake: Lake, repo: Repository, stored: Stored, after_grace: Reap
+) -> None:
     committed = repo.upload("main", "a", b"1")
     repo.commit("main", "a")
     repo.upload("main", "b", b"2")
@@ -188,7 +198,9 @@ def test_a_deleted_repository_takes_its_uncommitted_data_along(lake: Lake, repo:
     assert stored() == {committed.address}
 
 
-def test_what_a_crash_leaves_is_found_by_the_scrubber(repo: Repository, stored: Stored, clock: FakeClock, after_grace: Reap) -> None:
+def test_what_a_crash_leaves_is_found_by_the_scrubber(
+    repo: Repository, stored: Stored, clock: FakeClock, after_grace: Reap
+) -> None:
     class Crashed(Exception):
         pass
 

@@ -4,10 +4,10 @@ import jwt
 import pytest
 
 from refstore.errors import AlreadyLinked, InvalidPath, InvalidToken, ObjectNotFound
-from refstore.flows.uploading import IssuedAddress
 from refstore.lake import Lake
+from refstore.operations.uploading import IssuedAddress
 from refstore.repository import Repository
-from refstore.testing.clock import FakeClock
+from tests.kit.clock import FakeClock
 
 
 @pytest.fixture
@@ -70,6 +70,15 @@ def test_a_forged_token_is_refused_whatever_it_says(repo: Repository, issued: Is
     unsigned = jwt.encode(claims, None, algorithm="none", headers={"kid": kid})
     no_key_id = jwt.encode(claims, "k" * 32, algorithm="HS256")
     head, payload, signature = issued.token.split(".")
-    for forged in (other_key, unsigned, no_key_id, f"{head}.{payload}.", f"{head}.{payload}.{signature[:-4]}AAAA", "", "x", "a.b.c"):
+    for forged in (
+        other_key,
+        unsigned,
+        no_key_id,
+        f"{head}.{payload}.",
+        f"{head}.{payload}.{signature[:-4]}AAAA",
+        "",
+        "x",
+        "a.b.c",
+    ):
         with pytest.raises(InvalidToken):
             repo.link("main", "a", forged)

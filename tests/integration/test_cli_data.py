@@ -1,4 +1,6 @@
-"""The commands for objects: upload, ls, stat, cat, download, cp, mv, rm, stage, issue, link, trash, restore, address."""
+"""The commands for objects: upload, ls, stat, cat, download, cp, mv, rm, stage, issue, link, trash, restore,
+address.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import pytest
 
 from refstore.cli import changing
 from refstore.context import Context
-from refstore.flows import copying, uploading
-from refstore.flows.uploading import Upload
-from refstore.ids import BranchName
+from refstore.core.ids import BranchName
+from refstore.operations import copying, uploading
+from refstore.operations.uploading import Upload
 from tests.commands import Command
 
 
@@ -146,8 +148,16 @@ class TestDownload:
         assert (filled.folder / "deep/er/one").read_bytes() == b"b/1"
 
     def test_a_prefix(self, filled: Command) -> None:
-        assert filled.json("download", "-r", "sales", "main", "b/", "got") == {"folder": "got", "objects": 3, "size_bytes": 9}
-        assert {file.name: file.read_bytes() for file in (filled.folder / "got").iterdir()} == {"1": b"b/1", "2": b"b/2", "3": b"b/3"}
+        assert filled.json("download", "-r", "sales", "main", "b/", "got") == {
+            "folder": "got",
+            "objects": 3,
+            "size_bytes": 9,
+        }
+        assert {file.name: file.read_bytes() for file in (filled.folder / "got").iterdir()} == {
+            "1": b"b/1",
+            "2": b"b/2",
+            "3": b"b/3",
+        }
 
     def test_nothing_leads_out_of_the_folder(self, sales: Command) -> None:
         sales.ok("upload", "sales", "main", "-", "/etc//passwd", stdin=b"x")
@@ -226,7 +236,9 @@ class TestCopyAndMove:
         assert paths(filled.json("ls", "sales", "dev", "-r")) == ["a", "b/1", "b/2", "b/3"]
         assert paths(filled.json("ls", "sales", "main", "-r")) == ["a", "b/1", "b/2"]
 
-    def test_mv_across_branches_leaves_what_was_written_since(self, filled: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_mv_across_branches_leaves_what_was_written_since(
+        self, filled: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         filled.ok("branch", "create", "sales", "dev")
         real = copying._copy_many
 
@@ -252,7 +264,7 @@ class TestCopyAndMove:
             (["cp", "sales/main/z", "sales/main/y"], 3, "is not on"),
             (["cp", "-r", "sales/main/z", "sales/main/y"], 3, "starts with"),
             (["cp", "sales/main/a", "other/main/a"], 2, "share no data"),
-            (["cp", "sales/main/a"], 2, "needs one to copy to"),
+            (["cp", "sales/main/a"], 2, "one to copy from and one to copy to"),
             (["cp", "sales/main", "sales/dev"], 2, "path to copy is missing"),
             (["mv", "sales", "main", "a"], 2, "DST is missing"),
         ],
@@ -297,7 +309,13 @@ class TestTrash:
         address = filled.json("stat", "sales", "main", "b/3")["address"]
         filled.ok("rm", "sales", "main", "b/3")
         (item,) = filled.json("trash", "sales")
-        assert (item["path"], item["branch"], item["cause"], item["address"], item["size_bytes"]) == ("b/3", "main", "deleted", address, 3)
+        assert (item["path"], item["branch"], item["cause"], item["address"], item["size_bytes"]) == (
+            "b/3",
+            "main",
+            "deleted",
+            address,
+            3,
+        )
         assert filled.json("trash", "sales", "--branch", "dev") == []
         assert filled.json("address", "sales", address)["state"] == "in grace"
         planned = filled.json("restore", "sales", "main", address, "--dry-run")
@@ -313,7 +331,9 @@ class TestTrash:
         assert filled.ok("cat", "sales", "main", "again").out == "b/3"
 
     def test_what_a_reset_lost_is_listed_at_once_and_comes_back_whole(self, sales: Command) -> None:
-        before = sales.json("upload", "sales", "main", "-", "x", "--meta", "owner=ann", "--content-type", "text/csv", stdin=b"1")
+        before = sales.json(
+            "upload", "sales", "main", "-", "x", "--meta", "owner=ann", "--content-type", "text/csv", stdin=b"1"
+        )
         sales.ok("reset", "sales", "main", "--yes")
         (item,) = sales.json("trash", "sales")
         assert (item["path"], item["cause"], item["deletes_at"]) == ("x", "reset", None)
@@ -337,7 +357,8 @@ class TestTrash:
         assert (item["path"], item["outcome"]) == ("b/3", "restored")
         done = filled.json("restore", "sales", "main", "--prefix", "b/")
         assert done == {
-            "branch": "main", "restored": 1, "unchanged": 0, "older": 0, "conflict": 0, "too_late": 0, "size_bytes": 3, "left": [],
+            "branch": "main", "restored": 1, "unchanged": 0, "older": 0, "conflict": 0, "too_late": 0, "size_bytes": 3,
+            "left": [],
         }  # fmt: skip
         assert paths(filled.json("trash", "sales")) == ["c"]
 
@@ -391,7 +412,9 @@ class TestOtherWriters:
         assert given["url"] == "file://" + given["file"]
         Path(given["file"]).write_bytes(b"by another")
         assert sales.json("address", "sales", given["address"])["state"] == "issued"
-        assert sales.json("link", "sales", "main", "x", "--token", "-", stdin=given["token"].encode())["size_bytes"] == 10
+        assert (
+            sales.json("link", "sales", "main", "x", "--token", "-", stdin=given["token"].encode())["size_bytes"] == 10
+        )
         assert sales.ok("cat", "sales", "main", "x").out == "by another"
         ran = sales("link", "sales", "main", "x", "--token", given["token"], "--json")
         assert (ran.code, ran.error["code"]) == (4, "already_linked")
@@ -406,7 +429,7 @@ class TestOtherWriters:
         ran = sales("link", "sales", "main", "x", "--token", given["token"], "--json")
         assert (ran.code, ran.error["code"]) == (3, "object_not_found")
 
-    def test_what_is_staged_from_outside_is_downloaded_where_it_can_be_read_and_told_where_not(self, sales: Command) -> None:
+    def test_download_takes_foreign_objects_and_names_those_it_cannot_read(self, sales: Command) -> None:
         sales.ok("stage", "sales", "main", "old/1", "ftp://archive/1", "--size-bytes", "3")
         ran = sales("download", "-r", "sales", "main", "old/", "down")
         assert (ran.code, "'ftp://archive/1' cannot be read from here" in ran.err) == (2, True)
@@ -427,5 +450,14 @@ class TestOtherWriters:
 
     def test_what_lies_inside_cannot_be_staged(self, sales: Command) -> None:
         namespace = sales.json("repo", "show", "sales")["namespace"]
-        ran = sales("stage", "sales", "main", "x", f"{namespace}/data/2026010100/00000000000000000000000000", "--size-bytes", "1", "--json")
+        ran = sales(
+            "stage",
+            "sales",
+            "main",
+            "x",
+            f"{namespace}/data/2026010100/00000000000000000000000000",
+            "--size-bytes",
+            "1",
+            "--json",
+        )
         assert (ran.code, ran.error["code"]) == (2, "invalid_name")

@@ -40,14 +40,19 @@ def test_nobody_is_asked_where_nobody_is(refstore: Command) -> None:
     ran = refstore.process("reset", "sales", "main")
     assert (ran.code, ran.out) == (2, "")
     assert "--yes" in ran.err
-    assert refstore.process("reset", "sales", "main", "--yes", "--json").json == {"branch": "main", "reset": "all that was staged"}
+    assert refstore.process("reset", "sales", "main", "--yes", "--json").json == {
+        "branch": "main",
+        "reset": "all that was staged",
+    }
 
 
 def test_a_reader_that_has_seen_enough(refstore: Command) -> None:
     refstore.ok("repo", "create", "sales")
     refstore.ok("upload", "sales", "main", "-", "big", stdin=BODY)
     cat = [sys.executable, "-m", "refstore", "cat", "sales", "main", "big"]
-    with subprocess.Popen(cat, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ), cwd=refstore.folder) as process:
+    with subprocess.Popen(
+        cat, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ), cwd=refstore.folder
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(10) == BODY[:10]

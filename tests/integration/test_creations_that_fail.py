@@ -9,9 +9,17 @@ from collections.abc import Callable
 
 import pytest
 
-from refstore import keys
-from refstore.errors import AlreadyExists, Conflict, InvalidName, InvalidSettings, KVUnavailable, ObjectNotFound, Unavailable
-from refstore.ids import repository_name
+from refstore.core import keys
+from refstore.core.ids import repository_name
+from refstore.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidName,
+    InvalidSettings,
+    KVUnavailable,
+    ObjectNotFound,
+    Unavailable,
+)
 from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.kv.retrying import Retrying
@@ -19,8 +27,8 @@ from refstore.lake import NAMESPACE_OBJECT, Lake
 from refstore.namespaces import NAMESPACES, as_folder
 from refstore.objects.base import Body, ObjectStore, Stored
 from refstore.objects.memory import MemoryObjects
-from refstore.testing.clock import FakeClock
 from tests.integration.test_every_step_may_fail import FailingKV, FailingObjects, Plan
+from tests.kit.clock import FakeClock
 
 URL = "memory://lake/sales"
 SALES = repository_name("sales")

@@ -1,7 +1,7 @@
 """The main job: small, on the embedded default, and with harm done before its verdict, which must then notice.
 
-The clients, the killed one among them, and the reapers are real processes here as in `make demo`; only their number of files
-and their durations are smaller.
+The clients, the killed one among them, and the reapers are real processes here as in `make demo`; only their number of
+files and their durations are smaller.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from refstore import keys
+from refstore.core import keys
+from refstore.core.ids import Path as ObjectPath
+from refstore.core.settings import Settings, load
 from refstore.demo import pace, sources, verdict
 from refstore.demo.main_job import MainJob
 from refstore.demo.plan import CRASH, ETL, MAIN, ML, SCRATCH
 from refstore.demo.verdict import Verdict
 from refstore.errors import RefstoreError
-from refstore.ids import Path as ObjectPath
 from refstore.kv.base import Key
-from refstore.settings import Settings, load
 from tests.durations import MAIN_JOB
 from tests.servers.redis_servers import RedisServer, until
 from tests.servers.s3_servers import RcloneS3
@@ -54,7 +54,9 @@ class Quiet:
 
 
 def job_on(settings: Settings, folder: Path) -> MainJob:
-    return MainJob(pace.settings(settings, MAIN_JOB), sources.choose(None, FILES, 1), seed=1, screen=Quiet(), folder=folder)
+    return MainJob(
+        pace.settings(settings, MAIN_JOB), sources.choose(None, FILES, 1), seed=1, screen=Quiet(), folder=folder
+    )
 
 
 def of_process(folder: Path) -> list[str]:
@@ -93,7 +95,10 @@ def check(found: Verdict) -> None:
     count = counts(found)
     assert count["uploaded"] > FILES
     assert count["reaped"] > FILES // 10
-    assert count["left in the store"] == count["committed"] + count["still staged"] + count["held by a live token, unnamed"]
+    assert (
+        count["left in the store"]
+        == count["committed"] + count["still staged"] + count["held by a live token, unnamed"]
+    )
     written = sum(count[what] for what in count if what.startswith(("uploaded", "written")))
     assert written == count["left in the store"] + count["reaped"]
     assert count["still staged"] > 0
@@ -163,7 +168,9 @@ class TestEmbedded:
         sampled = done.verify(read_back=10)
         check(sampled)
         assert "by the checksums on record" in sampled.notes[0]
-        address = done.repo.stat(MAIN, next(path for path in done.ledger.branches[MAIN] if path.startswith("lib/"))).address
+        address = done.repo.stat(
+            MAIN, next(path for path in done.ledger.branches[MAIN] if path.startswith("lib/"))
+        ).address
         body = ctx.objects.read(address)
         ctx.objects.delete_many([address])
         try:
@@ -187,7 +194,9 @@ class TestEmbedded:
         assert not found.ok
         assert any(text.startswith(f"ledger: on '{MAIN}', missing") and path in text for text in found.findings)
 
-    def test_a_deletion_that_the_journal_does_not_know_is_found(self, done: MainJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_deletion_that_the_journal_does_not_know_is_found(
+        self, done: MainJob, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(verdict, "JOURNAL", "_refstore/nothing/")
         found = done.verify()
         assert any(text.startswith("count") for text in found.findings)
@@ -242,7 +251,9 @@ class TestCommand:
         assert list(tmp_path.glob("refstore-demo-*")) == []
 
     @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-    def test_interrupted_it_leaves_no_process_behind(self, tmp_path: Path, environment: dict[str, str], by: signal.Signals) -> None:
+    def test_interrupted_it_leaves_no_process_behind(
+        self, tmp_path: Path, environment: dict[str, str], by: signal.Signals
+    ) -> None:
         command = [sys.executable, "-m", "refstore", "demo", "--files", "100"]
         with subprocess.Popen(
             command,
@@ -269,7 +280,11 @@ class TestCommand:
     def test_too_few_files(self, tmp_path: Path, environment: dict[str, str]) -> None:
         (tmp_path / "few").mkdir()
         ran = subprocess.run(
-            [sys.executable, "-m", "refstore", "demo", "--source", "few"], cwd=tmp_path, env=environment, capture_output=True, check=False
+            [sys.executable, "-m", "refstore", "demo", "--source", "few"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            check=False,
         )
         assert ran.returncode == 2
         assert b"--source" in ran.stderr

@@ -1,4 +1,6 @@
-"""What the documentation shows works as shown: README's blocks are run, every command line anywhere is one that exists."""
+"""What the documentation shows works as shown: README's blocks are run, every command line anywhere is one that
+exists.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ README = (ROOT / "README.md").read_text()
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def commands(group: TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
+def commands(
+    group: TyperGroup, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], TyperCommand | TyperGroup]]:
     """Every command, by its words."""
     for name in group.commands:
         context = typer.Context(group, info_name="refstore")
@@ -52,6 +56,12 @@ def lines(text: str) -> list[str]:
             if match:
                 found.append(match[1] or match[2])
     return found
+
+
+def code(page: str) -> str:
+    """The fenced and the indented lines of a page: in prose a sentence may begin with `refstore`, too."""
+    indented = [line for line in FENCED.sub("", page).splitlines() if line.startswith("    ")]
+    return "\n".join([*(body for _, body in FENCED.findall(page)), *indented])
 
 
 def words(line: str) -> list[str]:
@@ -101,7 +111,7 @@ def test_help_teaches_by_example(path: str) -> None:
     ],
 )
 def test_every_command_line_exists(page: str, at_least: int) -> None:
-    found = lines((ROOT / page).read_text())
+    found = lines(code((ROOT / page).read_text()))
     assert len(found) >= at_least
     for line in found:
         parse(words(line))
@@ -109,6 +119,8 @@ def test_every_command_line_exists(page: str, at_least: int) -> None:
 
 def test_a_command_line_that_does_not_exist_is_noticed() -> None:
     """What the tests above rest on."""
+    page = "refstore is prose\n\n    refstore ls a b\n\n```sh\nrefstore stat a b c\n```\n"
+    assert lines(code(page)) == ["refstore stat a b c", "refstore ls a b"]
     assert lines("    refstore upload -r sales main x | head\nrefstore frobnicate\n    x | refstore link a b c") == [
         "refstore upload -r sales main x | head",
         "refstore frobnicate",
@@ -125,7 +137,9 @@ def test_every_command_is_mentioned_where_commands_are_explained() -> None:
 
 
 def script(blocks: Sequence[tuple[str, str]]) -> str:
-    """The snippets, one after the other, as a new user types them; a service is waited for, what is "from the checkout" runs there."""
+    """The snippets, one after the other, as a new user types them; a service is waited for, what is "from the checkout"
+    runs there.
+    """
     taken = ["trap 'kill $(jobs -p) && wait' EXIT"]
     for kind, body in blocks:
         match kind:
@@ -136,7 +150,11 @@ def script(blocks: Sequence[tuple[str, str]]) -> str:
             case _ if "-m examples." in body:
                 taken.append(f"(cd {shlex.quote(str(ROOT))} && {body})")
             case _ if "refstore serve" in body:
-                taken.append(body + "until (exec 3<>/dev/tcp/127.0.0.1/$REFSTORE_API_PORT) 2> /dev/null; do kill -0 $!; sleep 0.1; done")
+                taken.append(
+                    body
+                    + "until (exec 3<>/dev/tcp/127.0.0.1/$REFSTORE_API_PORT) 2> /dev/null; "
+                    + "do kill -0 $!; sleep 0.1; done"
+                )
             case _:
                 taken.append(body)
     return "\n".join(taken)
@@ -148,7 +166,7 @@ def test_every_block_of_the_readme_is_run_or_is_output() -> None:
     assert set(fenced) == {"sh", "python", "toml", "text"}
     assert fenced.count("text") == 1
     by_hand = {line.split("#")[0].strip() for line in FENCED.sub("", README).splitlines() if line.startswith("    ")}
-    assert by_hand == {"make demo", "make test", "make lint", "make bench", "make soak"}
+    assert by_hand == {"make demo", "make check", "make test", "make test-all", "make lint", "make bench", "make soak"}
 
 
 @pytest.mark.timeout(600)
@@ -177,12 +195,22 @@ def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> Non
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    blocks = [(kind, body.replace("127.0.0.1:8000", f"127.0.0.1:{port}")) for kind, body in FENCED.findall(README) if kind != "text"]
+    blocks = [
+        (kind, body.replace("127.0.0.1:8000", f"127.0.0.1:{port}"))
+        for kind, body in FENCED.findall(README)
+        if kind != "text"
+    ]
     work = tmp_path / "work"
     work.mkdir()
     command = ["bash", "-euo", "pipefail", "-c", script(blocks)]
     with subprocess.Popen(
-        command, cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=work,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as shell:
         try:
             out, errors = shell.communicate(timeout=590)
@@ -192,7 +220,9 @@ def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> Non
     assert shell.returncode == 0, errors[-4000:]
     shown = out.splitlines()
     assert "2026-11-21,42" in shown
-    assert [line.split()[0] for line in shown if "branch-deleted" in line] == ["2026/11/21.csv"], "the trash, before and not after"
+    assert [line.split()[0] for line in shown if "branch-deleted" in line] == ["2026/11/21.csv"], (
+        "the trash, before and not after"
+    )
     assert [line.split()[-1] for line in shown if line.startswith("restored ")] == ["1"]
     assert "['2026/11/21.json', '2026/11/22.json', 'latest.json']" in shown
     assert [line.split() for line in shown if line.endswith(" 42")] == [["0", "2026-11-21", "42"]] * 2, "pandas"

@@ -1,8 +1,9 @@
-"""Each operation, with the KV or the store failing at each of its steps: before the step lands, or after it, with the reply lost.
+"""Each operation, with the KV or the store failing at each of its steps: before the step lands, or after it, with the
+reply lost.
 
-The operation may answer with a typed error that may be retried, or succeed. Made again, it succeeds, or says that it was done before; of
-a link that was begun (an address is linked once) it says what to do instead.
-What the branch shows is then what it should be, and when the reaper has had its time, nothing named is gone and nothing unnamed is left.
+The operation may answer with a typed error that may be retried, or succeed. Made again, it succeeds, or says that it
+was done before; of a link that was begun (an address is linked once) it says what to do instead. What the branch shows
+is then what it should be, and when the reaper has had its time, nothing named is gone and nothing unnamed is left.
 """
 
 from __future__ import annotations
@@ -12,19 +13,27 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from refstore import keys
-from refstore.errors import AlreadyExists, AlreadyLinked, BranchNotFound, KVUnavailable, NothingToCommit, ObjectsUnavailable, Unavailable
-from refstore.flows.uploading import IssuedAddress, Upload
-from refstore.ids import is_own
+from refstore.core import keys
+from refstore.core.ids import is_own
+from refstore.core.safety import Safety
+from refstore.errors import (
+    AlreadyExists,
+    AlreadyLinked,
+    BranchNotFound,
+    KVUnavailable,
+    NothingToCommit,
+    ObjectsUnavailable,
+    Unavailable,
+)
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
 from refstore.objects.memory import MemoryObjects
+from refstore.operations.uploading import IssuedAddress, Upload
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.testing.clock import FakeClock
+from tests.kit.clock import FakeClock
 from tests.reaping import delete_due, release_all, scrub_all
 
 
@@ -65,7 +74,9 @@ class FailingKV(KV):
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         return [self._step(lambda op=op: self.inner.execute((op,)))[0] for op in ops]
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         return self._step(lambda: self.inner.scan(partition, prefix=prefix, after=after, limit=limit))
 
     def delete_range(self, partition: str, first: str, last: str) -> None:
@@ -122,7 +133,9 @@ class World:
         self.kv = FailingKV(MemoryKV())
         self.stores: dict[str, FailingObjects] = {}
         kv: KV = Retrying(self.kv, clock=self.clock) if retrying else self.kv
-        self.lake = Lake(kv, "memory://world", clock=self.clock, safety=Safety(grace_seconds=3600), open_store=self.open_store)
+        self.lake = Lake(
+            kv, "memory://world", clock=self.clock, safety=Safety(grace_seconds=3600), open_store=self.open_store
+        )
         self.repo: Repository = self.lake.create_repository("world")
         self.repo.upload("main", "old", b"old")
         self.repo.commit("main", "old")
@@ -183,7 +196,9 @@ def clean(world: World) -> object:
 
 CASES = [
     Case("upload", nothing, lambda w, _: w.repo.upload("main", "n", b"n"), lambda w: w.tree("main").get("n") == b"n"),
-    Case("overwrite", nothing, lambda w, _: w.repo.upload("main", "a", b"2"), lambda w: w.tree("main").get("a") == b"2"),
+    Case(
+        "overwrite", nothing, lambda w, _: w.repo.upload("main", "a", b"2"), lambda w: w.tree("main").get("a") == b"2"
+    ),
     Case(
         "upload many",
         nothing,
@@ -198,7 +213,12 @@ CASES = [
         (AlreadyLinked,),
         link_anew,
     ),
-    Case("copy", nothing, lambda w, _: w.repo.copy("main", "a", "feature", "c"), lambda w: w.tree("feature").get("c") == b"a"),
+    Case(
+        "copy",
+        nothing,
+        lambda w, _: w.repo.copy("main", "a", "feature", "c"),
+        lambda w: w.tree("feature").get("c") == b"a",
+    ),
     Case(
         "copy of committed",
         nothing,
@@ -207,7 +227,11 @@ CASES = [
     ),
     Case("delete", nothing, lambda w, _: w.repo.delete("main", "a"), lambda w: "a" not in w.tree("main")),
     Case(
-        "commit", nothing, lambda w, _: w.repo.commit("main", "c"), lambda w: set(w.tree("main@")) == {"a", "b", "old"}, (NothingToCommit,)
+        "commit",
+        nothing,
+        lambda w, _: w.repo.commit("main", "c"),
+        lambda w: set(w.tree("main@")) == {"a", "b", "old"},
+        (NothingToCommit,),
     ),
     Case("reset", nothing, lambda w, _: w.repo.reset("main"), lambda w: set(w.tree("main")) == {"old"}),
     Case("reset path", nothing, lambda w, _: w.repo.reset("main", path="a"), lambda w: "a" not in w.tree("main")),
@@ -218,7 +242,13 @@ CASES = [
         lambda w: set(w.tree("main")) == {"old", "f"},
         (NothingToCommit,),
     ),
-    Case("revert", clean, lambda w, _: w.repo.revert("feature", "feature@"), lambda w: "old" in w.tree("feature"), (NothingToCommit,)),
+    Case(
+        "revert",
+        clean,
+        lambda w, _: w.repo.revert("feature", "feature@"),
+        lambda w: "old" in w.tree("feature"),
+        (NothingToCommit,),
+    ),
     Case(
         "create branch",
         nothing,
@@ -233,7 +263,12 @@ CASES = [
         lambda w: "feature" not in {name for name, _ in w.repo.branches()},
         (BranchNotFound,),
     ),
-    Case("restore", released, lambda w, address: w.repo.restore("main", str(address)), lambda w: w.tree("main").get("r") == b"r"),
+    Case(
+        "restore",
+        released,
+        lambda w, address: w.repo.restore("main", str(address)),
+        lambda w: w.tree("main").get("r") == b"r",
+    ),
 ]
 
 IDS = [case.name for case in CASES]
@@ -259,7 +294,9 @@ def check(world: World) -> None:
     assert {address for address in named if is_own(address)} <= stored
     live = {token for _, branch in world.repo.branches() for token in branch.live}
     for address in stored - named:
-        assert any(ref.token in live for ref in world.repo.address(address).references), f"{address} is left and nobody names it"
+        assert any(ref.token in live for ref in world.repo.address(address).references), (
+            f"{address} is left and nobody names it"
+        )
 
 
 def run_with(case: Case, where: str, at: int, *, landed: bool) -> None:
@@ -301,7 +338,9 @@ def steps_of(case: Case, where: str) -> int:
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 @pytest.mark.parametrize("landed", [False, True], ids=["not landed", "reply lost"])
 @pytest.mark.parametrize("where", ["kv", "objects"])
-def test_whatever_fails_the_operation_can_be_made_again_and_nothing_is_lost(case: Case, where: str, landed: bool) -> None:
+def test_whatever_fails_the_operation_can_be_made_again_and_nothing_is_lost(
+    case: Case, where: str, landed: bool
+) -> None:
     for at in range(steps_of(case, where)):
         run_with(case, where, at, landed=landed)
 

@@ -1,4 +1,6 @@
-"""A night of the offline job, without Spark, on every KV: two marks that share data, a pinned move, an unmark, two sweeps."""
+"""A night of the offline job, without Spark, on every KV: two marks that share data, a pinned move, an unmark, two
+sweeps.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from reaper import processing
-from refstore import keys
+from refstore.core import keys
+from refstore.demo.invariants import audit
 from refstore.errors import Gone
-from refstore.flows.comparing import Lifetime
+from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
 from refstore.lake import Lake
-from refstore.markers import Markers
-from refstore.marks import Marks, State
+from refstore.operations.log_and_diff import Lifetime
 from refstore.repository import Repository
-from refstore.testing import collecting
-from refstore.testing.clock import FakeClock
-from refstore.testing.invariants import audit
+from refstore_reaper import reference_release
+from tests.kit import collecting
+from tests.kit.clock import FakeClock
 
 LATER_MS = 1_900_000_000_000
 
@@ -33,12 +34,12 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
 
 def reap(repo: Repository) -> None:
     ctx = repo.context
-    processing.publish(ctx)
-    markers = Markers(ctx.kv, ctx.repo, ctx.clock)
+    reference_release.publish(ctx)
+    markers = ctx.markers
     for commit, committed in list(markers.committed()):
-        processing.process_committed(ctx, commit, committed)
+        reference_release.process_committed(ctx, commit, committed)
     for token, deleted in list(markers.deleted()):
-        processing.process_deleted(ctx, token, deleted, grace_seconds=0)
+        reference_release.process_deleted(ctx, token, deleted, grace_seconds=0)
 
 
 def test_a_night(lake: Lake) -> None:
@@ -47,9 +48,9 @@ def test_a_night(lake: Lake) -> None:
     repo.upload("main", "shared", b"1")
     repo.upload("main", "only-first", b"2")
     repo.upload("main", "nowhere-else", b"4")
-    first = repo.commit("main", "first")
+    first = repo.commit("main", "first").id
     repo.delete_many("main", ["only-first", "nowhere-else"])
-    second = repo.commit("main", "second")
+    second = repo.commit("main", "second").id
     repo.delete("main", "shared")
     repo.upload("main", "now", b"3")
     repo.commit("main", "third")
@@ -69,14 +70,19 @@ def test_a_night(lake: Lake) -> None:
     assert {*of_tuesday.data} == {repo.stat(first, "shared").address, own}
 
     assert collecting.sweep(ctx, "tuesday", of_tuesday.data).deleted == (), "what Monday marked can still be unmarked"
-    assert repo.unmark(first) == 1
+    assert repo.unmark(first).unmarked == 1
     assert repo.read(first, "shared") == b"1"
 
     wednesday, of_wednesday = collecting.mark(ctx, [first])
     assert collecting.sweep(ctx, wednesday.mark_id, of_wednesday.data).deleted == tuple(of_tuesday.data)
     collecting.sweep(ctx, monday.mark_id, of_monday.data)
-    assert {each.state for each in marks.runs()} == {State.SWEPT}
-    assert [line.lifetime for line in repo.history("main")] == [Lifetime.ACTIVE, Lifetime.SWEPT, Lifetime.SWEPT, Lifetime.ACTIVE]
+    assert {each.state for each in marks.runs()} == {RunState.SWEPT}
+    assert [line.lifetime for line in repo.history("main")] == [
+        Lifetime.ACTIVE,
+        Lifetime.SWEPT,
+        Lifetime.SWEPT,
+        Lifetime.ACTIVE,
+    ]
     with pytest.raises(Gone, match="by mark"):
         repo.read(second, "shared")
     assert repo.read("main", "moved") == b"2"

@@ -1,4 +1,6 @@
-"""`refstore reaper`, `status`, `resume` and `why` on SQLite and local files; reapers as real processes that are stopped and killed."""
+"""`refstore reaper`, `status`, `resume` and `why` on SQLite and local files; reapers as real processes that are stopped
+and killed.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from refstore import keys
+from refstore.core import keys
+from refstore.core.records import CommittedTokens, encode
 from refstore.errors import InvalidSettings
-from refstore.flows.uploading import Upload
 from refstore.lake import Lake
 from refstore.objects.local import LocalObjects
-from refstore.records import CommittedTokens, encode
+from refstore.operations.uploading import Upload
 from tests.commands import Command
 
 FAST = {
@@ -55,7 +57,12 @@ def wait_for(what: Callable[[], bool]) -> None:
 def reaper(refstore: Command, *args: str) -> Iterator[subprocess.Popen[bytes]]:
     log = Path(refstore.folder / f"reaper-{time.monotonic_ns()}.log").open("wb")  # noqa: SIM115  # closed below
     command = [sys.executable, "-m", "refstore", "reaper", "--json", *args]
-    with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **FAST}, cwd=refstore.folder) as process:
+    with (
+        log,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **FAST}, cwd=refstore.folder
+        ) as process,
+    ):
         try:
             yield process
         finally:
@@ -64,7 +71,9 @@ def reaper(refstore: Command, *args: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def upload(refstore: Command, branch: str, count: int) -> None:
     with lake_of(refstore) as lake:
-        lake.repository("sales").upload_many(branch, (Upload(path=f"{branch}/{number:04}", body=b"12") for number in range(count)))
+        lake.repository("sales").upload_many(
+            branch, (Upload(path=f"{branch}/{number:04}", body=b"12") for number in range(count))
+        )
 
 
 # ---- the command
@@ -81,11 +90,17 @@ def test_once_deletes_what_is_due_and_says_so(sales: Command) -> None:
 
 
 def on_a_terminal(refstore: Command, answer: bytes, *args: str) -> tuple[int, bytes]:
-    """Run the command with a terminal as its input, on which `answer` is typed; its exit code, and what it said on standard error."""
+    """Run the command with a terminal as its input, on which `answer` is typed; its exit code, and what it said on
+    standard error.
+    """
     ours, theirs = pty.openpty()
     try:
         with subprocess.Popen(
-            [sys.executable, "-m", "refstore", *args], stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=refstore.folder
+            [sys.executable, "-m", "refstore", *args],
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=refstore.folder,
         ) as process:
             os.write(ours, answer)
             _, err = process.communicate(timeout=PATIENCE_SECONDS)
@@ -108,7 +123,7 @@ class TestGraceOnATerminal:
     def test_a_whole_lakes_undo_is_not_ended_before_somebody_says_so(self, lost: Command) -> None:
         code, err = on_a_terminal(lost, b"n\n", *self.AT_ONCE)
         assert (code, len(blobs(lost))) == (1, 3)
-        assert b"in all repositories of this lake, what was lost goes at once and cannot be restored" in err
+        assert b"in all repositories of this lake, released objects are deleted at once and cannot be restored" in err
         code, err = on_a_terminal(lost, b"y\n", *self.AT_ONCE)
         assert (code, blobs(lost)) == (0, set())
 
@@ -130,7 +145,9 @@ def test_a_dry_run_names_each_address_and_touches_nothing(sales: Command) -> Non
     before = blobs(sales)
     planned = sales.json("reaper", "--dry-run", "--grace-seconds", "0")
     assert {row["address"] for row in planned["would_delete"]} == before
-    assert {(row["repository"], row["cause"], row["size_bytes"]) for row in planned["would_delete"]} == {("sales", "reset", 2)}
+    assert {(row["repository"], row["cause"], row["size_bytes"]) for row in planned["would_delete"]} == {
+        ("sales", "reset", 2)
+    }
     assert blobs(sales) == before
     people = sales.ok("reaper", "--dry-run", "--grace-seconds", "0")
     assert people.out.count("would delete sales data/") == 3
@@ -148,7 +165,9 @@ def test_only_the_repository_that_is_named(sales: Command) -> None:
     assert unknown.code == 3
 
 
-def test_the_breaker_stops_it_status_says_why_and_resume_lets_it_go_on(sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_breaker_stops_it_status_says_why_and_resume_lets_it_go_on(
+    sales: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REFSTORE_REAPER_BREAKER_FLOOR_OBJECTS", "2")
     upload(sales, "main", 10)
     sales.ok("reset", "sales", "main", "--yes")
@@ -186,7 +205,9 @@ def test_a_store_that_lets_nobody_in_is_an_operators_to_mend(sales: Command, mon
     sales.ok("reset", "sales", "main", "--yes")
 
     def refuse(*_: object) -> None:
-        raise InvalidSettings("deleting failed: Permission denied; give user 7 read and write permission to the store's directory")
+        raise InvalidSettings(
+            "deleting failed: Permission denied; give user 7 read and write permission to the store's directory"
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(LocalObjects, "delete_many", refuse)
@@ -223,14 +244,23 @@ def test_why_takes_a_path_in_every_spelling_also_of_what_is_gone(sales: Command)
     )
     for words in spellings:
         found = sales.json("why", *words)
-        assert (found["ref"], found["path"], found["state"], found["now"]["address"]) == ("team/try", "data/a b.csv", "staged", address)
+        assert (found["ref"], found["path"], found["state"], found["now"]["address"]) == (
+            "team/try",
+            "data/a b.csv",
+            "staged",
+            address,
+        )
     sales.ok("branch", "delete", "sales", "team/try", "--yes")
     sales.ok("reaper", "--once", "--grace-seconds", "0")
     for words in spellings:
         found = sales.json("why", *words)
         assert found["state"] == "not there: there is no such branch or ref any more"
         (version,) = found["versions"]
-        assert [version["address"], version["state"], version["deletions"][0]["cause"]] == [address, "gone", "branch-deleted"]
+        assert [version["address"], version["state"], version["deletions"][0]["cause"]] == [
+            address,
+            "gone",
+            "branch-deleted",
+        ]
     shown = sales.ok("why", *spellings[0]).out
     for text in (address, "branch-deleted", "nothing named it any more when its grace window was over"):
         assert text in shown

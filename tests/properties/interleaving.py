@@ -1,7 +1,8 @@
-"""Run several operations of the real code at once, in one thread, in an order that is given; and crash them where it is said.
+"""Run several operations of the real code at once, in one thread, in an order that is given; and crash them where it is
+said.
 
-Every KV call (each op of a batch on its own) and every object call is a step. Operations run as greenlets that hand over before
-each step; `choices` says who goes next. So a failing run repeats to the letter, on any driver.
+Every KV call (each op of a batch on its own) and every object call is a step. Operations run as greenlets that hand
+over before each step; `choices` says who goes next. So a failing run repeats to the letter, on any driver.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class SteppedKV(KV):
             results += self._kv.execute((op,))
         return results
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         self._stepper.step()
         return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
 
@@ -133,7 +136,8 @@ STEPS_MAX = 20_000
 def together(
     stepper: Stepper, operations: Sequence[Callable[[], Any]], choices: Sequence[int], crashes: Sequence[int | None]
 ) -> list[Outcome]:
-    """Run the operations to their ends; `choices` says, round and round, which of those still running makes the next step.
+    """Run the operations to their ends; `choices` says, round and round, which of those still running makes the next
+    step.
 
     `crashes`: for each operation, after how many steps it dies, or None.
     """

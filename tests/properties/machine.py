@@ -1,9 +1,10 @@
 """The whole SDK and the reaper against a plain model, with crashes and concurrency at once.
 
-The model is a dict per branch and a dict per commit. After every rule the branch's listing must be what the model says; where
-two operations ran at once, or one died in the middle, it must be what one of the possible orders and outcomes says, and
-the model takes that one over. What must never happen, whatever happened before, is checked last: every name resolves to
-the bytes that were uploaded under it; and at the end, when the reaper has had its time, no blob is left that nobody names.
+The model is a dict per branch and a dict per commit. After every rule the branch's listing must be what the model says;
+where two operations ran at once, or one died in the middle, it must be what one of the possible orders and outcomes
+says, and the model takes that one over. What must never happen, whatever happened before, is checked last: every name
+resolves to the bytes that were uploaded under it; and at the end, when the reaper has had its time, no blob is left
+that nobody names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from refstore import keys
+from refstore.core import keys
+from refstore.core.ids import is_own
+from refstore.core.safety import Safety
 from refstore.errors import (
     AlreadyExists,
     BranchNotFound,
@@ -31,15 +34,13 @@ from refstore.errors import (
     NothingToCommit,
     ObjectNotFound,
 )
-from refstore.flows.uploading import Upload
-from refstore.ids import is_own
 from refstore.kv.base import KV
 from refstore.lake import Lake
 from refstore.objects.base import ObjectStore
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.testing.clock import FakeClock
-from refstore.testing.ids import CountingIds
+from tests.kit.clock import FakeClock
+from tests.kit.ids import CountingIds
 from tests.properties.interleaving import Outcome, SteppedKV, SteppedObjects, Stepper, together
 from tests.reaping import delete_due, release_all, scrub_all
 
@@ -72,7 +73,9 @@ def clone(world: World) -> World:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation: what to call, and what it does to the model. `effect` returns False where the real call must fail."""
+    """One operation: what to call, and what it does to the model. `effect` returns False where the real call must
+    fail.
+    """
 
     label: str
     branch: str
@@ -81,7 +84,9 @@ class Step:
     parts: Callable[[World], Iterable[World]] | None = None
     """What it may leave if it dies halfway, besides nothing and everything."""
     having_read: Callable[[World], Step] | None = None
-    """The same operation once it has read what it copies: it writes that, whatever others have made of its source since."""
+    """The same operation once it has read what it copies: it writes that, whatever others have made of its source
+    since.
+    """
 
 
 EXPECTED = (InvalidPath, NotFound, NothingToCommit, Conflict, AlreadyExists, Gone, MergeConflict)
@@ -107,7 +112,9 @@ class Machine(RuleBasedStateMachine):
         self.stores: dict[str, ObjectStore] = {}
         self.kv = SteppedKV(self.open_kv(), self.stepper)
         safety = Safety(grace_seconds=GRACE_SECONDS)
-        self.lake = Lake(self.kv, self.objects_url(), clock=self.clock, ids=CountingIds("m"), safety=safety, open_store=self._stepped)
+        self.lake = Lake(
+            self.kv, self.objects_url(), clock=self.clock, ids=CountingIds("m"), safety=safety, open_store=self._stepped
+        )
         self.repo: Repository = self.lake.create_repository("machine")
         self.world: World = {"main": Branch({})}
         self.commits: dict[str, Tree] = {}
@@ -183,7 +190,9 @@ class Machine(RuleBasedStateMachine):
             return replace(step, effect=write, having_read=None)
 
         label = f"copy {source} {path} -> {branch} {destination}"
-        step = Step(label, branch, lambda: self.repo.copy(source, path, branch, destination), effect, having_read=having_read)
+        step = Step(
+            label, branch, lambda: self.repo.copy(source, path, branch, destination), effect, having_read=having_read
+        )
         return step
 
     def _move(self, branch: str, path: str, destination: str) -> Step:
@@ -225,7 +234,7 @@ class Machine(RuleBasedStateMachine):
 
     def _commit(self, branch: str) -> Step:
         def call() -> None:
-            commit = self.repo.commit(branch, "c")
+            commit = self.repo.commit(branch, "c").id
             self.commits.setdefault(commit, {})
 
         def effect(world: World) -> bool:
@@ -420,7 +429,9 @@ class Machine(RuleBasedStateMachine):
         try:
             body = self.repo.context.objects.read(item.address)
         except ObjectNotFound:
-            assert item.entry is None, "an entry named it, so it was written"  # else an upload died before it wrote its blob
+            assert item.entry is None, (
+                "an entry named it, so it was written"
+            )  # else an upload died before it wrote its blob
             with pytest.raises(ObjectNotFound):
                 self.repo.restore(branch, item.address, path)
             return
@@ -501,13 +512,19 @@ class Machine(RuleBasedStateMachine):
         seen = self._all_listings()
         allowed: list[World] = []
         # what copies may have read its source before the other began, and write behind it
-        variants = product(*([step] if step.having_read is None else [step, step.having_read(self.world)] for step in steps))
+        variants = product(
+            *([step] if step.having_read is None else [step, step.having_read(self.world)] for step in steps)
+        )
         for chosen, order in product(variants, permutations(range(2))):
-            for world in self._worlds([chosen[index] for index in order], [outcomes[index] for index in order], self.world):
+            for world in self._worlds(
+                [chosen[index] for index in order], [outcomes[index] for index in order], self.world
+            ):
                 if {name: branch.view() for name, branch in world.items()} == seen:
                     allowed.append(world)  # noqa: PERF401  # three loops read better
         assert allowed, f"{[step.label for step in steps]} came to {seen}, which no order allows; {outcomes}"
-        matching = [world for world in allowed if self._heads() == {name: branch.head for name, branch in world.items()}]
+        matching = [
+            world for world in allowed if self._heads() == {name: branch.head for name, branch in world.items()}
+        ]
         assert matching, f"heads {self._heads()} are those of no allowed world"
         self.world = matching[0]
         for name, branch in self.world.items():
@@ -530,7 +547,9 @@ class Machine(RuleBasedStateMachine):
                 for each in current:
                     after = clone(each)
                     fine = step.effect(after)
-                    if what == "nothing" or (what == "refused" and not isinstance(outcomes[steps.index(step)].error, NothingToCommit)):
+                    if what == "nothing" or (
+                        what == "refused" and not isinstance(outcomes[steps.index(step)].error, NothingToCommit)
+                    ):
                         following.append(each)
                     elif what == "refused":
                         following += [each, after]
@@ -582,19 +601,30 @@ class Machine(RuleBasedStateMachine):
             delete_due(self.repo)
 
     def _unaccounted(self, addresses: set[str]) -> set[str]:
-        """Of blobs nobody names: those that no live token's reference holds either (an upload that died before its entry)."""
+        """Of blobs nobody names: those that no live token's reference holds either (an upload that died before its
+        entry).
+        """
         live = {token for _, branch in self.repo.branches() for token in branch.live}
         views = {address: self.repo.address(address) for address in addresses}
         return {address for address, view in views.items() if not any(named.token in live for named in view.references)}
 
     def _named(self) -> set[str]:
-        """Every own address that a branch or a commit names; a commit whose caller died before it heard of it is one, too."""
+        """Every own address that a branch or a commit names; a commit whose caller died before it heard of it is one,
+        too.
+        """
         landed = [name for name, _ in self.repo.context.kv.scan_all(keys.landed_commits(self.repo.context.repo))]
         refs: list[str] = [*self.world, *self.commits, *landed, *(f"{name}@" for name in self.world)]
-        return {item.entry.address for ref in refs for item in self.repo.list(ref) if item.entry is not None and is_own(item.entry.address)}
+        return {
+            item.entry.address
+            for ref in refs
+            for item in self.repo.list(ref)
+            if item.entry is not None and is_own(item.entry.address)
+        }
 
     def _listing(self, ref: str) -> Tree:
-        return {item.path: self._bytes(item.entry.address) for item in self.repo.list(ref, page=3) if item.entry is not None}
+        return {
+            item.path: self._bytes(item.entry.address) for item in self.repo.list(ref, page=3) if item.entry is not None
+        }
 
     def _bytes(self, address: str) -> bytes:
         return self.repo.context.objects.read(address)

@@ -1,4 +1,6 @@
-"""Active commits against a slow and obvious oracle, over random histories: merges, deleted branches, equal dates, clocks that go back."""
+"""Active commits against a slow and obvious oracle, over random histories: merges, deleted branches, equal dates,
+clocks that go back.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refstore.ids import CommitId
+from refstore.core.ids import CommitId
 from refstore.retention import explaining
-from refstore.retention.active import FOREVER_MS, Lives, Refs, State, Why, lives
-from refstore.retention.history import NONE, CommitRow, History
-from refstore.retention.paths import Keeps, latest_view, plan
-from refstore.retention.rules import DAY_MS, BranchRule, Expiration, Filter, LegalHold, PathRule, Period, Periods, Pins, Rules
+from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why, compute_expiry
+from refstore.retention.commit_arrays import NONE, CommitRow, History
+from refstore.retention.path_rules import Keeps, latest_view_rules, plan
+from refstore.retention.rules import (
+    DAY_MS,
+    BranchRule,
+    Expiration,
+    Filter,
+    LegalHold,
+    PathRule,
+    Period,
+    Periods,
+    Pins,
+    Rules,
+)
 
 FOREVER_DAYS = 10**9
 LAST_DAY = 40
@@ -35,8 +48,8 @@ class Case(NamedTuple):
     def history(self) -> History:
         return History.of(self.rows)
 
-    def lives(self, day: int | None = None) -> Lives:
-        return lives(self.history, self.refs, self.rules, (self.day if day is None else day) * DAY_MS)
+    def expiry(self, day: int | None = None) -> CommitExpiry:
+        return compute_expiry(self.history, self.refs, self.rules, (self.day if day is None else day) * DAY_MS)
 
 
 def name_of(number: int) -> CommitId:
@@ -48,7 +61,9 @@ def cases(draw: st.DrawFn) -> Case:
     rows: list[CommitRow] = []
     for number in range(draw(st.integers(1, 12))):
         parents = draw(st.lists(st.integers(0, number - 1), unique=True, max_size=3)) if number else []
-        rows.append(CommitRow(name_of(number), [name_of(parent) for parent in parents], draw(st.integers(0, 9)) * DAY_MS))
+        rows.append(
+            CommitRow(name_of(number), [name_of(parent) for parent in parents], draw(st.integers(0, 9)) * DAY_MS)
+        )
     for number in range(draw(st.integers(0, 2))):  # on their way, or given up: on top of what has landed
         parent = draw(st.integers(0, len(rows) - 1))
         rows.append(CommitRow(name_of(100 + number), [rows[parent].id], draw(st.integers(0, 9)) * DAY_MS, False))
@@ -58,7 +73,10 @@ def cases(draw: st.DrawFn) -> Case:
     days = st.integers(0, 9)
     rules = Rules(
         default_retention_days=draw(st.none() | days),
-        branches=tuple(BranchRule(name, draw(days)) for name in draw(st.lists(st.sampled_from(["main", "dev", "dev*"]), unique=True))),
+        branches=tuple(
+            BranchRule(name, draw(days))
+            for name in draw(st.lists(st.sampled_from(["main", "dev", "dev*"]), unique=True))
+        ),
         keep_last=draw(st.integers(0, 3)),
         pins=Pins(
             tags=draw(st.sampled_from((True, False, ("v*",)))),
@@ -71,7 +89,9 @@ def cases(draw: st.DrawFn) -> Case:
 
 @dataclass
 class Oracle:
-    """Every branch and every dangling commit by itself: its line is walked, and each commit on it asked until when it was HEAD."""
+    """Every branch and every dangling commit by itself: its line is walked, and each commit on it asked until when it
+    was HEAD.
+    """
 
     case: Case
 
@@ -88,7 +108,11 @@ class Oracle:
         return self.by_id[commit].created_ms // DAY_MS
 
     def until(
-        self, *, most_days: int | None = None, capped: Mapping[str | None, int] | None = None, but_for: Set[str | None] = frozenset()
+        self,
+        *,
+        most_days: int | None = None,
+        capped: Mapping[str | None, int] | None = None,
+        but_for: Set[str | None] = frozenset(),
     ) -> dict[CommitId, int]:
         """The day on which each expires; FOREVER_DAYS: none; without those that never landed.
 
@@ -118,7 +142,9 @@ class Oracle:
             for commit in line[: rules.keep_last]:
                 claim(commit, FOREVER_DAYS)
         for commit in landed - on_branch:
-            walk(None, self.line(commit), rules.default_retention_days, self.day(commit))  # the dummy child has its date
+            walk(
+                None, self.line(commit), rules.default_retention_days, self.day(commit)
+            )  # the dummy child has its date
         for tag, commit in refs.tags.items():
             if rules.pins.tags is True or (rules.pins.tags and tag.startswith("v")):
                 claim(commit, FOREVER_DAYS)
@@ -127,7 +153,7 @@ class Oracle:
         return found
 
 
-def days_of(found: Lives) -> dict[CommitId, int]:
+def days_of(found: CommitExpiry) -> dict[CommitId, int]:
     return {
         commit: FOREVER_DAYS if found.expires_ms[number] == FOREVER_MS else found.expires_ms[number] // DAY_MS
         for commit, number in found.history.numbers.items()
@@ -138,22 +164,22 @@ def days_of(found: Lives) -> dict[CommitId, int]:
 @settings(deadline=None, max_examples=1000)
 @given(cases())
 def test_every_commit_expires_when_the_oracle_says(case: Case) -> None:
-    assert days_of(case.lives()) == Oracle(case).until()
+    assert days_of(case.expiry()) == Oracle(case).until()
 
 
 @settings(deadline=None, max_examples=200)
 @given(cases(), st.integers(0, 5))
 def test_so_it_does_when_periods_are_capped(case: Case, most_days: int) -> None:
-    found = lives(case.history, case.refs, case.rules, case.day * DAY_MS, most_days=lambda _branch: most_days)
+    found = compute_expiry(case.history, case.refs, case.rules, case.day * DAY_MS, most_days=lambda _branch: most_days)
     assert days_of(found) == Oracle(case).until(most_days=most_days)
 
 
 @settings(deadline=None, max_examples=200)
 @given(cases())
 def test_a_commit_is_active_until_the_day_that_was_foretold(case: Case) -> None:
-    foretold = days_of(case.lives())
+    foretold = days_of(case.expiry())
     for day in range(0, LAST_DAY, 3):
-        active = set(case.lives(day).commits(State.ACTIVE))
+        active = set(case.expiry(day).commits(State.ACTIVE))
         assert active == {commit for commit, until in foretold.items() if until > day}
 
 
@@ -161,7 +187,7 @@ def test_a_commit_is_active_until_the_day_that_was_foretold(case: Case) -> None:
 @given(cases())
 def test_a_head_is_active_and_so_is_every_commit_that_was_one_within_the_period(case: Case) -> None:
     """Day by day, for dates that do not lie in the future: the words of the definition, on each branch by itself."""
-    oracle, active = Oracle(case), set(case.lives().commits(State.ACTIVE))
+    oracle, active = Oracle(case), set(case.expiry().commits(State.ACTIVE))
     for branch, head in case.refs.heads.items():
         days, line = Periods(case.rules).of(branch).days, oracle.line(head)
         assert head in active
@@ -175,7 +201,7 @@ def test_a_head_is_active_and_so_is_every_commit_that_was_one_within_the_period(
 @settings(deadline=None, max_examples=200)
 @given(cases())
 def test_what_never_landed_holds_nothing_and_is_not_expired(case: Case) -> None:
-    with_them, without = case.lives(), case._replace(rows=[row for row in case.rows if row.landed]).lives()
+    with_them, without = case.expiry(), case._replace(rows=[row for row in case.rows if row.landed]).expiry()
     assert days_of(with_them) == days_of(without)
     never = {row.id for row in case.rows if not row.landed}
     assert set(with_them.commits(State.UNLANDED)) == never
@@ -187,9 +213,9 @@ def test_what_never_landed_holds_nothing_and_is_not_expired(case: Case) -> None:
 def test_the_order_in_which_commits_are_read_does_not_matter(case: Case, rng: random.Random) -> None:
     shuffled = case.rows[:]
     rng.shuffle(shuffled)
-    one, other = case.lives(), case._replace(rows=shuffled).lives()
+    one, other = case.expiry(), case._replace(rows=shuffled).expiry()
 
-    def told(found: Lives) -> dict[CommitId, tuple[int, int, int]]:
+    def told(found: CommitExpiry) -> dict[CommitId, tuple[int, int, int]]:
         numbers = found.history.numbers
         return {commit: (found.expires_ms[at], found.why[at], found.holder[at]) for commit, at in numbers.items()}
 
@@ -199,7 +225,7 @@ def test_the_order_in_which_commits_are_read_does_not_matter(case: Case, rng: ra
 @settings(deadline=None, max_examples=200)
 @given(cases())
 def test_the_reasons_of_a_commit_begin_with_the_one_that_lasts(case: Case) -> None:
-    found = case.lives()
+    found = case.expiry()
     for commit, number in found.history.numbers.items():
         reasons = explaining.reasons(found, case.refs, case.rules, commit)
         if found.why[number] == Why.NOTHING:
@@ -212,7 +238,7 @@ def test_the_reasons_of_a_commit_begin_with_the_one_that_lasts(case: Case) -> No
 @settings(deadline=None, max_examples=200)
 @given(cases())
 def test_lines_and_totals_count_what_is_there(case: Case) -> None:
-    found, oracle = case.lives(), Oracle(case)
+    found, oracle = case.expiry(), Oracle(case)
     until = oracle.until()
     for line in explaining.lines(found, case.refs, case.rules):
         commits = oracle.line(case.refs.heads[line.branch])
@@ -231,23 +257,35 @@ def test_lines_and_totals_count_what_is_there(case: Case) -> None:
 @given(cases(), st.data())
 def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject) -> None:
     days = st.none() | st.integers(1, 5).map(lambda days: Period(days=days))
-    filters = data.draw(st.lists(st.tuples(st.sampled_from(["", "a", "a/b", "c"]), st.sampled_from(["", "", "main", "dev"])), unique=True))
+    filters = data.draw(
+        st.lists(
+            st.tuples(st.sampled_from(["", "a", "a/b", "c"]), st.sampled_from(["", "", "main", "dev"])), unique=True
+        )
+    )
     rules = msgspec.structs.replace(
         case.rules,
         rules=tuple(
-            PathRule(Expiration(data.draw(days), data.draw(days), Period(days=1)), Filter(prefix, branch)) for prefix, branch in filters
+            PathRule(Expiration(data.draw(days), data.draw(days), Period(days=1)), Filter(prefix, branch))
+            for prefix, branch in filters
         ),
-        legal_holds=tuple(LegalHold(prefix) for prefix in data.draw(st.lists(st.sampled_from(["a", "a/b/c", "d"]), unique=True))),
+        legal_holds=tuple(
+            LegalHold(prefix) for prefix in data.draw(st.lists(st.sampled_from(["a", "a/b/c", "d"]), unique=True))
+        ),
         allow_deletion_from_latest_view=data.draw(st.booleans()),
     )
     case = case._replace(rules=rules)
     made = plan(case.history, case.refs, rules, case.day * DAY_MS)
-    path, made_day = data.draw(st.sampled_from(["x", "a", "a/b", "a/b/c", "a/bc", "c", "d/e"])), data.draw(st.integers(0, 12))
+    path, made_day = (
+        data.draw(st.sampled_from(["x", "a", "a/b", "a/b/c", "a/bc", "c", "d/e"])),
+        data.draw(st.integers(0, 12)),
+    )
 
     oracle, heads = Oracle(case), set(case.refs.heads.values())
     own: dict[str | None, Expiration] = {}
     for branch in (*case.refs.heads, None):
-        among = [rule for rule in rules.rules if path.startswith(rule.filter.prefix) and rule.filter.branch in ("", branch)]
+        among = [
+            rule for rule in rules.rules if path.startswith(rule.filter.prefix) and rule.filter.branch in ("", branch)
+        ]
         if among:
             own[branch] = max(among, key=lambda rule: (len(rule.filter.prefix), rule.filter.branch != "")).expiration
     capped = {branch: each.noncurrent.total_days for branch, each in own.items() if each.noncurrent is not None}
@@ -256,22 +294,27 @@ def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject
     held = any(path.startswith(hold.prefix) for hold in rules.legal_holds)
     for commit, until in oracle.until(capped=capped).items():
         kept = until > case.day
-        if kept and aged and by_others[commit] <= case.day and (commit not in heads or rules.allow_deletion_from_latest_view):
+        if (
+            kept
+            and aged
+            and by_others[commit] <= case.day
+            and (commit not in heads or rules.allow_deletion_from_latest_view)
+        ):
             kept = made_day >= case.day - max(aged.values())
-        assert made.keeps(made.lives.history.numbers[commit], path, made_day * DAY_MS) == (kept or held)
+        assert made.keeps(made.expiry.history.numbers[commit], path, made_day * DAY_MS) == (kept or held)
 
     made_ms, pinned = made_day * DAY_MS, {CommitId(commit) for commit in rules.pins.commits}
     tagged = {commit for tag, commit in case.refs.tags.items() if rules.holds_tag(tag)}
     for branch, head in case.refs.heads.items():
-        goes = any(each.has(path, made_ms) for each in latest_view(rules, branch, case.day * DAY_MS))
+        goes = any(each.expires(path, made_ms) for each in latest_view_rules(rules, branch, case.day * DAY_MS))
         due = rules.allow_deletion_from_latest_view and not rules.keep_last and not held and branch in aged
         assert goes is (due and made_day < case.day - aged.get(branch, 0))
-        if head not in pinned | tagged and not made.keeps(made.lives.history.numbers[head], path, made_ms):
+        if head not in pinned | tagged and not made.keeps(made.expiry.history.numbers[head], path, made_ms):
             assert goes  # what a head names is not let go of before the head's own branch has let go of it
     partly = dict(made.partly())
-    for commit, number in made.lives.history.numbers.items():
-        less = any(each.keeps[number] != Keeps.ALL for each in made.classes if not each.held)
-        assert (commit in partly) == (less and made.lives.state(number) == State.ACTIVE)
+    for commit, number in made.expiry.history.numbers.items():
+        less = any(each.keeps[number] != Keeps.ALL for each in made.classes if not each.on_hold)
+        assert (commit in partly) == (less and made.expiry.state(number) == State.ACTIVE)
 
 
 class Counted(Sequence[int]):
@@ -290,14 +333,19 @@ class Counted(Sequence[int]):
 
 
 def steps(commits: int, branches: int) -> int:
-    """What `lives` reads of a history of so many commits that all branches share but for their heads."""
+    """What `compute_expiry` reads of a history of so many commits that all branches share but for their heads."""
     rows = [CommitRow(name_of(at), [name_of(at - 1)] if at else [], at * DAY_MS) for at in range(commits)]
     heads = {f"b{at}": name_of(commits + at) for at in range(branches)}
     rows += [CommitRow(head, [name_of(commits - 1)], commits * DAY_MS) for head in heads.values()]
     history = History.of(rows)
     first, created = Counted(history.first_parents), Counted(history.created_ms)
     rules = Rules(default_retention_days=1, keep_last=5)
-    lives(History(history.numbers, first, created, history.landed, history.begins_view), Refs(heads, {}), rules, commits * DAY_MS)
+    compute_expiry(
+        History(history.numbers, first, created, history.landed, history.begins_view),
+        Refs(heads, {}),
+        rules,
+        commits * DAY_MS,
+    )
     return first.asked + created.asked
 
 
@@ -315,7 +363,10 @@ def test_every_reason_is_met(kind: Why) -> None:
     """What the tests above rest on: their histories have each of them."""
     rng, seen = random.Random(1), set[int]()
     for _ in range(200):
-        rows = [CommitRow(name_of(at), [name_of(rng.randrange(at))] if at else [], rng.randrange(9) * DAY_MS, at < 6) for at in range(8)]
+        rows = [
+            CommitRow(name_of(at), [name_of(rng.randrange(at))] if at else [], rng.randrange(9) * DAY_MS, at < 6)
+            for at in range(8)
+        ]
         refs = Refs({"main": name_of(rng.randrange(6))}, {"v1": name_of(rng.randrange(6))})
         rules = Rules(
             default_retention_days=3,
@@ -323,5 +374,5 @@ def test_every_reason_is_met(kind: Why) -> None:
             pins=Pins(commits=(name_of(rng.randrange(6)),)),
             keep_latest_view=rng.random() < 0.5,
         )
-        seen |= set(lives(History.of(rows), refs, rules, 9 * DAY_MS).why)
+        seen |= set(compute_expiry(History.of(rows), refs, rules, 9 * DAY_MS).why)
     assert kind in seen

@@ -1,4 +1,6 @@
-"""Damage: a flipped bit, a missing end, a missing object, in anything a tree is made of. Always CorruptRange, never wrong data."""
+"""Damage: a flipped bit, a missing end, a missing object, in anything a tree is made of. Always CorruptRange, never
+wrong data.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,25 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from refstore.commits import names
-from refstore.commits.ranges import Cut
-from refstore.commits.trees import Trees
+from refstore.core.ids import Address
+from refstore.core.records import Entry
 from refstore.errors import CorruptRange
-from refstore.ids import Address
 from refstore.objects.memory import MemoryObjects
-from refstore.records import Entry
-from refstore.testing.clock import FakeClock
-from refstore.testing.ids import CountingIds
+from refstore.versioning.commits import names
+from refstore.versioning.commits.ranges import Cut
+from refstore.versioning.commits.trees import Trees
+from tests.kit.clock import FakeClock
+from tests.kit.ids import CountingIds
 
 
 def entry(number: int) -> Entry:
     return Entry(
-        Address(f"data/2026112107/{number:026d}"), number, f"{number:064x}", number, {"k": "v"} if number % 2 else {}, "text/plain"
+        Address(f"data/2026112107/{number:026d}"),
+        number,
+        f"{number:064x}",
+        number,
+        {"k": "v"} if number % 2 else {},
+        "text/plain",
     )
 
 
@@ -157,7 +164,9 @@ def test_a_damaged_listing_gives_nothing_before_it_fails(tree: Tree) -> None:
     tree.objects.put(key, whole)
 
 
-@pytest.mark.parametrize("bad", ["x", "../../etc/passwd", "0" * 64, f"{'0' * 64}.{'0' * 25}", f"{'0' * 64}.{'0' * 26}/../x", "\0"])
+@pytest.mark.parametrize(
+    "bad", ["x", "../../etc/passwd", "0" * 64, f"{'0' * 64}.{'0' * 25}", f"{'0' * 64}.{'0' * 26}/../x", "\0"]
+)
 def test_what_is_no_id_leads_nowhere(tree: Tree, bad: str) -> None:
     for use in (
         lambda: tree.fresh().get(bad, "a"),

@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refstore.commits import names, ranges
-from refstore.commits.applying import Written
-from refstore.commits.diffing import Change, Kind
-from refstore.commits.merging import Conflict, Strategy, Take, same
-from refstore.commits.names import hash_of
-from refstore.commits.ranges import Cut
-from refstore.commits.trees import Trees
-from refstore.ids import Address, is_own
+from refstore.core.ids import Address, is_own
+from refstore.core.records import Entry, Tombstone, encode
 from refstore.objects.memory import MemoryObjects
-from refstore.records import Entry, Tombstone, encode
-from refstore.testing.clock import FakeClock
-from refstore.testing.ids import CountingIds
+from refstore.versioning.commits import names, ranges
+from refstore.versioning.commits.applying import WrittenTree
+from refstore.versioning.commits.diffing import Change, Kind
+from refstore.versioning.commits.merging import Conflict, Strategy, Take, same
+from refstore.versioning.commits.names import hash_of
+from refstore.versioning.commits.ranges import Cut
+from refstore.versioning.commits.trees import Trees
+from tests.kit.clock import FakeClock
+from tests.kit.ids import CountingIds
 
 Tree = dict[str, Entry]
 Changes = dict[str, Entry | None]
@@ -101,7 +101,7 @@ def applied(tree: Tree, changes: Changes) -> Tree:
     return {path: entry for path, entry in after.items() if entry is not None}
 
 
-def assert_counts(written: Written, before: Tree, changes: Changes) -> None:
+def assert_counts(written: WrittenTree, before: Tree, changes: Changes) -> None:
     puts = {path: entry for path, entry in changes.items() if entry is not None}
     assert written.inserted == len(puts.keys() - before.keys())
     assert written.replaced == sum(path in before and before[path] != entry for path, entry in puts.items())
@@ -231,7 +231,9 @@ def test_diff(tree: Tree, changes: Changes, prefix: str, after: str, related: bo
         right = world.trees.apply(left, sorted(changes.items())).metarange
     else:
         cut = Cut(rows_min=1, rows_more=5, rows_max=20)
-        right = Trees(world.objects, world.ids, FakeClock(), cut=cut, threads=0).apply("", sorted(other.items())).metarange
+        right = (
+            Trees(world.objects, world.ids, FakeClock(), cut=cut, threads=0).apply("", sorted(other.items())).metarange
+        )
     expected = [each for each in expected_diff(tree, other) if each.path.startswith(prefix) and each.path > after]
     assert list(world.trees.diff(left, right, prefix=prefix, after=after)) == expected
     assert list(world.trees.diff(left, right)) == expected_diff(tree, other)
@@ -276,7 +278,9 @@ def test_merge(base: Tree, ours_changes: Changes, theirs_changes: Changes, strat
 
 @settings(deadline=None)
 @given(TREES, CHANGES, CHANGES)
-def test_a_tree_that_was_cut_by_another_rule_is_read_and_edited_all_the_same(tree: Tree, first: Changes, second: Changes) -> None:
+def test_a_tree_that_was_cut_by_another_rule_is_read_and_edited_all_the_same(
+    tree: Tree, first: Changes, second: Changes
+) -> None:
     world = World()
     other = Trees(world.objects, world.ids, FakeClock(), cut=Cut(rows_min=1, rows_more=4, rows_max=12), threads=0)
     base = other.apply("", sorted(tree.items())).metarange

@@ -1,12 +1,13 @@
-"""Real Redis and Valkey servers on loopback, started and stopped by whoever needs them: tests, the demo, the soak, the bench.
+"""Real Redis and Valkey servers on loopback, started and stopped by whoever needs them: tests, the demo, the soak, the
+bench.
 
     with RedisServer(directory) as server:
         open_kv(server.url)
 
-Each server has a free port, a directory for its data and its log, and ends with its `with` block. A machine without Redis runs
-everything on the Valkey that comes as a wheel. As a pytest plugin this gives `redis_url`, `valkey_url`, `redis_cluster_url` and
-`redis_sentinel_url`: one server of each for a session (each worker of pytest-xdist has its own). Tests keep apart by partitions
-that are unique, nobody flushes.
+Each server has a free port, a directory for its data and its log, and ends with its `with` block. A machine without
+Redis runs everything on the Valkey that comes as a wheel. As a pytest plugin this gives `redis_url`, `valkey_url`,
+`redis_cluster_url` and `redis_sentinel_url`: one server of each for a session (each worker of pytest-xdist has its
+own). Tests keep apart by partitions that are unique, nobody flushes.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def until(ready: Callable[[], object], what: str, *, seconds: float = START_SECO
 class RedisServer:
     """One redis-server, valkey-server or Sentinel process.
 
-    `aof`: keep an append-only file, synced by `fsync` (always, everysec, no). `options` are words of the command line, last.
+    `aof`: keep an append-only file, synced by `fsync` (always, everysec, no). `options` are words of the command line,
+    last.
     """
 
     def __init__(
@@ -113,9 +115,13 @@ class RedisServer:
         return self._process.pid
 
     def client(self, **options: Any) -> redis.Redis:
-        """For tests and set-up only: an own connection. It asks once: what is sent again after a slow answer may not be done twice."""
+        """For tests and set-up only: an own connection. It asks once: what is sent again after a slow answer may not be
+        done twice.
+        """
         once = Retry(NoBackoff(), 0)
-        return redis.Redis(port=self.port, socket_timeout=ANSWER_SECONDS, retry=once, protocol=2, decode_responses=True, **options)
+        return redis.Redis(
+            port=self.port, socket_timeout=ANSWER_SECONDS, retry=once, protocol=2, decode_responses=True, **options
+        )
 
     def command(self) -> list[str]:
         persistence = ["--appendonly", "yes", "--appendfsync", self.fsync] if self.aof else ["--appendonly", "no"]
@@ -208,11 +214,26 @@ class RedisCluster:
     """`masters` nodes that share the slots, each with `replicas` replicas."""
 
     def __init__(
-        self, directory: Path, *, masters: int = 3, replicas: int = 0, binary: str | None = None, options: Sequence[str] = ()
+        self,
+        directory: Path,
+        *,
+        masters: int = 3,
+        replicas: int = 0,
+        binary: str | None = None,
+        options: Sequence[str] = (),
     ) -> None:
-        clustered = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-allow-replica-migration", "no", *options)
+        clustered = (
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "1000",
+            "--cluster-allow-replica-migration",
+            "no",
+            *options,
+        )
         self.nodes = [
-            RedisServer(directory / f"node{index}", binary=binary, options=clustered) for index in range(masters * (1 + replicas))
+            RedisServer(directory / f"node{index}", binary=binary, options=clustered)
+            for index in range(masters * (1 + replicas))
         ]
         self._masters = masters
 
@@ -273,9 +294,14 @@ class RedisCluster:
             ids = [client.execute_command("CLUSTER", "MYID") for client in clients]
             for index, client in enumerate(clients[self._masters :]):
                 master = ids[index % self._masters]
-                until(lambda client=client, master=master: client.execute_command("CLUSTER", "REPLICATE", master), "a replica")
+                until(
+                    lambda client=client, master=master: client.execute_command("CLUSTER", "REPLICATE", master),
+                    "a replica",
+                )
             for client in clients[self._masters :]:
-                until(lambda client=client: client.info("replication")["master_link_status"] == "up", "a replica's link")
+                until(
+                    lambda client=client: client.info("replication")["master_link_status"] == "up", "a replica's link"
+                )
             until(self.settled, f"the cluster at {first.port}")
         finally:
             for client in clients:
@@ -300,14 +326,16 @@ class RedisSentinels:
         self.password = password
         auth = ("--requirepass", password, "--masterauth", password) if password else ()
         self.servers = [
-            RedisServer(directory / name, binary=binary, options=("--repl-diskless-sync-delay", "0", *auth)) for name in ("a", "b")
+            RedisServer(directory / name, binary=binary, options=("--repl-diskless-sync-delay", "0", *auth))
+            for name in ("a", "b")
         ]
         self.sentinels = [_Sentinel(directory / f"sentinel{index}", binary=binary) for index in range(3)]
 
     @property
     def url(self) -> str:
         user = f":{self.password}@" if self.password else ""
-        return f"redis+sentinel://{user}{','.join(f'127.0.0.1:{sentinel.port}' for sentinel in self.sentinels)}/{self.NAME}/0"
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{user}{hosts}/{self.NAME}/0"
 
     def start(self) -> Self:
         first, second = self.servers

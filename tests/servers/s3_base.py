@@ -1,4 +1,6 @@
-"""What all S3 servers of the tests have in common. Usable without pytest: the demo, the soak and the bench start them too."""
+"""What all S3 servers of the tests have in common. Usable without pytest: the demo, the soak and the bench start them
+too.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,11 @@ class S3Server:
         """Ends the server and all it left on disk. Calling it twice is fine."""
 
     def url(self, prefix: str | None = None, *, endpoint: str | None = None) -> str:
-        """A store's URL; without a prefix, of a namespace that nobody else has. `endpoint`: that of a proxy before it."""
-        return f"s3://{BUCKET}/{prefix or uuid.uuid4().hex}?endpoint={endpoint or self.endpoint}&region=us-east-1{self.options}"
+        """A store's URL; without a prefix, of a namespace that nobody else has. `endpoint`: that of a proxy before
+        it.
+        """
+        query = f"endpoint={endpoint or self.endpoint}&region=us-east-1{self.options}"
+        return f"s3://{BUCKET}/{prefix or uuid.uuid4().hex}?{query}"
 
     def client(self) -> _Client:
         return _Client(self.endpoint)
@@ -75,7 +80,9 @@ def _session() -> boto3.session.Session:
 
 
 class _Client:
-    """A bare boto3 client, closed when its block ends: what tests look at a server with, apart from the product's own code."""
+    """A bare boto3 client, closed when its block ends: what tests look at a server with, apart from the product's own
+    code.
+    """
 
     def __init__(self, endpoint: str) -> None:
         config = Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required")

@@ -73,7 +73,14 @@ rgw thread pool size = 64
 
 
 class CephRgw(S3Server):
-    def __init__(self, directory: Path, port: int | None = None, *, objectstore: str = "memstore", lifecycle_day_seconds: int = -1) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        *,
+        objectstore: str = "memstore",
+        lifecycle_day_seconds: int = -1,
+    ) -> None:
         """`objectstore` is memstore, or bluestore, which survives a kill; `lifecycle_day_seconds` makes days short."""
         super().__init__(port or free_port())
         self._root = directory.absolute()
@@ -124,9 +131,20 @@ class CephRgw(S3Server):
         keyring = str(self._root / "keyring")
         self._run("ceph-authtool", "--create-keyring", keyring, "--gen-key", "-n", "mon.", "--cap", "mon", "allow *")
         for name, mon_caps in (("client.admin", "allow *"), ("client.rgw", "allow *"), ("osd.0", "allow profile osd")):
-            self._run("ceph-authtool", keyring, "--gen-key", "-n", name, "--cap", "mon", mon_caps, "--cap", "osd", "allow *")
+            self._run(
+                "ceph-authtool", keyring, "--gen-key", "-n", name, "--cap", "mon", mon_caps, "--cap", "osd", "allow *"
+            )
         monmap = str(self._root / "monmap")
-        self._run("monmaptool", "--create", "--fsid", fsid, "--addv", "a", f"[v2:127.0.0.1:{mon2},v1:127.0.0.1:{mon1}]", monmap)
+        self._run(
+            "monmaptool",
+            "--create",
+            "--fsid",
+            fsid,
+            "--addv",
+            "a",
+            f"[v2:127.0.0.1:{mon2},v1:127.0.0.1:{mon1}]",
+            monmap,
+        )
         self._run("ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "--keyring", keyring)
         self._spawn("ceph-mon", "-f", "-i", "a")
         self._run("ceph", "osd", "create")
@@ -144,7 +162,8 @@ class CephRgw(S3Server):
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(
-            (*command, "-c", str(self._root / "ceph.conf")) if command[0] not in ("ceph-authtool", "monmaptool") else command,
+            (*command, "-c", str(self._root / "ceph.conf")) if command[0] not in ("ceph-authtool",
+            "monmaptool") else command,
             capture_output=True, text=True, timeout=READY_SECONDS_MAX, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -171,7 +190,9 @@ class CephRgw(S3Server):
                     return
             except (URLError, OSError):
                 if time.monotonic() > until:
-                    raise RuntimeError(f"Ceph RGW was not ready after {READY_SECONDS_MAX:g} s; see {self._root}/log") from None
+                    raise RuntimeError(
+                        f"Ceph RGW was not ready after {READY_SECONDS_MAX:g} s; see {self._root}/log"
+                    ) from None
                 time.sleep(0.1)
 
 

@@ -1,10 +1,11 @@
-"""A proxy before an S3 server that makes things go wrong, by plan: exactly once in a test, at random (seeded) in a soak.
+"""A proxy before an S3 server that makes things go wrong, by plan: exactly once in a test, at random (seeded) in a
+soak.
 
     with S3FaultProxy(server.endpoint, RandomFaults(seed=7, unavailable=0.05, delete_key=0.003)) as proxy:
         store = open_objects(server.url(endpoint=proxy.endpoint))
 
-What is not touched passes through as it was signed. A bulk delete that some keys are taken out of is signed anew, so that
-those keys are really still there.
+What is not touched passes through as it was signed. A bulk delete that some keys are taken out of is signed anew, so
+that those keys are really still there.
 """
 
 from __future__ import annotations
@@ -66,7 +67,11 @@ class ProxiedRequest(NamedTuple):
     @property
     def delete_keys(self) -> list[str]:
         """The keys of a bulk delete, with the server's own prefix."""
-        return [key.text or "" for key in ElementTree.fromstring(self.body).iter(f"{{{_NAMESPACE}}}Key")] if self.is_bulk_delete else []
+        return (
+            [key.text or "" for key in ElementTree.fromstring(self.body).iter(f"{{{_NAMESPACE}}}Key")]
+            if self.is_bulk_delete
+            else []
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,9 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class WithoutRange:
-    """Ask for the whole object although a part was asked for (as a careless proxy does; moto only, it breaks the signature)."""
+    """Ask for the whole object although a part was asked for (as a careless proxy does; moto only, it breaks the
+    signature).
+    """
 
 
 Fault = Refuse | FailKeys | CutBody | DropReply | Rewrite | Reply | WithoutRange
@@ -124,7 +131,8 @@ class RandomFaults:
     """A plan for a soak: each request rolls the dice. Rates are probabilities."""
 
     def __init__(
-        self, *, seed: int, unavailable: float = 0.0, delete_key: float = 0.0, cut_get: float = 0.0, cut_list: float = 0.0,
+        self, *, seed: int, unavailable: float = 0.0, delete_key: float = 0.0, cut_get: float = 0.0,
+        cut_list: float = 0.0,
         drop_reply: float = 0.0,
     ) -> None:  # fmt: skip
         self._rng = random.Random(seed)
@@ -152,14 +160,18 @@ class RandomFaults:
 
 class S3FaultProxy:
     def __init__(self, upstream: str, plan: Plan | None = None) -> None:
-        """`upstream` is the server's endpoint; `plan` decides for each request what goes wrong, and may be set later."""
+        """`upstream` is the server's endpoint; `plan` decides for each request what goes wrong, and may be set
+        later.
+        """
         self.plan = plan
         self.log: deque[tuple[ProxiedRequest, Fault | None]] = deque(maxlen=10_000)
         """The last requests and what was done to them."""
         self._upstream = upstream
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="s3-fault-proxy")
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="s3-fault-proxy"
+        )
 
     @property
     def endpoint(self) -> str:
@@ -209,7 +221,10 @@ class S3FaultProxy:
         if document.find(f"{{{_NAMESPACE}}}Object") is None:
             return None
         body = ElementTree.tostring(document)
-        headers = {"Content-MD5": b64encode(md5(body, usedforsecurity=False).digest()).decode(), "Content-Type": "application/xml"}
+        headers = {
+            "Content-MD5": b64encode(md5(body, usedforsecurity=False).digest()).decode(),
+            "Content-Type": "application/xml",
+        }
         signed = AWSRequest("POST", self._upstream + request.target, headers=headers, data=body)
         S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(signed)
         headers = {name: str(value) for name, value in signed.headers.items()}
@@ -269,7 +284,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass(self, request: ProxiedRequest, fault: Fault | None) -> None:
         if isinstance(fault, WithoutRange):
-            request = request._replace(headers={name: value for name, value in request.headers.items() if name.lower() != "range"})
+            request = request._replace(
+                headers={name: value for name, value in request.headers.items() if name.lower() != "range"}
+            )
         connection, response = self.server.proxy.ask(request)
         try:
             if isinstance(fault, DropReply):

@@ -1,4 +1,5 @@
-"""S3 servers for tests: Ceph RGW (real; one for all workers of a run), rclone (real, no root needed), moto (quick, no proof).
+"""S3 servers for tests: Ceph RGW (real; one for all workers of a run), rclone (real, no root needed), moto (quick, no
+  proof).
 
 Fixtures give the URL of a namespace that is the test's own; `rgw_server`, `rclone_s3_server` and `moto_s3_server` the
 servers. The classes need no pytest. Without Ceph's programs the tests that need them are skipped and say so, but fail
@@ -29,7 +30,17 @@ from tests.servers.s3_base import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, envi
 from tests.servers.s3_ceph import INSTALL, READY_SECONDS_MAX, CephRgw
 from tests.servers.s3_proxy import S3FaultProxy
 
-__all__ = ["ACCESS_KEY", "BUCKET", "SECRET_KEY", "CephRgw", "MotoS3", "RcloneS3", "S3FaultProxy", "S3Server", "environment"]
+__all__ = [
+    "ACCESS_KEY",
+    "BUCKET",
+    "SECRET_KEY",
+    "CephRgw",
+    "MotoS3",
+    "RcloneS3",
+    "S3FaultProxy",
+    "S3Server",
+    "environment",
+]
 
 _SHARED = "REFSTORE_TEST_SERVERS"
 """The environment variable that tells the workers of one run where its shared servers stand."""
@@ -85,7 +96,8 @@ class RcloneS3(_ProcessS3):
 
     def command(self) -> list[str]:
         return [
-            _program("rclone"), "serve", "s3", "--addr", f"127.0.0.1:{self.port}", "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}",
+            _program("rclone"), "serve", "s3", "--addr", f"127.0.0.1:{self.port}", "--auth-key",
+            f"{ACCESS_KEY},{SECRET_KEY}",
             "--config", os.devnull, "--vfs-cache-mode", "off", str(self.directory),
         ]  # fmt: skip
 
@@ -162,7 +174,8 @@ def _shared_rgw(directory: Path) -> S3Server:
             with (directory / "keeper.log").open("wb") as out:
                 keeper = subprocess.Popen(
                     (sys.executable, "-m", "tests.servers.s3_ceph", str(directory), str(run)),
-                    cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                    cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                    start_new_session=True,
                 )  # fmt: skip
             keeper.returncode = 0  # it outlives this worker; the run ends it, and waits for it by its pid
             (directory / "keeper.pid").write_text(str(keeper.pid))
@@ -179,7 +192,9 @@ def _shared_rgw(directory: Path) -> S3Server:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        os.environ[_SHARED] = str(Path(tempfile.gettempdir()) / f"refstore-servers-{os.getpid()}-{secrets.token_hex(4)}")
+        os.environ[_SHARED] = str(
+            Path(tempfile.gettempdir()) / f"refstore-servers-{os.getpid()}-{secrets.token_hex(4)}"
+        )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

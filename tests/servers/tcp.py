@@ -94,7 +94,9 @@ class LossyProxy(_Listener):
 
 
 class RedisStub(_Listener):
-    """Speaks just enough RESP to answer each command with the bytes that `answer(command)` gives; None: says nothing."""
+    """Speaks just enough RESP to answer each command with the bytes that `answer(command)` gives; None: says
+    nothing.
+    """
 
     def __init__(self, answer: Callable[[list[bytes]], bytes | None]) -> None:
         super().__init__()
@@ -119,7 +121,9 @@ class RedisStub(_Listener):
 
 
 class DeafStub(RedisStub):
-    """Answers until it has answered `last`; then it reads nothing more until `listen` is set, and counts what comes then."""
+    """Answers until it has answered `last`; then it reads nothing more until `listen` is set, and counts what comes
+    then.
+    """
 
     def __init__(self, answer: Callable[[list[bytes]], bytes | None], last: bytes) -> None:
         super().__init__(answer)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from refstore.errors import NotFound
-from refstore.flows.copying import Copy
-from refstore.flows.uploading import Upload
-from refstore.testing import reaping
-from refstore.testing.domain import Tools
-from refstore.testing.replay import Stage
+from refstore.operations.copying import Copy
+from refstore.operations.uploading import Upload
+from tests.kit import reaping
+from tests.kit.domain import Tools
+from tests.kit.replay import Stage
 
 BODIES = {"P0": b"P0", "P1": b"P1", "P2": b"P2", "P3": b"P3", "P5": b"P5", "P9": b"P9", "Q1": b"Q1"}
 
@@ -119,7 +119,9 @@ def delete_repository() -> Call:
 
 
 def link(branch: str, path: str, token: str) -> Call:
-    return _call(f"link {branch} {path}", lambda tools: tools.repo.link(branch, path, token), Promise(branch, path, BODIES["P9"]))
+    return _call(
+        f"link {branch} {path}", lambda tools: tools.repo.link(branch, path, token), Promise(branch, path, BODIES["P9"])
+    )
 
 
 def issue_and_link(branch: str, path: str) -> Call:
@@ -134,7 +136,9 @@ def issue_and_link(branch: str, path: str) -> Call:
 
 
 def restore(branch: str, path: str, address: str) -> Call:
-    return _call(f"restore {branch} {path}", lambda tools: tools.repo.restore(branch, address, path), Promise(branch, path))
+    return _call(
+        f"restore {branch} {path}", lambda tools: tools.repo.restore(branch, address, path), Promise(branch, path)
+    )
 
 
 def create_tag(name: str, ref: str) -> Call:

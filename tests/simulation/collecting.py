@@ -1,7 +1,7 @@
-"""The offline job for the scenarios: the product's marks, and the plain collection of `refstore.testing` around them.
+"""The offline job for the scenarios: the product's marks, and the plain collection of `tests.kit` around them.
 
-A run waits at its barrier by sleeping; here that is a step that takes place while no operation that has begun is under way. What a
-run carries from the mark to the sweep is what it wrote down, so these are two stages.
+A run waits at its barrier by sleeping; here that is a step that takes place while no operation that has begun is under
+way. What a run carries from the mark to the sweep is what it wrote down, so these are two stages.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from refstore.clock import Clock
 from refstore.context import Context
-from refstore.ids import CommitId
-from refstore.marks import Marks
-from refstore.marks.commits import CommitMarks
-from refstore.marks.runs import Runs
-from refstore.records import Mark
-from refstore.testing import collecting
-from refstore.testing.domain import Tools
-from refstore.testing.replay import Stage, Stores, Then
+from refstore.core.clock import Clock
+from refstore.core.ids import CommitId
+from refstore.core.records import Mark
+from refstore.gc_marks import Marks
+from refstore.gc_marks.commit_marks import CommitMarks
+from refstore.gc_marks.runs import Runs
+from tests.kit import collecting
+from tests.kit.domain import Tools
+from tests.kit.replay import Stage, Stores, Then
 from tests.simulation.calls import Call
 
 Part = tuple[CommitId, tuple[str, ...]]
@@ -83,7 +83,9 @@ def sweep(mark_id: str, *candidates: str) -> Call:
     return Call((Stage(f"sweep {mark_id}", _sweep, (mark_id, candidates)),), unbounded=True)
 
 
-def _mark(tools: Tools, expired: tuple[CommitId, ...], sweeps: bool, partly: tuple[Part, ...] = ()) -> Then:  # arguments are positional
+def _mark(
+    tools: Tools, expired: tuple[CommitId, ...], sweeps: bool, partly: tuple[Part, ...] = ()
+) -> Then:  # arguments are positional
     run, found = collecting.mark(_waiting(tools), expired, partly=partly, folders=(collecting.DATA,))
     return Then((Stage("sweep", _sweep, (run.mark_id, tuple(sorted(found.data)))),) if sweeps else ())
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from tests.simulation.planting import Edit, Mutant
 
-PLACING = "refstore.flows.placing"
-REFERENCES = "refstore.references:References"
+PLACING = "refstore.operations.stage_entries"
+REFERENCES = "refstore.versioning.references:References"
 
 
 def mutants() -> Iterator[Mutant]:
@@ -18,13 +18,13 @@ def mutants() -> Iterator[Mutant]:
         name="the blob before its reference",
         rule="1",
         edits=(
-            Edit("refstore.flows.uploading:_reserve", "            references.create(held)\n", ""),
+            Edit("refstore.operations.uploading:_reserve", "            ctx.references.create(reserved)\n", ""),
             Edit(
-                "refstore.flows.uploading:_upload",
+                "refstore.operations.uploading:_upload",
                 "    placements = [\n",
-                "    references.create(held)\n    placements = [\n",
+                "    references.create(reserved)\n    placements = [\n",
             ),
-            Edit("refstore.flows.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.operations.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),
         ),
         caught_by="upload | reset | reap",
     )
@@ -32,12 +32,12 @@ def mutants() -> Iterator[Mutant]:
         name="the entry before its reference",
         rule="1",
         edits=(
-            Edit("refstore.flows.uploading:_reserve", "            references.create(held)\n", ""),
-            Edit("refstore.flows.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),
+            Edit("refstore.operations.uploading:_reserve", "            ctx.references.create(reserved)\n", ""),
+            Edit("refstore.operations.uploading:_upload", ">= ctx.safety.recheck_after_seconds", "< 0"),
             Edit(
-                "refstore.flows.uploading:_upload",
+                "refstore.operations.uploading:_upload",
                 "    refused = _place(ctx, branch, token, placements)\n",
-                "    refused = _place(ctx, branch, token, placements)\n    references.create(held)\n",
+                "    refused = _place(ctx, branch, token, placements)\n    references.create(reserved)\n",
             ),
         ),
         caught_by="overwrite | copy p->feat | hard delete",
@@ -45,7 +45,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="the token is not looked at behind the entry",
         rule="2",
-        edits=(Edit(f"{PLACING}:place", "if seen.record.token == token:", "if True:"),),
+        edits=(Edit(f"{PLACING}:place", "if open_branch.record.token == token:", "if True:"),),
         caught_by="overwrite | commit+reset | reap",
     )
     yield Mutant(
@@ -54,11 +54,11 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 f"{PLACING}:place",
-                "        token = seen.record.token\n        following",
+                "        token = open_branch.record.token\n        following",
                 "        stale = [Release(i.entry.address, Reference(token, i.path, i.entry.reference_id), '', i.entry)"
                 " for i in placements if i.entry is not None and i.referenced]\n"
                 "        references.release(stale, grace_seconds=ctx.grace_seconds)\n"
-                "        token = seen.record.token\n        following",
+                "        token = open_branch.record.token\n        following",
             ),
         ),
         caught_by="late write | commit; reset | reap | hard delete",
@@ -68,7 +68,7 @@ def mutants() -> Iterator[Mutant]:
         rule="3",
         edits=(
             Edit(
-                "refstore.branches:Branches.advance",
+                "refstore.versioning.branches:Branches.advance",
                 "retired = (*record.retired, *(Retired(token, fate) for token in sealed))",
                 "retired = record.retired",
             ),
@@ -80,9 +80,10 @@ def mutants() -> Iterator[Mutant]:
         rule="3",
         edits=(
             Edit(
-                "refstore.flows.committing:commit",
+                "refstore.operations.committing:commit",
                 "        if _advance(",
-                "        ctx.kv.set(keys.committed(ctx.repo, new), encode(__import__('refstore').records.CommittedTokens(sealed, 0)))\n"
+                "        ctx.kv.set(keys.committed(ctx.repo, made.id), "
+                "encode(__import__('refstore.core.records', fromlist=['']).CommittedTokens(sealed, 0)))\n"
                 "        if _advance(",
             ),
         ),
@@ -91,13 +92,19 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a missing reference key counts as committed",
         rule="4",
-        edits=(Edit("refstore.flows.copying:_committed_after_all", "if path in again and again[path] == before[path]", "if True"),),
+        edits=(
+            Edit(
+                "refstore.operations.copying:_committed_after_all",
+                "if path in again and again[path] == before[path]",
+                "if True",
+            ),
+        ),
         caught_by="copy main->feat | reset main | reap",
     )
     yield Mutant(
         name="a copy goes on where the list is empty",
         rule="5",
-        edits=(Edit("refstore.flows.copying:_attempt", "case None:", "case None | Hold.EMPTY:"),),
+        edits=(Edit("refstore.operations.copying:_attempt", "case None:", "case None | AddOutcome.EMPTY:"),),
         caught_by="overwrite | copy p->feat | hard delete",
     )
     yield Mutant(
@@ -106,9 +113,10 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 f"{PLACING}:place",
-                "            seen = branches.seen(branch, results[-1])\n            if",
-                "            references.release(_overwritten(token, placements, old), grace_seconds=ctx.grace_seconds)\n"
-                "            seen = branches.seen(branch, results[-1])\n            if",
+                "            open_branch = branches.parse_open(branch, results[-1])\n            if",
+                "            references.release(_overwritten(token, placements, old), "
+                "grace_seconds=ctx.grace_seconds)\n"
+                "            open_branch = branches.parse_open(branch, results[-1])\n            if",
             ),
         ),
         caught_by="overwrite | commit | reap",
@@ -116,7 +124,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a reset of a path releases without looking at the token",
         rule="6",
-        edits=(Edit("refstore.flows.removing:take_staged", ".token != token:", ".token == '':"),),
+        edits=(Edit("refstore.operations.deleting:take_staged", ".token != token:", ".token == '':"),),
         caught_by="reset path | commit | reap",
     )
     yield Mutant(
@@ -124,9 +132,9 @@ def mutants() -> Iterator[Mutant]:
         rule="7",
         edits=(
             Edit(
-                "reaper.processing:process_committed",
-                "    count = 0\n",
-                "    count = 0\n    markers.set_deleted(marker.tokens, f'committed {commit_id}')\n",
+                "refstore_reaper.reference_release:process_committed",
+                "    if commit.added:\n",
+                "    markers.set_deleted(marker.tokens, f'committed {commit_id}')\n    if commit.added:\n",
             ),
         ),
         caught_by="markers: commit | reap | reap",
@@ -134,7 +142,13 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a commit's tokens are only deleted",
         rule="7",
-        edits=(Edit("reaper.processing:process_committed", "    if commit.added:", "    if not commit.added:"),),
+        edits=(
+            Edit(
+                "refstore_reaper.reference_release:process_committed",
+                "    if commit.added:",
+                "    if not commit.added:",
+            ),
+        ),
         caught_by="overwrite | commit | reap",
     )
     yield Mutant(
@@ -142,9 +156,9 @@ def mutants() -> Iterator[Mutant]:
         rule="8",
         edits=(
             Edit(
-                "reaper.deletion:condemn",
-                "    doomed += [item for item, ok in zip(asked, won, strict=True) if ok]",
-                "    doomed += asked",
+                "refstore_reaper.deletion:mark_deleting",
+                "    marked += [item for item, ok in zip(attempts, won, strict=True) if ok]",
+                "    marked += attempts",
             ),
         ),
         caught_by="restore | hard delete | reset; reap",
@@ -153,8 +167,16 @@ def mutants() -> Iterator[Mutant]:
         name="deleting is taken back",
         rule="8",
         edits=(
-            Edit(f"{REFERENCES}.hold", "                case Emptied():\n", "                case Emptied() | Deleting():\n"),
-            Edit(f"{REFERENCES}.hold", "                case Issued() | Deleting():\n", "                case Issued():\n"),
+            Edit(
+                f"{REFERENCES}.add",
+                "                case Emptied():\n",
+                "                case Emptied() | Deleting():\n",
+            ),
+            Edit(
+                f"{REFERENCES}.add",
+                "                case Issued() | Deleting():\n",
+                "                case Issued():\n",
+            ),
         ),
         caught_by="restore | hard delete | reset; reap",
     )
@@ -163,7 +185,7 @@ def mutants() -> Iterator[Mutant]:
         rule="9",
         edits=(
             Edit(
-                "reaper.scrub:dead_tokens",
+                "refstore_reaper.scrub:dead_tokens",
                 "    for raw in ctx.kv.get_many",
                 "    for _, marker in markers.committed():\n        left -= set(marker.tokens)\n"
                 "    unmarked = sorted(left)\n"
@@ -172,7 +194,7 @@ def mutants() -> Iterator[Mutant]:
                 "    for raw in ctx.kv.get_many",
             ),
             Edit(
-                "reaper.scrub:dead_tokens",
+                "refstore_reaper.scrub:dead_tokens",
                 "    for _, marker in markers.committed():\n        left -= set(marker.tokens)\n    candidates",
                 "    return left\n    candidates",
             ),
@@ -182,13 +204,19 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="the scrubber asks for the deleted marker only",
         rule="9",
-        edits=(Edit("reaper.scrub:dead_tokens", "        left -= set(marker.tokens)\n", "        pass\n"),),
+        edits=(Edit("refstore_reaper.scrub:dead_tokens", "        left -= set(marker.tokens)\n", "        pass\n"),),
         caught_by="commit | scrub | reap",
     )
     yield Mutant(
         name="a link that was refused goes on all the same",
         rule="10",
-        edits=(Edit("refstore.flows.uploading:_link", "zip(placements, won, strict=True) if ok]", "zip(placements, won, strict=True)]"),),
+        edits=(
+            Edit(
+                "refstore.operations.uploading:_link",
+                "zip(placements, linked_flags, strict=True) if ok]",
+                "zip(placements, linked_flags, strict=True)]",
+            ),
+        ),
         caught_by="link | overwrite | link (replay)",
     )
     yield Mutant(
@@ -206,7 +234,7 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="an upload that outlived its token removes all that it wrote",
         rule="11",
-        edits=(Edit("refstore.flows.uploading:_withdraw", " if isinstance(record, Deleting)]", "]"),),
+        edits=(Edit("refstore.operations.uploading:_withdraw", " if isinstance(record, Deleting)]", "]"),),
         caught_by="upload | reset; reap | scrub | restore what it wrote",
     )
     yield Mutant(
@@ -214,7 +242,7 @@ def mutants() -> Iterator[Mutant]:
         rule="11",
         edits=(
             Edit(
-                "refstore.flows.uploading:_withdraw",
+                "refstore.operations.uploading:_withdraw",
                 " if isinstance(record, Deleting)]",
                 " if record is None or isinstance(record, Deleting)]",
             ),
@@ -224,13 +252,17 @@ def mutants() -> Iterator[Mutant]:
     yield Mutant(
         name="a reader trusts what it read first",
         rule="12",
-        edits=(Edit("refstore.flows.reading:resolve_many", "if _same(seen.record, again.record):", "if True:"),),
+        edits=(
+            Edit("refstore.operations.reading:resolve_many", "if _same(open_branch.record, again.record):", "if True:"),
+        ),
         caught_by="read p | commit; reap",
     )
     yield Mutant(
         name="a listing trusts what it read first",
         rule="12",
-        edits=(Edit("refstore.flows.reading:while_still", "if _same(seen.record, again.record):", "if True:"),),
+        edits=(
+            Edit("refstore.operations.reading:while_still", "if _same(open_branch.record, again.record):", "if True:"),
+        ),
         caught_by="list | commit; reap",
     )
     yield from marks()
@@ -240,13 +272,23 @@ def mutants() -> Iterator[Mutant]:
 
 
 def marks() -> Iterator[Mutant]:
-    """Rules 13 and 14: nothing is copied from a marked commit, and no branch made at it; the order of the look; pins; the re-check."""
+    """Rules 13 and 14: nothing is copied from a marked commit, and no branch made at it; the order of the look; pins;
+    the re-check.
+    """
     yield Mutant(
         name="a copy does not look at the mark",
         rule="13",
         edits=(
-            Edit("refstore.flows.copying:_attempt", "refs.check_mark(ctx, source.commit, [path for path, _ in pairs])", "pass"),
-            Edit(f"{PLACING}:_take_back_if_marked", "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):", "if False:"),
+            Edit(
+                "refstore.operations.copying:_attempt",
+                "refs.check_mark(ctx, source.commit, [path for path, _ in pairs])",
+                "pass",
+            ),
+            Edit(
+                f"{PLACING}:_take_back_if_marked",
+                "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):",
+                "if False:",
+            ),
         ),
         caught_by="gc | copy from an expired commit | commit+reap",
     )
@@ -254,8 +296,16 @@ def marks() -> Iterator[Mutant]:
         name="a copy from a branch does not look at the mark of its head",
         rule="13",
         edits=(
-            Edit("refstore.flows.copying:_attempt", "            refs.check_mark(ctx, commit, paths)", "            pass"),
-            Edit(f"{PLACING}:_take_back_if_marked", "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):", "if False:"),
+            Edit(
+                "refstore.operations.copying:_attempt",
+                "            refs.check_mark(ctx, commit, paths)",
+                "            pass",
+            ),
+            Edit(
+                f"{PLACING}:_take_back_if_marked",
+                "if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):",
+                "if False:",
+            ),
         ),
         caught_by="gc | branch at an expired commit (crash) | copy from it; delete it",
     )
@@ -263,21 +313,31 @@ def marks() -> Iterator[Mutant]:
         name="a branch is made without a look at the mark",
         rule="13",
         edits=(
-            Edit("refstore.flows.branching:create", "    refs.check_mark(ctx, ref.commit)\n    branches", "    branches"),
-            Edit("refstore.flows.branching:create", "        refs.check_mark(ctx, ref.commit)\n    except", "        pass\n    except"),
+            Edit(
+                "refstore.operations.branching:create",
+                "    refs.check_mark(ctx, ref.commit)\n    branches",
+                "    branches",
+            ),
+            Edit(
+                "refstore.operations.branching:create",
+                "        refs.check_mark(ctx, ref.commit)\n    except",
+                "        pass\n    except",
+            ),
         ),
         caught_by="gc | branch at an expired commit",
     )
     yield Mutant(
         name="a mark on a part of a commit counts for no path of it",
         rule="13",
-        edits=(Edit("refstore.records:Mark.covers", "any(path.startswith(self.prefixes) for path in paths)", "False"),),
+        edits=(
+            Edit("refstore.core.records:Mark.covers", "any(path.startswith(self.prefixes) for path in paths)", "False"),
+        ),
         caught_by="gc of a part | copy of the part | copy of the rest",
     )
     yield Mutant(
         name="a commit is unmarked as complete although something of what it names goes",
         rule="13",
-        edits=(Edit("refstore.testing.collecting:complete", ".isdisjoint(going)", " != set()"),),
+        edits=(Edit("tests.kit.collecting:complete", ".isdisjoint(going)", " != set()"),),
         caught_by="gc | copy from an expired commit | commit+reap",
     )
     yield Mutant(
@@ -285,7 +345,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.testing.collecting:complete",
+                "tests.kit.collecting:complete",
                 "if _entries_of",
                 "if marks.complete([commit])[0] or _entries_of",
             ),
@@ -295,18 +355,20 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="nobody waits for operations that began before the mark",
         rule="13",
-        edits=(Edit("refstore.marks:barrier_seconds", "return safety.operation_deadline_seconds +", "return 0.0 *"),),
+        edits=(
+            Edit("refstore.gc_marks:barrier_seconds", "return safety.operation_deadline_seconds +", "return 0.0 *"),
+        ),
         caught_by="gc | branch at an expired commit",
     )
     yield Mutant(
         name="the objects are listed behind the look",
         rule="13",
         edits=(
-            Edit("refstore.testing.collecting:may_go", "    named = what_stays(ctx, Marks(ctx).look(run), keeps)\n", ""),
+            Edit("tests.kit.collecting:may_go", "    named = what_stays(ctx, Marks(ctx).scan_live(run), keeps)\n", ""),
             Edit(
-                "refstore.testing.collecting:may_go",
+                "tests.kit.collecting:may_go",
                 "    listing = [info",
-                "    named = what_stays(ctx, Marks(ctx).look(run), keeps)\n    listing = [info",
+                "    named = what_stays(ctx, Marks(ctx).scan_live(run), keeps)\n    listing = [info",
             ),
         ),
         caught_by="gc | upload; commit; reap",
@@ -315,11 +377,16 @@ def marks() -> Iterator[Mutant]:
         name="commits are read before references and staging",
         rule="13",
         edits=(
-            Edit("refstore.marks.looking:everything", "    yield from _heads(ctx, page)\n    yield from _commits(ctx, run, page)\n", ""),
             Edit(
-                "refstore.marks.looking:everything",
+                "refstore.gc_marks.live_set:scan_live_set",
+                "    yield from _heads(ctx, page)\n    yield from _commits(ctx, run, page)\n",
+                "",
+            ),
+            Edit(
+                "refstore.gc_marks.live_set:scan_live_set",
                 "    yield from _references(ctx, page)\n",
-                "    yield from _heads(ctx, page)\n    yield from _commits(ctx, run, page)\n    yield from _references(ctx, page)\n",
+                "    yield from _heads(ctx, page)\n    yield from _commits(ctx, run, page)\n    yield from "
+                "_references(ctx, page)\n",
             ),
         ),
         caught_by="gc | upload; commit; reap",
@@ -328,9 +395,9 @@ def marks() -> Iterator[Mutant]:
         name="pins are read before staging areas",
         rule="13",
         edits=(
-            Edit("refstore.marks.looking:everything", "    yield from _pins(ctx, run, page)\n", ""),
+            Edit("refstore.gc_marks.live_set:scan_live_set", "    yield from _pins(ctx, run, page)\n", ""),
             Edit(
-                "refstore.marks.looking:everything",
+                "refstore.gc_marks.live_set:scan_live_set",
                 "    yield from _staged(ctx, page)\n",
                 "    yield from _pins(ctx, run, page)\n    yield from _staged(ctx, page)\n",
             ),
@@ -340,13 +407,13 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy of what has no reference is not pinned",
         rule="13",
-        edits=(Edit("refstore.flows.copying:_committed_after_all", "    marks.pin(ctx,", "    (ctx,"),),
+        edits=(Edit("refstore.operations.copying:_committed_after_all", "    gc_marks.pin(ctx,", "    (ctx,"),),
         caught_by="gc | move of a reference-less staged entry",
     )
     yield Mutant(
         name="only what heads reach is kept",
         rule="13",
-        edits=(Edit("refstore.marks.looking:everything", "    yield from _commits(ctx, run, page)\n", ""),),
+        edits=(Edit("refstore.gc_marks.live_set:scan_live_set", "    yield from _commits(ctx, run, page)\n", ""),),
         caught_by="gc | copy from an unmarked commit | delete its branch",
     )
     yield Mutant(
@@ -354,7 +421,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.marks.looking:_expired",
+                "refstore.gc_marks.live_set:_expired",
                 "if mark.sweeping_ms or mark.mark_id == run.mark_id or mark.mark_id in run.record.disregards:",
                 "if True:",
             ),
@@ -365,11 +432,11 @@ def marks() -> Iterator[Mutant]:
         name="a run that was taken over stands all the same",
         rule="13",
         edits=(
-            Edit("refstore.marks:Marks.look", "    self._runs.check_on(run.mark_id)\n", ""),
-            Edit("refstore.marks:Marks.unmark_complete", "    self._runs.check_on(run.mark_id)\n", ""),
-            Edit("refstore.marks:Marks.finish_marking", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit("refstore.gc_marks:Marks.scan_live", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit("refstore.gc_marks:Marks.unmark_complete", "    self._runs.check_on(run.mark_id)\n", ""),
+            Edit("refstore.gc_marks:Marks.finish_marking", "    self._runs.check_on(run.mark_id)\n", ""),
             Edit(
-                "refstore.marks.runs:Runs.give_up",
+                "refstore.gc_marks.runs:Runs.give_up",
                 "    for _ in range(ATTEMPTS):\n",
                 "    if unfinished_only:\n        return False\n    for _ in range(ATTEMPTS):\n",
             ),
@@ -379,13 +446,19 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="a run that was taken over drops everybody's pins",
         rule="13",
-        edits=(Edit("refstore.marks.runs:Runs.drop_late_pins", "if record is not None and record.state != State.MARKING:", "if True:"),),
+        edits=(
+            Edit(
+                "refstore.gc_marks.runs:Runs.drop_late_pins",
+                "if record is not None and record.state != RunState.MARKING:",
+                "if True:",
+            ),
+        ),
         caught_by="taken over: drop pins | mark and sweep | move of a reference-less staged entry",
     )
     yield Mutant(
         name="the sweep does not look at the marks again",
         rule="13",
-        edits=(Edit("refstore.marks:Marks.dropped_out", "for mark_id in disregarded:", "for mark_id in ():"),),
+        edits=(Edit("refstore.gc_marks:Marks.excluded_commits", "for mark_id in disregarded:", "for mark_id in ():"),),
         caught_by="gc | unmark; copy from it",
     )
     yield Mutant(
@@ -393,7 +466,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.marks:Marks.dropped_out",
+                "refstore.gc_marks:Marks.excluded_commits",
                 "for mark_id in disregarded:",
                 "for mark_id in (run.mark_id,):",
             ),
@@ -405,7 +478,7 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.marks.commits:Marked.going",
+                "refstore.gc_marks.commit_marks:RunCommit.going",
                 "return self.mark is not None and self.mark.mark_id in mark_ids and bool(self.mark.sweeping_ms)",
                 "return self.mark is not None",
             ),
@@ -415,7 +488,7 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="what is being swept is unmarked",
         rule="14",
-        edits=(Edit("refstore.marks.commits:CommitMarks.check_pending", "if mark.sweeping_ms:", "if False:"),),
+        edits=(Edit("refstore.gc_marks.commit_marks:CommitMarks.check_pending", "if mark.sweeping_ms:", "if False:"),),
         caught_by="gc | unmark; copy from it",
     )
     yield Mutant(
@@ -423,9 +496,9 @@ def marks() -> Iterator[Mutant]:
         rule="13",
         edits=(
             Edit(
-                "refstore.marks:Marks.given_up",
-                "if known is ABSENT and mark is None and tokens and not self._may_land(tokens) and not markers.landed(name):",
-                "if known is ABSENT and mark is None and tokens and not markers.landed(name) and not self._may_land(tokens):",
+                "refstore.gc_marks:Marks.given_up",
+                "and not self._may_land(tokens)\n                and not markers.landed(name)\n",
+                "and not markers.landed(name)\n                and not self._may_land(tokens)\n",
             ),
         ),
         caught_by="gc of what never landed | commit; overwrite; commit",
@@ -436,13 +509,19 @@ def identities() -> Iterator[Mutant]:
     yield Mutant(
         name="a copy's reference has no id of its own",
         rule="6",
-        edits=(Edit("refstore.flows.copying:_copied", "reference_id=ctx.ids.unique(now_ms)", "reference_id=''"),),
+        edits=(Edit("refstore.operations.copying:_copied", "reference_id=ctx.ids.unique(now_ms)", "reference_id=''"),),
         caught_by="copy q->p; delete q | overwrite p | hard delete",
     )
     yield Mutant(
         name="a commit that never landed counts",
         rule="a commit's landing",
-        edits=(Edit("refstore.flows.refs:_base", "[commit for commit in found_ids if markers.landed(commit)]", "found_ids"),),
+        edits=(
+            Edit(
+                "refstore.operations.refs:_base",
+                "[commit for commit in found_ids if markers.landed(commit)]",
+                "found_ids",
+            ),
+        ),
         caught_by="aborted commit | branch at it | reset; reap",
     )
     yield Mutant(
@@ -450,7 +529,7 @@ def identities() -> Iterator[Mutant]:
         rule="a merge is of commits",
         edits=(
             Edit(
-                "refstore.flows.committing:_combine",
+                "refstore.operations.committing:_combine",
                 "if any(not staging.is_empty(token) for token in record.sealed):",
                 "if False:",
             ),
@@ -462,9 +541,9 @@ def identities() -> Iterator[Mutant]:
         rule="a move's meaning",
         edits=(
             Edit(
-                "refstore.flows.copying:move_many",
+                "refstore.operations.copying:move_many",
                 "    delete_copied(ctx, branch, moved)",
-                "    __import__('refstore.flows.removing').flows.removing.delete_many(ctx, branch, list(moved))",
+                "    from refstore.operations import deleting\n    deleting.delete_many(ctx, branch, list(moved))",
             ),
         ),
         caught_by="move p->q | upload p | hard delete",
@@ -472,7 +551,7 @@ def identities() -> Iterator[Mutant]:
     yield Mutant(
         name="a branch made again is deleted in the old one's place",
         rule="a branch's identity",
-        edits=(Edit("refstore.flows.branching:_delete", "if seen.record.id != branch_id:", "if False:"),),
+        edits=(Edit("refstore.operations.branching:_delete", "if open_branch.record.id != branch_id:", "if False:"),),
         caught_by="lost reply: delete branch | create it again | reap",
     )
     yield Mutant(
@@ -481,8 +560,8 @@ def identities() -> Iterator[Mutant]:
         edits=(
             Edit(
                 f"{PLACING}:place",
-                "        placements = [item for item in placements if item.path not in lost]",
-                "        placements = [item for item in placements[:1] if item.path not in lost]",
+                "        placements = [item for item in placements if item.path not in unlisted]",
+                "        placements = [item for item in placements[:1] if item.path not in unlisted]",
             ),
         ),
         caught_by="batch: overwrite p and q | commit | reap",
@@ -499,7 +578,13 @@ def lost_replies() -> Iterator[Mutant]:
     yield Mutant(
         name="what may have been created is created again",
         rule="a lost reply",
-        edits=(Edit("refstore.kv.retrying:Retrying._run_again", "if any(op.expected is ABSENT for op in asked):", "if False:"),),
+        edits=(
+            Edit(
+                "refstore.kv.retrying:Retrying._repeat_run",
+                "if any(op.expected is ABSENT for op in set_ifs):",
+                "if False:",
+            ),
+        ),
         caught_by="lost reply: issue; link | expire | expire",
     )
     yield Mutant(
@@ -507,11 +592,11 @@ def lost_replies() -> Iterator[Mutant]:
         rule="a lost reply",
         edits=(
             Edit(
-                "refstore.branches:Branches.seal",
+                "refstore.versioning.branches:Branches.seal",
                 "    for _ in range(ATTEMPTS):",
                 "    once = new_token()\n    for _ in range(ATTEMPTS):",
             ),
-            Edit("refstore.branches:Branches.seal", "token=new_token()", "token=once"),
+            Edit("refstore.versioning.branches:Branches.seal", "token=new_token()", "token=once"),
         ),
         caught_by="lost reply: commit | commit; upload; reap",
     )
@@ -523,7 +608,7 @@ def registry_and_hints() -> Iterator[Mutant]:
         rule="9",
         edits=(
             Edit(
-                "refstore.staging:Staging.new_token",
+                "refstore.versioning.staging:Staging.new_token",
                 "    self._kv.set(keys.token(self._repo, token), encode(TokenRecord(created_ms=clock.now_ms())))\n",
                 "",
             ),
@@ -533,18 +618,24 @@ def registry_and_hints() -> Iterator[Mutant]:
     yield Mutant(
         name="a token is forgotten however young it is",
         rule="9",
-        edits=(Edit("reaper.scrub:scrub_tokens", "if max(record.created_ms, record.processed_ms) < before:", "if True:"),),
+        edits=(
+            Edit(
+                "refstore_reaper.scrub:scrub_tokens",
+                "if max(record.created_ms, record.processed_ms) < before:",
+                "if True:",
+            ),
+        ),
         caught_by="registry: reset (crash) | scrub | upload",
     )
     yield Mutant(
         name="a reference is scrubbed however young it is",
         rule="9",
-        edits=(Edit("reaper.scrub:_drop_dead", "and record.changed_ms < before]", "]"),),
+        edits=(Edit("refstore_reaper.scrub:_drop_dead_references", " and record.changed_ms < before", ""),),
         caught_by="clock past grace: upload | reset; process; scrub; clock; hard delete",
     )
     yield Mutant(
         name="the scrubber leaves no hints",
         rule="9",
-        edits=(Edit("reaper.scrub:_hint", "    if missing:", "    if not missing:"),),
+        edits=(Edit("refstore_reaper.scrub:_write_missing_hints", "    if missing:", "    if not missing:"),),
         caught_by="hints: overwrite (crash) | reap | scrub",
     )

@@ -1,4 +1,6 @@
-"""The scenarios of the offline job: the product's marks, with the plain collection of `refstore.testing.collecting` around them."""
+"""The scenarios of the offline job: the product's marks, with the plain collection of `tests.kit.collecting` around
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ from collections.abc import Iterator
 
 from tests.simulation import calls as do
 from tests.simulation.calls import COMMIT, COMMIT_2, HARD_DELETE, MERGE, OVERWRITE, REAP, RESET, Call
-from tests.simulation.collecting import collect, collect_given_up, collect_part, drop_late_pins, go_on, mark, mark_late, sweep
+from tests.simulation.collecting import (
+    collect,
+    collect_given_up,
+    collect_part,
+    drop_late_pins,
+    go_on,
+    mark,
+    mark_late,
+    sweep,
+)
 from tests.simulation.plans import Calls, Plan, plan
 from tests.simulation.worlds import (
     Start,
@@ -31,7 +42,7 @@ def gc(start: Start) -> Call:
 
 
 def collections() -> Iterator[Plan]:
-    """The offline job: the product's marks, with the plain collection of `refstore.testing.collecting` around them."""
+    """The offline job: the product's marks, with the plain collection of `tests.kit.collecting` around them."""
     more = {"group": "offline"}
 
     def from_commit(start: Start) -> Call:
@@ -47,7 +58,11 @@ def collections() -> Iterator[Plan]:
     yield plan(
         "gc | branch at an expired commit",
         old,
-        lambda start: {"X": [gc(start)], "N": [do.create_branch("late", start.commits["c0"])], "U": [do.upload("main", ("p", "P2"))]},
+        lambda start: {
+            "X": [gc(start)],
+            "N": [do.create_branch("late", start.commits["c0"])],
+            "U": [do.upload("main", ("p", "P2"))],
+        },
         "XN",
         keeps="UN",
         **more,
@@ -77,7 +92,11 @@ def collections() -> Iterator[Plan]:
     yield plan(
         "gc | cherry-pick of an unmarked commit | delete branch feat",
         side,
-        lambda start: {"X": [gc(start)], "M": [do.cherry_pick("main", start.commits["c2"])], "D": [do.delete_branch("feat")]},
+        lambda start: {
+            "X": [gc(start)],
+            "M": [do.cherry_pick("main", start.commits["c2"])],
+            "D": [do.delete_branch("feat")],
+        },
         "X",
         **more,
     )
@@ -91,7 +110,11 @@ def collections() -> Iterator[Plan]:
     yield plan(
         "gc | copy from an unmarked commit | delete its branch",
         side,
-        lambda start: {"X": [gc(start)], "K": [do.copy(start.commits["c2"], "z", "main", "z")], "D": [do.delete_branch("feat")]},
+        lambda start: {
+            "X": [gc(start)],
+            "K": [do.copy(start.commits["c2"], "z", "main", "z")],
+            "D": [do.delete_branch("feat")],
+        },
         "X",
         keeps="K",
         **more,
@@ -143,7 +166,12 @@ def marks() -> Iterator[Plan]:
     moving: Calls = [do.move("feat", "z", "y")]
     late: Calls = [do.delete_branch("late")]
     yield plan(
-        "gc | unmark; copy from it", old, lambda start: {"X": [gc(start)], "U": [back(start), copied(start)]}, "XU", keeps="U", **more
+        "gc | unmark; copy from it",
+        old,
+        lambda start: {"X": [gc(start)], "U": [back(start), copied(start)]},
+        "XU",
+        keeps="U",
+        **more,
     )
     yield plan(
         "gc | unmark; branch at it",
@@ -224,7 +252,13 @@ def marks() -> Iterator[Plan]:
         keeps="M",
         **more,
     )
-    yield plan("gc | move of a reference-less staged entry", old_staged, lambda start: {"X": [gc(start)], "M": moving}, "XM", **more)
+    yield plan(
+        "gc | move of a reference-less staged entry",
+        old_staged,
+        lambda start: {"X": [gc(start)], "M": moving},
+        "XM",
+        **more,
+    )
     yield plan(
         "gc | move of a reference-less staged entry | commit",
         old_staged,

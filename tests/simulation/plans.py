@@ -1,7 +1,8 @@
 """A plan: a world, a few tasks in it, and what may happen to them; its scenario is what the explorer visits.
 
-A task is a list of calls that follow one another; what the model has as one process is here one task. Tasks of the reaper have a
-clock of their own that is a millisecond ahead, so that in worlds without ages (`NO_AGES`) nothing is too young for them.
+A task is a list of calls that follow one another; what the model has as one process is here one task. Tasks of the
+reaper have a clock of their own that is a millisecond ahead, so that in worlds without ages (`NO_AGES`) nothing is too
+young for them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from refstore.testing.explorer import Scenario
-from refstore.testing.replay import Task
+from tests.kit.explorer import Scenario
+from tests.kit.replay import Task
 from tests.simulation import calls as do
 from tests.simulation.calls import (
     HARD_DELETE,
@@ -93,7 +94,11 @@ class Plan:
             clock_moves=self.clock_moves,
             safety_only=self.safety_only,
             leaves=self.leaves,
-            ends=(lambda private: Promised(repo, private, kept, somewhere, once=self.once, nothing_marked=self.nothing_marked))
+            ends=(
+                lambda private: Promised(
+                    repo, private, kept, somewhere, once=self.once, nothing_marked=self.nothing_marked
+                )
+            )
             if kept or somewhere or self.once or self.nothing_marked
             else None,
             remembers=frozenset(self.keeps + self.somewhere + self.once),

@@ -63,15 +63,25 @@ def _faulty(module: ModuleType, original: FunctionType, edits: Sequence[Edit]) -
     source = textwrap.dedent(inspect.getsource(original))
     for edit in edits:
         if source.count(edit.old) != 1:
-            raise AssertionError(f"{edit.target} has {source.count(edit.old)} places that read {edit.old!r}; write the fault anew")
+            raise AssertionError(
+                f"{edit.target} has {source.count(edit.old)} places that read {edit.old!r}; write the fault anew"
+            )
         source = source.replace(edit.old, edit.new)
     made: dict[str, Any] = {}
     # the product's own source, with the fault in it
-    exec(compile(f"from __future__ import annotations\n{source}", f"<faulty {original.__name__}>", "exec"), vars(module), made)  # noqa: S102  # that is how
+    exec(  # noqa: S102  # that is how
+        compile(f"from __future__ import annotations\n{source}", f"<faulty {original.__name__}>", "exec"),
+        vars(module),
+        made,
+    )
     return made[original.__name__]
 
 
 def _importers(name: str, original: object) -> list[ModuleType]:
     """Every module of the product that knows the function by its name."""
-    ours = [module for key, module in sorted(sys.modules.items()) if key.partition(".")[0] in ("refstore", "reaper", "tests")]
+    ours = [
+        module
+        for key, module in sorted(sys.modules.items())
+        if key.partition(".")[0] in ("refstore", "refstore_reaper", "refstore_gc", "tests")
+    ]
     return [module for module in ours if vars(module).get(name) is original]

@@ -1,13 +1,15 @@
-"""Whether what a task was told is done can be read at the end, looked up apart from the product's reading; and was told to one only."""
+"""Whether what a task was told is done can be read at the end, looked up apart from the product's reading; and was told
+to one only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from refstore.demo.invariants import BRANCH, ENTRY, TOMBSTONE, column_of, decoded
 from refstore.kv.base import Key
-from refstore.testing.domain import contents_of
-from refstore.testing.invariants import BRANCH, ENTRY, TOMBSTONE, column_of, decoded
-from refstore.testing.steps import Interned, body_of
+from tests.kit.domain import contents_of
+from tests.kit.steps import Interned, body_of
 from tests.simulation.calls import Promise
 
 Outcomes = Mapping[str, tuple[Hashable, ...]]
@@ -69,7 +71,11 @@ class Promised:
         if address is None:
             return f"{promise.path!r} is not on {promise.branch!r}"
         body = body_of(blobs[address]) if address in blobs else None
-        return "" if promise.body in (None, body) else f"{promise.path!r} on {promise.branch!r} is {body!r}, not {promise.body!r}"
+        return (
+            ""
+            if promise.body in (None, body)
+            else f"{promise.path!r} on {promise.branch!r} is {body!r}, not {promise.body!r}"
+        )
 
     def _shown(self, contents: Mapping[Key, bytes], branch: str) -> dict[str, str] | None:
         """Path -> address, as a reader of the branch sees it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from refstore.safety import Safety
+from refstore.core.safety import Safety
 from tests.simulation import calls as do
 from tests.simulation.calls import (
     COMMIT,
@@ -33,16 +33,29 @@ TOKENS: Calls = [SCRUB_TOKENS]
 
 
 def zero_grace() -> Iterator[Plan]:
-    def zero(name: str, world: Callable[[], Start], tasks: Mapping[str, Calls], crash: str = "", **more: object) -> Plan:
+    def zero(
+        name: str, world: Callable[[], Start], tasks: Mapping[str, Calls], crash: str = "", **more: object
+    ) -> Plan:
         return plan(f"zero grace: {name}", world, tasks, crash, group="zero grace", **more)
 
     reap: Calls = [REAP_DIRECT]
-    yield zero("overwrite | copy p->feat | hard delete", m1, {"U": [OVERWRITE], "K": [COPY], "H": [HARD_DELETE]}, "UK", keeps="UK")
+    yield zero(
+        "overwrite | copy p->feat | hard delete",
+        m1,
+        {"U": [OVERWRITE], "K": [COPY], "H": [HARD_DELETE]},
+        "UK",
+        keeps="UK",
+    )
     yield zero("overwrite | commit | reap", m1, {"U": [OVERWRITE], "C": [COMMIT], "G": reap}, "UC", keeps="U")
     yield zero("late write | commit; reset | reap", Start, {"U": [OVERWRITE], "C": [COMMIT, RESET], "G": reap}, "U")
     yield zero("copy main->feat | reset main | reap", m1, {"K": [COPY], "R": [RESET], "G": reap}, "KG", keeps="K")
     yield zero("delete p | delete p | reap", m1, {"D": [DELETE_P], "E": [DELETE_P], "G": reap}, "D")
-    yield zero("shared: reset main | delete q on feat | reap", two, {"R": [RESET], "D": [do.delete("feat", "q")], "G": reap}, "RD")
+    yield zero(
+        "shared: reset main | delete q on feat | reap",
+        two,
+        {"R": [RESET], "D": [do.delete("feat", "q")], "G": reap},
+        "RD",
+    )
     yield zero("reap | reap | scrub", lambda: after_reset(m1()), {"G": reap, "H": reap, "S": [SCRUB]}, "G")
     yield zero("lost reply: reap | reap", lambda: after_reset(m1()), {"G": reap, "H": reap}, "G", lossy="GGH")
 
@@ -55,8 +68,16 @@ def registry_markers_hints() -> Iterator[Plan]:
 
     yield plan("markers: commit | reset", m1, {"C": [COMMIT], "R": [RESET]}, "CR", **more)
     yield plan("markers: commit | reap | reap", m1, {"C": [COMMIT], "G": [REAP], "H": [REAP]}, **more)
-    yield plan("long upload | reset; reap | scrub", Start, {"U": [OVERWRITE], "R": [RESET, REAP], "S": [SCRUB]}, leaves=True, **more)
-    yield plan("markers: reap after commit | scrub", committed_m1, {"G": [REAP], "S": [SCRUB], "H": [REAP]}, "G", **more)
+    yield plan(
+        "long upload | reset; reap | scrub",
+        Start,
+        {"U": [OVERWRITE], "R": [RESET, REAP], "S": [SCRUB]},
+        leaves=True,
+        **more,
+    )
+    yield plan(
+        "markers: reap after commit | scrub", committed_m1, {"G": [REAP], "S": [SCRUB], "H": [REAP]}, "G", **more
+    )
 
     def shared() -> Start:
         start = two()
@@ -73,11 +94,18 @@ def registry_markers_hints() -> Iterator[Plan]:
         keeps="K",
         **more,
     )
-    yield plan("hints: overwrite (crash) | reap | scrub", bare, {"U": [OVERWRITE], "G": [REAP], "S": [SCRUB]}, "UG", **more)
+    yield plan(
+        "hints: overwrite (crash) | reap | scrub", bare, {"U": [OVERWRITE], "G": [REAP], "S": [SCRUB]}, "UG", **more
+    )
     yield plan("hints: reset | reap (crash) | reap", bare, {"R": [RESET], "G": [REAP], "H": [REAP]}, "G", **more)
     linking: Calls = [do.issue_and_link("main", "p")]
     yield plan(
-        "hints: issue (crash); link | hard delete | scrub", Start, {"L": linking, "H": [HARD_DELETE], "S": [SCRUB]}, "L", keeps="L", **more
+        "hints: issue (crash); link | hard delete | scrub",
+        Start,
+        {"L": linking, "H": [HARD_DELETE], "S": [SCRUB]},
+        "L",
+        keeps="L",
+        **more,
     )
     yield plan(
         "hints: issue; link | scrub | expire (safety only)",
@@ -91,7 +119,12 @@ def registry_markers_hints() -> Iterator[Plan]:
     yield plan(
         "hints: delete p | restore | hard delete | scrub",
         bare,
-        lambda start: {"D": [DELETE_P], "E": [do.restore("main", "z", start.addresses["P0"])], "H": [HARD_DELETE], "S": [SCRUB]},
+        lambda start: {
+            "D": [DELETE_P],
+            "E": [do.restore("main", "z", start.addresses["P0"])],
+            "H": [HARD_DELETE],
+            "S": [SCRUB],
+        },
         "D",
         keeps="E",
         **more,
@@ -99,10 +132,16 @@ def registry_markers_hints() -> Iterator[Plan]:
 
 
 def clocks() -> Iterator[Plan]:
-    """Worlds with ages, in which the clock goes on: past grace at any moment, past the longest operation when none is under way."""
+    """Worlds with ages, in which the clock goes on: past grace at any moment, past the longest operation when none is
+    under way.
+    """
 
     def aged(
-        name: str, world: Callable[[Safety], Start], tasks: Callable[[Start], Mapping[str, Calls]], crash: str = "", **more: object
+        name: str,
+        world: Callable[[Safety], Start],
+        tasks: Callable[[Start], Mapping[str, Calls]],
+        crash: str = "",
+        **more: object,
     ) -> Plan:
         return plan(name, lambda: world(AGES), tasks, crash, clock_moves=True, group="clocks", **more)
 
@@ -119,7 +158,12 @@ def clocks() -> Iterator[Plan]:
     yield aged(
         "clock past grace: delete p | restore | hard delete",
         bare,
-        lambda start: {"D": [DELETE_P], "E": [do.restore("main", "z", start.addresses["P0"])], "H": hard, "T": minutes(start)},
+        lambda start: {
+            "D": [DELETE_P],
+            "E": [do.restore("main", "z", start.addresses["P0"])],
+            "H": hard,
+            "T": minutes(start),
+        },
         "D",
         keeps="E",
     )
@@ -171,7 +215,12 @@ def clocks() -> Iterator[Plan]:
     yield aged(
         "registry: create branch (crash) | scrub | delete branch",
         bare,
-        lambda start: {"N": [do.create_branch("late", "main")], "S": TOKENS, "D": [do.delete_branch("feat"), REAP], "T": hours(start)},
+        lambda start: {
+            "N": [do.create_branch("late", "main")],
+            "S": TOKENS,
+            "D": [do.delete_branch("feat"), REAP],
+            "T": hours(start),
+        },
         "ND",
     )
 
@@ -198,5 +247,13 @@ def pages() -> Iterator[Plan]:
         keeps="U",
         **more,
     )
-    yield plan("pages: zero grace: reap (crash) | reap after reset", reset_pq, {"G": [REAP_PAGED_DIRECT], "H": paged}, "G", **more)
-    yield plan("pages: reap | late write | scrub", reset_pq, {"G": paged, "U": [OVERWRITE], "S": [SCRUB]}, keeps="U", **more)
+    yield plan(
+        "pages: zero grace: reap (crash) | reap after reset",
+        reset_pq,
+        {"G": [REAP_PAGED_DIRECT], "H": paged},
+        "G",
+        **more,
+    )
+    yield plan(
+        "pages: reap | late write | scrub", reset_pq, {"G": paged, "U": [OVERWRITE], "S": [SCRUB]}, keeps="U", **more
+    )

@@ -1,19 +1,19 @@
 """The scenarios, by the names they have in the protocol's model (`docs/protocol_model`), over real calls.
 
-A scenario is a world made by real calls (`worlds`) and a few tasks, each a list of calls that follow one another (`plans`). Those of
-the reaper's own matters and those of the offline job stand beside it.
+A scenario is a world made by real calls (`worlds`) and a few tasks, each a list of calls that follow one another
+(`plans`). Those of the reaper's own matters and those of the offline job stand beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from refstore import keys
-from refstore.ids import Address, CommitId, new_address
-from refstore.testing.domain import contents_of
-from refstore.testing.explorer import Explorer
-from refstore.testing.ids import CountingIds
-from refstore.testing.replay import Task
+from refstore.core import keys
+from refstore.core.ids import Address, CommitId, new_address
+from tests.kit.domain import contents_of
+from tests.kit.explorer import Explorer
+from tests.kit.ids import CountingIds
+from tests.kit.replay import Task
 from tests.simulation import calls as do
 from tests.simulation.calls import (
     BODIES,
@@ -39,7 +39,21 @@ from tests.simulation.calls import (
 from tests.simulation.offline_scenarios import collections, complete, marks
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
 from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, zero_grace
-from tests.simulation.worlds import Start, after_reset, both, committed_m1, fresh, grace, issued, m1, pair, pq, same, side_branch, two
+from tests.simulation.worlds import (
+    Start,
+    after_reset,
+    both,
+    committed_m1,
+    fresh,
+    grace,
+    issued,
+    m1,
+    pair,
+    pq,
+    same,
+    side_branch,
+    two,
+)
 
 
 def link(start: Start) -> Call:
@@ -67,7 +81,9 @@ def first_28() -> Iterator[Plan]:
     yield plan("late write | commit; reset | reap | hard delete", Start, late)
     yield plan("copy main->feat | reset main | reap", m1, {"K": [COPY], "R": [RESET], "G": [REAP]}, "K", keeps="K")
     yield plan("copy main->feat | commit main | reap", m1, {"K": [COPY], "C": [COMMIT], "G": [REAP]}, "KC", keeps="K")
-    yield plan("copy main->feat | commit main; reset feat | reap", m1, {"K": [COPY], "C": [COMMIT, RESET_FEAT], "G": [REAP]})
+    yield plan(
+        "copy main->feat | commit main; reset feat | reap", m1, {"K": [COPY], "C": [COMMIT, RESET_FEAT], "G": [REAP]}
+    )
     yield plan("copy main->feat | reset feat | scrub", m1, {"K": [COPY], "R": [RESET_FEAT, REAP], "S": [SCRUB]}, "K")
     from_side = do.copy("side", "p", "feat", "q")  # the default branch cannot be deleted
     yield plan(
@@ -80,10 +96,20 @@ def first_28() -> Iterator[Plan]:
     yield plan("move p->q | commit | reap", m1, {"M": [MOVE], "C": [COMMIT], "G": [REAP]}, "M", keeps="M")
     yield plan("move p->q | commit; reset | reap", m1, {"M": [MOVE], "C": [COMMIT, RESET], "G": [REAP]})
     to_r = do.move("main", "p", "r")
-    yield plan("move p->q | move p->r | hard delete", m1, {"M": [MOVE], "N": [to_r], "H": [HARD_DELETE]}, "M", keeps="MN")
+    yield plan(
+        "move p->q | move p->r | hard delete", m1, {"M": [MOVE], "N": [to_r], "H": [HARD_DELETE]}, "M", keeps="MN"
+    )
     yield plan("move p->q | delete p | reap", m1, {"M": [MOVE], "D": [DELETE_P], "G": [REAP]}, "MD", keeps="M")
-    yield plan("overwrite | overwrite | hard delete", m1, {"U": [OVERWRITE], "V": [OVERWRITE_2], "H": [HARD_DELETE]}, "U")
-    yield plan("overwrite | copy p->feat | hard delete", m1, {"U": [OVERWRITE], "K": [COPY], "H": [HARD_DELETE]}, "UK", keeps="UK")
+    yield plan(
+        "overwrite | overwrite | hard delete", m1, {"U": [OVERWRITE], "V": [OVERWRITE_2], "H": [HARD_DELETE]}, "U"
+    )
+    yield plan(
+        "overwrite | copy p->feat | hard delete",
+        m1,
+        {"U": [OVERWRITE], "K": [COPY], "H": [HARD_DELETE]},
+        "UK",
+        keeps="UK",
+    )
     yield plan("commit | commit | reap", m1, {"C": [COMMIT], "D": [COMMIT_2], "G": [REAP]}, "C")
     yield plan("commit | reset | reap", m1, {"C": [COMMIT], "R": [RESET], "G": [REAP]}, "CR")
     yield plan("commit | scrub | reap", m1, {"C": [COMMIT], "S": [SCRUB], "G": [REAP]}, "CG")
@@ -122,8 +148,9 @@ def first_address(start: Start, label: str) -> Address:
 
 
 def one_link() -> Iterator[Plan]:
-    """The same address is linked again, to its own path, when another entry is there: while that one's reference goes, and while a commit
-    that died has left the tokens sealed."""
+    """The same address is linked again, to its own path, when another entry is there: while that one's reference goes,
+    and while a commit that died has left the tokens sealed.
+    """
     for name, at_it in (("overwrite", OVERWRITE), ("delete", DELETE_P), ("reset path", do.reset_path("main", "p"))):
         yield plan(
             f"link | {name} | link (replay)",
@@ -147,9 +174,26 @@ def one_link() -> Iterator[Plan]:
 def same_path_again() -> Iterator[Plan]:
     back = [do.copy("main", "q", "main", "p"), do.delete("main", "q")]
     more = {"group": "same path again"}
-    yield plan("copy q->p; delete q | overwrite p | hard delete", pair, {"K": back, "U": [OVERWRITE], "H": [HARD_DELETE]}, "KU", **more)
-    yield plan("copy q->p; delete q | delete p | hard delete", pair, {"K": back, "D": [DELETE_P], "H": [HARD_DELETE]}, "D", **more)
-    yield plan("copy q->p; delete q | overwrite p | commit; reap", pair, {"K": back, "U": [OVERWRITE], "C": [COMMIT, REAP]}, **more)
+    yield plan(
+        "copy q->p; delete q | overwrite p | hard delete",
+        pair,
+        {"K": back, "U": [OVERWRITE], "H": [HARD_DELETE]},
+        "KU",
+        **more,
+    )
+    yield plan(
+        "copy q->p; delete q | delete p | hard delete",
+        pair,
+        {"K": back, "D": [DELETE_P], "H": [HARD_DELETE]},
+        "D",
+        **more,
+    )
+    yield plan(
+        "copy q->p; delete q | overwrite p | commit; reap",
+        pair,
+        {"K": back, "U": [OVERWRITE], "C": [COMMIT, REAP]},
+        **more,
+    )
     there = do.Call(MOVE.stages, (do.Promise("main", "q", BODIES["P0"]),))
     yield plan(
         "move p->q | move q->p | hard delete",
@@ -159,9 +203,20 @@ def same_path_again() -> Iterator[Plan]:
         **more,
     )
     on_top = do.copy("main", "q", "main", "p")
-    yield plan("move p->q | copy q->p | hard delete", m1, {"M": [MOVE], "K": [on_top], "H": [HARD_DELETE]}, keeps="MK", **more)
-    yield plan("move p->q | upload p | hard delete", m1, {"M": [MOVE], "U": [OVERWRITE], "H": [HARD_DELETE]}, "M", somewhere="U", **more)
-    yield plan("move p->q | upload p | commit", m1, {"M": [MOVE], "U": [OVERWRITE], "C": [COMMIT]}, somewhere="U", **more)
+    yield plan(
+        "move p->q | copy q->p | hard delete", m1, {"M": [MOVE], "K": [on_top], "H": [HARD_DELETE]}, keeps="MK", **more
+    )
+    yield plan(
+        "move p->q | upload p | hard delete",
+        m1,
+        {"M": [MOVE], "U": [OVERWRITE], "H": [HARD_DELETE]},
+        "M",
+        somewhere="U",
+        **more,
+    )
+    yield plan(
+        "move p->q | upload p | commit", m1, {"M": [MOVE], "U": [OVERWRITE], "C": [COMMIT]}, somewhere="U", **more
+    )
 
 
 def lost_replies() -> Iterator[Plan]:
@@ -169,26 +224,53 @@ def lost_replies() -> Iterator[Plan]:
         return plan(f"lost reply: {name}", world, tasks, crash, group="lost replies", **more)
 
     yield lost("upload | reset | reap", m1, {"U": [UPLOAD_Q], "R": [RESET], "G": [REAP]}, "U", lossy="UUR")
-    yield lost("overwrite | overwrite | hard delete", m1, {"U": [OVERWRITE], "V": [OVERWRITE_2], "H": [HARD_DELETE]}, "U", lossy="UUV")
+    yield lost(
+        "overwrite | overwrite | hard delete",
+        m1,
+        {"U": [OVERWRITE], "V": [OVERWRITE_2], "H": [HARD_DELETE]},
+        "U",
+        lossy="UUV",
+    )
     yield lost("overwrite | commit | reap", m1, {"U": [OVERWRITE], "C": [COMMIT], "G": [REAP]}, lossy="UC", keeps="U")
-    yield lost("overwrite | commit; reset | scrub", m1, {"U": [OVERWRITE], "C": [COMMIT, RESET, REAP], "S": [SCRUB]}, lossy="U")
-    yield lost("copy main->feat | reset main | reap", m1, {"K": [COPY], "R": [RESET], "G": [REAP]}, "K", lossy="KK", keeps="K")
+    yield lost(
+        "overwrite | commit; reset | scrub", m1, {"U": [OVERWRITE], "C": [COMMIT, RESET, REAP], "S": [SCRUB]}, lossy="U"
+    )
+    yield lost(
+        "copy main->feat | reset main | reap", m1, {"K": [COPY], "R": [RESET], "G": [REAP]}, "K", lossy="KK", keeps="K"
+    )
     over_copy = {"K": [COPY], "V": [do.upload("feat", ("q", "P2"))], "C": [COMMIT, REAP]}
     yield lost("copy main->feat | overwrite the copy | commit main; reap", m1, over_copy, lossy="K")
     yield lost(
-        "move p->q | upload p | hard delete", m1, {"M": [MOVE], "U": [OVERWRITE], "H": [HARD_DELETE]}, "M", lossy="MU", somewhere="U"
+        "move p->q | upload p | hard delete",
+        m1,
+        {"M": [MOVE], "U": [OVERWRITE], "H": [HARD_DELETE]},
+        "M",
+        lossy="MU",
+        somewhere="U",
     )
     yield lost("delete p | overwrite p | reap", m1, {"D": [DELETE_P], "U": [OVERWRITE], "G": [REAP]}, lossy="DDU")
     yield lost("commit | commit | reap", m1, {"C": [COMMIT], "D": [COMMIT_2], "G": [REAP]}, "D", lossy="CC")
-    yield lost("commit | upload; commit | reset", m1, {"C": [COMMIT], "D": [UPLOAD_Q, COMMIT_2], "R": [RESET]}, lossy="CDR")
+    yield lost(
+        "commit | upload; commit | reset", m1, {"C": [COMMIT], "D": [UPLOAD_Q, COMMIT_2], "R": [RESET]}, lossy="CDR"
+    )
     yield lost("commit | reset | reap", m1, {"C": [COMMIT], "R": [RESET], "G": [REAP]}, "CR", lossy="CCRR")
-    again = {"C": [do.commit("side", "c1")], "D": [do.delete_branch("side"), do.create_branch("side", "feat")], "G": [REAP]}
+    again = {
+        "C": [do.commit("side", "c1")],
+        "D": [do.delete_branch("side"), do.create_branch("side", "feat")],
+        "G": [REAP],
+    }
     yield lost("commit | delete branch; create it again | reap", side_branch, again, lossy="CCD")
     yield lost("reset | commit; upload | reap", m1, {"R": [RESET], "C": [COMMIT, UPLOAD_Q], "G": [REAP]}, lossy="RR")
-    yield lost("reset | reset; upload | upload", m1, {"R": [RESET], "S": [RESET, UPLOAD_Q], "U": [OVERWRITE]}, lossy="RRS")
+    yield lost(
+        "reset | reset; upload | upload", m1, {"R": [RESET], "S": [RESET, UPLOAD_Q], "U": [OVERWRITE]}, lossy="RRS"
+    )
     recreate = {"D": [do.delete_branch("feat")], "N": [do.create_branch("feat", "main")], "G": [REAP]}
     yield lost("delete branch | create it again | reap", m1, recreate, "G", lossy="DDN", keeps="N")
-    late = {"N": [do.create_branch("late", "main")], "D": [do.delete_branch("late"), REAP], "U": [do.upload("late", ("q", "P1"))]}
+    late = {
+        "N": [do.create_branch("late", "main")],
+        "D": [do.delete_branch("late"), REAP],
+        "U": [do.upload("late", ("q", "P1"))],
+    }
     yield lost("create branch | delete it | upload to it | reap", Start, late, "N", lossy="NND")
     yield lost(
         "link | link to the same path | overwrite it | hard delete",
@@ -198,15 +280,35 @@ def lost_replies() -> Iterator[Plan]:
         once="LM",
     )
     linking = {"L": [do.issue_and_link("main", "p")], "X": [HARD_DELETE], "R": [RESET, REAP]}
-    yield lost("issue; link | expire | reset; reap", Start, linking, "L", lossy="LLX", safety_only=True, ahead_ms={"X": EXPIRED_MS})
+    yield lost(
+        "issue; link | expire | reset; reap",
+        Start,
+        linking,
+        "L",
+        lossy="LLX",
+        safety_only=True,
+        ahead_ms={"X": EXPIRED_MS},
+    )
     yield lost("reap | upload; commit; reset", m1, {"G": [REAP], "U": [OVERWRITE, COMMIT, RESET]}, "G", lossy="GG")
     yield lost(
-        "reap | reap | copy main->feat", lambda: after_reset(m1()), {"G": [REAP], "H": [REAP], "K": [COPY]}, "G", refused="K", lossy="GGH"
+        "reap | reap | copy main->feat",
+        lambda: after_reset(m1()),
+        {"G": [REAP], "H": [REAP], "K": [COPY]},
+        "G",
+        refused="K",
+        lossy="GGH",
     )
     yield lost("reap | reap after commit | reset", committed_m1, {"G": [REAP], "H": [REAP], "R": [RESET]}, lossy="GGH")
-    yield lost("scrub | copy main->feat | reset feat; reap", m1, {"S": [SCRUB], "K": [COPY], "R": [RESET_FEAT, REAP]}, lossy="SK")
+    yield lost(
+        "scrub | copy main->feat | reset feat; reap",
+        m1,
+        {"S": [SCRUB], "K": [COPY], "R": [RESET_FEAT, REAP]},
+        lossy="SK",
+    )
     yield lost("commit | commit | upload", m1, {"C": [COMMIT], "D": [COMMIT_2], "U": [UPLOAD_Q]}, lossy="C", keeps="U")
-    yield lost("commit | commit; upload; reap", m1, {"C": [COMMIT], "D": [COMMIT_2, UPLOAD_Q, REAP]}, lossy="C", keeps="D")
+    yield lost(
+        "commit | commit; upload; reap", m1, {"C": [COMMIT], "D": [COMMIT_2, UPLOAD_Q, REAP]}, lossy="C", keeps="D"
+    )
     issuing = {"L": [do.issue_and_link("main", "p")], "X": [HARD_DELETE], "Y": [HARD_DELETE]}
     expired = {"X": EXPIRED_MS, "Y": EXPIRED_MS}
     yield lost("issue; link | expire | expire", Start, issuing, lossy="L", safety_only=True, ahead_ms=expired)
@@ -218,21 +320,53 @@ def merges() -> Iterator[Plan]:
     more = {"group": "merges"}
     main_upload = do.upload("main", ("z", "P1"))
     main_commits: Calls = [main_upload, COMMIT_2]
-    yield plan("merge feat->main | reap | reset feat", fresh, {"M": [MERGE], "G": [REAP], "R": [RESET_FEAT]}, "MG", **more)
+    yield plan(
+        "merge feat->main | reap | reset feat", fresh, {"M": [MERGE], "G": [REAP], "R": [RESET_FEAT]}, "MG", **more
+    )
     gone: Calls = [do.delete_branch("feat"), REAP]
-    yield plan("merge feat->main | delete branch feat; reap | reap", fresh, {"M": [MERGE], "D": gone, "G": [REAP]}, "M", **more)
+    yield plan(
+        "merge feat->main | delete branch feat; reap | reap", fresh, {"M": [MERGE], "D": gone, "G": [REAP]}, "M", **more
+    )
     committing: Calls = [do.commit("feat", "c1")]
     yield plan(
-        "merge feat->main | commit feat | reset feat; reap", both, {"M": [MERGE], "C": committing, "R": [RESET_FEAT, REAP]}, "MC", **more
+        "merge feat->main | commit feat | reset feat; reap",
+        both,
+        {"M": [MERGE], "C": committing, "R": [RESET_FEAT, REAP]},
+        "MC",
+        **more,
     )
-    yield plan("merge feat->main | upload main | reap", fresh, {"M": [MERGE], "U": [main_upload], "G": [REAP]}, "U", keeps="U", **more)
     yield plan(
-        "merge feat->main | upload main; commit main | reap", fresh, {"M": [MERGE], "C": main_commits, "G": [REAP]}, "M", keeps="C", **more
+        "merge feat->main | upload main | reap",
+        fresh,
+        {"M": [MERGE], "U": [main_upload], "G": [REAP]},
+        "U",
+        keeps="U",
+        **more,
+    )
+    yield plan(
+        "merge feat->main | upload main; commit main | reap",
+        fresh,
+        {"M": [MERGE], "C": main_commits, "G": [REAP]},
+        "M",
+        keeps="C",
+        **more,
     )
     from_feat: Calls = [do.copy("feat", "q", "main", "z")]
-    yield plan("merge feat->main | copy feat->main | reap", fresh, {"M": [MERGE], "K": from_feat, "G": [REAP]}, keeps="K", **more)
+    yield plan(
+        "merge feat->main | copy feat->main | reap",
+        fresh,
+        {"M": [MERGE], "K": from_feat, "G": [REAP]},
+        keeps="K",
+        **more,
+    )
     without_q: Calls = [do.delete("feat", "q"), do.commit("feat", "c2")]
-    yield plan("merge feat->main | delete q on feat; commit feat | reap", fresh, {"M": [MERGE], "C": without_q, "G": [REAP]}, "C", **more)
+    yield plan(
+        "merge feat->main | delete q on feat; commit feat | reap",
+        fresh,
+        {"M": [MERGE], "C": without_q, "G": [REAP]},
+        "C",
+        **more,
+    )
     yield plan("merge feat->main | reset main | scrub", fresh, {"M": [MERGE], "R": [RESET], "S": [SCRUB]}, "M", **more)
     yield plan(
         "lost reply: merge feat->main | commit main | reap",
@@ -253,7 +387,13 @@ def merges() -> Iterator[Plan]:
     def undo(start: Start) -> Calls:
         return [do.revert("feat", start.commits["c1"])]
 
-    yield plan("revert on feat | reset feat | reap", fresh, lambda start: {"M": undo(start), "R": [RESET_FEAT], "G": [REAP]}, "M", **more)
+    yield plan(
+        "revert on feat | reset feat | reap",
+        fresh,
+        lambda start: {"M": undo(start), "R": [RESET_FEAT], "G": [REAP]},
+        "M",
+        **more,
+    )
     yield plan(
         "revert on feat | upload feat | commit feat; reap",
         fresh,
@@ -264,14 +404,22 @@ def merges() -> Iterator[Plan]:
     yield plan(
         "aborted commit | cherry-pick of it | reset; reap",
         both,
-        lambda start: {"C": committing, "M": [do.cherry_pick("main", foretold(start, "C", committing))], "R": [RESET_FEAT, REAP]},
+        lambda start: {
+            "C": committing,
+            "M": [do.cherry_pick("main", foretold(start, "C", committing))],
+            "R": [RESET_FEAT, REAP],
+        },
         "C",
         **more,
     )
     yield plan(
         "aborted commit | branch at it | reset; reap",
         m1,
-        lambda start: {"C": [COMMIT], "N": [do.create_branch("late", foretold(start, "C", [COMMIT]))], "R": [RESET, REAP]},
+        lambda start: {
+            "C": [COMMIT],
+            "N": [do.create_branch("late", foretold(start, "C", [COMMIT]))],
+            "R": [RESET, REAP],
+        },
         "C",
         keeps="N",
         **more,
@@ -283,14 +431,37 @@ def reset_paths() -> Iterator[Plan]:
     one: Calls = [do.reset_path("main", "p")]
     yield plan("reset path | commit | reap", m1, {"R": one, "C": [COMMIT], "G": [REAP]}, "RC", **more)
     yield plan("reset path | commit; reset | reap", m1, {"R": one, "C": [COMMIT, RESET], "G": [REAP]}, **more)
-    yield plan("reset path | overwrite | hard delete", m1, {"R": one, "U": [OVERWRITE], "H": [HARD_DELETE]}, "RU", **more)
-    yield plan("reset path | copy from it | hard delete", m1, {"R": one, "K": [COPY], "H": [HARD_DELETE]}, "RK", keeps="K", **more)
-    yield plan("reset path | move from it | commit; reap", m1, {"R": one, "M": [MOVE], "C": [COMMIT, REAP]}, "R", **more)
-    yield plan("reset path | reset path | delete path | reap", m1, {"R": one, "S": one, "D": [DELETE_P], "G": [REAP]}, "R", **more)
-    prefix: Calls = [do.reset_prefix("main")]
-    yield plan("reset prefix (two paths) | commit | scrub", pq, {"R": prefix, "C": [COMMIT, REAP], "S": [SCRUB]}, "R", **more)
     yield plan(
-        "lost reply: reset path | overwrite | commit; reap", m1, {"R": one, "U": [OVERWRITE], "C": [COMMIT, REAP]}, lossy="RR", **more
+        "reset path | overwrite | hard delete", m1, {"R": one, "U": [OVERWRITE], "H": [HARD_DELETE]}, "RU", **more
+    )
+    yield plan(
+        "reset path | copy from it | hard delete",
+        m1,
+        {"R": one, "K": [COPY], "H": [HARD_DELETE]},
+        "RK",
+        keeps="K",
+        **more,
+    )
+    yield plan(
+        "reset path | move from it | commit; reap", m1, {"R": one, "M": [MOVE], "C": [COMMIT, REAP]}, "R", **more
+    )
+    yield plan(
+        "reset path | reset path | delete path | reap",
+        m1,
+        {"R": one, "S": one, "D": [DELETE_P], "G": [REAP]},
+        "R",
+        **more,
+    )
+    prefix: Calls = [do.reset_prefix("main")]
+    yield plan(
+        "reset prefix (two paths) | commit | scrub", pq, {"R": prefix, "C": [COMMIT, REAP], "S": [SCRUB]}, "R", **more
+    )
+    yield plan(
+        "lost reply: reset path | overwrite | commit; reap",
+        m1,
+        {"R": one, "U": [OVERWRITE], "C": [COMMIT, REAP]},
+        lossy="RR",
+        **more,
     )
 
 
@@ -306,11 +477,39 @@ def nothing_changed() -> Iterator[Plan]:
     def empty() -> Start:
         return Start().staged("feat", "q", "P0")
 
-    yield plan("nothing to commit | upload | reap", bare, {"C": [COMMIT_2], "U": [UPLOAD_Q], "G": [REAP]}, "CU", keeps="U", **more)
+    yield plan(
+        "nothing to commit | upload | reap",
+        bare,
+        {"C": [COMMIT_2], "U": [UPLOAD_Q], "G": [REAP]},
+        "CU",
+        keeps="U",
+        **more,
+    )
     third: Calls = [do.commit("main", "c3")]
-    yield plan("nothing to commit | commit | upload", bare, {"C": [COMMIT_2], "D": third, "U": [UPLOAD_Q]}, "C", keeps="U", **more)
-    yield plan("nothing to commit (held) | reap | reset", held, {"C": [COMMIT_2], "G": [REAP], "R": [RESET]}, "CG", refused="C", **more)
-    yield plan("nothing to commit (held) | reap | scrub", held, {"C": [COMMIT_2], "G": [REAP], "S": [SCRUB]}, "C", refused="C", **more)
+    yield plan(
+        "nothing to commit | commit | upload",
+        bare,
+        {"C": [COMMIT_2], "D": third, "U": [UPLOAD_Q]},
+        "C",
+        keeps="U",
+        **more,
+    )
+    yield plan(
+        "nothing to commit (held) | reap | reset",
+        held,
+        {"C": [COMMIT_2], "G": [REAP], "R": [RESET]},
+        "CG",
+        refused="C",
+        **more,
+    )
+    yield plan(
+        "nothing to commit (held) | reap | scrub",
+        held,
+        {"C": [COMMIT_2], "G": [REAP], "S": [SCRUB]},
+        "C",
+        refused="C",
+        **more,
+    )
     yield plan(
         "nothing to commit (held) | copy p->feat | reap",
         held,
@@ -320,7 +519,13 @@ def nothing_changed() -> Iterator[Plan]:
         refused="C",
         **more,
     )
-    yield plan("nothing to commit (held) | overwrite | reap", held, {"C": [COMMIT_2], "U": [OVERWRITE], "G": [REAP]}, keeps="U", **more)
+    yield plan(
+        "nothing to commit (held) | overwrite | reap",
+        held,
+        {"C": [COMMIT_2], "U": [OVERWRITE], "G": [REAP]},
+        keeps="U",
+        **more,
+    )
     copying: Calls = [do.copy("feat", "q", "main", "q")]
     yield plan(
         "nothing to commit | copy feat->main | reset feat; reap",
@@ -348,9 +553,14 @@ def restores() -> Iterator[Plan]:
         return do.restore("main", "p", start.addresses["P5"])
 
     hard: Calls = [HARD_DELETE]
-    yield restored("restore | hard delete | reset; reap", lambda start: {"E": [back(start)], "H": hard, "R": [RESET, REAP]}, "E")
     yield restored(
-        "restore | commit; reap | hard delete", lambda start: {"E": [back(start)], "C": [COMMIT, REAP], "H": hard}, "E", keeps="E"
+        "restore | hard delete | reset; reap", lambda start: {"E": [back(start)], "H": hard, "R": [RESET, REAP]}, "E"
+    )
+    yield restored(
+        "restore | commit; reap | hard delete",
+        lambda start: {"E": [back(start)], "C": [COMMIT, REAP], "H": hard},
+        "E",
+        keeps="E",
     )
     yield restored(
         "restore | restore elsewhere | hard delete",
@@ -359,9 +569,13 @@ def restores() -> Iterator[Plan]:
         keeps="EF",
     )
     yield restored(
-        "restore; delete | restore again | hard delete", lambda start: {"E": [back(start), DELETE_P], "F": [back(start)], "H": hard}, "E"
+        "restore; delete | restore again | hard delete",
+        lambda start: {"E": [back(start), DELETE_P], "F": [back(start)], "H": hard},
+        "E",
     )
-    yield restored("restore | reset; reap | scrub", lambda start: {"E": [back(start)], "R": [RESET, REAP], "S": [SCRUB]}, "E")
+    yield restored(
+        "restore | reset; reap | scrub", lambda start: {"E": [back(start)], "R": [RESET, REAP], "S": [SCRUB]}, "E"
+    )
     yield plan(
         "delete p | restore | copy p->feat | hard delete",
         m1,
@@ -388,7 +602,14 @@ def restores() -> Iterator[Plan]:
         Start,
         lambda start: {
             "U": [UPLOAD_Q],
-            "R": [RESET, PROCESS, SCRUB_REFERENCES, do.restore("feat", "z", first_address(start, "U")), do.commit("feat", "c2"), PROCESS],
+            "R": [
+                RESET,
+                PROCESS,
+                SCRUB_REFERENCES,
+                do.restore("feat", "z", first_address(start, "U")),
+                do.commit("feat", "c2"),
+                PROCESS,
+            ],
         },
         keeps="R",
         leaves=True,
@@ -403,7 +624,14 @@ def restores() -> Iterator[Plan]:
         ("commit | restore what is staged | reap", {"C": [COMMIT], "G": [REAP]}, "C"),
         ("overwrite | restore what it replaces | hard delete", {"U": [OVERWRITE], "H": [HARD_DELETE]}, "U"),
     ):
-        yield plan(name, m1, lambda start, others=others: {"E": [staged(start)], **others}, crash + "E", keeps="E", group="restore")
+        yield plan(
+            name,
+            m1,
+            lambda start, others=others: {"E": [staged(start)], **others},
+            crash + "E",
+            keeps="E",
+            group="restore",
+        )
 
     def where_it_is(start: Start) -> Call:
         return do.restore("main", "p", start.addresses["P0"])
@@ -447,7 +675,9 @@ def restores() -> Iterator[Plan]:
         group="restore",
     )
     yield restored(
-        "lost reply: restore | hard delete | reset; reap", lambda start: {"E": [back(start)], "H": hard, "R": [RESET, REAP]}, lossy="EEH"
+        "lost reply: restore | hard delete | reset; reap",
+        lambda start: {"E": [back(start)], "H": hard, "R": [RESET, REAP]},
+        lossy="EEH",
     )
 
 
@@ -457,10 +687,22 @@ def repository_deletion() -> Iterator[Plan]:
     branch = do.create_branch("late", "main")
     yield plan("repository deletion | upload | reap", m1, {"D": gone, "U": [UPLOAD_Q], "G": [REAP]}, "DU", **more)
     and_upload: Calls = [branch, do.upload("late", ("q", "P1"))]
-    yield plan("repository deletion | create branch; upload | reap", m1, {"D": gone, "N": and_upload, "G": [REAP]}, "DN", **more)
+    yield plan(
+        "repository deletion | create branch; upload | reap",
+        m1,
+        {"D": gone, "N": and_upload, "G": [REAP]},
+        "DN",
+        **more,
+    )
     yield plan("repository deletion | commit | reap", m1, {"D": gone, "C": [COMMIT], "G": [REAP]}, "DC", **more)
     yield plan("repository deletion | copy main->feat | reap", m1, {"D": gone, "K": [COPY], "G": [REAP]}, "DK", **more)
-    yield plan("lost reply: repository deletion | create branch | reap", m1, {"D": gone, "N": [branch], "G": [REAP]}, lossy="DNN", **more)
+    yield plan(
+        "lost reply: repository deletion | create branch | reap",
+        m1,
+        {"D": gone, "N": [branch], "G": [REAP]},
+        lossy="DNN",
+        **more,
+    )
 
 
 def readers() -> Iterator[Plan]:
@@ -483,14 +725,44 @@ def batches() -> Iterator[Plan]:
     two_paths: Calls = [do.upload("main", ("p", "P1"), ("q", "P2"))]
     three = do.upload("main", ("q", "P3"))
     deletion: Calls = [do.delete("main", "p", "q")]
-    yield plan("batch: overwrite p and q | commit | reap", pq, {"U": two_paths, "C": [COMMIT], "G": [REAP]}, "UC", keeps="U", **more)
-    yield plan("batch: overwrite p and q | commit; reset | reap", pq, {"U": two_paths, "C": [COMMIT, RESET], "G": [REAP]}, **more)
-    yield plan("batch: overwrite p and q | overwrite q | hard delete", pq, {"U": two_paths, "V": [three], "H": [HARD_DELETE]}, "UV", **more)
+    yield plan(
+        "batch: overwrite p and q | commit | reap",
+        pq,
+        {"U": two_paths, "C": [COMMIT], "G": [REAP]},
+        "UC",
+        keeps="U",
+        **more,
+    )
+    yield plan(
+        "batch: overwrite p and q | commit; reset | reap",
+        pq,
+        {"U": two_paths, "C": [COMMIT, RESET], "G": [REAP]},
+        **more,
+    )
+    yield plan(
+        "batch: overwrite p and q | overwrite q | hard delete",
+        pq,
+        {"U": two_paths, "V": [three], "H": [HARD_DELETE]},
+        "UV",
+        **more,
+    )
     yield plan("batch: delete p and q | commit | reap", pq, {"D": deletion, "C": [COMMIT], "G": [REAP]}, "D", **more)
     yield plan(
-        "batch: delete p and q | copy p->feat | hard delete", pq, {"D": deletion, "K": [COPY], "H": [HARD_DELETE]}, "D", keeps="K", **more
+        "batch: delete p and q | copy p->feat | hard delete",
+        pq,
+        {"D": deletion, "K": [COPY], "H": [HARD_DELETE]},
+        "D",
+        keeps="K",
+        **more,
     )
-    yield plan("lost reply: batch: overwrite p and q | reset; reap", pq, {"U": two_paths, "R": [RESET, REAP]}, "U", lossy="UU", **more)
+    yield plan(
+        "lost reply: batch: overwrite p and q | reset; reap",
+        pq,
+        {"U": two_paths, "R": [RESET, REAP]},
+        "U",
+        lossy="UU",
+        **more,
+    )
     yield plan(
         "lost reply: batch: overwrite p and q | overwrite q | hard delete",
         pq,

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import refstore
-from refstore import keys
-from refstore.ids import CommitId
+from refstore.core import keys
+from refstore.core.ids import CommitId
+from refstore.core.records import Commit, decode
+from refstore.demo.invariants import Audit, audit
 from refstore.kv.base import ABSENT
 from refstore.lake import Lake
-from refstore.records import Commit, decode
 from refstore.repository import Repository
-from refstore.testing.invariants import Audit, audit
 
 DAY_MS = 86_400_000
 
@@ -36,7 +36,9 @@ def repo(lake: Lake) -> Repository:
 
 def look(lake: Lake, repo: Repository, *, days: int = 0) -> Audit:
     ctx = repo.context
-    return audit(lake.kv, ctx.objects, ctx.repo, now_ms=lake.clock.now_ms() + days * DAY_MS, grace_seconds=ctx.grace_seconds)
+    return audit(
+        lake.kv, ctx.objects, ctx.repo, now_ms=lake.clock.now_ms() + days * DAY_MS, grace_seconds=ctx.grace_seconds
+    )
 
 
 def test_counts_what_is_there(lake: Lake, repo: Repository) -> None:

@@ -1,4 +1,6 @@
-"""The explorer itself: that it visits what there is, that its reductions hide nothing, and that what it finds is found again."""
+"""The explorer itself: that it visits what there is, that its reductions hide nothing, and that what it finds is found
+again.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ import sys
 
 import pytest
 
-from refstore.testing import trace
-from refstore.testing.domain import simulated
-from refstore.testing.explore import explore, told
-from refstore.testing.explorer import Explorer, Violation
-from refstore.testing.ids import CountingIds, short
+from tests.kit import trace
+from tests.kit.domain import simulated
+from tests.kit.explore import explore, told
+from tests.kit.explorer import Explorer, Violation
+from tests.kit.ids import CountingIds, short
 from tests.simulation.mutants import mutants
 from tests.simulation.scenarios import every
 
@@ -45,7 +47,10 @@ def test_reduction_reaches_every_end(name: str, monkeypatch: pytest.MonkeyPatch)
 
 def _ends(explorer: Explorer) -> set[frozenset[tuple[object, object]]]:
     names = explorer.names
-    return {frozenset((names.keys[key], names.values[value]) for key, value in store.items()) for store in explorer.end_stores()}
+    return {
+        frozenset((names.keys[key], names.values[value]) for key, value in store.items())
+        for store in explorer.end_stores()
+    }
 
 
 def test_what_is_found_replays() -> None:
@@ -67,14 +72,16 @@ def test_what_is_found_replays() -> None:
 def test_hash_seed_makes_no_difference(seed: str) -> None:
     """The same states, in the same order, whatever Python's hashes are."""
     program = (
-        "from refstore.testing.explore import explore\n"
+        "from tests.kit.explore import explore\n"
         "from tests.simulation.scenarios import every\n"
         "plan = next(p for p in every() if p.name == 'overwrite | commit | reap')\n"
         "found, _ = explore(plan, states_max=3000, walks=20)\n"
         "print(found.states, found.transitions, found.ends, found.runs)\n"
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed}
-    told_ = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120)
+    told_ = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
     found, _ = explore(PLANS["overwrite | commit | reap"], states_max=3000, walks=20)
     assert told_.stdout.split() == [str(found.states), str(found.transitions), str(found.ends), str(found.runs)]
 

@@ -1,7 +1,8 @@
-"""Uploads and links that may only go where nothing is, under every interleaving: one of them wins, and what it wrote is safe.
+"""Uploads and links that may only go where nothing is, under every interleaving: one of them wins, and what it wrote is
+safe.
 
-They write by a `set_if` over nothing, or over a tombstone. Both come back, which no other expected value does: made again after a
-lost reply it could land twice, the second time under a reference that somebody has released in between.
+They write by a `set_if` over nothing, or over a tombstone. Both come back, which no other expected value does: made
+again after a lost reply it could land twice, the second time under a reference that somebody has released in between.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from refstore.flows.uploading import Link
-from refstore.testing.domain import Tools
-from refstore.testing.explore import explore, row, told
-from refstore.testing.explorer import Scenario
-from refstore.testing.replay import Stage
-from refstore.testing.steps import Interned
+from refstore.operations.uploading import Link
+from tests.kit.domain import Tools
+from tests.kit.explore import explore, row, told
+from tests.kit.explorer import Scenario
+from tests.kit.replay import Stage
+from tests.kit.steps import Interned
 from tests.simulation import calls as do
 from tests.simulation.calls import BODIES, HARD_DELETE, REAP, Call, Promise
 from tests.simulation.plans import Plan
@@ -25,7 +26,7 @@ from tests.simulation.worlds import Start, m1
 
 STATES = 25_000
 WALKS = 100
-PLACING = "refstore.flows.placing:_place_where_nothing_is"
+PLACING = "refstore.operations.stage_entries:_place_one_if_absent"
 
 Outcomes = Mapping[str, tuple[Hashable, ...]]
 
@@ -52,7 +53,13 @@ def deleted() -> Start:
 
 
 PLANS = [
-    Plan(name="A | B", world=Start, tasks=lambda _: {"A": [create("n", "P1")], "B": [create("n", "P2")]}, lossy="AB", keeps="AB"),
+    Plan(
+        name="A | B",
+        world=Start,
+        tasks=lambda _: {"A": [create("n", "P1")], "B": [create("n", "P2")]},
+        lossy="AB",
+        keeps="AB",
+    ),
     Plan(
         name="A | B over a tombstone",
         world=deleted,
@@ -100,7 +107,11 @@ PLANS = [
     Plan(
         name="A | overwrite; delete | hard delete",
         world=m1,
-        tasks=lambda _: {"A": [create("n", "P1")], "O": [do.upload("main", ("n", "P2")), do.delete("main", "n")], "H": [HARD_DELETE]},
+        tasks=lambda _: {
+            "A": [create("n", "P1")],
+            "O": [do.upload("main", ("n", "P2")), do.delete("main", "n")],
+            "H": [HARD_DELETE],
+        },
         lossy="A",
         safety_only=True,
     ),
@@ -148,7 +159,9 @@ class Judged:
         made = self.plan.scenario()
         kept = made.ends
         assert kept is not None
-        return replace(made, ends=lambda said, store, names: kept(said, store, names) or self._judge(said, store, names))
+        return replace(
+            made, ends=lambda said, store, names: kept(said, store, names) or self._judge(said, store, names)
+        )
 
 
 def one_winner(said: Outcomes, _store: Mapping[int, int], _names: Interned) -> str | None:
@@ -179,8 +192,8 @@ MUTANTS = [
         name="what was written first is not looked for",
         rule="what somebody else wrote first stays",
         edits=(
-            Edit(PLACING, "not placed and not isinstance(record, Entry)", "not placed"),
-            Edit(PLACING, "there is not None and there.entry.address != entry.address", "False"),
+            Edit(PLACING, "not is_placed and not isinstance(record, Entry)", "not is_placed"),
+            Edit(PLACING, "current is not None and current.entry.address != entry.address", "False"),
         ),
         caught_by="A | B",
     ),
@@ -209,6 +222,8 @@ def test_a_lost_reply_of_a_write_that_landed_is_not_taken_for_anothers() -> None
 def test_a_fault_in_it_is_caught(mutant: Mutant) -> None:
     plan = BY_NAME[mutant.caught_by]
     with mutant.planted():
-        found, _ = explore(Judged(plan, always_told) if plan.name == "A, whose reply is lost" else plan, states_max=STATES, walks=1000)
+        found, _ = explore(
+            Judged(plan, always_told) if plan.name == "A, whose reply is lost" else plan, states_max=STATES, walks=1000
+        )
     print(f"{mutant.caught_by}: {found.seconds:.1f} s: {found.verdict}")
     assert found.violation is not None, f"{mutant.caught_by!r} holds although this fault is in it: {mutant.name}"

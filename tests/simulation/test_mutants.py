@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.testing.explore import explore
+from tests.kit.explore import explore
 from tests.simulation.mutants import mutants
 from tests.simulation.planting import Mutant
 from tests.simulation.scenarios import every
@@ -21,7 +21,9 @@ def test_is_caught(mutant: Mutant) -> None:
     with mutant.planted():
         found, _ = explore(PLANS[mutant.caught_by], states_max=STATES, walks=WALKS)
     print(f"{mutant.caught_by}: {found.seconds:.1f} s: {found.verdict}")
-    assert found.violation is not None, f"{mutant.caught_by!r} holds although rule {mutant.rule} is dropped: {mutant.name}"
+    assert found.violation is not None, (
+        f"{mutant.caught_by!r} holds although rule {mutant.rule} is dropped: {mutant.name}"
+    )
 
 
 def test_every_rule_has_one() -> None:

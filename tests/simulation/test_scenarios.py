@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from refstore.testing.explore import explore, row, told
+from tests.kit.explore import explore, row, told
 from tests.simulation.plans import Plan
 from tests.simulation.scenarios import every
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from refstore import keys
-from refstore.ids import Address, CommitId
-from refstore.marks import Marks
-from refstore.records import Due, encode
-from refstore.safety import Safety
-from refstore.testing import collecting
-from refstore.testing.domain import NO_AGES, World, simulated
+from refstore.core import keys
+from refstore.core.ids import Address, CommitId
+from refstore.core.records import Due, encode
+from refstore.core.safety import Safety
+from refstore.gc_marks import Marks
+from tests.kit import collecting
+from tests.kit.domain import NO_AGES, World, simulated
 from tests.reaping import release_all
 from tests.simulation.calls import BODIES
 
@@ -44,7 +44,7 @@ class Start:
     def committed(self, branch: str, name: str, *, processed: bool = True, **paths: str) -> Start:
         for path, body in paths.items():
             self.staged(branch, path, body, hinted=False)
-        self.commits[name] = self.repo.commit(branch, name)
+        self.commits[name] = self.repo.commit(branch, name).id
         if processed:
             self.reap()
         return self

@@ -2,9 +2,10 @@
 
     python -m tests.soak.chaos --seconds 900 --arrangement redis+rgw --seed 7
 
-Everything that can be decided beforehand is decided by the seed, which is printed. When the time is over, the clients are killed, the
-servers are left in peace, and the reapers get the time that their rules ask for. Then: nothing named is gone, nothing unnamed is left
-(the audit, written apart from the product's reading), and what was acknowledged on each client's own branch is there to the byte.
+Everything that can be decided beforehand is decided by the seed, which is printed. When the time is over, the clients
+are killed, the servers are left in peace, and the reapers get the time that their rules ask for. Then: nothing named is
+gone, nothing unnamed is left (the audit, written apart from the product's reading), and what was acknowledged on each
+client's own branch is there to the byte.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reaper.backlog import measure
+from refstore.core.settings import Settings, embedded
+from refstore.demo.invariants import audit
 from refstore.demo.pace import REAPER, SAFETY, environment, settings
 from refstore.lake import Lake
 from refstore.repository import Repository
-from refstore.settings import Settings, embedded
-from refstore.testing.invariants import audit
+from refstore_reaper.backlog import measure
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_base import environment as s3_environment
@@ -39,7 +40,9 @@ from tests.soak import ledgers
 ARRANGEMENTS = ("redis+rgw", "redis+rclone", "sqlite+file")
 CLIENTS = 3
 REAPERS = 2
-SETTLE_SECONDS = SAFETY.scrub_after_seconds + SAFETY.grace_seconds + SAFETY.issue_seconds / 2 + REAPER.scrub_every_seconds
+SETTLE_SECONDS = (
+    SAFETY.scrub_after_seconds + SAFETY.grace_seconds + SAFETY.issue_seconds / 2 + REAPER.scrub_every_seconds
+)
 
 PROCESSED_SECONDS = 90.0
 """How long that may take; the audit says what is left then."""
@@ -58,7 +61,10 @@ class Result:
         by_op: dict[str, Counter[str]] = {}
         for (op, outcome), count in sorted(self.outcomes.items()):
             by_op.setdefault(op, Counter())[outcome] += count
-        lines += [f"{op:24s} {', '.join(f'{outcome} {count}' for outcome, count in found.items())}" for op, found in by_op.items()]
+        lines += [
+            f"{op:24s} {', '.join(f'{outcome} {count}' for outcome, count in found.items())}"
+            for op, found in by_op.items()
+        ]
         return "\n".join([f"seed {self.seed}, {self.seconds:.0f} s", *lines])
 
 
@@ -80,7 +86,12 @@ class Processes:
     def start(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [sys.executable, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment, cwd=Path.cwd()
+                [sys.executable, *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self.environment,
+                cwd=Path.cwd(),
             )
 
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
@@ -117,7 +128,12 @@ def stores(arrangement: str, folder: Path, seed: int) -> Iterator[Stores]:
 
 
 def run(
-    arrangement: str, seconds: float, seed: int, *, say: Callable[[str], None] = print, break_it: Callable[[Lake], None] | None = None
+    arrangement: str,
+    seconds: float,
+    seed: int,
+    *,
+    say: Callable[[str], None] = print,
+    break_it: Callable[[Lake], None] | None = None,
 ) -> Result:
     """`break_it`: plants a fault when all has settled, for the test that the audit can fail."""
     began = time.monotonic()
@@ -142,13 +158,25 @@ def run(
             return ledger.stat().st_size if ledger.exists() else 0
 
         def at_work(client: str) -> bool:
-            """Whether it has told something since it was started: one that is killed before it begins proves nothing."""
+            """Whether it has told something since it was started: one that is killed before it begins proves
+            nothing.
+            """
             return size(client) > grown[client] and client not in stopped
 
         def start_client(client: str) -> None:
             grown[client] = size(client)
             ledger = str(folder / f"{client}.ledger")
-            processes.start(client, "-m", "tests.soak.client", found.kv, found.objects, "soak", client, str(rng.randrange(10**6)), ledger)
+            processes.start(
+                client,
+                "-m",
+                "tests.soak.client",
+                found.kv,
+                found.objects,
+                "soak",
+                client,
+                str(rng.randrange(10**6)),
+                ledger,
+            )
 
         def start_reaper(reaper: str) -> None:
             processes.start(reaper, "-m", "refstore", "reaper")
@@ -195,7 +223,13 @@ def run(
                 code = processes.ended_by_itself(each)
                 if code is not None:
                     words = (folder / f"{each}.log").read_text(errors="replace")[-1500:]
-                    return Result(seed, [f"{each} ended by itself with {code}:\n{words}"], counts, Counter(), time.monotonic() - began)
+                    return Result(
+                        seed,
+                        [f"{each} ended by itself with {code}:\n{words}"],
+                        counts,
+                        Counter(),
+                        time.monotonic() - began,
+                    )
         for client in clients:
             processes.kill(client)
         if found.proxy is not None:
@@ -208,15 +242,28 @@ def run(
         for reaper in reapers:
             processes.kill(reaper, signal.SIGTERM)
         last = subprocess.run(
-            [sys.executable, "-m", "refstore", "reaper", "--once", "--scrub"], env=processes.environment, capture_output=True, check=False
+            [sys.executable, "-m", "refstore", "reaper", "--once", "--scrub"],
+            env=processes.environment,
+            capture_output=True,
+            check=False,
         )
-        findings = [] if last.returncode == 0 else [f"the last reaper ended with {last.returncode}: {last.stderr.decode()[-1500:]}"]
+        findings = (
+            []
+            if last.returncode == 0
+            else [f"the last reaper ended with {last.returncode}: {last.stderr.decode()[-1500:]}"]
+        )
         with Lake.open(found.kv, found.objects, safety=SAFETY) as lake:
             if break_it is not None:
                 break_it(lake)
             repo = lake.repository("soak")
             told = ledgers.read([folder / f"{client}.ledger" for client in clients])
-            seen = audit(lake.kv, repo.context.objects, repo.context.repo, now_ms=lake.clock.now_ms(), grace_seconds=SAFETY.grace_seconds)
+            seen = audit(
+                lake.kv,
+                repo.context.objects,
+                repo.context.repo,
+                now_ms=lake.clock.now_ms(),
+                grace_seconds=SAFETY.grace_seconds,
+            )
             findings += seen.findings()
             findings += told.corrupt
             if not seen.lost:
@@ -224,14 +271,20 @@ def run(
             if not any(outcome == "ok" for _, outcome in told.outcomes):
                 findings.append("no operation was acknowledged: this run proved nothing")
             counts["operations told"] = sum(told.outcomes.values())
-            counts["of them acknowledged"] = sum(count for (_, outcome), count in told.outcomes.items() if outcome == "ok")
-            counts["blobs named"] = len({item.entry.address for b, _ in repo.branches() for item in repo.list(b) if item.entry is not None})
+            counts["of them acknowledged"] = sum(
+                count for (_, outcome), count in told.outcomes.items() if outcome == "ok"
+            )
+            counts["blobs named"] = len(
+                {item.entry.address for b, _ in repo.branches() for item in repo.list(b) if item.entry is not None}
+            )
             counts["blobs in the store"] = sum(1 for _ in repo.context.objects.list("data/"))
         return Result(seed, findings, counts, told.outcomes, time.monotonic() - began)
 
 
 def wait_until_processed(repo: Repository) -> None:
-    """On a busy machine the reapers, killed as they were, may still be starting; what they process then is young for as long again."""
+    """On a busy machine the reapers, killed as they were, may still be starting; what they process then is young for as
+    long again.
+    """
     end = time.monotonic() + PROCESSED_SECONDS
     while time.monotonic() < end:
         retired = any(branch.retired for _, branch in repo.branches())
@@ -251,7 +304,10 @@ def main() -> int:
     for arrangement in chosen:
         result = run(arrangement, asked.seconds / len(chosen), asked.seed)
         print(result.table())
-        print("\n".join(result.findings) or "nothing named is gone, nothing unnamed is left, and what was acknowledged is there")
+        print(
+            "\n".join(result.findings)
+            or "nothing named is gone, nothing unnamed is left, and what was acknowledged is there"
+        )
         failed |= bool(result.findings)
     return int(failed)
 

@@ -1,7 +1,7 @@
 """A client process of the soak: the embedded SDK, random operations, and a ledger of what it was told.
 
-Each operation is written down before it is made and again when its answer is known, in one write each: whenever the process is
-killed, the ledger says what was acknowledged, and that at most its last operation is in doubt.
+Each operation is written down before it is made and again when its answer is known, in one write each: whenever the
+process is killed, the ledger says what was acknowledged, and that at most its last operation is in doubt.
 
 On its own branch a client is alone, so the ledger says what must be there. On `shared` and `main` it meets the others.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 from refstore.demo.pace import SAFETY
 from refstore.errors import Corrupt, RefstoreError
-from refstore.flows.uploading import Upload
 from refstore.lake import Lake
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
 
 OWN_PATHS = [f"own/{number}" for number in range(12)]
@@ -36,9 +36,20 @@ class Client:
         self.life = f"{name}-{seed}"
 
     def run(self) -> None:
-        own = [self.upload, self.upload, self.upload, self.upload_many, self.delete, self.copy, self.move, self.link, self.commit]
+        own = [
+            self.upload,
+            self.upload,
+            self.upload,
+            self.upload_many,
+            self.delete,
+            self.copy,
+            self.move,
+            self.link,
+            self.commit,
+        ]
         shared = [
-            self.shared_upload, self.shared_upload, self.shared_link, self.shared_copy, self.shared_move, self.shared_delete,
+            self.shared_upload, self.shared_upload, self.shared_link, self.shared_copy, self.shared_move,
+            self.shared_delete,
             self.shared_commit, self.shared_reset, self.shared_reset_path, self.shared_branch, self.shared_merge,
             self.shared_revert, self.shared_restore, self.shared_prefix,
         ]  # fmt: skip
@@ -57,7 +68,9 @@ class Client:
             self.told(op=kind, state="corrupt", error=str(error), **about)
             raise
         except RefstoreError as error:
-            self.told(op=kind, state="error", code=error.code, retryable=error.retryable, error=str(error)[:200], **about)
+            self.told(
+                op=kind, state="error", code=error.code, retryable=error.retryable, error=str(error)[:200], **about
+            )
         else:
             self.told(op=kind, state="ok", answer=answer if isinstance(answer, str) else None, **about)
 
@@ -101,7 +114,7 @@ class Client:
         self.op("move", lambda: self.repo.move(self.name, source, path), moved=[source, path])
 
     def commit(self) -> None:
-        self.op("commit", lambda: self.repo.commit(self.name, f"{self.life} {self.count}"), on=self.name)
+        self.op("commit", lambda: self.repo.commit(self.name, f"{self.life} {self.count}").id, on=self.name)
 
     # ---- among others
 
@@ -138,7 +151,7 @@ class Client:
 
     def shared_commit(self) -> None:
         branch = self.random.choice(SHARED)
-        self.op("shared commit", lambda: self.repo.commit(branch, "shared"))
+        self.op("shared commit", lambda: self.repo.commit(branch, "shared").id)
 
     def shared_reset(self) -> None:
         branch = self.random.choice(SHARED)
@@ -152,17 +165,25 @@ class Client:
         if self.random.random() < 0.3:
             self.op("shared delete branch", lambda: self.repo.delete_branch("shared"))
         else:
-            self.op("shared create branch", lambda: self.repo.create_branch("shared", self.random.choice(["main", "main~1", self.name])))
+            self.op(
+                "shared create branch",
+                lambda: self.repo.create_branch("shared", self.random.choice(["main", "main~1", self.name])),
+            )
 
     def shared_merge(self) -> None:
         source, branch = self.random.choice([("shared", "main"), ("main", "shared"), (self.name, "shared")])
         strategy = self.random.choice(["", "source-wins", "dest-wins"])
-        self.op("shared merge", lambda: self.repo.merge(source, branch, strategy=strategy))
+        self.op("shared merge", lambda: self.repo.merge(source, branch, strategy=strategy).id)
 
     def shared_revert(self) -> None:
         branch = self.random.choice(SHARED)
         pick = self.random.random() < 0.5
-        self.op("shared revert", lambda: self.repo.revert(branch, f"{branch}@") if pick else self.repo.cherry_pick(branch, f"{self.name}@"))
+        self.op(
+            "shared revert",
+            lambda: (
+                (self.repo.revert(branch, f"{branch}@") if pick else self.repo.cherry_pick(branch, f"{self.name}@")).id
+            ),
+        )
 
     def shared_restore(self) -> None:
         def restore() -> None:

@@ -3,9 +3,9 @@
     python -m tests.soak.collector client KV OBJECTS REPO NAME SEED LEDGER
     python -m tests.soak.collector collect KV OBJECTS REPO [BLIND]
 
-A collector starts its Spark once and says "ready"; then each line of its standard input is a run: "run" among others, "alone" when
-nobody else is at work any more, and so nobody is waited for. It tells each step as it begins, and what a run came to, a line of JSON each.
-`BLIND` plants a fault: the look does not see commits.
+A collector starts its Spark once and says "ready"; then each line of its standard input is a run: "run" among others,
+"alone" when nobody else is at work any more, and so nobody is waited for. It tells each step as it begins, and what a
+run came to, a line of JSON each. `BLIND` plants a fault: the look does not see commits.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) 
 
 
 def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
-    from offline_gc.breaker import Limits
-    from offline_gc.run import Options, run
-    from offline_gc.session import SparkOptions, session
+    from refstore_gc.mark_breaker import Limits
+    from refstore_gc.run import Options, run
+    from refstore_gc.session import SparkOptions, session
     from tests.spark.conftest import QUICK
 
     if blind:
@@ -47,7 +47,9 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
             except RefstoreError as error:
                 tell(state="failed", code=error.code, error=str(error)[:500])
                 continue
-            outcomes = {} if done.swept is None else {name: count.objects for name, count in done.swept.outcomes.items()}
+            outcomes = (
+                {} if done.swept is None else {name: count.objects for name, count in done.swept.outcomes.items()}
+            )
             tell(
                 state=done.state,
                 marked=done.marked.objects,
@@ -58,12 +60,12 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
 
 
 def _blind() -> None:
-    from refstore.marks import looking
+    from refstore.gc_marks import live_set
 
-    def nothing(*_: object) -> Iterator[looking.Named]:
+    def nothing(*_: object) -> Iterator[live_set.Named]:
         return iter(())
 
-    looking._heads = looking._commits = nothing
+    live_set._heads = live_set._commits = nothing
 
 
 def tell(**what: Any) -> None:

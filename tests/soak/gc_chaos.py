@@ -1,10 +1,12 @@
-"""The offline job, two reapers and clients at once, as processes over real servers; a collector is killed in the middle; then the audit.
+"""The offline job, two reapers and clients at once, as processes over real servers; a collector is killed in the
+middle; then the audit.
 
     python -m tests.soak.gc_chaos --seconds 600 --seed 7
 
-All commits but heads expire at once, so whatever a client reads from history may be marked or swept under its hands. The collector runs
-again and again, and is killed in a step that the seed chooses; another one, whose Spark is warm, takes over. In the end nobody is left
-but a last reaper and the second collector: then nothing named is gone, and nothing unnamed is left, in the store or in the KV.
+All commits but heads expire at once, so whatever a client reads from history may be marked or swept under its hands.
+The collector runs again and again, and is killed in a step that the seed chooses; another one, whose Spark is warm,
+takes over. In the end nobody is left but a last reaper and the second collector: then nothing named is gone, and
+nothing unnamed is left, in the store or in the KV.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from reaper.daemon import Reaper
-from refstore.clock import SystemClock
+from refstore.core.clock import SystemClock
+from refstore.core.settings import Settings
+from refstore.demo.invariants import audit
 from refstore.demo.pace import REAPER, environment, settings
+from refstore.gc_marks import Marks, RunState
 from refstore.lake import Lake
-from refstore.marks import Marks, State
-from refstore.settings import Settings
-from refstore.testing.invariants import audit
+from refstore_reaper.daemon import Reaper
 from tests.durations import COLLECTOR
 from tests.servers.redis_servers import RedisServer
 from tests.servers.s3_base import S3Server
@@ -67,7 +69,10 @@ class Result:
             by_op.setdefault(op, Counter())[outcome] += count
         lines = [f"{name:44s} {count:8d}" for name, count in self.counts.items()]
         lines += [f"run: {run}" for run in self.runs]
-        lines += [f"{op:24s} {', '.join(f'{outcome} {count}' for outcome, count in told.items())}" for op, told in by_op.items()]
+        lines += [
+            f"{op:24s} {', '.join(f'{outcome} {count}' for outcome, count in told.items())}"
+            for op, told in by_op.items()
+        ]
         return "\n".join([f"REFSTORE_CHAOS_SEED={self.seed}, {self.seconds:.0f} s", *lines])
 
 
@@ -141,7 +146,9 @@ def killed_whole(process: subprocess.Popen[bytes]) -> None:
     process.wait(60)
 
 
-def run(server: S3Server, seconds: float, seed: int, *, say: Callable[[str], None] = print, blind: bool = False) -> Result:
+def run(
+    server: S3Server, seconds: float, seed: int, *, say: Callable[[str], None] = print, blind: bool = False
+) -> Result:
     """`blind`: with a fault in the collectors, for the test that the audit can fail."""
     began = time.monotonic()
     rng = random.Random(seed)
@@ -163,7 +170,10 @@ def run(server: S3Server, seconds: float, seed: int, *, say: Callable[[str], Non
             for client in (*clients, "shared"):
                 repo.create_branch(client, "main")
         fault = ("blind",) if blind else ()
-        first, second = (stack.enter_context(collecting(folder, f"gc{number}", env, kv, objects, "soak", *fault)) for number in (1, 2))
+        first, second = (
+            stack.enter_context(collecting(folder, f"gc{number}", env, kv, objects, "soak", *fault))
+            for number in (1, 2)
+        )
         for number, collector in enumerate((first, second), start=1):
             said = collector.told.get(timeout=START_SECONDS)
             if said["state"] != "ready":
@@ -220,7 +230,11 @@ def run(server: S3Server, seconds: float, seed: int, *, say: Callable[[str], Non
         with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
             repo = lake.repository("soak")
             seen = audit(
-                lake.kv, repo.context.objects, repo.context.repo, now_ms=lake.clock.now_ms(), grace_seconds=COLLECTOR.grace_seconds
+                lake.kv,
+                repo.context.objects,
+                repo.context.repo,
+                now_ms=lake.clock.now_ms(),
+                grace_seconds=COLLECTOR.grace_seconds,
             )
             findings += seen.findings()
             findings += told.corrupt
@@ -229,7 +243,9 @@ def run(server: S3Server, seconds: float, seed: int, *, say: Callable[[str], Non
             if not seen.lost:
                 findings += ledgers.differences(repo, told)
             counts["operations told"] = sum(told.outcomes.values())
-            counts["of them acknowledged"] = sum(count for (_, outcome), count in told.outcomes.items() if outcome == "ok")
+            counts["of them acknowledged"] = sum(
+                count for (_, outcome), count in told.outcomes.items() if outcome == "ok"
+            )
             counts["refused: what they read was marked (410)"] = sum(
                 count for (_, outcome), count in told.outcomes.items() if outcome == "gone"
             )
@@ -244,7 +260,9 @@ def run(server: S3Server, seconds: float, seed: int, *, say: Callable[[str], Non
 
 
 def _at_the_end(kv: str, objects: str, clock: Later, collector: Collector, runs: list[dict[str, Any]]) -> list[str]:
-    """A last reaper, then the offline job, until the store's clock, which may count whole seconds, lets it see everything."""
+    """A last reaper, then the offline job, until the store's clock, which may count whole seconds, lets it see
+    everything.
+    """
     findings: list[str] = []
     with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
         store = lake.repository("soak").context.objects
@@ -260,11 +278,11 @@ def _at_the_end(kv: str, objects: str, clock: Later, collector: Collector, runs:
     collector.start("alone")
     last = collector.told.get(timeout=START_SECONDS)
     runs.append(last)
-    if last["state"] != State.SWEPT.value:
+    if last["state"] != RunState.SWEPT.value:
         findings.append(f"the last run of the offline job came to {last}")
     with Lake.open(kv, objects, safety=COLLECTOR) as lake:
         states = Counter(each.state for each in Marks(lake.repository("soak").context).runs())
-        if states.keys() - {State.SWEPT, State.ABANDONED}:
+        if states.keys() - {RunState.SWEPT, RunState.ABANDONED}:
             findings.append(f"marks are left open: {states}")
     return findings
 

@@ -1,4 +1,6 @@
-"""A bounded run of the chaos in the suite; `make soak` runs it for long. The seed is printed, and may be given again."""
+"""A bounded run of the chaos in the suite; `make soak` runs it for long. The seed is printed, and may be given
+again.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from tests.soak.chaos import CephRgw
 SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "10"))
 SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().randrange(10**9)
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(int(3 * SECONDS) + 240), pytest.mark.xdist_group("chaos")]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.slow,
+    pytest.mark.timeout(int(3 * SECONDS) + 240),
+    pytest.mark.xdist_group("chaos"),
+]
 
 
 def check(arrangement: str) -> None:
@@ -39,7 +46,9 @@ def test_a_blob_that_is_taken_away_by_hand_is_found() -> None:
     def plant(lake: Lake) -> None:
         repo = lake.repository("soak")
         objects = repo.context.objects
-        named = next(item.entry.address for branch, _ in repo.branches() for item in repo.list(branch) if item.entry is not None)
+        named = next(
+            item.entry.address for branch, _ in repo.branches() for item in repo.list(branch) if item.entry is not None
+        )
         objects.delete_many([named])
         objects.put("data/2020010100/00000000000000000000000000", b"nobody names this")
 

@@ -1,4 +1,6 @@
-"""A bounded run of the offline job among clients and reapers; `make soak` runs it for long. The seed is printed, and may be given again."""
+"""A bounded run of the offline job among clients and reapers; `make soak` runs it for long. The seed is printed, and
+may be given again.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from tests.soak import gc_chaos
 SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "20"))
 SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().randrange(10**9)
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(int(3 * SECONDS) + 400), pytest.mark.xdist_group("gc-chaos")]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.slow,
+    pytest.mark.timeout(int(3 * SECONDS) + 400),
+    pytest.mark.xdist_group("gc-chaos"),
+]
 
 
 @pytest.fixture
@@ -42,4 +49,6 @@ def test_a_collector_that_does_not_see_commits_is_found_out(server: S3Server) ->
     """The audit of this run can fail."""
     findings = gc_chaos.run(server, 15, SEED, blind=True).findings
     print("\n".join(findings))
-    assert any(finding.startswith("lost: ") for finding in findings), "by then its trees are gone, too, and tell no addresses"
+    assert any(finding.startswith("lost: ") for finding in findings), (
+        "by then its trees are gone, too, and tell no addresses"
+    )

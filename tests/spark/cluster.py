@@ -47,7 +47,8 @@ class Cluster:
         for number in (1, 2):
             self.workers.append(
                 self._class(
-                    f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g",
+                    f"worker-{number}", "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1",
+                    "--memory", "1g",
                     "--webui-port", str(free_port()), "--work-dir", str(self.folder / f"work-{number}"), self.url,
                 )
             )  # fmt: skip
@@ -69,7 +70,10 @@ class Cluster:
                 process.wait()
 
     def _alive(self) -> int:
-        with contextlib.suppress(URLError, OSError, ValueError), urlopen(f"http://127.0.0.1:{self.page}/json/", timeout=5) as answer:
+        with (
+            contextlib.suppress(URLError, OSError, ValueError),
+            urlopen(f"http://127.0.0.1:{self.page}/json/", timeout=5) as answer,
+        ):
             return int(json.load(answer)["aliveworkers"])
         return 0
 
@@ -106,7 +110,9 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 def _kill(pid: int) -> None:
     """A process that was started here, and its children."""
-    children = [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()
+    ]
     for child in children:
         _kill(child)
     with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,6 @@
-"""Git repositories that tests make: commits with dates of their own, and nothing of the machine's own git configuration."""
+"""Git repositories that tests make: commits with dates of their own, and nothing of the machine's own git
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,14 @@ class Made:
         when = f"{self.now - int(days_ago * DAY_SECONDS)} +0100"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         own = {
-            "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when,
-            "GIT_AUTHOR_NAME": "ann", "GIT_AUTHOR_EMAIL": "ann@example", "GIT_COMMITTER_NAME": "ann", "GIT_COMMITTER_EMAIL": "ann@example",
+            "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_DATE": when,
+            "GIT_COMMITTER_DATE": when,
+            "GIT_AUTHOR_NAME": "ann", "GIT_AUTHOR_EMAIL": "ann@example", "GIT_COMMITTER_NAME": "ann",
+            "GIT_COMMITTER_EMAIL": "ann@example",
         }  # fmt: skip
-        done = subprocess.run(["git", *arguments], cwd=self.folder, env=kept | own, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", *arguments], cwd=self.folder, env=kept | own, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout.strip()
 
@@ -48,7 +54,9 @@ class Made:
         self.git("commit", "--quiet", "--allow-empty", f"--message={name}", days_ago=days_ago)
         return self.remember(name)
 
-    def merge(self, name: str, days_ago: float, other: str, *options: str, files: dict[str, str | None] | None = None) -> str:
+    def merge(
+        self, name: str, days_ago: float, other: str, *options: str, files: dict[str, str | None] | None = None
+    ) -> str:
         """`files`: what a person made of its conflicts."""
         self.git("merge", "--quiet", "--no-ff", "--no-commit", *options, other, check=False)
         self.write(files or {})
@@ -61,9 +69,13 @@ class Made:
 
 
 def grown(folder: Path) -> Made:
-    """Branches, merges with and without conflicts, a deleted branch, a commit that was never on one, and names of all kinds."""
+    """Branches, merges with and without conflicts, a deleted branch, a commit that was never on one, and names of all
+    kinds.
+    """
     made = Made(folder)
-    made.commit("first", 60, {"a.txt": "a1", "with space/ü – ñ\n.txt": "odd", "back.txt": "once", "dir/x": "x1", "empty": ""})
+    made.commit(
+        "first", 60, {"a.txt": "a1", "with space/ü – ñ\n.txt": "odd", "back.txt": "once", "dir/x": "x1", "empty": ""}
+    )
     made.git("tag", "v1")
     made.git("branch", "feature")
     made.commit("second", 50, {"a.txt": "a2", "back.txt": None})
@@ -87,7 +99,9 @@ def grown(folder: Path) -> Made:
     made.merge("merge that takes nothing", 14, "unwanted", "--strategy=ours")
     made.git("branch", "--quiet", "-D", "doomed")
     tree = made.git("rev-parse", "HEAD^{tree}")
-    made.remember("never on a branch", made.git("commit-tree", tree, "-p", "main~1", "-m", "never on a branch", days_ago=3))
+    made.remember(
+        "never on a branch", made.git("commit-tree", tree, "-p", "main~1", "-m", "never on a branch", days_ago=3)
+    )
     made.commit("recent", 8, {"a.txt": "a3", "dir/x": None})
     (made.folder / "a.txt").chmod(0o755)
     made.commit("only a mode", 5, {})

@@ -9,17 +9,23 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offline_gc.addresses import CUT_BYTES, Cuts, among, keys_of, split
-from refstore import ids
+from refstore.core import ids
+from refstore_gc.address_codec import CUT_BYTES, Cuts, among, keys_of, split
 
-OWN = st.builds(lambda at_ms: str(ids.new_address(ids.RandomIds(), at_ms)), st.integers(1_700_000_000_000, 1_700_030_000_000))
+OWN = st.builds(
+    lambda at_ms: str(ids.new_address(ids.RandomIds(), at_ms)), st.integers(1_700_000_000_000, 1_700_030_000_000)
+)
 RANGE = st.builds(lambda body: f"_refstore/ranges/{body.hex()}.{'0' * 26}.parquet", st.binary(min_size=32, max_size=32))
 ANY = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=70)
-ADDRESSES = st.lists(st.one_of(OWN, RANGE, ANY, st.sampled_from(["data/", "data/2023111422/", "data/2023111422/01hf"])), max_size=60)
+ADDRESSES = st.lists(
+    st.one_of(OWN, RANGE, ANY, st.sampled_from(["data/", "data/2023111422/", "data/2023111422/01hf"])), max_size=60
+)
 
 
 @given(ADDRESSES, ADDRESSES)
-def test_an_address_is_in_the_bucket_of_the_last_cut_that_is_not_above_it(addresses: list[str], cuts: list[str]) -> None:
+def test_an_address_is_in_the_bucket_of_the_last_cut_that_is_not_above_it(
+    addresses: list[str], cuts: list[str]
+) -> None:
     ordered = sorted(cuts, key=str.encode)
     plain = [cut.encode()[:CUT_BYTES] for cut in ordered]
     found = Cuts.of(ordered).buckets_of(pa.array(addresses, pa.string()))
@@ -48,7 +54,10 @@ def test_what_is_among_others_is_found_bucket_by_bucket(addresses: list[str], na
     listed, kept = pa.array(addresses, pa.string()), pa.array(named, pa.string())
     buckets = dict(split(cuts.buckets_of(kept), keys_of(kept, 3)))
     own, places = keys_of(listed, 3), cuts.buckets_of(listed)
-    found = [bool(among(own[at : at + 1], [buckets[place]] if place in buckets else [])[0]) for at, place in enumerate(places.tolist())]
+    found = [
+        bool(among(own[at : at + 1], [buckets[place]] if place in buckets else [])[0])
+        for at, place in enumerate(places.tolist())
+    ]
     assert found == [address in set(named) for address in addresses]
 
 

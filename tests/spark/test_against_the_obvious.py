@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_gc import run
-from offline_gc.run import Options
-from refstore import ids, keys
+from refstore.core import ids, keys
+from refstore.core.ids import CommitId
 from refstore.errors import NothingToCommit
-from refstore.ids import CommitId
-from refstore.marks import Marks
+from refstore.gc_marks import Marks
+from refstore_gc import run
+from refstore_gc.run import Options
 from tests.reaping import release_all
 from tests.spark.world import World, marked_in
 
@@ -44,7 +44,9 @@ def live_happily(world: World, rng: random.Random) -> None:
             branches.append(f"branch-{day}")
         if rng.random() < 0.2 and branch != "main":
             with suppress(NothingToCommit):
-                world.repo.merge(branch, "main", strategy="source-wins", date_ms=world.clock.now_ms() - day * 86_400_000)
+                world.repo.merge(
+                    branch, "main", strategy="source-wins", date_ms=world.clock.now_ms() - day * 86_400_000
+                )
         if rng.random() < 0.1 and len(branches) > 2:
             world.repo.delete_branch(branches.pop())
     world.repo.upload("main", "staged", b"staged")
@@ -77,7 +79,9 @@ def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, spark: Spa
     world.age()
     summary = run.mark(world.ctx, spark, Options())
     wanted = obviously(world)
-    found = {address: reason for address, reason in marked_in(world, summary.mark_id).items() if address.startswith("data/")}
+    found = {
+        address: reason for address, reason in marked_in(world, summary.mark_id).items() if address.startswith("data/")
+    }
     assert len(wanted) > 5
     assert set(found) == wanted
     assert [address for address, reason in found.items() if reason != "expired"] == [orphan]

@@ -1,4 +1,6 @@
-"""Rules that act on branches, in the nightly job: what was staged too long ago, and the latest view. And where what goes had lain."""
+"""Rules that act on branches, in the nightly job: what was staged too long ago, and the latest view. And where what
+goes had lain.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_gc import run
-from offline_gc.report import page
-from offline_gc.run import Options
-from offline_gc.summary import Count, Online
-from refstore import ids
-from refstore.commits import names
-from refstore.marks import Marks
+from refstore.core import ids
+from refstore.gc_marks import Marks
+from refstore.versioning.commits import names
+from refstore_gc import run
+from refstore_gc.report import page
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Count, Online
 from tests.reaping import delete_due, release_all
 from tests.spark.world import World, everything_in, marked_in
 
@@ -45,7 +47,9 @@ def staged(world: World) -> World:
     return world
 
 
-def test_what_was_staged_too_long_ago_is_reset_and_the_online_path_deletes_it(staged: World, spark: SparkSession) -> None:
+def test_what_was_staged_too_long_ago_is_reset_and_the_online_path_deletes_it(
+    staged: World, spark: SparkSession
+) -> None:
     address, other = staged.address("main", "tmp/a"), staged.address("main", "other")
     summary = run.run(staged.ctx, spark, Options()).latest
     assert summary.online == Online(staged=Count(1, 4))
@@ -75,7 +79,9 @@ def test_a_branch_that_could_not_be_looked_through_is_named(staged: World, spark
 
 @pytest.fixture
 def old(world: World) -> World:
-    """Twelve days ago `logs/a` and `other` were committed, and the rules let the first go from the branch, after ten."""
+    """Twelve days ago `logs/a` and `other` were committed, and the rules let the first go from the branch, after
+    ten.
+    """
     rules(world, rule("logs/", "all", 10), allow_deletion_from_latest_view=True)
     world.commit(logs__a=b"1234", other=b"other")
     wait(world, 12)
@@ -84,7 +90,9 @@ def old(world: World) -> World:
     return world
 
 
-def test_the_latest_view_is_left_by_a_commit_and_the_object_goes_after_its_grace(old: World, spark: SparkSession) -> None:
+def test_the_latest_view_is_left_by_a_commit_and_the_object_goes_after_its_grace(
+    old: World, spark: SparkSession
+) -> None:
     before, address = old.repo.get_branch("main").head, old.address("main", "logs/a")
     summary = run.mark(old.ctx, spark, Options(grace_days=7))
     assert summary.online == Online(latest_view=Count(1, 4), commits=1)
@@ -125,7 +133,9 @@ def test_without_the_flag_nothing_leaves_a_branch(old: World, spark: SparkSessio
     assert old.repo.read("main", "logs/a") == b"1234"
 
 
-def test_a_simulation_says_what_would_leave_the_latest_view_and_touches_nothing(old: World, spark: SparkSession) -> None:
+def test_a_simulation_says_what_would_leave_the_latest_view_and_touches_nothing(
+    old: World, spark: SparkSession
+) -> None:
     before = everything_in(old)
     assert run.simulate(old.ctx, spark, Options()).online == Online(latest_view=Count(1, 4))
     assert everything_in(old) == before

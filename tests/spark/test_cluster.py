@@ -11,16 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from refstore import ids
+from refstore.core import ids
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all
 from tests.spark.cluster import cluster
 from tests.spark.world import World
 
 ORPHANS = 80_000
-"""Eight units of the mark: two are under way when the first is seen to be done, and some are not begun, however busy the machine is."""
+"""Eight units of the mark: two are under way when the first is seen to be done, and some are not begun, however busy
+the machine is.
+"""
 SLICES = 20
-CONF = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+CONF = (
+    "--conf",
+    "spark.executor.memory=512m",
+    "--conf",
+    "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+)
 LOOPBACK = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
 
 
@@ -40,17 +47,26 @@ def test_a_worker_that_is_killed_in_a_sweep_costs_nothing_but_time(tmp_path: Pat
     world.age()
     world.close()
     with cluster(tmp_path / "cluster") as spark:
-        env = {**os.environ, **AT_ONCE_ENVIRONMENT, "REFSTORE_DATA": str(tmp_path / "lake"), "SPARK_LOCAL_IP": "127.0.0.1"}
+        env = {
+            **os.environ,
+            **AT_ONCE_ENVIRONMENT,
+            "REFSTORE_DATA": str(tmp_path / "lake"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         command = [sys.executable, "-m", "refstore", "gc", "--json"]
         there = ["--master", spark.url, *CONF, *LOOPBACK]
         ages = ["--grace-days", "0", "--min-age-seconds", "0", "--breaker-share", "1"]
-        marked = subprocess.run([*command, "mark", "sales", *ages, *there], env=env, capture_output=True, check=False, timeout=200)
+        marked = subprocess.run(
+            [*command, "mark", "sales", *ages, *there], env=env, capture_output=True, check=False, timeout=200
+        )
         assert marked.returncode == 0, marked.stderr.decode()[-3000:]
         (summary,) = json.loads(marked.stdout)["runs"]
         assert summary["marked"]["objects"] == ORPHANS
         files = world.blobs / "_refstore" / "gc" / summary["mark_id"]
         units = len(list((files / "mark").iterdir()))
-        sweep = subprocess.Popen([*command, "sweep", "sales", *there], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        sweep = subprocess.Popen(
+            [*command, "sweep", "sales", *there], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         try:
             while sweep.poll() is None and not list((files / "sweep").glob("*.parquet")):
                 time.sleep(0.005)

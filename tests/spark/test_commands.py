@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from refstore import ids
+from refstore.core import ids
 from refstore.errors import Gone
-from refstore.marks import Marks
+from refstore.gc_marks import Marks
 from tests.commands import Command
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_gc import complete_commits, run
-from offline_gc.run import Options
-from offline_gc.summary import Summary
-from refstore import keys
+from refstore.core import keys
+from refstore.core.ids import CommitId
 from refstore.errors import Gone, OutcomeUnknown
-from refstore.flows.comparing import Lifetime
-from refstore.ids import CommitId
-from refstore.marks import Marks, State
+from refstore.gc_marks import Marks, RunState
+from refstore.operations.log_and_diff import Lifetime
+from refstore_gc import complete_commits, run
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Summary
 from tests.reaping import release_all
 from tests.spark.world import World, marked_in
 
@@ -42,7 +42,11 @@ def lifetimes(world: World, *commits: CommitId) -> list[Lifetime]:
 def ever_marked(world: World) -> set[CommitId]:
     """What any run marked, whatever became of it."""
     marks, kv = Marks(world.ctx), world.lake.kv
-    return {CommitId(name) for each in marks.runs() for name, _ in kv.scan_all(keys.gc_marked_by(world.ctx.repo, each.mark_id))}
+    return {
+        CommitId(name)
+        for each in marks.runs()
+        for name, _ in kv.scan_all(keys.gc_marked_by(world.ctx.repo, each.mark_id))
+    }
 
 
 def two_views(world: World) -> tuple[CommitId, ...]:
@@ -53,7 +57,11 @@ def two_views(world: World) -> tuple[CommitId, ...]:
     def transaction(branch: str, kind: str, name: str) -> CommitId:
         repo.upload(branch, name, name.encode())
         day = 20 - len(made)
-        made.append(repo.commit(branch, name, metadata={"refstore.transaction": kind}, date_ms=world.clock.now_ms() - day * 86_400_000))
+        made.append(
+            repo.commit(
+                branch, name, metadata={"refstore.transaction": kind}, date_ms=world.clock.now_ms() - day * 86_400_000
+            ).id
+        )
         return made[-1]
 
     transaction("abc", "APPEND", "t1")
@@ -80,7 +88,7 @@ def test_a_policy_on_abc_does_not_mark_what_is_in_the_latest_view_of_xyz(world: 
     assert lifetimes(world, first, second, third, fourth) == [SWEPT, SWEPT, ACTIVE, ACTIVE]
 
 
-def test_without_a_rule_for_views_they_are_complete_as_long_as_a_head_names_their_data(world: World, spark: SparkSession) -> None:
+def test_expired_commits_are_complete_while_a_head_names_their_data(world: World, spark: SparkSession) -> None:
     first, second, third, fourth, fifth = two_views(world)
     before = world.data()
     done = run.run(world.ctx, spark, Options(grace_days=0)).latest
@@ -134,13 +142,13 @@ def test_a_night_with_complete_commits_goes_on_and_reads_nothing_of_them(
     rules(world)
     made = lines_of(world, 12)
     read: list[str] = []
-    reads = complete_commits._read  # pyright: ignore[reportPrivateUsage]  # what is counted
+    reads = complete_commits._read_ranges  # pyright: ignore[reportPrivateUsage]  # what is counted
 
     def counted(work: Any, ranges: Any) -> Any:
         read.extend(ranges)
         return reads(work, ranges)
 
-    monkeypatch.setattr(complete_commits, "_read", counted)
+    monkeypatch.setattr(complete_commits, "_read_ranges", counted)
     first = run.mark(world.ctx, spark, Options())
     assert first.commits["complete"] == 12
     assert read
@@ -167,7 +175,9 @@ def test_a_night_with_complete_commits_goes_on_and_reads_nothing_of_them(
     assert lifetimes(world, *made) == [COMPLETE] * 5 + [MARKED] * 7
 
 
-def test_what_shared_its_ranges_with_a_commit_that_was_kept_is_looked_at_when_that_expires(world: World, spark: SparkSession) -> None:
+def test_an_incremental_run_marks_a_complete_commit_once_its_shared_data_expires(
+    world: World, spark: SparkSession
+) -> None:
     rules(world)
     old = world.commit(days_ago=9, a=b"a", b=b"b")
     world.commit(days_ago=8)  # the same tree
@@ -189,12 +199,12 @@ def test_what_an_older_mark_is_to_sweep_is_not_complete(world: World, spark: Spa
     world.commit(days_ago=7, b=b"b")
     settled(world)
     older = run.mark(world.ctx, spark, Options())
-    assert world.repo.unmark(old) == 1
-    assert world.repo.expired_of(old) == [old]
+    assert world.repo.unmark(old).unmarked == 1
+    assert world.repo.unmark(old, dry_run=True).expired == [old]
     newer = run.mark(world.ctx, spark, Options())
     assert lifetimes(world, old) == [MARKED]
     assert [mark.mark_id for mark in Marks(world.ctx).of([old]) if mark] == [newer.mark_id]
-    assert Marks(world.ctx).run(older.mark_id).state is State.MARKED
+    assert Marks(world.ctx).run(older.mark_id).state is RunState.MARKED
 
 
 def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
@@ -225,7 +235,11 @@ def _states(summary: Summary) -> tuple[int, int]:
 
 
 def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, spark: SparkSession) -> None:
-    rules(world, default_retention_days=365, rules=[{"filter": {"prefix": "tmp/"}, "expiration": {"noncurrent": {"days": 1}}}])
+    rules(
+        world,
+        default_retention_days=365,
+        rules=[{"filter": {"prefix": "tmp/"}, "expiration": {"noncurrent": {"days": 1}}}],
+    )
     kept = world.commit(days_ago=9, tmp__a=b"a", tmp__b=b"b")
     gone = world.commit(days_ago=8, tmp__c=b"c")
     world.commit(days_ago=7, tmp__c=None)

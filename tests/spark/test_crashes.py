@@ -1,4 +1,6 @@
-"""The driver dies at every step of a mark and of a sweep; then the job is run again, and the end is that of a run that did not die."""
+"""The driver dies at every step of a mark and of a sweep; then the job is run again, and the end is that of a run that
+did not die.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_gc import run
-from offline_gc.run import Options
-from offline_gc.steps import Progress
+from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Set, SetIf
-from refstore.marks import Marks, State
+from refstore_gc import run
+from refstore_gc.run import Options
+from refstore_gc.run_progress import Progress
 from tests.reaping import release_all
 from tests.spark.world import World
 
@@ -45,7 +47,9 @@ class DyingKV(KV):
             raise Died
         return self._kv.execute(ops)
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         self._alive()
         return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
 
@@ -101,7 +105,7 @@ def test_a_run_that_dies_in_a_step_is_made_good_by_the_next(tmp_path: Path, spar
     run.run(world.ctx, spark, Options(take_over=True))
     assert world.data() == left
     assert Marks(world.ctx).on() is None
-    assert {each.state for each in Marks(world.ctx).runs()} <= {State.SWEPT, State.ABANDONED}
+    assert {each.state for each in Marks(world.ctx).runs()} <= {RunState.SWEPT, RunState.ABANDONED}
     world.close()
 
 
@@ -127,7 +131,9 @@ def test_a_sweep_that_died_goes_on_where_it_stopped(tmp_path: Path, spark: Spark
     world, left = lake_with_history(tmp_path)
     summary = run.mark(world.ctx, spark, Options())
     kv = world.lake.kv
-    dying = DyingKV(kv, 2, behind=False)  # the first write says that the sweep begins, the next ones come when all is deleted
+    dying = DyingKV(
+        kv, 2, behind=False
+    )  # the first write says that the sweep begins, the next ones come when all is deleted
     with pytest.raises(Died):
         run.sweep(with_kv(world, dying).ctx, spark, summary.mark_id)
     with_kv(world, kv)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from offline_gc import rechecking
-from offline_gc.committed import Wanted
-from refstore.marks import Marks, Run, State, new_mark_id
+from refstore.gc_marks import Marks, Run, RunState, new_mark_id
+from refstore_gc import rules_recheck
+from refstore_gc.live_in_commits import LiveCommits
 from tests.spark.world import World
 
 HELD = '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "case/", "reason": "a case"}]}'
@@ -15,7 +15,7 @@ class ConfirmedMeanwhile(Marks):
 
     def run(self, mark_id: str) -> Run:
         found = super().run(mark_id)
-        if found.state is State.ASKING:
+        if found.state is RunState.NEEDS_CONFIRMATION:
             self.confirm(mark_id, "an operator")
         return found
 
@@ -28,10 +28,10 @@ def test_what_was_held_since_stays_though_the_mark_was_confirmed_a_moment_ago(wo
     marks.finish_marking(run, {}, question="so much?")
     world.repo.set_retention(HELD)
     marks = ConfirmedMeanwhile(world.ctx)
-    begun = rechecking.begin(world.ctx, marks, run.mark_id)
-    assert begun.run.state is State.SWEEPING
-    wanted = Wanted()
-    for commit, record in marks.dropped_out(begun.run):
+    begun = rules_recheck.begin(world.ctx, marks, run.mark_id)
+    assert begun.run.state is RunState.SWEEPING
+    wanted = LiveCommits()
+    for commit, record in marks.excluded_commits(begun.run):
         wanted.add(commit, record, None)
-    rechecking.keep(marks, begun, wanted)
+    rules_recheck.keep(marks, begun, wanted)
     assert old in set(wanted.commits()), "a legal hold keeps what it names"

@@ -18,7 +18,7 @@ import pytest
 
 from refstore.cli.durations import duration_seconds
 from refstore.errors import InvalidSettings
-from refstore.marks import Marks, State, new_mark_id
+from refstore.gc_marks import Marks, RunState, new_mark_id
 from tests.commands import Command
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all
@@ -61,10 +61,13 @@ class Looping:
 @contextmanager
 def looping(folder: Path, *arguments: str, **settings: str) -> Iterator[Looping]:
     log, port = folder / "every.log", free_port()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")} | {"TMPDIR": str(folder)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")} | {
+        "TMPDIR": str(folder)
+    }
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "refstore", "gc", "run", "--data", str(folder), "--metrics-port", str(port), *arguments],
+            [sys.executable, "-m", "refstore", "gc", "run", "--data", str(folder), "--metrics-port", str(port),
+            *arguments],
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment | settings, cwd=Path(__file__).parents[2],
         )  # fmt: skip
     try:
@@ -112,7 +115,7 @@ def test_it_waits_for_others_survives_its_pass_and_leaves_no_run_behind(world: W
         assert loop.says("run_abandoned", 2)
         assert loop.says("gc_stopped")
     assert marks.on() is None
-    assert {run.state for run in marks.runs()} == {State.ABANDONED}
+    assert {run.state for run in marks.runs()} == {RunState.ABANDONED}
     assert list(marks.scan()) == []
 
 
@@ -121,7 +124,9 @@ def test_a_pass_tells_what_it_did_and_the_next_one_follows(world: World) -> None
     world.commit(days_ago=8, a=b"new")
     release_all(world.repo)
     world.age()
-    with looping(world.folder, "--all", "--every", "1s", "--json", "--min-age-seconds", "0", **AT_ONCE_ENVIRONMENT) as loop:
+    with looping(
+        world.folder, "--all", "--every", "1s", "--json", "--min-age-seconds", "0", **AT_ONCE_ENVIRONMENT
+    ) as loop:
         loop.until(lambda: loop.says("gc_pass_ended", 2))
         said = loop.metrics()
         assert loop.end() == 0
@@ -147,7 +152,9 @@ def test_a_pass_tells_what_it_did_and_the_next_one_follows(world: World) -> None
         (("nowhere", "--every", "1h"), 3, "does not exist"),
     ],
 )
-def test_what_no_pass_could_do_better_ends_it_before_it_begins(refstore: Command, words: tuple[str, ...], code: int, what: str) -> None:
+def test_what_no_pass_could_do_better_ends_it_before_it_begins(
+    refstore: Command, words: tuple[str, ...], code: int, what: str
+) -> None:
     refstore.ok("repo", "create", "sales")
     ran = refstore("gc", "run", *words)
     assert (ran.code, what in ran.err) == (code, True)

@@ -1,4 +1,6 @@
-"""Real git histories, replayed and let expire: what is left is what git's own plumbing says that the active commits reach."""
+"""Real git histories, replayed and let expire: what is left is what git's own plumbing says that the active commits
+reach.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ from examples.git_history import comparing, replaying
 from examples.git_history.__main__ import Outcome, prove
 from examples.git_history.expected import Rules
 from examples.git_history.plumbing import Git
-from offline_gc import run
+from refstore.core.settings import embedded
+from refstore.gc_marks import live_set
 from refstore.lake import Lake
-from refstore.marks import looking
-from refstore.settings import embedded
+from refstore_gc import run
 from tests.spark.git_repositories import Made, grown
 
 if TYPE_CHECKING:
@@ -32,11 +34,15 @@ ROOT = Path(__file__).resolve().parents[2]
 def silent(_what: str, _done: int, _of: int) -> None: ...
 
 
-def proven(folder: Path, lake: Path, rules: Rules, spark: SparkSession, *, most: int = 500, dangling: bool = True) -> Outcome:
+def proven(
+    folder: Path, lake: Path, rules: Rules, spark: SparkSession, *, most: int = 500, dangling: bool = True
+) -> Outcome:
     git = Git(folder)
     kv, objects = embedded(lake)
     lake.mkdir()
-    return prove(git, replaying.chosen(git, most=most, dangling=dangling), rules, kv, f"{objects}?fsync=0", spark, silent)
+    return prove(
+        git, replaying.chosen(git, most=most, dangling=dangling), rules, kv, f"{objects}?fsync=0", spark, silent
+    )
 
 
 @pytest.fixture
@@ -66,12 +72,15 @@ class TestAHistoryOfAllKinds:
         assert outcome.compared.files > 50
 
     def test_the_active_commits_are_those_that_a_person_would_name(self, history: Made, outcome: Outcome) -> None:
-        """Of main: what was head in the last 32 days, and of release/1.0 in the last 36; heads, tags, and what is 10 days old or less."""
+        """Of main: what was head in the last 32 days, and of release/1.0 in the last 36; heads, tags, and what is 10
+        days old or less.
+        """
         active = {name for name, commit in history.named.items() if outcome.done.commits[commit] in outcome.active}
         assert active == {
             "first",  # v1
             "third",  # head of release/1.0 until 35 days ago
-            "merge with conflicts", "back again", "merge without conflicts", "merge that takes nothing", "recent", "only a mode", "last",
+            "merge with conflicts", "back again", "merge without conflicts", "merge that takes nothing", "recent",
+            "only a mode", "last",
             "feature two", "side", "unwanted",  # heads
             "never on a branch",  # 3 days old
         }  # fmt: skip
@@ -83,14 +92,19 @@ class TestAHistoryOfAllKinds:
         assert outcome.compared.refused > 0
 
     def test_merges_that_a_person_resolved_were_among_them(self, history: Made, outcome: Outcome) -> None:
-        assert outcome.done.between.keys() == {history.named["merge with conflicts"], history.named["merge that takes nothing"]}
+        assert outcome.done.between.keys() == {
+            history.named["merge with conflicts"],
+            history.named["merge that takes nothing"],
+        }
 
 
 def test_this_projects_own_history(tmp_path: Path, spark: SparkSession) -> None:
     outcome = proven(ROOT, tmp_path / "lake", Rules(days=0, keep_last=5), spark, most=40, dangling=False)
     assert outcome.compared.findings == []
     assert len(outcome.history.commits) == 40
-    assert outcome.compared.expired == len(outcome.done.made) - 5  # more than 40 were made where a merge had its conflicts resolved
+    assert (
+        outcome.compared.expired == len(outcome.done.made) - 5
+    )  # more than 40 were made where a merge had its conflicts resolved
     assert outcome.summary.swept is not None
     assert outcome.summary.swept.outcomes["deleted"].objects > 0
 
@@ -118,7 +132,7 @@ class TestTheComparisonCanFail:
     def test_where_the_job_does_not_see_what_an_active_commit_names(
         self, plain: Made, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(looking, "_commits", lambda *_: iter(()))
+        monkeypatch.setattr(live_set, "_commits", lambda *_: iter(()))
         findings = proven(plain.folder, tmp_path / "lake", Rules(days=5), spark).compared.findings
         assert any(finding.startswith("lost: data/") for finding in findings)
         assert any(finding.startswith(f"files: {plain.named['two']} 'a'") for finding in findings)
@@ -127,7 +141,9 @@ class TestTheComparisonCanFail:
         self, plain: Made, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         decide = run.decide
-        monkeypatch.setattr(run, "decide", lambda *args, **kwargs: dataclasses.replace(decide(*args, **kwargs), commits=[]))
+        monkeypatch.setattr(
+            run, "decide", lambda *args, **kwargs: dataclasses.replace(decide(*args, **kwargs), commits=[])
+        )
         (finding,) = proven(plain.folder, tmp_path / "lake", Rules(days=5), spark).compared.findings
         assert finding.startswith("left over: data/")
 
@@ -162,14 +178,18 @@ class TestTheCommand:
         root.setLevel(level)
         structlog.reset_defaults()
 
-    def test_answers_as_json_and_ends_with_0(self, plain: Made, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_answers_as_json_and_ends_with_0(
+        self, plain: Made, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert command.main([str(plain.folder), "--days", "5", "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert shown["ok"]
         assert shown["swept"] == {"deleted": 1}
         assert (shown["active_commits"], shown["expired_commits"]) == (2, 1)
 
-    def test_says_what_is_wrong_with_what_it_was_given(self, plain: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_says_what_is_wrong_with_what_it_was_given(
+        self, plain: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         empty = Made(tmp_path / "empty")
         for arguments, words in (
             ([str(tmp_path)], "give the folder of a git repository"),

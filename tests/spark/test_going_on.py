@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from offline_gc import carried, comparing, listing, run
-from offline_gc.committed import ALL, NOTHING, Filter, Part, Units, Wanted
-from offline_gc.run import Options
-from offline_gc.small import Small
-from offline_gc.summary import Summary
-from refstore import ids, keys
+from refstore.core import ids, keys
+from refstore.core.ids import CommitId
+from refstore.core.records import Entry
 from refstore.errors import Corrupt, NothingToCommit, RefstoreError
-from refstore.ids import CommitId
+from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
-from refstore.marks import Marks, State
-from refstore.records import Entry
+from refstore_gc import anti_join, listing, run
+from refstore_gc.incremental import baseline as baselines
+from refstore_gc.live_in_commits import ALL, NOTHING, CommitReads, Filter, LiveCommits, Part
+from refstore_gc.run_context import LocalLimits, Options, RunContext
+from refstore_gc.run_layout import layout_of
+from refstore_gc.run_progress import Steps, silent
+from refstore_gc.run_summary import Summary
 from tests.reaping import release_all
 from tests.spark.test_against_the_obvious import obviously
 from tests.spark.world import World, marked_in
@@ -35,7 +37,9 @@ RULES = {"default_retention_days": 6, "branches": [{"branch_id": "main", "retent
 
 
 def live_for_a_day(world: World, rng: random.Random, day: int) -> None:
-    """Uploads, deletions, copies out of history, branches, merges, reverts; some is committed, some thrown away, some stays."""
+    """Uploads, deletions, copies out of history, branches, merges, reverts; some is committed, some thrown away, some
+    stays.
+    """
     repo = world.repo
     branches = [name for name, _ in repo.branches()]
     for branch in rng.sample(branches, min(2, len(branches))):
@@ -73,7 +77,7 @@ def live_for_a_day(world: World, rng: random.Random, day: int) -> None:
 
 def sweep_due(world: World, spark: SparkSession) -> None:
     for each in list(Marks(world.ctx).runs()):
-        if each.state is State.MARKED and each.record.deletes_at_ms <= world.clock.now_ms():
+        if each.state is RunState.MARKED and each.record.deletes_at_ms <= world.clock.now_ms():
             run.sweep(world.ctx, spark, each.mark_id)
 
 
@@ -93,6 +97,11 @@ def a_world_of_a_few_days(folder: Path, spark: SparkSession) -> tuple[World, Sum
     return world, first
 
 
+def a_run(world: World, spark: SparkSession, full_days: float = 7.0) -> RunContext:
+    options, layout = Options(full_days=full_days), layout_of(world.ctx, "mark-1", 1)
+    return RunContext(repository=world.ctx, spark=spark, options=options, steps=Steps(spark, silent), layout=layout)
+
+
 def forget_references(world: World) -> None:
     """As a reaper would that loses what it was to delete."""
     ctx = world.ctx
@@ -102,7 +111,9 @@ def forget_references(world: World) -> None:
 
 
 def in_earlier_marks(world: World, but: str) -> set[str]:
-    standing = [each.mark_id for each in Marks(world.ctx).runs() if each.state is State.MARKED and each.mark_id != but]
+    standing = [
+        each.mark_id for each in Marks(world.ctx).runs() if each.state is RunState.MARKED and each.mark_id != but
+    ]
     return {address for mark_id in standing for address in marked_in(world, mark_id)}
 
 
@@ -132,7 +143,9 @@ def all_of(world: World, commit: CommitId) -> list[tuple[str, Entry]]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(tmp_path: Path, spark: SparkSession, seed: int) -> None:
+def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(
+    tmp_path: Path, spark: SparkSession, seed: int
+) -> None:
     world, rng = World(tmp_path, rules=json.dumps(RULES)), random.Random(seed)
     went_on = marked = were_complete = were_not = 0
     for day in range(21):
@@ -143,7 +156,7 @@ def test_it_marks_what_a_plain_walk_finds_and_what_a_complete_run_would(tmp_path
             continue
         sweep_due(world, spark)
         whole = run.simulate(world.ctx, spark, Options())
-        summary = run.mark(world.ctx, spark, Options(full_days=11, small=rng.choice((Small(), None))))
+        summary = run.mark(world.ctx, spark, Options(full_days=11, local_limits=rng.choice((LocalLimits(), None))))
         found = {each for each in marked_in(world, summary.mark_id) if each.startswith("data/")}
         assert found == (obviously(world) & old_enough(world)) - in_earlier_marks(world, summary.mark_id), f"day {day}"
         assert summary.by_kind == whole.by_kind, f"day {day}"
@@ -192,49 +205,49 @@ def test_it_begins_anew_where_a_commit_keeps_again_what_it_did_not(tmp_path: Pat
 
 def test_what_it_does_not_go_on_from(tmp_path: Path, spark: SparkSession) -> None:
     world, first = a_world_of_a_few_days(tmp_path, spark)
-    marks, store, now = Marks(world.ctx), world.ctx.objects, world.clock.now_ms()
-    usable, why = carried.usable(store, marks, now_ms=now, full_days=7)
+    marks, context = Marks(world.ctx), a_run(world, spark)
+    usable, why = baselines.usable(context)
     assert usable is not None, why
-    assert "came to nothing" in usable.unfit(Wanted(), Wanted().units(), usable.cutoff_ms)
-    nothing = msgspec.structs.replace(usable, units=Units(set(), set(), set(), set()))
-    assert nothing.unfit(Wanted(), Wanted().units(), usable.cutoff_ms) == ""
-    assert "of an age are to be left alone" in nothing.unfit(Wanted(), Wanted().units(), usable.cutoff_ms - 1)
-    wanted = Wanted()
+    assert "came to nothing" in usable.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms)
+    nothing = msgspec.structs.replace(usable, units=CommitReads(set(), set(), set(), set()))
+    assert nothing.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms) == ""
+    assert "of an age are to be left alone" in nothing.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms - 1)
+    wanted = LiveCommits()
     head = world.repo.get_commit("main")
     wanted.add(*head, Filter((Part("", ALL), Part("a/", NOTHING))))
-    assert "keep only a part" in nothing.unfit(wanted, wanted.units(), usable.cutoff_ms)
-    assert "days ago" in carried.usable(store, marks, now_ms=now + 7 * 86_400_000, full_days=7)[1]
-    file = world.blobs / "_refstore" / "gc" / first.mark_id / carried.FILE
+    assert "keep only a part" in nothing.unfit(wanted, wanted.reads(), usable.cutoff_ms)
+    assert "days ago" in baselines.usable(a_run(world, spark, full_days=2))[1]
+    file = world.blobs / "_refstore" / "gc" / first.mark_id / baselines.FILE
     body = file.read_bytes()
     file.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
-    assert "its hash is another one" in carried.usable(store, marks, now_ms=now, full_days=7)[1]
+    assert "its hash is another one" in baselines.usable(context)[1]
     file.unlink()
-    assert carried.usable(store, marks, now_ms=now, full_days=7) == (None, "the last run carried nothing over")
+    assert baselines.usable(context) == (None, "the last run carried nothing over")
     file.write_bytes(body)
     marks.unmark(first.mark_id)
-    assert "was taken back" in carried.usable(store, marks, now_ms=now, full_days=7)[1]
+    assert "was taken back" in baselines.usable(context)[1]
     world.close()
 
 
-@pytest.mark.parametrize("small", [Small(), None], ids=["here", "in Spark"])
+@pytest.mark.parametrize("small", [LocalLimits(), None], ids=["here", "in Spark"])
 def test_damage_that_only_the_tasks_see_ends_the_run_and_the_next_one_begins_anew(
-    tmp_path: Path, spark: SparkSession, small: Small | None
+    tmp_path: Path, spark: SparkSession, small: LocalLimits | None
 ) -> None:
     world, first = a_world_of_a_few_days(tmp_path, spark)
     damaged = next((world.blobs / "_refstore" / "gc" / first.mark_id / "carried").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-8])
     before = world.data()
     with pytest.raises(Corrupt, match="mark again"):
-        run.mark(world.ctx, spark, Options(small=small))
+        run.mark(world.ctx, spark, Options(local_limits=small))
     again = run.mark(world.ctx, spark, Options())
     assert again.goes_on_from == ""
     assert world.data() == before
     world.close()
 
 
-@pytest.mark.parametrize("small", [Small(), None], ids=["here", "in Spark"])
+@pytest.mark.parametrize("small", [LocalLimits(), None], ids=["here", "in Spark"])
 def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_there(
-    tmp_path: Path, spark: SparkSession, small: Small | None
+    tmp_path: Path, spark: SparkSession, small: LocalLimits | None
 ) -> None:
     world = World(tmp_path, rules=json.dumps(RULES))
     world.commit(kept=b"kept")
@@ -247,7 +260,7 @@ def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_the
     release_all(world.repo)
     forget_references(world)
     (world.blobs / gone).unlink()
-    second = run.mark(world.ctx, spark, Options(small=small))
+    second = run.mark(world.ctx, spark, Options(local_limits=small))
     assert second.goes_on_from == first.mark_id
     assert marked_in(world, second.mark_id) == {left: "orphan blob"}
     world.close()
@@ -256,30 +269,34 @@ def test_what_the_kv_let_go_of_and_nobody_deleted_is_found_where_it_is_still_the
 @pytest.mark.parametrize(
     ("small", "jobs"),
     [
-        (Small(), []),
-        (Small(keys=3), ["listing"]),
-        (Small(rows=3), ["comparing"]),
-        (Small(buckets=0), ["comparing"]),
+        (LocalLimits(), []),
+        (LocalLimits(keys=3), ["listing"]),
+        (LocalLimits(rows=3), ["comparing"]),
+        (LocalLimits(buckets=0), ["comparing"]),
         (None, ["listing", "comparing"]),
     ],
     ids=["little", "many keys", "many addresses", "many buckets", "never here"],
 )
 def test_what_is_little_is_done_here_and_spark_does_the_rest(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, small: Small | None, jobs: list[str]
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, small: LocalLimits | None, jobs: list[str]
 ) -> None:
     world, first = a_world_of_a_few_days(tmp_path, spark)
     release_all(world.repo)
     seen: list[str] = []
-    for name, module in (("listing", listing), ("comparing", comparing)):
+    functions: tuple[tuple[str, Any, Callable[..., Any]], ...] = (
+        ("listing", listing, listing.list_in_spark),
+        ("comparing", anti_join, anti_join.join_in_spark),
+    )
+    for name, module, function in functions:
 
-        def watched(*given: Any, of: Callable[..., Any] = module.in_spark, name: str = name) -> Any:
+        def watched(*given: Any, of: Callable[..., Any] = function, name: str = name) -> Any:
             seen.append(name)
             return of(*given)
 
-        monkeypatch.setattr(module, "in_spark", watched)
+        monkeypatch.setattr(module, function.__name__, watched)
     whole = run.simulate(world.ctx, spark, Options())
     seen.clear()
-    second = run.mark(world.ctx, spark, Options(small=small))
+    second = run.mark(world.ctx, spark, Options(local_limits=small))
     assert second.goes_on_from == first.mark_id
     assert (second.by_kind, seen) == (whole.by_kind, jobs)
     assert second.marked.objects >= 2

@@ -1,4 +1,6 @@
-"""What was imported belongs to others: no run, reset, deletion or reaper ever touches it, and no run takes what an import is writing."""
+"""What was imported belongs to others: no run, reset, deletion or reaper ever touches it, and no run takes what an
+import is writing.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_gc.run import Options, run
-from reaper.daemon import Reaper
-from refstore.commits.imported import Spool
-from refstore.records import ImportSource
-from refstore.settings import ReaperSettings
+from refstore.core.records import ImportSource
+from refstore.core.settings import ReaperSettings
+from refstore.versioning.commits.imported import Spool
+from refstore_gc.run import Options, run
+from refstore_reaper.daemon import Reaper
 from tests.spark.world import World
 
 if TYPE_CHECKING:
@@ -37,7 +39,9 @@ def import_all(world: World, landing: Path, destination: str, *, branch: str = "
     world.repo.import_objects(branch, [source], "import")
 
 
-def test_expired_imports_lose_their_commits_and_their_owner_loses_nothing(world: World, spark: SparkSession, landing: Path) -> None:
+def test_expired_imports_lose_their_commits_and_their_owner_loses_nothing(
+    world: World, spark: SparkSession, landing: Path
+) -> None:
     before = files(landing)
     for number in range(3):
         import_all(world, landing, f"at-{number}/")
@@ -69,14 +73,16 @@ def test_expired_imports_lose_their_commits_and_their_owner_loses_nothing(world:
 def reap(world: World) -> None:
     with Reaper(world.lake, ReaperSettings(scrub_every_seconds=1)) as reaper:
         for _ in range(3):
-            reaper.round(lambda: False)
+            reaper.run_round(lambda: False)
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["as it is", "ranges written while it lists"])
 def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
     world: World, spark: SparkSession, landing: Path, monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:
-    """The listing takes ten days, and a run comes in between. With the fault planted, the same run takes the import's ranges."""
+    """The listing takes ten days, and a run comes in between. With the fault planted, the same run takes the import's
+    ranges.
+    """
     world.commit(a=b"kept")
     ran: list[object] = []
     add = Spool.add
@@ -93,20 +99,26 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
 
     if early:
         monkeypatch.setattr(Spool, "add", add_and_write)
-        monkeypatch.setattr("refstore.commits.trees.Trees.replace", lambda _self, _base, spool, _prefixes: spool.early)
+        monkeypatch.setattr(
+            "refstore.versioning.commits.trees.Trees.replace", lambda _self, _base, spool, _prefixes: spool.early
+        )
     world.repo.import_objects("main", [ImportSource(f"file://{landing}", "in/")], "import", watch=long_listing)
     assert ran
     metarange = world.repo.get_commit("main")[1].metarange
     written = set(world.ctx.trees.ranges(metarange)) if not early else set()
-    there = {found.key.rpartition("/")[2].removesuffix(".parquet") for found in world.ctx.objects.list("_refstore/ranges/")}
+    there = {
+        found.key.rpartition("/")[2].removesuffix(".parquet") for found in world.ctx.objects.list("_refstore/ranges/")
+    }
     if early:
-        assert not (world.blobs / f"_refstore/metaranges/{metarange}.parquet").exists(), "the fault was not planted well"
+        assert not (world.blobs / f"_refstore/metaranges/{metarange}.parquet").exists(), (
+            "the fault was not planted well"
+        )
     else:
         assert written <= there
         assert len(list(world.repo.list("main", prefix="in/"))) == 20
 
 
 def pages(rows: object) -> object:
-    from refstore.commits import imported
+    from refstore.versioning.commits import imported
 
     return imported.changes_of(iter([rows]), iter(()))  # type: ignore[list-item]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from offline_gc import leftovers
-from offline_gc.run import Options
-from reaper import retiring
 from refstore.errors import Conflict
 from refstore.kv.base import Key
 from refstore.lake import NAMESPACE_OBJECT
 from refstore.namespaces import NAMESPACES, as_folder
 from refstore.objects.base import Deletion
+from refstore_gc import deleted_repositories
+from refstore_gc.run import Options
+from refstore_reaper import repository_removal
 from tests.reaping import reap_all, scrub_all
 from tests.spark.world import World
 
@@ -30,8 +30,8 @@ def delete_and_drain(world: World) -> None:
         world.clock.sleep(world.ctx.safety.scrub_after_seconds + 1)
         scrub_all(world.repo)
         reap_all(world.repo)
-    assert retiring.is_drained(world.ctx, record)
-    assert retiring.retire(world.ctx, record)
+    assert repository_removal.is_drained(world.ctx, record)
+    assert repository_removal.remove(world.ctx, record)
 
 
 def test_everything_that_refstore_wrote_goes_and_the_namespace_is_free(world: World, spark: SparkSession) -> None:
@@ -40,15 +40,15 @@ def test_everything_that_refstore_wrote_goes_and_the_namespace_is_free(world: Wo
     namespace = world.repo.record.namespace
     delete_and_drain(world)
     world.age()
-    ((repo, record),) = leftovers.closed(world.lake)
-    waiting = leftovers.clear(world.lake, repo, record, spark, Options())
+    ((repo, record),) = deleted_repositories.closed(world.lake)
+    waiting = deleted_repositories.clear(world.lake, repo, record, spark, Options())
     assert waiting.swept is None, "its grace is not over"
-    cleared = leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0))
+    cleared = deleted_repositories.clear(world.lake, repo, record, spark, Options(grace_days=0))
     assert cleared.forgotten
     assert cleared.swept is not None
     assert cleared.swept.outcomes["deleted"].objects == 5, "two blobs, a range, a metarange and a listing"
     assert [str(file.relative_to(world.blobs)) for file in world.blobs.rglob("*") if file.is_file()] == ["notes.txt"]
-    assert list(leftovers.closed(world.lake)) == []
+    assert list(deleted_repositories.closed(world.lake)) == []
     (world.blobs / "notes.txt").unlink()
     world.lake.create_repository("again", namespace=namespace)
 
@@ -57,26 +57,26 @@ def test_a_namespace_that_says_it_is_somebody_elses_is_left_alone(world: World, 
     world.commit(a=b"one")
     delete_and_drain(world)
     world.age()
-    ((repo, record),) = leftovers.closed(world.lake)
+    ((repo, record),) = deleted_repositories.closed(world.lake)
     (world.blobs / NAMESPACE_OBJECT).write_text("returns.0123456789abcdefghjkmnpqrs")
     before = world.data()
     with pytest.raises(Conflict, match="belongs to"):
-        leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0))
+        deleted_repositories.clear(world.lake, repo, record, spark, Options(grace_days=0))
     assert world.data() == before
 
 
-def test_a_run_that_died_at_its_very_end_is_no_trouble_to_the_namespaces_next_repository(world: World) -> None:
+def test_a_clearing_that_died_last_leaves_the_namespaces_next_repository_alone(world: World) -> None:
     """All that was left to do is to forget the record of the deleted one."""
     namespace = world.repo.record.namespace
     delete_and_drain(world)
-    ((repo, record),) = leftovers.closed(world.lake)
+    ((repo, record),) = deleted_repositories.closed(world.lake)
     world.ctx.objects.delete_many([NAMESPACE_OBJECT])
     world.lake.kv.delete(Key(NAMESPACES, as_folder(namespace)))
     world.lake.create_repository("again", namespace=namespace)
     before = world.data()
-    cleared = leftovers.clear(world.lake, repo, record, cast("SparkSession", None), Options(grace_days=0))
+    cleared = deleted_repositories.clear(world.lake, repo, record, cast("SparkSession", None), Options(grace_days=0))
     assert cleared.forgotten
-    assert list(leftovers.closed(world.lake)) == []
+    assert list(deleted_repositories.closed(world.lake)) == []
     assert world.data() == before
     assert (world.blobs / NAMESPACE_OBJECT).read_text() == world.lake.repository("again").context.repo
 
@@ -88,7 +88,7 @@ def test_a_namespace_is_free_only_when_the_store_has_deleted_all_that_is_refstor
     namespace = world.repo.record.namespace
     delete_and_drain(world)
     world.age()
-    ((repo, record),) = leftovers.closed(world.lake)
+    ((repo, record),) = deleted_repositories.closed(world.lake)
     store = world.lake.context(world.repo.context.name, record).objects
     delete_many = store.delete_many
 
@@ -99,8 +99,8 @@ def test_a_namespace_is_free_only_when_the_store_has_deleted_all_that_is_refstor
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "delete_many", all_but_one)
-        cleared = leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0, min_age_seconds=0))
+        cleared = deleted_repositories.clear(world.lake, repo, record, spark, Options(grace_days=0, min_age_seconds=0))
     assert (cleared.forgotten, cleared.failed) == (False, 1)
     assert (world.blobs / NAMESPACE_OBJECT).read_text() == repo, "what says whose it is goes last"
-    assert leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0)).forgotten
+    assert deleted_repositories.clear(world.lake, repo, record, spark, Options(grace_days=0)).forgotten
     world.lake.create_repository("again", namespace=namespace)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_gc import run
-from offline_gc.run import Options
-from refstore import ids
+from refstore.core import ids
+from refstore_gc import run
+from refstore_gc.run import Options
 from tests.reaping import release_all
 from tests.spark.world import World
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from offline_gc import kept, marking
-from offline_gc.addresses import Cuts
-from offline_gc.marking import Counted, Stretch
-from offline_gc.packets import Packet, Side
-from offline_gc.places import Work, kind_of, read_table, write_table
-from refstore import ids
+from refstore.core import ids
 from refstore.objects import open_objects
+from refstore_gc import garbage
+from refstore_gc.address_codec import Cuts
+from refstore_gc.anti_join import JoinInputs, join_in_spark
+from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.garbage import Chunk
+from refstore_gc.live_in_commits import Sources
+from refstore_gc.run_layout import RunLayout, kind_of, read_table, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +28,10 @@ STRETCH = 150
 def some_addresses(rng: random.Random, count: int, hours: int) -> list[str]:
     made = ids.RandomIds()
     blobs = [str(ids.new_address(made, 1_700_000_000_000 + rng.randrange(hours * 3_600_000))) for _ in range(count)]
-    ranges = [f"_refstore/ranges/{rng.randbytes(32).hex()}.{made.unique(1_700_000_000_000)}.parquet" for _ in range(count // 5)]
+    ranges = [
+        f"_refstore/ranges/{rng.randbytes(32).hex()}.{made.unique(1_700_000_000_000)}.parquet"
+        for _ in range(count // 5)
+    ]
     return sorted(blobs + ranges)
 
 
@@ -40,8 +45,8 @@ def test_what_is_left_is_what_is_listed_and_named_by_nobody(tmp_path: Path, spar
     rng.shuffle(named)
     url = f"file://{tmp_path}?fsync=0"
     store = open_objects(url)
-    work = Work(url=url, files=url, mark_id="m", seed=rng.getrandbits(64))
-    told: list[Packet] = []
+    work = RunLayout(url=url, files=url, mark_id="m", seed=rng.getrandbits(64))
+    told: list[Batch] = []
     firsts: list[str] = []
     for number, at in enumerate(range(0, len(listed), STRETCH)):
         some = listed[at : at + STRETCH]
@@ -54,16 +59,17 @@ def test_what_is_left_is_what_is_listed_and_named_by_nobody(tmp_path: Path, spar
         }
         write_table(store, key, pa.table(columns))
         firsts.append(some[0])
-        told.append(Packet.telling(number, Side.LISTED, Stretch(number, key)))
-    files: list[tuple[str, Side]] = []
-    for number, (side, some) in enumerate(((Side.KEPT, named), (Side.PENDING, sorted(pending)), (Side.EXPIRED, sorted(expired)))):
+        told.append(Batch.of_value(number, BatchKind.LISTED, Chunk(number, key)))
+    files: list[tuple[str, BatchKind]] = []
+    for number, (side, some) in enumerate(
+        ((BatchKind.LIVE_IN_KV, named), (BatchKind.PENDING, sorted(pending)), (BatchKind.EXPIRED, sorted(expired)))
+    ):
         key = work.place("kept", number)
         write_table(store, key, pa.table({"address": pa.array(some)}))
         files.append((key, side))
-    cuts = Cuts.of(firsts[1:])
-    assert cuts.buckets == len(told) > 5
-    frame = marking.garbage(kept.packets_of(spark, told, 2), [kept.addresses_in(spark, work, cuts, files, 2)], cuts.buckets, work)
-    rows = [Counted(*row) for row in frame.collect()]
+    assert Cuts.of(firsts[1:]).buckets == len(told) > 5
+    inputs = JoinInputs(work, firsts[1:], told, files, [], Sources([], [], []), garbage.join_bucket)
+    rows = join_in_spark(spark, inputs)
     found: dict[str, str] = {}
     for unit in (row for row in rows if row.what == "unit"):
         table = read_table(store, unit.detail)

@@ -1,4 +1,6 @@
-"""Marks whose run failed at its end, or whose files are gone; who clears a namespace beside another; and what a simulation says of it."""
+"""Marks whose run failed at its end, or whose files are gone; who clears a namespace beside another; and what a
+simulation says of it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_gc import leftovers, report, run
-from offline_gc.run import Options
-from offline_gc.summary import Manifest, write_manifest
 from refstore.errors import Conflict, Corrupt, Unavailable
-from refstore.marks import Marks, State, new_mark_id
-from refstore.marks.runs import Runs
+from refstore.gc_marks import Marks, RunState, new_mark_id
+from refstore.gc_marks.runs import Runs
 from refstore.namespaces import NAMESPACES
+from refstore_gc import deleted_repositories, report, run
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Manifest, write_manifest
 from tests.reaping import reap_all, release_all
 from tests.spark.test_leftovers import delete_and_drain
 from tests.spark.world import World
@@ -29,20 +31,22 @@ def test_two_who_clear_one_namespace_leave_its_next_repository_its_claim(
     namespace = world.repo.record.namespace
     delete_and_drain(world)
     world.age()
-    ((repo, record),) = leftovers.closed(world.lake)
-    real = leftovers.swept_of
+    ((repo, record),) = deleted_repositories.closed(world.lake)
+    real = deleted_repositories.summarize_sweep
 
     def slowly(*args: Any, **options: Any) -> Any:
         """The other one, which began at the same time, is through by then; and somebody makes a repository there."""
-        monkeypatch.setattr(leftovers, "swept_of", real)
-        assert leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0)).forgotten
+        monkeypatch.setattr(deleted_repositories, "summarize_sweep", real)
+        assert deleted_repositories.clear(world.lake, repo, record, spark, Options(grace_days=0)).forgotten
         world.lake.create_repository("again", namespace=namespace)
         return real(*args, **options)
 
-    monkeypatch.setattr(leftovers, "swept_of", slowly)
+    monkeypatch.setattr(deleted_repositories, "summarize_sweep", slowly)
     with pytest.raises(Conflict, match="has the namespace"):
-        leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0))
-    assert [value for _, value in world.lake.kv.scan_all(NAMESPACES)] == [world.lake.repository("again").context.repo.encode()]
+        deleted_repositories.clear(world.lake, repo, record, spark, Options(grace_days=0))
+    assert [value for _, value in world.lake.kv.scan_all(NAMESPACES)] == [
+        world.lake.repository("again").context.repo.encode()
+    ]
     assert (world.blobs / "_refstore" / "namespace").exists()
 
 
@@ -71,7 +75,7 @@ def test_a_mark_whose_last_reply_was_lost_can_be_swept_or_taken_back(
         run.mark(world.ctx, spark, Options(grace_days=0, min_age_seconds=0))
     monkeypatch.setattr(Runs, "change", change)
     monkeypatch.setattr(Runs, "give_up", give_up)
-    assert [each.state for each in Marks(world.ctx).runs()] == [State.MARKED]
+    assert [each.state for each in Marks(world.ctx).runs()] == [RunState.MARKED]
     ran = run.run(world.ctx, spark, Options(grace_days=0, min_age_seconds=0))
     assert not ran.waiting
 
@@ -83,7 +87,9 @@ def lose(world: World, mark_id: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("lost", ["mark.json", "mark/"])
-def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(world: World, spark: SparkSession, lost: str) -> None:
+def test_a_mark_that_lost_its_files_can_be_unmarked_after_its_sweep_failed(
+    world: World, spark: SparkSession, lost: str
+) -> None:
     old = world.commit(a=b"one", days_ago=3)
     world.commit(a=None, b=b"two")
     release_all(world.repo)
@@ -128,7 +134,7 @@ def test_simulate_says_of_a_commit_of_which_a_part_is_marked_what_mark_does(worl
 
 
 @pytest.mark.parametrize("lost", ["mark.json", "mark/"])
-def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting_and_nothing_that_it_may_still_give_back_goes(
+def test_a_damaged_mark_stops_no_other_sweep_and_loses_none_of_its_own_objects(
     world: World, spark: SparkSession, lost: str
 ) -> None:
     old = world.commit(a=b"first", both=b"named by two", days_ago=9)
@@ -149,7 +155,7 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting_and_nothing_that_it_
     ran = run.run(world.ctx, spark, at_once, on_unswept=lambda mark_id, error: told.append((mark_id, error.code)))
     assert told == [(broken, Corrupt.code)], "once, though it is looked for twice"
     states = {each.mark_id: each.state for each in Marks(world.ctx).runs()}
-    assert (states[broken], states[good]) == (State.MARKED, State.SWEPT)
+    assert (states[broken], states[good]) == (RunState.MARKED, RunState.SWEPT)
     assert good in {each.mark_id for each in ran.swept}
     assert second not in world.data()
     world.repo.unmark(broken)

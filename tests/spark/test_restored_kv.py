@@ -1,4 +1,6 @@
-"""A KV that was restored from an older copy, under a store that went on: what it names stays, and what is dead is told and cleaned up."""
+"""A KV that was restored from an older copy, under a store that went on: what it names stays, and what is dead is told
+and cleaned up.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_gc import run
-from offline_gc.run import Options
-from reaper import scrub
-from refstore import ids, keys
-from refstore.branches import Branches
+from refstore.core import ids, keys
+from refstore.core.ids import Address, BranchName, Token
+from refstore.core.records import Entry, Reference, TokenRecord, encode
+from refstore.demo.invariants import Audit, audit
 from refstore.errors import CorruptObject
-from refstore.ids import Address, BranchName, Token
-from refstore.kv.base import ABSENT
-from refstore.records import Entry, Reference, TokenRecord, encode
-from refstore.references import References
-from refstore.staging import Staging
-from refstore.testing.invariants import Audit, audit
+from refstore.kv.base import ABSENT, Exchange
+from refstore_gc import run
+from refstore_gc.run import Options
+from refstore_reaper import scrub
 from tests.reaping import reap_all, scrub_all
 from tests.spark.world import World
 
@@ -46,8 +45,8 @@ def restore(world: World, copy: Path) -> None:
     for file in world.folder.glob("kv.sqlite*"):
         file.unlink()
     shutil.copy(copy, world.folder / "kv.sqlite")
+    from refstore.core.settings import embedded
     from refstore.lake import Lake
-    from refstore.settings import embedded
 
     world.lake = Lake.open(embedded(world.folder)[0], url, safety=safety, clock=clock)
     world.lake.open_store = open_store
@@ -67,7 +66,7 @@ def later(world: World) -> None:
 
 
 def live(world: World, branch: str) -> tuple[Token, ...]:
-    return Branches(world.lake.kv, world.ctx.repo, world.ctx.ids, world.clock).open(BranchName(branch)).record.live
+    return world.ctx.branches.open(BranchName(branch)).record.live
 
 
 @pytest.fixture
@@ -100,10 +99,14 @@ def restored(world: World) -> tuple[World, dict[str, Any]]:
 
 
 class TestTheOfflineJob:
-    def test_deletes_nothing_that_the_restored_kv_names(self, restored: tuple[World, dict[str, Any]], spark: SparkSession) -> None:
+    def test_deletes_nothing_that_the_restored_kv_names(
+        self, restored: tuple[World, dict[str, Any]], spark: SparkSession
+    ) -> None:
         world, known = restored
         before = found(world)
-        assert [item.what for item in before.lost] == [known["reset"]], "deleted behind the backup: no job brings that back"
+        assert [item.what for item in before.lost] == [known["reset"]], (
+            "deleted behind the backup: no job brings that back"
+        )
         run.run(world.ctx, spark, NOW)
         assert {path: world.repo.read("dev", path) for path in known["named"]} == known["named"]
         assert found(world).lost == before.lost
@@ -118,7 +121,9 @@ class TestTheOfflineJob:
         assert world.data() == known["blobs"] - {known["reset"]}
         assert found(world).leaked == []
 
-    def test_leaves_it_alone_while_it_is_young(self, restored: tuple[World, dict[str, Any]], spark: SparkSession) -> None:
+    def test_leaves_it_alone_while_it_is_young(
+        self, restored: tuple[World, dict[str, Any]], spark: SparkSession
+    ) -> None:
         """So that an operator has the time to copy it out."""
         world, _ = restored
         before = world.data()
@@ -128,7 +133,9 @@ class TestTheOfflineJob:
         assert world.data() == before
 
     def test_keeps_what_a_live_token_names_that_lost_its_registration(self, world: World, spark: SparkSession) -> None:
-        """A cluster may forget the one and keep the other; and an entry copied from history has no reference to be found by."""
+        """A cluster may forget the one and keep the other; and an entry copied from history has no reference to be
+        found by.
+        """
         world.commit(days_ago=9, a=b"a1")
         world.repo.create_branch("dev", "main")
         world.commit(days_ago=8, a=b"a2")
@@ -149,21 +156,25 @@ class TestTheOfflineJob:
 
 
 class TestTheReaper:
-    def test_forgets_what_a_client_wrote_under_a_token_that_the_restored_kv_does_not_know(
+    def test_forgets_what_was_written_under_a_token_the_restored_kv_does_not_know(
         self, restored: tuple[World, dict[str, Any]]
     ) -> None:
-        """A client that nobody stopped goes on with the token that it had read, looks again, and writes a second time."""
+        """A client that nobody stopped goes on with the token that it had read, looks again, and writes a second
+        time.
+        """
         world, known = restored
         ctx, token, now = world.ctx, known["token"], world.clock.now_ms()
         assert token not in live(world, "dev")
         assert ctx.kv.get(keys.token(ctx.repo, token)) is ABSENT
         path = ids.object_path("late")
         late = ids.new_address(ctx.ids, now)
-        References(ctx.kv, ctx.repo, ctx.clock).create([(late, Reference(token, path))])
+        ctx.references.create([(late, Reference(token, path))])
         ctx.objects.put(late, b"late")
-        ctx.kv.execute([Staging(ctx.kv, ctx.repo).write_op(token, path, Entry(late, 4, "", now))])
+        ctx.kv.execute([Exchange(keys.entry(ctx.repo, token, path), encode(Entry(late, 4, "", now)))])
         later(world)
-        assert ctx.kv.scan(keys.staging(ctx.repo, token)) == [], "it is reached by the registry alone, which did not know it"
+        assert ctx.kv.scan(keys.staging(ctx.repo, token)) == [], (
+            "it is reached by the registry alone, which did not know it"
+        )
         assert late not in world.data()
         assert found(world).garbage == []
         assert world.repo.read("dev", "staged") == b"staged on dev"
@@ -186,7 +197,7 @@ class TestTheReaper:
         token = ids.new_token(ctx.ids, BranchName("main"), world.clock.now_ms())
         ctx.kv.set(keys.token(ctx.repo, token), encode(TokenRecord(created_ms=world.clock.now_ms())))
         entry = Entry(Address("s3://elsewhere/x"), 1, "", world.clock.now_ms())
-        ctx.kv.execute([Staging(ctx.kv, ctx.repo).write_op(token, ids.object_path("x"), entry)])
+        ctx.kv.execute([Exchange(keys.entry(ctx.repo, token, ids.object_path("x")), encode(entry))])
         later(world)
         assert ctx.kv.get(keys.token(ctx.repo, token)) is ABSENT
         assert ctx.kv.scan(keys.staging(ctx.repo, token)) == []

@@ -1,4 +1,6 @@
-"""Rules that change between mark and sweep: what the rules of today keep is not deleted, a legal hold's data least of all."""
+"""Rules that change between mark and sweep: what the rules of today keep is not deleted, a legal hold's data least of
+all.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from offline_gc import deciding, rechecking, run
-from offline_gc.committed import ALL, NOTHING, Filter, Part
-from offline_gc.deciding import decide, filters_of
-from offline_gc.run import Options
-from offline_gc.summary import Summary
-from refstore import ids, keys
+from refstore.core import ids, keys
+from refstore.core.ids import CommitId
+from refstore.core.records import RetentionRecord, encode
 from refstore.errors import CorruptRecord, NotFound
-from refstore.flows import retaining
-from refstore.ids import CommitId
-from refstore.marks import Kept, Marks, State
-from refstore.records import RetentionRecord, encode
-from refstore.retention.paths import Plan, plan
+from refstore.gc_marks import LiveCommit, Marks, RunState
+from refstore.operations import rules_document
+from refstore.retention.path_rules import Plan, plan
+from refstore_gc import mark_plan, rules_recheck, run
+from refstore_gc.live_in_commits import ALL, NOTHING, Filter, Part
+from refstore_gc.mark_plan import decide, filters_of
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Summary
 from tests.reaping import release_all
 from tests.spark.world import World, marked_in
 
@@ -69,7 +71,9 @@ def hold_set_after_the_mark(world: World, spark: SparkSession, old: CommitId) ->
     assert swept.swept.rules_changed
 
 
-def test_a_legal_hold_that_is_set_after_the_mark_saves_the_data(world: World, spark: SparkSession, old: CommitId) -> None:
+def test_a_legal_hold_that_is_set_after_the_mark_saves_the_data(
+    world: World, spark: SparkSession, old: CommitId
+) -> None:
     hold_set_after_the_mark(world, spark, old)
     assert world.repo.read(old, "held/a") == b"held"
 
@@ -82,7 +86,7 @@ def without_holds(*given: Any) -> Plan:
 def test_were_the_hold_ignored_at_the_sweep_that_check_would_fail(
     world: World, spark: SparkSession, old: CommitId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rechecking, "plan", without_holds)
+    monkeypatch.setattr(rules_recheck, "plan", without_holds)
     with pytest.raises(AssertionError):
         hold_set_after_the_mark(world, spark, old)
 
@@ -101,8 +105,8 @@ def test_were_the_hold_ignored_when_marking_that_check_would_fail(
 ) -> None:
     hold_set_after_the_mark(world, spark, old)
     held = world.address(old, "held/a")
-    monkeypatch.setattr(deciding, "plan", without_holds)
-    monkeypatch.setattr(rechecking, "plan", without_holds)
+    monkeypatch.setattr(mark_plan, "plan", without_holds)
+    monkeypatch.setattr(rules_recheck, "plan", without_holds)
     run.run(world.ctx, spark, Options())
     assert held not in world.data()
 
@@ -112,19 +116,21 @@ def test_a_hold_that_is_set_while_the_sweep_reads_the_history_counts(
 ) -> None:
     held = world.address(old, "held/a")
     summary = run.mark(world.ctx, spark, Options())
-    read = retaining.read_history
+    read = rules_document.read_history
 
     def read_history(ctx: Any) -> Any:
         found = read(ctx)
         rules(world, legal_holds=HOLD)
         return found
 
-    monkeypatch.setattr(retaining, "read_history", read_history)
+    monkeypatch.setattr(rules_document, "read_history", read_history)
     run.sweep(world.ctx, spark, summary.mark_id)
     assert held in world.data()
 
 
-def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(world: World, spark: SparkSession) -> None:
+def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(
+    world: World, spark: SparkSession
+) -> None:
     first = world.commit(days_ago=9, held__a=b"data", own=b"nobody else's")
     world.repo.copy("main", "held/a", "main", "elsewhere")
     world.commit(days_ago=8, held__a=None, own=None)
@@ -181,7 +187,9 @@ def test_the_summary_says_how_many_the_rules_took_out(world: World, spark: Spark
     assert swept.commits_dropped_out == swept.dropped_out_by_rules == summary.commits["commits_marked"]
 
 
-def test_a_branch_that_keeps_longer_brings_back_what_came_before_it(world: World, spark: SparkSession, old: CommitId) -> None:
+def test_a_branch_that_keeps_longer_brings_back_what_came_before_it(
+    world: World, spark: SparkSession, old: CommitId
+) -> None:
     """The rules are what they were; the history is not."""
     rules(world, branches=[{"branch_id": "audit-*", "retention_days": 365}])
     held = world.address(old, "held/a")
@@ -206,7 +214,9 @@ NONCURRENT = [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"day
     ],
     ids=["no path rule", "a longer one", "a hold above it", "a hold below it"],
 )
-def test_what_a_path_rule_had_marked_stays_if_the_rules_keep_it_by_now(world: World, spark: SparkSession, fields: dict[str, Any]) -> None:
+def test_what_a_path_rule_had_marked_stays_if_the_rules_keep_it_by_now(
+    world: World, spark: SparkSession, fields: dict[str, Any]
+) -> None:
     rules(world, default_retention_days=365, rules=NONCURRENT)
     world.commit(days_ago=30, logs__a=b"log")
     world.commit(days_ago=20, logs__a=None)
@@ -220,7 +230,9 @@ def test_what_a_path_rule_had_marked_stays_if_the_rules_keep_it_by_now(world: Wo
     assert log in world.data()
 
 
-def test_a_commit_that_was_marked_by_a_path_rule_is_active_again_if_the_rules_keep_all_of_it(world: World, spark: SparkSession) -> None:
+def test_the_sweep_unmarks_a_partly_marked_commit_that_todays_rules_keep_whole(
+    world: World, spark: SparkSession
+) -> None:
     """Data that stays under a mark that says it is gone could not be copied any more."""
     rules(world, default_retention_days=365, rules=NONCURRENT)
     commit = world.commit(days_ago=30, logs__a=b"log")
@@ -253,14 +265,18 @@ def test_what_became_too_young_for_a_path_rule_stays(world: World, spark: SparkS
     assert log in world.data()
 
 
-def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(world: World, spark: SparkSession, old: CommitId) -> None:
+def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(
+    world: World, spark: SparkSession, old: CommitId
+) -> None:
     summary = run.mark(world.ctx, spark, Options())
     before = world.data()
-    world.ctx.kv.set(keys.retention_rules(world.ctx.repo), encode(RetentionRecord('{"from_a_later_version": 1}', 0, "", "w")))
+    world.ctx.kv.set(
+        keys.retention_rules(world.ctx.repo), encode(RetentionRecord('{"from_a_later_version": 1}', 0, "", "w"))
+    )
     with pytest.raises(CorruptRecord, match="set them again"):
         run.sweep(world.ctx, spark, summary.mark_id)
     assert world.data() == before
-    assert Marks(world.ctx).run(summary.mark_id).state is State.MARKED
+    assert Marks(world.ctx).run(summary.mark_id).state is RunState.MARKED
 
 
 def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old: CommitId) -> None:
@@ -268,7 +284,7 @@ def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old
     rules(world, legal_holds=HOLD)
     kept_of = filters_of(decide(world.ctx).plan)
     record = world.repo.get_commit(old)[1]
-    found = kept_of(Kept(CommitId("0" * 64), record, ("",)))
+    found = kept_of(LiveCommit(CommitId("0" * 64), record, ("",)))
     assert found == Filter((Part("", NOTHING), Part("held/", ALL)))
 
 

@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 import pyarrow.parquet as pq
 import pytest
 
-from offline_gc import deletion_index, run
-from offline_gc.run import Options
-from refstore import ids, keys
+from refstore.core import ids, keys
 from refstore.deletions import index_format
 from refstore.errors import ObjectsUnavailable
-from refstore.flows import retaining
+from refstore.gc_marks import Marks, RunState
 from refstore.lake import Lake
-from refstore.marks import Marks, State
+from refstore.operations import rules_document
 from refstore.repository import Repository
+from refstore_gc import deletion_index_writer, run
+from refstore_gc.run import Options
 from tests.durations import AT_ONCE
 from tests.reaping import release_all
 from tests.servers.s3_base import S3Server
@@ -37,7 +37,9 @@ NOW = Options(grace_days=0, min_age_seconds=0)
 
 
 @contextmanager
-def lake_with_history(folder: Path, server: S3Server, proxy: S3FaultProxy | None = None) -> Iterator[tuple[Repository, str]]:
+def lake_with_history(
+    folder: Path, server: S3Server, proxy: S3FaultProxy | None = None
+) -> Iterator[tuple[Repository, str]]:
     """(a repository for the offline job alone, the address that is to go)"""
     url = server.url()
     kv = f"sqlite://{folder}/kv.sqlite"
@@ -62,8 +64,9 @@ def lake_with_history(folder: Path, server: S3Server, proxy: S3FaultProxy | None
 
 @contextmanager
 def client_of(folder: Path, server: S3Server) -> Iterator[Repository]:
-    """The same repository, with the time that an upload needs; its addresses say that they were made days ago, so that a second run
-    does not list them."""
+    """The same repository, with the time that an upload needs; its addresses say that they were made days ago, so that
+    a second run does not list them.
+    """
     with Lake.open(f"sqlite://{folder}/kv.sqlite", server.url(), clock=SkippingClock(off_seconds=-3 * 86_400)) as lake:
         yield lake.repository("sales")
 
@@ -74,7 +77,7 @@ def let_go_of(client: Repository) -> None:
     release_all(client)
     ctx = client.context
     for shard in range(keys.SHARDS):
-        ctx.kv.delete_range(keys.references(ctx.repo, shard), "", "\U0010ffff")
+        ctx.kv.delete_range(keys.references(ctx.repo, shard), "", keys.LAST_CODE_POINT)
 
 
 def let_a_second_pass(repo: Repository, address: str) -> None:
@@ -94,7 +97,9 @@ def data_of(repo: Repository) -> set[str]:
 
 
 @pytest.mark.server
-def test_a_store_that_refuses_now_and_then_is_asked_again(rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_store_that_refuses_now_and_then_is_asked_again(
+    rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession
+) -> None:
     with S3FaultProxy(rclone_s3_server.endpoint, RandomFaults(seed=11, unavailable=0.05)) as proxy:
         with lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
             let_a_second_pass(repo, gone)
@@ -110,7 +115,10 @@ def test_a_store_that_refuses_now_and_then_is_asked_again(rclone_s3_server: Rclo
 def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
     rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession
 ) -> None:
-    with S3FaultProxy(rclone_s3_server.endpoint) as proxy, lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, _):
+    with (
+        S3FaultProxy(rclone_s3_server.endpoint) as proxy,
+        lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, _),
+    ):
         store = repo.context.objects
         orphans = [ids.new_address(ids.RandomIds(), 1_700_000_000_000 + number) for number in range(1000)]
         with ThreadPoolExecutor(8) as pool:
@@ -128,7 +136,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
         assert first.swept is not None
         assert {name: count.objects for name, count in first.swept.outcomes.items()} == {"deleted": 998, "failed": 3}
         assert first.swept.failures
-        assert Marks(repo.context).run(summary.mark_id).state is State.SWEEPING
+        assert Marks(repo.context).run(summary.mark_id).state is RunState.SWEEPING
         assert data_of(repo) & set(orphans) == set(orphans[100:400:100])
         for orphan, outcome in ((orphans[100], "failed"), (orphans[101], "deleted")):
             (told,) = repo.why(orphan).deletions
@@ -138,10 +146,10 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
         assert second.swept is not None
         assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"deleted": 1001}
         assert not data_of(repo) & set(orphans)
-        assert Marks(repo.context).run(summary.mark_id).state is State.SWEPT
+        assert Marks(repo.context).run(summary.mark_id).state is RunState.SWEPT
         files = [info.key for info in store.list(f"_refstore/gc/{summary.mark_id}/sweep/")]
         for number in range(8):
-            deletion_index.cover(repo.context, f"again-{number}", files, number)
+            deletion_index_writer.cover(repo.context, f"again-{number}", files, number)
         (segment,) = index_format.segments(store)
         assert (segment.level, segment.entries) == (2, 9 * 1001), "merged on the store itself"
         proxy.log.clear()
@@ -159,7 +167,10 @@ def test_a_hold_that_is_set_after_a_sweep_failed_counts_for_what_failed(
     def plan(request: ProxiedRequest) -> Fault | None:
         return FailKeys(frozenset(request.delete_keys)) if request.is_bulk_delete else None
 
-    with S3FaultProxy(rclone_s3_server.endpoint) as proxy, lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
+    with (
+        S3FaultProxy(rclone_s3_server.endpoint) as proxy,
+        lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone),
+    ):
         let_a_second_pass(repo, gone)
         summary = run.mark(repo.context, spark, NOW)
         proxy.plan = plan
@@ -167,25 +178,32 @@ def test_a_hold_that_is_set_after_a_sweep_failed_counts_for_what_failed(
         assert first.swept is not None
         assert {name: count.objects for name, count in first.swept.outcomes.items()} == {"failed": 1}
         proxy.plan = None
-        retaining.set_rules(repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by="")
+        rules_document.set_rules(
+            repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by=""
+        )
         second = run.sweep(repo.context, spark, summary.mark_id)
         assert second.swept is not None
         assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"dropped out": 1}
         assert gone in data_of(repo)
-        assert second.state == State.SWEPT
+        assert second.state == RunState.SWEPT
 
 
 @pytest.mark.server
-def test_a_listing_that_breaks_off_ends_the_run(rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_listing_that_breaks_off_ends_the_run(
+    rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession
+) -> None:
     def plan(request: ProxiedRequest) -> Fault | None:
         return CutBody(400) if request.is_list and "ranges" in request.target else None
 
-    with S3FaultProxy(rclone_s3_server.endpoint, plan) as proxy, lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
+    with (
+        S3FaultProxy(rclone_s3_server.endpoint, plan) as proxy,
+        lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone),
+    ):
         let_a_second_pass(repo, gone)
         with pytest.raises(ObjectsUnavailable):
             run.run(repo.context, spark, NOW)
         assert gone in data_of(repo)
-        assert [each.state for each in Marks(repo.context).runs()] == [State.ABANDONED]
+        assert [each.state for each in Marks(repo.context).runs()] == [RunState.ABANDONED]
 
 
 class Together:
@@ -209,7 +227,9 @@ class Together:
 
 
 @pytest.mark.server
-def test_what_the_kv_let_go_of_is_asked_for_several_at_once(rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession) -> None:
+def test_what_the_kv_let_go_of_is_asked_for_several_at_once(
+    rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession
+) -> None:
     with (
         S3FaultProxy(rclone_s3_server.endpoint) as proxy,
         lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, _),
@@ -226,12 +246,18 @@ def test_what_the_kv_let_go_of_is_asked_for_several_at_once(rclone_s3_server: Rc
         second = run.mark(repo.context, spark, NOW)
         assert (together.asked, together.alone) == (len(staged), 0)
         assert second.goes_on_from == first.mark_id
-        marked = [address for each in store.list(f"_refstore/gc/{second.mark_id}/mark/") for address in addresses_of(store.read(each.key))]
+        marked = [
+            address
+            for each in store.list(f"_refstore/gc/{second.mark_id}/mark/")
+            for address in addresses_of(store.read(each.key))
+        ]
         assert marked == sorted(set(staged) - {*gone})
 
 
 @pytest.mark.server
-def test_one_that_the_store_does_not_tell_of_ends_the_run(rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession) -> None:
+def test_one_that_the_store_does_not_tell_of_ends_the_run(
+    rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession
+) -> None:
     with (
         S3FaultProxy(rclone_s3_server.endpoint) as proxy,
         lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, _),
@@ -244,4 +270,4 @@ def test_one_that_the_store_does_not_tell_of_ends_the_run(rclone_s3_server: Rclo
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and staged[13] in request.target else None
         with pytest.raises(ObjectsUnavailable):
             run.mark(repo.context, spark, NOW)
-        assert [each.state for each in Marks(repo.context).runs()] == [State.MARKED, State.ABANDONED]
+        assert [each.state for each in Marks(repo.context).runs()] == [RunState.MARKED, RunState.ABANDONED]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_gc import run
-from offline_gc.run import Options
-from refstore import ids
-from refstore.marks import Marks, State
+from refstore.core import ids
+from refstore.demo.invariants import Lost, audit
+from refstore.gc_marks import Marks, RunState
 from refstore.repository import Repository
-from refstore.testing.invariants import Lost, audit
+from refstore_gc import run
+from refstore_gc.run import Options
 from tests.reaping import release_all
 from tests.servers.s3_proxy import Fault, ProxiedRequest, Refuse, Reply, Rewrite, S3FaultProxy
 from tests.servers.s3_servers import RcloneS3
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class Stale:
-    """A plan: writes down every page of a listing, then answers with these. The first time that each is asked for, 503."""
+    """A plan: writes down every page of a listing, then answers with these. The first time that each is asked for,
+    503.
+    """
 
     def __init__(self) -> None:
         self.writing = True
@@ -53,9 +55,14 @@ def lost(repo: Repository) -> list[Lost]:
 
 
 @pytest.mark.server
-def test_pages_of_an_earlier_time_lose_nothing_that_is_named(rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession) -> None:
+def test_pages_of_an_earlier_time_lose_nothing_that_is_named(
+    rclone_s3_server: RcloneS3, tmp_path: Path, spark: SparkSession
+) -> None:
     stale = Stale()
-    with S3FaultProxy(rclone_s3_server.endpoint, stale) as proxy, lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
+    with (
+        S3FaultProxy(rclone_s3_server.endpoint, stale) as proxy,
+        lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone),
+    ):
         store = repo.context.objects
         deleted_since, new_since = (ids.new_address(ids.RandomIds(), 1_700_000_000_000 + number) for number in range(2))
         store.put(deleted_since, b"only the old pages have it")
@@ -66,16 +73,23 @@ def test_pages_of_an_earlier_time_lose_nothing_that_is_named(rclone_s3_server: R
         store.put(new_since, b"only the new pages have it")
         let_a_second_pass(repo, new_since)
         ran = run.run(repo.context, spark, NOW)
-        assert sum(count > 1 for count in stale.asked.values()) > 3, "pages were refused once, and then of an earlier time"
-        assert {reason: count.objects for reason, count in ran.marked.by_reason.items()} == {"expired": 1, "orphan blob": 1}
+        assert sum(count > 1 for count in stale.asked.values()) > 3, (
+            "pages were refused once, and then of an earlier time"
+        )
+        assert {reason: count.objects for reason, count in ran.marked.by_reason.items()} == {
+            "expired": 1,
+            "orphan blob": 1,
+        }
         stale.pages.clear()
         assert gone not in data_of(repo)
         assert new_since in data_of(repo), "it was in no page, and goes when it is"
         assert lost(repo) == []
-        run.run(repo.context, spark, replace(NOW, full=True))  # its address is of years ago: only a complete run lists so far back
+        run.run(
+            repo.context, spark, replace(NOW, full=True)
+        )  # its address is of years ago: only a complete run lists so far back
         assert new_since not in data_of(repo)
         assert lost(repo) == []
-        assert {each.state for each in Marks(repo.context).runs()} == {State.SWEPT}
+        assert {each.state for each in Marks(repo.context).runs()} == {RunState.SWEPT}
 
 
 def test_what_is_gone_when_the_sweep_comes_counts_as_already_gone(world: World, spark: SparkSession) -> None:

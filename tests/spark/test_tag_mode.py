@@ -11,22 +11,22 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from offline_gc import leftovers, lifecycle, run
-from offline_gc.places import TAG
-from offline_gc.run import Options
-from offline_gc.summary import Summary
-from reaper import retiring
-from refstore import ids
 from refstore.cli.shapes import lifetime_words
-from refstore.commits import names
+from refstore.core import ids
 from refstore.errors import Gone, ObjectsUnavailable
-from refstore.flows import retaining
+from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
 from refstore.lake import NAMESPACES, Lake, as_folder
-from refstore.marks import Marks, State
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
+from refstore.operations import rules_document
 from refstore.repository import Repository
+from refstore.versioning.commits import names
+from refstore_gc import bucket_lifecycle, deleted_repositories, run
+from refstore_gc.run import Options
+from refstore_gc.run_layout import TAG
+from refstore_gc.run_summary import Summary
+from refstore_reaper import repository_removal
 from tests.durations import AT_ONCE
 from tests.reaping import reap_all, scrub_all
 from tests.servers.s3_base import BUCKET, S3Server
@@ -70,7 +70,9 @@ def states(repo: Repository) -> list[str]:
 
 
 @pytest.mark.server
-def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession) -> None:
+def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(
+    moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession
+) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
         first = run.run(repo.context, spark, tagging(tag="team/expire")).latest
@@ -81,9 +83,9 @@ def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(moto_s3_server: S3
         second = run.run(repo.context, spark, tagging(full=True))
         assert (second.marked.marked.objects, second.marked.drift) == (0, {})
         assert second.marked.pending.objects == 1
-        assert [(each.mark_id, each.state, outcomes(each)) for each in second.swept if each.mark_id == first.mark_id] == [
-            (first.mark_id, "tagged", {"tagged": 1})
-        ]
+        assert [
+            (each.mark_id, each.state, outcomes(each)) for each in second.swept if each.mark_id == first.mark_id
+        ] == [(first.mark_id, "tagged", {"tagged": 1})]
         assert [each.mark_id for each in second.waiting] == [first.mark_id]
 
         assert repo.context.objects.delete_many([gone]).deleted  # as the bucket does it
@@ -96,7 +98,9 @@ def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(moto_s3_server: S3
 
 
 @pytest.mark.server
-def test_a_tagged_commit_is_out_of_sight_from_the_tagging_on(moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_tagged_commit_is_out_of_sight_from_the_tagging_on(
+    moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession
+) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
         expired = client.get_commit("main~1")[0]
         let_a_second_pass(repo, gone)
@@ -130,7 +134,10 @@ def test_a_tagged_commit_is_out_of_sight_from_the_tagging_on(moto_s3_server: S3S
 def test_objects_that_the_store_does_not_tag_are_told_and_tried_again(
     moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession
 ) -> None:
-    with S3FaultProxy(moto_s3_server.endpoint) as proxy, lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone):
+    with (
+        S3FaultProxy(moto_s3_server.endpoint) as proxy,
+        lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
+    ):
         store = repo.context.objects
         orphans = [ids.new_address(ids.RandomIds(), 1_700_000_000_000 + number) for number in range(60)]
         for orphan in orphans:
@@ -142,7 +149,9 @@ def test_objects_that_the_store_does_not_tag_are_told_and_tried_again(
             if request.method != "PUT" or "tagging" not in request.query:
                 return None
             target = unquote(request.target)
-            return Refuse(status=403, code="AccessDenied") if refused in target else Refuse() if busy in target else None
+            return (
+                Refuse(status=403, code="AccessDenied") if refused in target else Refuse() if busy in target else None
+            )
 
         proxy.plan = plan
         first = run.run(repo.context, spark, tagging())
@@ -161,7 +170,9 @@ def test_objects_that_the_store_does_not_tag_are_told_and_tried_again(
 
 
 @pytest.mark.server
-def test_a_bucket_that_never_deletes_need_not_be_waited_for(moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_bucket_that_never_deletes_need_not_be_waited_for(
+    moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession
+) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
         mark_id = run.run(repo.context, spark, tagging()).latest.mark_id
@@ -177,15 +188,22 @@ def test_a_hold_that_is_set_after_the_tagging_keeps_it_from_being_deleted_by_han
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
         mark_id = run.run(repo.context, spark, tagging()).latest.mark_id
-        retaining.set_rules(repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by="")
+        rules_document.set_rules(
+            repo.context, '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}', by=""
+        )
         assert outcomes(run.sweep(repo.context, spark, mark_id, mode="delete")) == {"dropped out": 1}
         assert gone in data_of(repo)
         assert tags_of(moto_s3_server, repo, gone) == [], "or the bucket would delete it"
 
 
 @pytest.mark.server
-def test_a_store_that_does_not_say_what_is_left_settles_nothing(moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession) -> None:
-    with S3FaultProxy(moto_s3_server.endpoint) as proxy, lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone):
+def test_a_store_that_does_not_say_what_is_left_settles_nothing(
+    moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession
+) -> None:
+    with (
+        S3FaultProxy(moto_s3_server.endpoint) as proxy,
+        lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
+    ):
         let_a_second_pass(repo, gone)
         mark_id = run.run(repo.context, spark, tagging()).latest.mark_id
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and "/data/" in request.target else None
@@ -211,7 +229,7 @@ def test_a_sweep_that_died_before_it_noted_the_tags_notes_them_later(
             with pytest.raises(KeyboardInterrupt):
                 run.run(repo.context, spark, tagging())
         (only,) = Marks(repo.context).runs()
-        assert (only.state, only.shown) == (State.SWEEPING, "sweeping")
+        assert (only.state, only.shown) == (RunState.SWEEPING, "sweeping")
         summary = run.sweep(repo.context, spark, only.mark_id)
         assert (summary.state, outcomes(summary)) == ("tagged", {"tagged": 1})
 
@@ -231,7 +249,7 @@ def delete_and_drain(folder: Path, server: S3Server) -> None:
             lake.clock.sleep(repo.context.safety.scrub_after_seconds + 1)
             scrub_all(repo)
             reap_all(repo)
-        assert retiring.retire(repo.context, record)
+        assert repository_removal.remove(repo.context, record)
 
 
 @pytest.mark.server
@@ -240,19 +258,19 @@ def test_a_deleted_repositorys_namespace_is_free_once_the_bucket_has_deleted(
 ) -> None:
     delete_and_drain(tmp_path, moto_s3_server)
     with Lake.open(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as lake:
-        ((repo, record),) = leftovers.closed(lake)
+        ((repo, record),) = deleted_repositories.closed(lake)
         store = lake.context(ids.repository_name("sales"), record).objects
         let_the_clock_pass(store, [info.key for info in store.list()])
         left = [info.key for prefix in FOLDERS for info in store.list(prefix)]
         assert len(left) > 2
 
-        first = leftovers.clear(lake, repo, record, spark, tagging())
+        first = deleted_repositories.clear(lake, repo, record, spark, tagging())
         assert (first.waiting.objects, first.forgotten, first.failed) == (len(left), False, 0)
         with S3FaultProxy(moto_s3_server.endpoint) as proxy:
             lake.open_store = lambda _: open_objects(record.namespace.replace(moto_s3_server.endpoint, proxy.endpoint))
             with Lake.open(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as again:
                 again.open_store = lake.open_store
-                second = leftovers.clear(again, repo, record, spark, tagging())
+                second = deleted_repositories.clear(again, repo, record, spark, tagging())
             assert not [request for request, _ in proxy.log if "tagging" in request.query], "it is tagged already"
         assert (second.waiting.objects, second.tagged_ms, second.forgotten) == (len(left), first.tagged_ms, False)
 
@@ -260,10 +278,10 @@ def test_a_deleted_repositorys_namespace_is_free_once_the_bucket_has_deleted(
         store.put(late, b"a PUT that was under way")
         let_the_clock_pass(store, [late])
         store.delete_many(left)  # as the bucket does it
-        third = leftovers.clear(lake, repo, record, spark, tagging())
+        third = deleted_repositories.clear(lake, repo, record, spark, tagging())
         assert (third.waiting.objects, third.tagged_ms) == (1, first.tagged_ms)
         store.delete_many([late])
-        assert leftovers.clear(lake, repo, record, spark, tagging()).forgotten
+        assert deleted_repositories.clear(lake, repo, record, spark, tagging()).forgotten
         assert [info.key for info in store.list()] == []
         assert lake.kv.get(Key(NAMESPACES, as_folder(record.namespace))) is ABSENT
         lake.open_store = open_objects
@@ -271,13 +289,15 @@ def test_a_deleted_repositorys_namespace_is_free_once_the_bucket_has_deleted(
 
 
 @pytest.mark.server
-def test_what_of_a_deleted_repository_is_not_tagged_is_tried_again(moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession) -> None:
+def test_what_of_a_deleted_repository_is_not_tagged_is_tried_again(
+    moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession
+) -> None:
     delete_and_drain(tmp_path, moto_s3_server)
     with (
         S3FaultProxy(moto_s3_server.endpoint) as proxy,
         Lake.open(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as lake,
     ):
-        ((repo, record),) = leftovers.closed(lake)
+        ((repo, record),) = deleted_repositories.closed(lake)
         lake.open_store = lambda _: open_objects(record.namespace.replace(moto_s3_server.endpoint, proxy.endpoint))
         store = lake.context(ids.repository_name("sales"), record).objects
         let_the_clock_pass(store, [info.key for info in store.list()])
@@ -288,13 +308,17 @@ def test_what_of_a_deleted_repository_is_not_tagged_is_tried_again(moto_s3_serve
             return Refuse(status=403, code="AccessDenied") if refused else None
 
         proxy.plan = plan
-        assert leftovers.clear(lake, repo, record, spark, tagging()).failed == 1
+        assert deleted_repositories.clear(lake, repo, record, spark, tagging()).failed == 1
         proxy.plan = None
-        second = leftovers.clear(lake, repo, record, spark, tagging())
+        second = deleted_repositories.clear(lake, repo, record, spark, tagging())
         assert (second.failed, second.forgotten) == (0, False)
         assert second.swept is not None
         assert second.swept.failed == 0
-        assert second.waiting.objects == second.swept.tagged.objects == sum(1 for prefix in FOLDERS for _ in store.list(prefix))
+        assert (
+            second.waiting.objects
+            == second.swept.tagged.objects
+            == sum(1 for prefix in FOLDERS for _ in store.list(prefix))
+        )
 
 
 # ---- a real bucket
@@ -327,9 +351,9 @@ def test_a_real_bucket_deletes_what_is_tagged_and_nothing_else(
     tag = "bucket-wide" if whole_bucket else "one/namespace"
     with lake_with_history(tmp_path, short_days) as (repo, gone), client_of(tmp_path, short_days) as client:
         store = repo.context.objects
-        rule = lifecycle.bucket_rule(tag) if whole_bucket else lifecycle.rule_of(store, tag)
-        lifecycle.apply(store, rule)
-        lifecycle.apply(store, rule)
+        rule = bucket_lifecycle.bucket_rule(tag) if whole_bucket else bucket_lifecycle.rule_of(store, tag)
+        bucket_lifecycle.apply(store, rule)
+        bucket_lifecycle.apply(store, rule)
         assert [each["ID"] for each in store.lifecycle_rules()].count(rule.id) == 1
         let_a_second_pass(repo, gone)
         kept = data_of(repo) - {gone}

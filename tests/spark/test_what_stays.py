@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offline_gc import run
-from offline_gc.breaker import Limits
-from offline_gc.run import Options
-from refstore import ids
+from refstore.core import ids
 from refstore.errors import Conflict, CorruptRange, Gone, StoreMisconfigured
-from refstore.marks import Marks, State
+from refstore.gc_marks import Marks, RunState
+from refstore_gc import run
+from refstore_gc.mark_breaker import Limits
+from refstore_gc.run import Options
 from tests.reaping import release_all
 from tests.spark.world import World, everything_in, marked_in
 
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_ends_the_run_and_nothing_is_marked(world: World, sp
         run.run(world.ctx, spark, Options())
     assert world.data() == before
     marks = Marks(world.ctx)
-    assert [each.state for each in marks.runs()] == [State.ABANDONED]
+    assert [each.state for each in marks.runs()] == [RunState.ABANDONED]
     assert list(marks.scan()) == []
     assert marks.on() is None
 
@@ -120,7 +120,9 @@ def test_a_legal_hold_keeps_what_was_ever_committed_below_it(world: World, spark
     release_all(world.repo)
     world.age()
     held, other = world.address("main~2", "held/a"), world.address("main~2", "other")
-    world.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "held/"}]}))
+    world.repo.set_retention(
+        json.dumps({"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "held/"}]})
+    )
     run.run(world.ctx, spark, Options())
     assert held in world.data()
     assert other not in world.data()

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offline_gc import deletion_index, leftovers, run
-from offline_gc.run import Options
-from offline_gc.steps import Progress
-from refstore import keys
-from refstore.commits import names
+from refstore.core import keys
+from refstore.core.ids import new_address
+from refstore.core.records import GcRun
 from refstore.deletions import index_format
 from refstore.deletions.explain import Deletion, Why, explain_address
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
-from refstore.flows.viewing import AddressState
-from refstore.ids import new_address
-from refstore.marks import Marks, State
-from refstore.records import GcRun
+from refstore.gc_marks import Marks, RunState
+from refstore.operations.address_info import AddressState
+from refstore.versioning.commits import names
+from refstore_gc import deleted_repositories, deletion_index_writer, run
+from refstore_gc.run import Options
+from refstore_gc.run_progress import Progress
 from tests.commands import Command
 from tests.reaping import release_all
 from tests.spark.test_leftovers import delete_and_drain
@@ -59,7 +59,9 @@ def test_a_sweep_tells_when_by_which_run_and_under_which_rules(world: World, spa
     assert abs(told.at_ms - world.clock.now_ms()) < 600_000
     assert told.size_bytes == 3
     assert why.naming is not None
-    assert [(commit.path, commit.mark.mark_id if commit.mark else "") for commit in why.naming.commits] == [("a", mark_id)]
+    assert [(commit.path, commit.mark.mark_id if commit.mark else "") for commit in why.naming.commits] == [
+        ("a", mark_id)
+    ]
     assert why.naming.branches == ()
     told = only(world.repo.why(lost))
     assert (told.run, told.outcome, told.cause) == (mark_id, "deleted", "orphan blob")
@@ -112,19 +114,21 @@ def test_a_run_that_dies_between_the_deletion_and_the_index_does_not_make_it_lie
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(deletion_index, "cover", die)
+        patch.setattr(deletion_index_writer, "cover", die)
         with pytest.raises(Died):
             run.run(world.ctx, spark, Options())
     (mark,) = Marks(world.ctx).runs()
-    assert mark.state is State.SWEEPING, "a sweep is not done before its deletions can be found"
+    assert mark.state is RunState.SWEEPING, "a sweep is not done before its deletions can be found"
     assert address not in world.data()
     assert only(world.repo.why(address)).run == mark.mark_id
     run.run(world.ctx, spark, Options(take_over=True))
-    assert Marks(world.ctx).run(mark.mark_id).state is State.SWEPT
+    assert Marks(world.ctx).run(mark.mark_id).state is RunState.SWEPT
     assert only(world.repo.why(address)).run == mark.mark_id
 
 
-def test_a_sweep_that_stopped_before_its_first_deletion_says_marked_and_not_deleted(world: World, spark: SparkSession) -> None:
+def test_a_sweep_that_stopped_before_its_first_deletion_says_marked_and_not_deleted(
+    world: World, spark: SparkSession
+) -> None:
     address = expired(world)
     world.age()
 
@@ -144,14 +148,14 @@ def test_what_an_earlier_version_swept_is_found_before_and_after_it_is_indexed(
     address = expired(world)
     world.age()
     with monkeypatch.context() as patch:
-        patch.setattr(deletion_index, "cover", lambda *_: None)
-        patch.setattr(deletion_index, "catch_up", lambda *_: None)
+        patch.setattr(deletion_index_writer, "cover", lambda *_: None)
+        patch.setattr(deletion_index_writer, "catch_up", lambda *_: None)
         mark_id = run.run(world.ctx, spark, Options()).marked.mark_id
     assert only(world.repo.why(address)).run == mark_id
-    assert deletion_index.catch_up(world.ctx).runs == 1
+    assert deletion_index_writer.catch_up(world.ctx).runs == 1
     assert only(world.repo.why(address)).run == mark_id
-    assert deletion_index.catch_up(world.ctx).runs == 0
-    assert deletion_index.rebuild(world.ctx).runs == 1
+    assert deletion_index_writer.catch_up(world.ctx).runs == 0
+    assert deletion_index_writer.rebuild(world.ctx).runs == 1
     assert only(world.repo.why(address)).run == mark_id
 
 
@@ -168,19 +172,21 @@ def test_the_index_can_be_written_anew(refstore: Command, spark: SparkSession) -
     assert refstore.json("why", "sales", address)["deletions"][0]["cause"] == "expired"
 
 
-def test_a_run_that_is_indexed_while_one_looks_is_not_missed(world: World, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_indexed_while_one_looks_is_not_missed(
+    world: World, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = expired(world)
     world.age()
     with monkeypatch.context() as patch:
-        patch.setattr(deletion_index, "cover", lambda *_: None)
-        patch.setattr(deletion_index, "catch_up", lambda *_: None)
+        patch.setattr(deletion_index_writer, "cover", lambda *_: None)
+        patch.setattr(deletion_index_writer, "catch_up", lambda *_: None)
         run.run(world.ctx, spark, Options())
     lookup = index_format.lookup
 
     def indexed_behind(*args: Any) -> Any:
         found = lookup(*args)
         monkeypatch.undo()
-        deletion_index.catch_up(world.ctx)
+        deletion_index_writer.catch_up(world.ctx)
         return found
 
     monkeypatch.setattr(index_format, "lookup", indexed_behind)
@@ -195,17 +201,21 @@ def test_what_the_index_has_outlives_the_files_of_the_run(world: World, spark: S
     store.delete_many([info.key for info in store.list(f"_refstore/gc/{mark_id}/")])
     told = only(world.repo.why(address))
     assert (told.run, told.outcome, told.cause, told.size_bytes) == (mark_id, "deleted", "expired", -1)
-    world.ctx.kv.set(keys.gc_indexed(world.ctx.repo, mark_id), deletion_index.LOST)
+    world.ctx.kv.set(keys.gc_indexed(world.ctx.repo, mark_id), deletion_index_writer.LOST)
     store.delete_many([info.key for info in store.list("_refstore/gc/deletions/")])
     with pytest.raises(AddressNotFound, match=f"Not looked at: mark {mark_id}, whose files were removed"):
         world.repo.why(address)
 
 
-def test_so_many_runs_without_an_index_are_looked_at_and_the_rest_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_runs_without_an_index_are_looked_at_and_the_rest_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marks = Marks(world.ctx)
     for number in range(60):
-        marks._runs.create(f"mark-{number:02d}", GcRun("w", State.SWEPT, number, 0, 0, "", swept_ms=number))
-        world.ctx.objects.put(f"_refstore/gc/mark-{number:02d}/mark.json", b'{"mark_id": "m", "seed": 1, "mode": "delete", "units": []}')
+        marks._runs.create(f"mark-{number:02d}", GcRun("w", RunState.SWEPT, number, 0, 0, "", swept_ms=number))
+        world.ctx.objects.put(
+            f"_refstore/gc/mark-{number:02d}/mark.json", b'{"mark_id": "m", "seed": 1, "mode": "delete", "units": []}'
+        )
     with pytest.raises(AddressNotFound, match="older runs that are not in the index yet"):
         world.repo.why("data/2026112107/00000000000000000000000000")
 
@@ -227,7 +237,9 @@ def test_a_store_that_does_not_answer_is_told_and_never_as_not_known(
                 world.repo.why(address)
 
 
-def test_a_deleted_repository_is_explained_as_long_as_and_as_far_as_records_remain(refstore: Command, spark: SparkSession) -> None:
+def test_a_deleted_repository_is_explained_as_long_as_and_as_far_as_records_remain(
+    refstore: Command, spark: SparkSession
+) -> None:
     world = World(refstore.folder / "lake")
     swept = expired(world)
     world.age()
@@ -239,8 +251,8 @@ def test_a_deleted_repository_is_explained_as_long_as_and_as_far_as_records_rema
     assert (told["run"], told["cause"]) == (mark_id, "expired")
     found = refstore.json("why", "sales", left)
     assert (found["state"], found["repository_deleted"] is None) == ("left by its repository, which was deleted", False)
-    ((repo, record),) = leftovers.closed(world.lake)
-    assert leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0)).forgotten
+    ((repo, record),) = deleted_repositories.closed(world.lake)
+    assert deleted_repositories.clear(world.lake, repo, record, spark, Options(grace_days=0)).forgotten
     for what in (swept, left, "main/a"):
         found = refstore.json("why", "sales", what)
         (told,) = found["deletions"]
@@ -250,7 +262,9 @@ def test_a_deleted_repository_is_explained_as_long_as_and_as_far_as_records_rema
     assert refstore("why", "sales", made_later).code == 3
     assert refstore("why", "never-there", left).code == 3
     world.lake.create_repository("sales")
-    assert refstore.json("why", "sales", left)["state"] == "gone with its repository", "of the repository that had the name before"
+    assert refstore.json("why", "sales", left)["state"] == "gone with its repository", (
+        "of the repository that had the name before"
+    )
 
 
 def test_what_is_left_of_a_deleted_repository_is_told_while_it_goes(world: World, spark: SparkSession) -> None:
@@ -259,8 +273,8 @@ def test_what_is_left_of_a_deleted_repository_is_told_while_it_goes(world: World
     address = world.address("main", "a")
     delete_and_drain(world)
     world.age(keys=[address])
-    ((repo, record),) = leftovers.closed(world.lake)
-    cleared = leftovers.clear(world.lake, repo, record, spark, Options(grace_days=0))
+    ((repo, record),) = deleted_repositories.closed(world.lake)
+    cleared = deleted_repositories.clear(world.lake, repo, record, spark, Options(grace_days=0))
     assert not cleared.forgotten
     ((context, _),) = world.lake.all_of("sales")
     told = only(explain_address(context, address))

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from refstore import keys
 from refstore.context import Context
-from refstore.ids import CommitId
+from refstore.core import keys
+from refstore.core.ids import CommitId
+from refstore.core.settings import embedded
 from refstore.lake import Lake
 from refstore.objects.base import ObjectInfo
 from refstore.objects.local import LocalObjects
 from refstore.repository import Repository
-from refstore.settings import embedded
 
 DAY_MS = 86_400_000
 
@@ -40,7 +40,9 @@ class SkippingClock:
 
 
 class InTime(LocalObjects):
-    """The store's clock has skipped as much, as far as this process sees it: so what is there has grown older by that."""
+    """The store's clock has skipped as much, as far as this process sees it: so what is there has grown older by
+    that.
+    """
 
     def __init__(self, url: str, clock: SkippingClock) -> None:
         super().__init__(unquote(urlsplit(url).path), fsync=False)
@@ -81,7 +83,9 @@ class World:
                 self.repo.delete(branch, path)
             else:
                 self.repo.upload(branch, path, body)
-        return self.repo.commit(branch, "change", date_ms=self.clock.now_ms() - int(days_ago * DAY_MS), allow_empty=True)
+        return self.repo.commit(
+            branch, "change", date_ms=self.clock.now_ms() - int(days_ago * DAY_MS), allow_empty=True
+        ).id
 
     def address(self, ref: str, path: str) -> str:
         return self.repo.stat(ref, path).address
@@ -131,7 +135,11 @@ def marked_in(world: World, mark_id: str) -> dict[str, str]:
 
 def everything_in(world: World) -> tuple[set[str], dict[object, bytes]]:
     """(files, KV) as they are."""
-    files = {str(file.relative_to(world.blobs)) for file in world.blobs.rglob("*") if file.is_file() and ".tmp" not in file.parts}
+    files = {
+        str(file.relative_to(world.blobs))
+        for file in world.blobs.rglob("*")
+        if file.is_file() and ".tmp" not in file.parts
+    }
     kv = world.lake.kv
     found: dict[object, bytes] = {}
     for partition in (

@@ -1,4 +1,6 @@
-"""Lakes in memory: one with nothing in the way, for what a call does, and the one that the tests of the reaper's passes begin with."""
+"""Lakes in memory: one with nothing in the way, for what a call does, and the one that the tests of the reaper's passes
+begin with.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import pytest
 
 from refstore.lake import Lake
 from refstore.repository import Repository
-from refstore.testing.clock import FakeClock
 from tests.interrupted import Interrupted
+from tests.kit.clock import FakeClock
 from tests.reaper_world import World
 
 

@@ -1,4 +1,6 @@
-"""The state of an address (seed 004, proposal 3): over all references, and where there is none by the commits that name it."""
+"""The state of an address (seed 004, proposal 3): over all references, and where there is none by the commits that name
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,14 @@ from collections import deque
 
 import pytest
 
-from refstore.branches import Branches
-from refstore.flows import committed_names
-from refstore.flows.viewing import AddressState, AddressView, ReferenceState
-from refstore.ids import Address, BranchName, CommitId, id_time_ms, new_address
+from refstore.core.ids import Address, BranchName, CommitId, id_time_ms, new_address
+from refstore.gc_marks import Marks, new_mark_id
 from refstore.lake import Lake
-from refstore.marks import Marks, new_mark_id
+from refstore.operations import committed_names
+from refstore.operations.address_info import AddressInfo, AddressState, ReferenceState
 from refstore.repository import Repository
-from refstore.staging import Staging
-from refstore.testing.clock import FakeClock
 from tests.commands import Command
+from tests.kit.clock import FakeClock
 from tests.reaping import reap_all
 
 MAIN = BranchName("main")
@@ -31,8 +31,8 @@ def repo(lake: Lake) -> Repository:
 def seal(repo: Repository, branch: BranchName = MAIN) -> None:
     """As a commit does at first, before it reads what it commits."""
     ctx = repo.context
-    staging = Staging(ctx.kv, ctx.repo)
-    Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock).seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
+    staging = ctx.staging
+    ctx.branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
 
 
 def sweep(repo: Repository, *commits: str) -> None:
@@ -40,11 +40,11 @@ def sweep(repo: Repository, *commits: str) -> None:
     marks = Marks(repo.context)
     run = marks.begin("", 0, [CommitId(commit) for commit in commits], new_mark_id(repo.context))
     marks.wait(run)
-    deque(marks.look(run), maxlen=0)
+    deque(marks.scan_live(run), maxlen=0)
     marks.begin_sweep(marks.finish_marking(run, {}).mark_id)
 
 
-def states(view: AddressView) -> list[tuple[str, ReferenceState]]:
+def states(view: AddressInfo) -> list[tuple[str, ReferenceState]]:
     return [(named.path, named.state) for named in view.references]
 
 
@@ -102,7 +102,7 @@ class TestReferences:
 class TestWithoutReferences:
     def test_a_commit_names_it(self, repo: Repository) -> None:
         entry = repo.upload("main", "a", b"1")
-        commit = repo.commit("main", "a")
+        commit = repo.commit("main", "a").id
         reap_all(repo)
         view = repo.address(entry.address)
         assert (view.state, view.reference_state) == (AddressState.COMMITTED, ReferenceState.COMMITTED)
@@ -119,7 +119,7 @@ class TestWithoutReferences:
 
     def test_what_only_swept_commits_name_is_not_committed(self, repo: Repository) -> None:
         entry = repo.upload("main", "a", b"1")
-        commit = repo.commit("main", "a")
+        commit = repo.commit("main", "a").id
         repo.upload("main", "a", b"2")
         repo.commit("main", "another a")
         reap_all(repo)
@@ -133,9 +133,9 @@ class TestWithoutReferences:
     @pytest.mark.parametrize("on", ["a head", "a commit between"])
     def test_one_that_has_it_from_a_swept_commit_keeps_it_committed(self, repo: Repository, on: str) -> None:
         entry = repo.upload("main", "a", b"1")
-        first = repo.commit("main", "a")
+        first = repo.commit("main", "a").id
         repo.upload("main", "b", b"2")
-        second = repo.commit("main", "b")
+        second = repo.commit("main", "b").id
         if on == "a commit between":
             repo.delete("main", "a")
             repo.commit("main", "without a")
@@ -148,10 +148,10 @@ class TestWithoutReferences:
 
     def test_one_that_was_copied_out_of_a_commit_that_was_swept_since(self, repo: Repository) -> None:
         entry = repo.upload("feature", "a", b"1")
-        swept = repo.commit("feature", "a")
+        swept = repo.commit("feature", "a").id
         reap_all(repo)
         repo.copy("feature", "a", "main", "elsewhere")
-        copied = repo.commit("main", "elsewhere")
+        copied = repo.commit("main", "elsewhere").id
         repo.delete("feature", "a")
         repo.commit("feature", "without")
         sweep(repo, swept)
@@ -159,7 +159,9 @@ class TestWithoutReferences:
         assert view.committed is not None
         assert (view.state, view.committed.commit, view.committed.path) == (AddressState.COMMITTED, copied, "elsewhere")
 
-    def test_where_history_is_too_long_it_says_that_it_does_not_know(self, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_where_history_is_too_long_it_says_that_it_does_not_know(
+        self, repo: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         entry = repo.upload("main", "a", b"1")
         repo.commit("main", "a")
         reap_all(repo)

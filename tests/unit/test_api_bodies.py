@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from api.bodies import BLOCK_BYTES, PIECE_BYTES, SMALL_BYTES, Limits, Received, receive
-from api.errors import TooLarge, TooSlow
 from refstore.errors import Invalid
+from refstore_api.error_responses import TooLarge, TooSlow
+from refstore_api.request_bodies import BLOCK_BYTES, PIECE_BYTES, SMALL_BYTES, BodyLimits, RequestBody, receive
 
-LIMITS = Limits(bytes_max=64 << 20, idle_seconds=5)
+LIMITS = BodyLimits(bytes_max=64 << 20, idle_seconds=5)
 FORM = "multipart/form-data; boundary=bnd"
 
 
@@ -36,10 +36,12 @@ def request(chunks: list[bytes], content_type: str = "", *, ends: str = "whole",
     return Request({"type": "http", "method": "POST", "path": "/", "headers": fields, "query_string": b""}, get)
 
 
-def received(chunks: list[bytes], content_type: str = "", *, limits: Limits = LIMITS, **more: Any) -> tuple[bytes, Received]:
+def received(
+    chunks: list[bytes], content_type: str = "", *, limits: BodyLimits = LIMITS, **more: Any
+) -> tuple[bytes, RequestBody]:
     """What was received, read to its end as a thread would."""
 
-    async def run() -> tuple[bytes, Received]:
+    async def run() -> tuple[bytes, RequestBody]:
         found = await receive(request(chunks, content_type, **more), limits)
         if isinstance(found.body, list):
             return b"".join(found.body), found
@@ -58,7 +60,7 @@ def form(*parts: tuple[str, str, bytes]) -> bytes:
 
 
 def test_a_raw_body_is_taken_as_it_is() -> None:
-    assert received([b"ab", b"c"], "text/plain") == (b"abc", Received([b"abc"], "text/plain"))
+    assert received([b"ab", b"c"], "text/plain") == (b"abc", RequestBody([b"abc"], "text/plain"))
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES + 7])
@@ -152,19 +154,22 @@ def test_a_part_that_is_long_and_not_whole_is_told_to_the_thread_that_writes_it(
 
 def test_a_declared_length_that_is_too_large_is_refused_unread() -> None:
     with pytest.raises(TooLarge):
-        received([b"x"], limits=Limits(10, 5), length=11)
+        received([b"x"], limits=BodyLimits(10, 5), length=11)
 
 
 @pytest.mark.parametrize("size", [11, 3 * BLOCK_BYTES])
 def test_a_body_that_turns_out_too_large_is_refused(size: int) -> None:
     with pytest.raises(TooLarge):
-        received([b"x"] * 11 if size == 11 else [b"x" * BLOCK_BYTES] * 3, limits=Limits(10 if size == 11 else 2 * BLOCK_BYTES, 5))
+        received(
+            [b"x"] * 11 if size == 11 else [b"x" * BLOCK_BYTES] * 3,
+            limits=BodyLimits(10 if size == 11 else 2 * BLOCK_BYTES, 5),
+        )
 
 
 @pytest.mark.parametrize("blocks", [0, 3])
 def test_a_body_that_stops_coming_is_given_up(blocks: int) -> None:
     with pytest.raises(TooSlow):
-        received([b"x" * BLOCK_BYTES] * blocks, limits=Limits(LIMITS.bytes_max, 0.01), ends="silence")
+        received([b"x" * BLOCK_BYTES] * blocks, limits=BodyLimits(LIMITS.bytes_max, 0.01), ends="silence")
 
 
 @pytest.mark.parametrize("blocks", [0, 3])

@@ -6,20 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api import headers
-from api.errors import OutOfRange
-from api.headers import Part, matches, object_headers, range_of
-from refstore import ids
+from refstore.core import ids
+from refstore.core.ids import Address
+from refstore.core.records import Entry
 from refstore.errors import Invalid
-from refstore.ids import Address
-from refstore.records import Entry
+from refstore_api import headers
+from refstore_api.error_responses import OutOfRange
+from refstore_api.headers import Part, matches, object_headers, range_of
 
 BREAKS = "\r\n\v\f\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\0"
 """What Python takes for a space, or a line's end."""
 
 
 def entry(**changes: object) -> Entry:
-    fields: dict[str, object] = {"address": Address("data/x"), "size_bytes": 10, "checksum": "abc", "mtime_ms": 1_763_708_400_000}
+    fields: dict[str, object] = {
+        "address": Address("data/x"),
+        "size_bytes": 10,
+        "checksum": "abc",
+        "mtime_ms": 1_763_708_400_000,
+    }
     return Entry(**(fields | changes))
 
 
@@ -40,13 +45,28 @@ def test_a_range_is_cut_to_the_object(header: str, part: tuple[int, int]) -> Non
 
 
 @pytest.mark.parametrize(
-    "header", [None, "", "bytes", "bytes=", "bytes=-", "bytes=5-4", "bytes=0-1,3-4", "items=0-1", "bytes=a-b", "bytes=٣-٤", "bytes=1-2\n3"]
+    "header",
+    [
+        None,
+        "",
+        "bytes",
+        "bytes=",
+        "bytes=-",
+        "bytes=5-4",
+        "bytes=0-1,3-4",
+        "items=0-1",
+        "bytes=a-b",
+        "bytes=٣-٤",
+        "bytes=1-2\n3",
+    ],
 )
 def test_what_is_no_range_is_the_whole(header: str | None) -> None:
     assert range_of(header, 10) is None
 
 
-@pytest.mark.parametrize(("header", "size"), [("bytes=10-", 10), ("bytes=11-12", 10), ("bytes=-0", 10), ("bytes=0-", 0), ("bytes=-5", 0)])
+@pytest.mark.parametrize(
+    ("header", "size"), [("bytes=10-", 10), ("bytes=11-12", 10), ("bytes=-0", 10), ("bytes=0-", 0), ("bytes=-5", 0)]
+)
 def test_a_range_that_the_object_does_not_have_is_refused_with_its_size(header: str, size: int) -> None:
     with pytest.raises(OutOfRange) as refused:
         range_of(header, size)
@@ -115,10 +135,12 @@ def test_what_is_no_content_type_is_refused(text: str) -> None:
 
 
 def test_what_was_uploaded_is_known_by_its_md5_as_on_s3() -> None:
-    first, same, other = (entry(address=Address(f"data/2026112107/{number:026d}"), md5=md5) for number, md5 in enumerate("aab"))
+    first, same, other = (
+        entry(address=Address(f"data/2026112107/{number:026d}"), md5=md5) for number, md5 in enumerate("aab")
+    )
     assert headers.etag_of(first) == headers.etag_of(same) == '"a"'
     assert matches(headers.etag_of(first), same)
-    assert headers.is_this(headers.etag_of(first), same)
+    assert headers.range_applies(headers.etag_of(first), same)
     assert not matches(headers.etag_of(first), other)
 
 
@@ -129,4 +151,4 @@ def test_what_was_linked_is_known_by_its_address() -> None:
     assert headers.etag_of(first) == f'"{made[0]}"'
     assert matches(headers.etag_of(first), first)
     assert not matches(headers.etag_of(first), second)
-    assert not headers.is_this(headers.etag_of(first), second)
+    assert not headers.range_applies(headers.etag_of(first), second)

@@ -21,15 +21,15 @@ from typing import Any
 import httpx
 import pytest
 
-from reaper.priority import NICE
-from refstore import access
+from refstore import access_keys
 from refstore.cli import serve
-from refstore.file_modes import make_folder
+from refstore.core.file_modes import make_folder
+from refstore.core.settings import Settings, embedded
 from refstore.kv import open_kv
 from refstore.lake import Lake
-from refstore.settings import Settings, embedded
-from refstore.testing.clock import FakeClock
+from refstore_reaper.process_priority import NICE
 from tests.commands import Command
+from tests.kit.clock import FakeClock
 from tests.servers.redis_servers import RedisServer
 
 SECONDS = 60.0
@@ -132,7 +132,7 @@ def test_where_the_first_key_cannot_be_written_none_is_made(tmp_path: Path) -> N
         assert service.process.wait(SECONDS) == 2
         assert "REFSTORE_ACCESS_KEY_ID" in service.said
     with contextlib.closing(open_kv(f"sqlite://{tmp_path}/kv")) as kv:
-        assert not access.any_there(kv)
+        assert not access_keys.any_there(kv)
 
 
 def test_a_key_of_the_environment_works_and_is_not_printed(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_a_secret_of_the_environment_that_a_rotation_ended_stays_ended(tmp_path:
     secret = "the-secret-of-the-environment"
     make_folder(tmp_path / "lake")
     with Lake.open(*embedded(tmp_path / "lake")) as lake:
-        access.ensure(lake.kv, lake.clock, "AKIAENV", secret)
-        rotated = access.rotate(lake.kv, lake.clock, "AKIAENV", overlap_ms=0)
+        access_keys.ensure(lake, "AKIAENV", secret)
+        rotated = access_keys.rotate(lake, "AKIAENV", overlap_ms=0)
     with serving(tmp_path, REFSTORE_ACCESS_KEY_ID="AKIAENV", REFSTORE_SECRET_ACCESS_KEY=secret) as service:
         assert service.get("/api/v1/user", auth=("AKIAENV", secret)).status_code == 401
         assert service.get("/api/v1/user", auth=("AKIAENV", rotated.secret)).status_code == 200
@@ -166,7 +166,9 @@ def test_a_secret_of_the_environment_that_a_rotation_ended_stays_ended(tmp_path:
         ({"REFSTORE_ACCESS_KEY_ID": "a b", "REFSTORE_SECRET_ACCESS_KEY": "x" * 30}, "is not an access key id"),
     ],
 )
-def test_a_key_of_the_environment_that_is_none_is_refused(tmp_path: Path, environment: dict[str, str], said: str) -> None:
+def test_a_key_of_the_environment_that_is_none_is_refused(
+    tmp_path: Path, environment: dict[str, str], said: str
+) -> None:
     with serving(tmp_path, **environment) as service:
         assert service.process.wait(SECONDS) == 2
         assert said in service.said
@@ -174,7 +176,10 @@ def test_a_key_of_the_environment_that_is_none_is_refused(tmp_path: Path, enviro
 
 
 def test_a_port_that_is_taken_is_said_so_before_anything_starts(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, serving(tmp_path, "--port", str(taken.getsockname()[1])) as service:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        serving(tmp_path, "--port", str(taken.getsockname()[1])) as service,
+    ):
         assert service.process.wait(SECONDS) == 2
         assert "choose another --host or --port" in service.said
 
@@ -189,8 +194,15 @@ def test_beyond_loopback_it_must_be_told_how_clients_reach_it(tmp_path: Path, ho
 
 
 def test_beyond_loopback_it_serves_when_it_was_told(tmp_path: Path) -> None:
-    with serving(tmp_path, "--host", "0.0.0.0", "--no-reaper", REFSTORE_API_PUBLIC_URL="https://lake.example.org") as service:  # noqa: S104  # a test's
-        assert httpx.get(service.url.replace("0.0.0.0", "127.0.0.1") + "/healthcheck").status_code == 204  # noqa: S104  # likewise
+    with serving(
+        tmp_path,
+        "--host",
+        "0.0.0.0",  # noqa: S104  # a test's
+        "--no-reaper",
+        REFSTORE_API_PUBLIC_URL="https://lake.example.org",
+    ) as service:
+        # likewise
+        assert httpx.get(service.url.replace("0.0.0.0", "127.0.0.1") + "/healthcheck").status_code == 204  # noqa: S104
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -237,7 +249,9 @@ def test_the_reaper_is_a_process_that_lets_the_service_go_first(tmp_path: Path) 
         assert service.get("/healthcheck").status_code == 204
         wait_until(lambda: "reaper_started" in service.said)
         (reaper,) = children(service.process.pid)
-        assert os.getpriority(os.PRIO_PROCESS, reaper) == max(NICE, os.getpriority(os.PRIO_PROCESS, service.process.pid))
+        assert os.getpriority(os.PRIO_PROCESS, reaper) == max(
+            NICE, os.getpriority(os.PRIO_PROCESS, service.process.pid)
+        )
         assert os.sched_getscheduler(reaper) == os.SCHED_BATCH
         assert os.sched_getscheduler(service.process.pid) == os.SCHED_OTHER
         assert len(os.sched_getaffinity(reaper)) == 1
@@ -269,6 +283,64 @@ def test_the_reaper_ends_with_the_service_that_started_it(tmp_path: Path) -> Non
         wait_until(lambda: not lives(reaper))
 
 
+def test_expensive_reads_are_made_in_a_process_that_lets_the_service_go_first(tmp_path: Path) -> None:
+    with serving(tmp_path, "--no-reaper") as service:
+        assert service.get("/healthcheck").status_code == 204
+        key = first_key(service.said)
+        assert not children(service.process.pid), "it starts with the first expensive read"
+        (reads,) = read_until_there_is_a_process(service, key)
+        wait_until(lambda: os.sched_getscheduler(reads) == os.SCHED_BATCH)
+        assert os.getpriority(os.PRIO_PROCESS, reads) == max(NICE, os.getpriority(os.PRIO_PROCESS, service.process.pid))
+        assert os.sched_getscheduler(service.process.pid) == os.SCHED_OTHER
+        os.kill(reads, signal.SIGTERM)  # as whoever stops the service may tell all its processes
+        assert service.get("/api/v1/repositories", auth=key).status_code == 200
+        assert service.end() == 0
+        assert "reads_process_ended" not in service.said
+        assert "Traceback" not in service.said
+        assert not lives(reads)
+
+
+def test_a_process_for_reads_that_is_killed_is_replaced_and_all_is_answered(tmp_path: Path) -> None:
+    with serving(tmp_path, "--no-reaper") as service:
+        assert service.get("/healthcheck").status_code == 204
+        key = first_key(service.said)
+        (killed,) = read_until_there_is_a_process(service, key)
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: not lives(killed))
+        (other,) = read_until_there_is_a_process(service, key)
+        assert other != killed
+        assert service.end() == 0
+        assert not lives(other)
+
+
+def test_the_process_for_reads_ends_with_the_service_that_started_it(tmp_path: Path) -> None:
+    with serving(tmp_path, "--no-reaper") as service:
+        assert service.get("/healthcheck").status_code == 204
+        (reads,) = read_until_there_is_a_process(service, first_key(service.said))
+        service.process.kill()
+        wait_until(lambda: not lives(reads))
+
+
+def test_who_wants_threads_for_reads_has_no_process_for_them(tmp_path: Path) -> None:
+    with serving(tmp_path, "--no-reaper", REFSTORE_API_READS_IN="threads") as service:
+        assert service.get("/healthcheck").status_code == 204
+        assert service.get("/api/v1/repositories", auth=first_key(service.said)).status_code == 200
+        assert not children(service.process.pid)
+        assert service.end() == 0
+
+
+def read_until_there_is_a_process(service: Serving, key: tuple[str, str] | None) -> list[int]:
+    """Those that the service has started by then; its reads are answered all the while."""
+
+    def is_there() -> bool:
+        answered = service.get("/api/v1/repositories", auth=key)
+        assert answered.status_code == 200, answered.text
+        return bool([child for child in children(service.process.pid) if lives(child)])
+
+    wait_until(is_there)
+    return [child for child in children(service.process.pid) if lives(child)]
+
+
 def test_what_only_the_service_sees_is_reaped_by_the_service(tmp_path: Path) -> None:
     with serving(tmp_path, "--kv", "memory://x", "--objects", "memory://x") as service:
         assert service.get("/healthcheck").status_code == 204
@@ -285,7 +357,9 @@ def test_a_memory_kv_is_one_processes_own(refstore: Command) -> None:
 
 
 def test_keys_are_created_listed_and_revoked(refstore: Command) -> None:
-    made = refstore.json("keys", "create", "--role", "reader", "--repository", "sales", "--description", "the dashboard")
+    made = refstore.json(
+        "keys", "create", "--role", "reader", "--repository", "sales", "--description", "the dashboard"
+    )
     assert made["role"] == "reader"
     listed = refstore.ok("keys", "list", "--json")
     assert made["secret_access_key"] not in listed.out
@@ -304,7 +378,9 @@ def test_a_role_that_there_is_not_is_refused(refstore: Command) -> None:
 
 def children(pid: int) -> list[int]:
     """The worker processes; not the helper that Python starts beside them."""
-    found = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    found = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
     return sorted(child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes())
 
 
@@ -336,13 +412,17 @@ def test_a_reaper_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", start)
     monkeypatch.setattr(serve, "RESTART_SECONDS", 0.001)
-    serve._keep_reaping(Settings(data=None, kv="sqlite:///nowhere/kv", objects="file:///nowhere"), Path("nowhere"), over)
+    serve._keep_reaping(
+        Settings(data=None, kv="sqlite:///nowhere/kv", objects="file:///nowhere"), Path("nowhere"), over
+    )
     assert tried == 3
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_metrics_of_the_service_hold_those_of_its_reaper(tmp_path: Path, workers: int) -> None:
-    with serving(tmp_path, "--workers", str(workers), REFSTORE_GRACE_SECONDS="1", REFSTORE_REAPER_CYCLE_SECONDS="0.1") as service:
+    with serving(
+        tmp_path, "--workers", str(workers), REFSTORE_GRACE_SECONDS="1", REFSTORE_REAPER_CYCLE_SECONDS="0.1"
+    ) as service:
         url, key = service.url, first_key(service.said)
         assert key is not None
 
@@ -350,10 +430,17 @@ def test_metrics_of_the_service_hold_those_of_its_reaper(tmp_path: Path, workers
             assert httpx.post(f"{url}/api/v1{path}", auth=key, timeout=SECONDS, **what).is_success
 
         post(
-            "/repositories", json={"name": "sales", "storage_namespace": f"file://{tmp_path}/lake/objects/sales", "default_branch": "main"}
+            "/repositories",
+            json={
+                "name": "sales",
+                "storage_namespace": f"file://{tmp_path}/lake/objects/sales",
+                "default_branch": "main",
+            },
         )
         post("/repositories/sales/branches/main/objects?path=a", content=b"12345")
-        assert httpx.put(f"{url}/api/v1/repositories/sales/branches/main", json={"type": "reset"}, auth=key, timeout=SECONDS).is_success
+        assert httpx.put(
+            f"{url}/api/v1/repositories/sales/branches/main", json={"type": "reset"}, auth=key, timeout=SECONDS
+        ).is_success
         end = time.monotonic() + SECONDS
         wanted = 'refstore_reaper_deleted_bytes_total{repository="sales"} 5.0'
         while wanted not in (said := service.get("/metrics", auth=key).text):
@@ -374,12 +461,23 @@ def test_a_service_without_a_reaper_has_no_metrics_of_one(tmp_path: Path) -> Non
 
 @pytest.mark.server
 def test_a_redis_that_may_evict_by_now_is_noticed_while_the_service_runs(tmp_path: Path) -> None:
-    """It is not ready then, and deletes nothing: a record that was evicted cannot say any more that a blob is needed."""
+    """It is not ready then, and deletes nothing: a record that was evicted cannot say any more that a blob is
+    needed.
+    """
     stores = {"REFSTORE_DATA": "", "REFSTORE_OBJECTS": f"file://{tmp_path}/objects"}
     with RedisServer(tmp_path / "redis") as server, contextlib.closing(server.client()) as redis:
-        own = stores | {"REFSTORE_KV": server.url, "REFSTORE_GRACE_SECONDS": "0", "REFSTORE_REAPER_CYCLE_SECONDS": "0.2"}
-        frozen = FakeClock(time.time_ns() // 1_000_000)  # a client that goes on believing what the server told it at first
-        with serving(tmp_path, **own) as service, Lake.open(server.url, stores["REFSTORE_OBJECTS"], clock=frozen) as lake:
+        own = stores | {
+            "REFSTORE_KV": server.url,
+            "REFSTORE_GRACE_SECONDS": "0",
+            "REFSTORE_REAPER_CYCLE_SECONDS": "0.2",
+        }
+        frozen = FakeClock(
+            time.time_ns() // 1_000_000
+        )  # a client that goes on believing what the server told it at first
+        with (
+            serving(tmp_path, **own) as service,
+            Lake.open(server.url, stores["REFSTORE_OBJECTS"], clock=frozen) as lake,
+        ):
             repo = lake.create_repository("sales")
             wait_until(lambda: service.get("/readiness").status_code == 200)
             redis.config_set("maxmemory", "100mb")

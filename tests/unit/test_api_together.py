@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from api.routes.objects import _Reading
-from api.service import AT_ONCE, TOGETHER_MAX, Together
 from refstore.errors import AlreadyLinked, KVUnavailable, ObjectNotFound, RefstoreError
+from refstore_api.routes.objects import _Reading
+from refstore_api.service import BATCH_MAX, BATCHES_AT_ONCE, RequestBatcher
 
 
 class Calls:
@@ -22,7 +22,7 @@ class Calls:
         self.gate.set()
         self.most = 0
         self.now = 0
-        self.together: Together[str, str, str] = Together(self.run, self.call, key=key)
+        self.together: RequestBatcher[str, str, str] = RequestBatcher(self.run, self.call, key=key)
 
     async def run(self, work: Callable[[], Sequence[str | RefstoreError]]) -> Sequence[str | RefstoreError]:
         self.now += 1
@@ -45,12 +45,14 @@ class Calls:
         return [AlreadyLinked("used") if item.startswith("used") else f"{place}:{item}" for item in items]
 
     async def all(self, *items: str) -> list[str | BaseException]:
-        return list(await asyncio.gather(*(self.together.ask("place", item) for item in items), return_exceptions=True))
+        return list(
+            await asyncio.gather(*(self.together.submit("place", item) for item in items), return_exceptions=True)
+        )
 
     async def behind(self, *items: str) -> list[str | BaseException]:
         """Asked for while a first call is under way, so that they wait for each other."""
         self.gate.clear()
-        first = asyncio.ensure_future(self.together.ask("place", "first"))
+        first = asyncio.ensure_future(self.together.submit("place", "first"))
         await asyncio.sleep(0)
         rest = asyncio.ensure_future(self.all(*items))
         await asyncio.sleep(0)
@@ -82,8 +84,8 @@ def test_who_is_answered_and_asks_again_at_once_goes_with_those_who_waited() -> 
         calls = Calls()
 
         async def twice(item: str) -> None:
-            await calls.together.ask("place", item)
-            await calls.together.ask("place", f"{item} again")
+            await calls.together.submit("place", item)
+            await calls.together.submit("place", f"{item} again")
 
         calls.gate.clear()
         first = [asyncio.ensure_future(twice(item)) for item in "abc"]
@@ -101,7 +103,7 @@ def test_who_is_answered_and_asks_again_at_once_goes_with_those_who_waited() -> 
 def test_who_leaves_before_the_call_is_made_asks_for_nothing() -> None:
     async def run() -> None:
         calls = Calls()
-        gone = asyncio.ensure_future(calls.together.ask("place", "a"))
+        gone = asyncio.ensure_future(calls.together.submit("place", "a"))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
@@ -154,9 +156,9 @@ def test_who_has_gone_is_not_asked_for_and_takes_nobody_along() -> None:
     async def run() -> None:
         calls = Calls()
         calls.gate.clear()
-        first = asyncio.ensure_future(calls.together.ask("place", "first"))
+        first = asyncio.ensure_future(calls.together.submit("place", "first"))
         await asyncio.sleep(0)
-        gone, stays = (asyncio.ensure_future(calls.together.ask("place", item)) for item in ("gone", "stays"))
+        gone, stays = (asyncio.ensure_future(calls.together.submit("place", item)) for item in ("gone", "stays"))
         await asyncio.sleep(0)
         gone.cancel()
         first.cancel()
@@ -172,7 +174,7 @@ def test_when_all_that_wait_have_gone_the_next_is_not_forgotten() -> None:
     async def run() -> None:
         calls = Calls()
         calls.gate.clear()
-        asked = [asyncio.ensure_future(calls.together.ask("place", item)) for item in ("first", "a", "b")]
+        asked = [asyncio.ensure_future(calls.together.submit("place", item)) for item in ("first", "a", "b")]
         await asyncio.sleep(0)
         for one in asked:
             one.cancel()
@@ -180,7 +182,7 @@ def test_when_all_that_wait_have_gone_the_next_is_not_forgotten() -> None:
         calls.gate.set()
         for _ in range(10):
             await asyncio.sleep(0)
-        assert await asyncio.wait_for(calls.together.ask("place", "c"), 5) == "place:c"
+        assert await asyncio.wait_for(calls.together.submit("place", "c"), 5) == "place:c"
 
     asyncio.run(run())
 
@@ -197,10 +199,10 @@ def test_what_may_stand_in_a_call_once_goes_with_the_next() -> None:
 def test_calls_are_bounded_in_size_and_number_and_none_is_forgotten() -> None:
     async def run() -> None:
         calls = Calls()
-        many = [str(number) for number in range(3 * TOGETHER_MAX + 5)]
+        many = [str(number) for number in range(3 * BATCH_MAX + 5)]
         assert await calls.behind(*many) == [f"place:{item}" for item in many]
-        assert max(map(len, calls.made)) <= TOGETHER_MAX
-        assert calls.most <= AT_ONCE
+        assert max(map(len, calls.made)) <= BATCH_MAX
+        assert calls.most <= BATCHES_AT_ONCE
 
     asyncio.run(run())
 
@@ -223,7 +225,7 @@ def test_whatever_order_calls_end_in_each_gets_its_own(seed: int) -> None:
         asked: list[tuple[str, asyncio.Future[str]]] = []
         for _ in range(200):
             item = random.choice(["a", "b", "c", "bad", "used"])
-            asked.append((item, asyncio.ensure_future(calls.together.ask(random.choice("xy"), item))))
+            asked.append((item, asyncio.ensure_future(calls.together.submit(random.choice("xy"), item))))
             if random.random() < 0.2:
                 random.choice(asked)[1].cancel()
             if random.random() < 0.5:
@@ -237,13 +239,15 @@ def test_whatever_order_calls_end_in_each_gets_its_own(seed: int) -> None:
             assert not isinstance(result, str) or result.endswith(f":{item}")
         for _ in range(50):
             await asyncio.sleep(0)
-        assert not calls.together._places
+        assert not calls.together._queues
 
     asyncio.run(run())
 
 
 def test_what_is_read_in_a_thread_is_closed_behind_the_read() -> None:
-    """The client has gone while a chunk was read: closing the generator under it would fail, and leave the file open."""
+    """The client has gone while a chunk was read: closing the generator under it would fail, and leave the file
+    open.
+    """
     reading, go = threading.Event(), threading.Event()
     closed: list[bool] = []
 

@@ -1,4 +1,6 @@
-"""What a call must not do to what others did meanwhile: while its reply was lost, before it takes itself back, and behind its own copy."""
+"""What a call must not do to what others did meanwhile: while its reply was lost, before it takes itself back, and
+behind its own copy.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +10,22 @@ from functools import partial
 
 import pytest
 
-from refstore import deadline, keys
-from refstore.branches import Branches
-from refstore.clock import Clock
+from refstore.core import deadline, keys
+from refstore.core.clock import Clock
+from refstore.core.ids import BranchName
+from refstore.core.records import Branch, Mark, decode_branch, encode
+from refstore.core.safety import Safety
 from refstore.errors import BranchNotFound, Contention, Gone, KVUnavailable, ObjectNotFound, RefstoreError
-from refstore.flows import committing, refs
-from refstore.flows.committing import CommitOptions
-from refstore.flows.uploading import Link
-from refstore.ids import BranchName
 from refstore.kv.base import ABSENT, Exchange, Op, SetIf
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
-from refstore.markers import Markers
-from refstore.records import Branch, Mark, decode_branch, encode
+from refstore.operations import committing, refs
+from refstore.operations.committing import CommitOptions
+from refstore.operations.uploading import Link
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.staging import Staging
-from refstore.testing import collecting
-from refstore.testing.clock import FakeClock
 from tests.interrupted import Interrupted
+from tests.kit import collecting
+from tests.kit.clock import FakeClock
 from tests.reaping import release_all
 
 
@@ -61,12 +60,14 @@ def mark(repo: Repository, commit: str) -> None:
 
 
 def test_a_tag_that_takes_itself_back_leaves_anothers(clock: FakeClock) -> None:
-    kv = Interrupted(behind=lambda op: isinstance(op, SetIf) and op.key.partition.endswith("/tags") and op.value is not ABSENT)
+    kv = Interrupted(
+        behind=lambda op: isinstance(op, SetIf) and op.key.partition.endswith("/tags") and op.value is not ABSENT
+    )
     repo = world(kv, clock)
     repo.upload("main", "p", b"1")
-    old = repo.commit("main", "old")
+    old = repo.commit("main", "old").id
     repo.upload("main", "p", b"2")
-    head = repo.commit("main", "new")
+    head = repo.commit("main", "new").id
 
     def others() -> None:
         repo.delete_tag("v1")
@@ -130,14 +131,14 @@ def test_a_branch_that_was_made_and_deleted_is_not_made_again(clock: FakeClock, 
 def commit_by_another(repo: Repository) -> None:
     """Of what is staged on main; between its seal and its advance, an upload of q."""
     ctx, name = repo.context, BranchName("main")
-    branches, staging = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock), Staging(ctx.kv, ctx.repo)
+    branches, staging = ctx.branches, ctx.staging
     record = branches.seal(name, lambda: staging.new_token(name, ctx.ids, ctx.clock))
     repo.upload("main", "q", b"2")
     tree = refs.head_commit(ctx, record.head)
     written = ctx.trees.apply_encoded(tree.metarange, committing._changes(staging, record.sealed))
     new, _ = committing._write(ctx, CommitOptions(message="theirs"), (record.head,), written, record.sealed)
     assert branches.advance(name, record.head, record.sealed, new, new)
-    Markers(ctx.kv, ctx.repo, ctx.clock).publish(branches, name)
+    ctx.markers.publish(branches, name)
     release_all(repo)
 
 
@@ -240,7 +241,9 @@ def test_a_link_whose_list_grew_before_it_was_answered_is_made(clock: FakeClock)
 
 
 def test_a_repository_whose_creation_was_not_answered_is_not_taken_apart(clock: FakeClock) -> None:
-    kv = Interrupted(behind=lambda op: isinstance(op, SetIf) and op.key.partition == keys.REPOSITORIES and op.expected is ABSENT)
+    kv = Interrupted(
+        behind=lambda op: isinstance(op, SetIf) and op.key.partition == keys.REPOSITORIES and op.expected is ABSENT
+    )
     lake = Lake(Retrying(kv, clock=clock), "memory://once", clock=clock)
 
     def others() -> None:
@@ -259,7 +262,9 @@ def test_a_repository_whose_creation_was_not_answered_is_not_taken_apart(clock: 
 
 
 def test_a_commit_whose_tokens_another_took_does_not_say_that_nothing_was_staged(clock: FakeClock) -> None:
-    kv = Interrupted(behind=lambda op: isinstance(op, SetIf) and op.key.partition.endswith("/branches") and op.key.name == "main")
+    kv = Interrupted(
+        behind=lambda op: isinstance(op, SetIf) and op.key.partition.endswith("/branches") and op.key.name == "main"
+    )
     repo = world(kv, clock)
     repo.upload("main", "p", b"1")
     kv.then = partial(commit_by_another, repo)
@@ -276,7 +281,7 @@ def test_a_copy_that_outlived_the_wait_names_nothing_that_went(checked: bool) ->
     lake = Lake(Retrying(kv, clock=clock, check=deadline.check if checked else None), "memory://once", clock=clock)
     repo = lake.create_repository("once")
     repo.upload("main", "p", b"1")
-    old = repo.commit("main", "old")
+    old = repo.commit("main", "old").id
     repo.delete("main", "p")
     repo.upload("main", "r", b"3")
     repo.commit("main", "new")
@@ -303,7 +308,7 @@ def test_a_refused_copy_whose_reply_was_lost_is_not_left_there(clock: FakeClock)
     kv = Interrupted(behind=entering)
     repo = world(kv, clock)
     repo.upload("main", "p", b"1")
-    old = repo.commit("main", "old")
+    old = repo.commit("main", "old").id
     repo.delete("main", "p")
     repo.upload("main", "r", b"3")
     repo.commit("main", "new")

@@ -14,8 +14,12 @@ def rows(count: int) -> Iterator[Row]:
     return ({"path": f"a/{number}", "size_bytes": number} for number in range(count))
 
 
-def test_columns_are_aligned_numbers_to_the_right_and_titles_have_no_underscore(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows([{"path": "a", "size_bytes": 5, "staged": True}, {"path": "bcdefg", "size_bytes": None, "staged": False}])
+def test_columns_are_aligned_numbers_to_the_right_and_titles_have_no_underscore(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_rows(
+        [{"path": "a", "size_bytes": 5, "staged": True}, {"path": "bcdefg", "size_bytes": None, "staged": False}]
+    )
     assert capsys.readouterr().out == "path    size bytes  staged\na                5  yes\nbcdefg              no\n"
 
 
@@ -44,7 +48,9 @@ def test_only_the_first_page_is_held(capsys: pytest.CaptureFixture[str], monkeyp
     assert written == [0] * 1000 + [1001] + [1] * 1999
 
 
-def test_the_first_row_does_not_wait_for_a_slow_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_row_does_not_wait_for_a_slow_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "_PAGE_SECONDS", 0)
 
     def slow() -> Iterator[Row]:

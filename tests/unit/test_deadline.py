@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from refstore import deadline
-from refstore.clock import SystemClock
+from refstore.core import deadline
+from refstore.core.clock import SystemClock
 from refstore.errors import DeadlineExceeded
 
 

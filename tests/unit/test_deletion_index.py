@@ -10,21 +10,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offline_gc import deletion_index
-from offline_gc.arrow import pa
-from offline_gc.deletion_index import ENTRY
-from offline_gc.places import write_table
-from refstore import keys
+from refstore.core import keys
+from refstore.core.records import GcRun, encode
 from refstore.deletions import index_format
 from refstore.deletions.explain import explain_address
-from refstore.deletions.index_format import FOLDER, SWEEP, Match, Source, encode_source, hash_of, lookup, segment_key, segments
+from refstore.deletions.index_format import (
+    FOLDER,
+    SWEEP,
+    Match,
+    Source,
+    encode_source,
+    hash_of,
+    lookup,
+    segment_key,
+    segments,
+)
 from refstore.errors import AddressNotFound, CorruptObject, ObjectNotFound, ObjectsUnavailable
 from refstore.kv.base import ABSENT
 from refstore.objects.base import Body, Deletion, ObjectInfo, Stored
 from refstore.objects.local import LocalObjects
 from refstore.objects.memory import MemoryObjects
-from refstore.records import GcRun, encode
 from refstore.repository import Repository
+from refstore_gc import deletion_index_writer
+from refstore_gc.deletion_index_writer import ENTRY
+from refstore_gc.run_layout import write_table
+from refstore_gc.untyped_arrow import pa
 
 
 def addresses(run: int, count: int) -> list[str]:
@@ -38,13 +48,15 @@ def outcomes(repo: Repository, run: int, count: int, *, outcome: str = "deleted"
         some = addresses(run, count)[at : at + 10]
         key = f"_refstore/gc/run-{run}/sweep/{at:06d}.parquet"
         columns = {"address": some, "size_bytes": [1] * len(some), "reason": [reason] * len(some)}
-        write_table(repo.context.objects, key, pa.table({**columns, "outcome": [outcome] * len(some), "why": [""] * len(some)}))
+        write_table(
+            repo.context.objects, key, pa.table({**columns, "outcome": [outcome] * len(some), "why": [""] * len(some)})
+        )
         files.append(key)
     return files
 
 
 def cover(repo: Repository, run: int, count: int = 20, **told: str) -> None:
-    deletion_index.cover(repo.context, f"run-{run}", outcomes(repo, run, count, **told), at_ms=run)
+    deletion_index_writer.cover(repo.context, f"run-{run}", outcomes(repo, run, count, **told), at_ms=run)
 
 
 def found(repo: Repository, address: str) -> list[Match]:
@@ -76,20 +88,20 @@ def test_what_dropped_out_is_not_told_as_deleted(repo: Repository) -> None:
 def test_two_deletions_of_one_address_are_both_told_oldest_first(repo: Repository) -> None:
     address = addresses(1, 1)[0]
     for mark_id, at_ms in (("later", 9), ("earlier", 3)):
-        deletion_index.cover(repo.context, mark_id, outcomes(repo, 1, 1), at_ms)
+        deletion_index_writer.cover(repo.context, mark_id, outcomes(repo, 1, 1), at_ms)
     assert [match.source.run for match in found(repo, address)] == ["earlier", "later"]
 
 
 def test_a_run_of_many_deletions_leaves_several_segments(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion_index, "SEGMENT_ENTRIES", 50)
+    monkeypatch.setattr(deletion_index_writer, "SEGMENT_ENTRIES", 50)
     cover(repo, 1, count=120)
     assert len(segments(repo.context.objects)) == 1, "three of them were merged"
     check_all(repo, [1], count=120)
 
 
 def test_merging_in_small_pieces_loses_nothing(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion_index, "CHUNK_ENTRIES", 7)
-    monkeypatch.setattr(deletion_index, "READ_BYTES", 3 * index_format.ENTRY_BYTES)
+    monkeypatch.setattr(deletion_index_writer, "CHUNK_ENTRIES", 7)
+    monkeypatch.setattr(deletion_index_writer, "READ_BYTES", 3 * index_format.ENTRY_BYTES)
     for run in range(9):
         cover(repo, run)
     (segment,) = segments(repo.context.objects)
@@ -146,7 +158,7 @@ def test_whoever_dies_while_it_is_written_loses_and_invents_nothing(repo: Reposi
     check_all(dead, covered)
     for again in range(run, 20):
         cover(dead, again)
-    deletion_index.merge(dead.context)
+    deletion_index_writer.merge(dead.context)
     check_all(dead, range(20))
     for run in range(20, 27):
         cover(dead, run)
@@ -157,7 +169,7 @@ def test_whoever_dies_while_it_is_written_loses_and_invents_nothing(repo: Reposi
 def test_two_hosts_that_merge_at_once_lose_nothing(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one merges the same segments while this one has read and not yet written."""
     ctx = repo.context
-    monkeypatch.setattr(deletion_index, "merge", lambda _: None)
+    monkeypatch.setattr(deletion_index_writer, "merge", lambda _: None)
     for run in range(3):
         cover(repo, run)
     monkeypatch.undo()
@@ -167,11 +179,11 @@ def test_two_hosts_that_merge_at_once_lose_nothing(repo: Repository, monkeypatch
     def other(key: str, body: Body, **options: bool) -> Stored:
         monkeypatch.setattr(ctx.objects, "put", put)
         written = put(key, body, **options)
-        deletion_index.merge(ctx)
+        deletion_index_writer.merge(ctx)
         return written
 
     monkeypatch.setattr(ctx.objects, "put", other)
-    deletion_index._merge(ctx.objects, due, "mine")
+    deletion_index_writer._merge(ctx.objects, due, "mine")
     check_all(repo, range(3))
     assert len(segments(ctx.objects)) == 2, "both of them wrote it"
     for run in range(3, 9):
@@ -179,21 +191,25 @@ def test_two_hosts_that_merge_at_once_lose_nothing(repo: Repository, monkeypatch
     check_all(repo, range(9))
 
 
-def test_a_merge_whose_segments_another_host_took_writes_nothing(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_merge_whose_segments_another_host_took_writes_nothing(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ctx = repo.context
-    monkeypatch.setattr(deletion_index, "merge", lambda _: None)
+    monkeypatch.setattr(deletion_index_writer, "merge", lambda _: None)
     for run in range(3):
         cover(repo, run)
     monkeypatch.undo()
     due = segments(ctx.objects)
     ctx.objects.delete_many([due[1].key])
     with pytest.raises(ObjectNotFound):
-        deletion_index._merge(ctx.objects, due, "mine")
+        deletion_index_writer._merge(ctx.objects, due, "mine")
     assert segments(ctx.objects) == [due[0], due[2]]
-    deletion_index.merge(ctx)
+    deletion_index_writer.merge(ctx)
 
 
-def test_a_reader_lists_again_when_a_segment_was_merged_meanwhile(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_lists_again_when_a_segment_was_merged_meanwhile(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ctx = repo.context
     for run in range(2):
         cover(repo, run)
@@ -208,7 +224,9 @@ def test_a_reader_lists_again_when_a_segment_was_merged_meanwhile(repo: Reposito
     check_all(repo, [0])
 
 
-def test_a_store_that_does_not_answer_is_not_taken_for_one_without_an_index(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_is_not_taken_for_one_without_an_index(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cover(repo, 1)
 
     def refuse(*_: object, **__: object) -> Iterator[bytes]:
@@ -245,7 +263,11 @@ def test_a_code_of_a_later_version_is_told_as_unknown(repo: Repository) -> None:
     entry = hash_of("data/x") + bytes(4) + bytes((200, 201, 0, 0))
     repo.context.objects.put(segment_key(0, 1, "later"), entry + encode_source(Source("purge", "p1", "somewhere", 7)))
     (match,) = found(repo, "data/x")
-    assert (match.source.kind, match.outcome, match.reason) == ("purge", "unknown to this version (200)", "unknown to this version (201)")
+    assert (match.source.kind, match.outcome, match.reason) == (
+        "purge",
+        "unknown to this version (200)",
+        "unknown to this version (201)",
+    )
 
 
 def test_the_longest_mark_id_fits_into_a_source() -> None:
@@ -280,14 +302,18 @@ class Counting(LocalObjects):
 
 
 def many_runs(store: Counting, runs: int, address: str) -> str:
-    """Write the index files of so many runs of 100,000 deletions each, as merging leaves them; the key of the file that has the address."""
+    """Write the index files of so many runs of 100,000 deletions each, as merging leaves them; the key of the file that
+    has the address.
+    """
     random = np.random.default_rng(1)
     first, of_address = 0, ""
     for number, level in enumerate(power for power in range(9, -1, -1) for _ in range(runs // 3**power % 3)):
         count = 3**level
         named = range(first, first + count)
         files = [
-            (f"mark-{run}", f"_refstore/gc/mark-{run}/sweep/{unit:06d}-{'a' * 16}.parquet", run) for run in named for unit in range(10)
+            (f"mark-{run}", f"_refstore/gc/mark-{run}/sweep/{unit:06d}-{'a' * 16}.parquet", run)
+            for run in named
+            for unit in range(10)
         ]
         entries = np.zeros(count * 100_000, ENTRY)
         hashes = random.integers(0, 2**64, len(entries), np.uint64)
@@ -298,7 +324,9 @@ def many_runs(store: Counting, runs: int, address: str) -> str:
         entries["source"] = np.arange(len(entries)) % len(files)
         entries["outcome"], entries["reason"] = 1, 1
         if not number:
-            of_address = files[int(np.searchsorted(hashes, np.uint64(int.from_bytes(hash_of(address), "big")))) % len(files)][1]
+            of_address = files[
+                int(np.searchsorted(hashes, np.uint64(int.from_bytes(hash_of(address), "big")))) % len(files)
+            ][1]
         sources = b"".join(encode_source(Source(SWEEP, *file)) for file in files)
         store.put(segment_key(level, len(files), f"{number:026d}"), iter([memoryview(entries).cast("B"), sources]))
         first += count
@@ -308,18 +336,26 @@ def many_runs(store: Counting, runs: int, address: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", [728, 1000])
-def test_why_among_100_million_deletions_takes_20_requests_and_8_mib(tmp_path: Path, repo: Repository, runs: int) -> None:
+def test_why_among_100_million_deletions_takes_20_requests_and_8_mib(
+    tmp_path: Path, repo: Repository, runs: int
+) -> None:
     """With 728 runs the index has the most segments; with 1,000 there are 100 million deletions."""
     store = Counting(tmp_path)
     ctx = dataclasses.replace(repo.context, objects=store)
     address = "data/2023111422/01hf7yat0000000000000000aa"
     file = many_runs(store, runs, address)
     rows = [f"data/2023111422/{number:026d}" for number in range(9_999)] + [address]
-    columns = {"address": rows, "size_bytes": [5] * len(rows), "reason": ["expired"] * len(rows), "outcome": ["deleted"] * len(rows)}
+    columns = {
+        "address": rows,
+        "size_bytes": [5] * len(rows),
+        "reason": ["expired"] * len(rows),
+        "outcome": ["deleted"] * len(rows),
+    }
     write_table(store, file, pa.table({**columns, "why": [""] * len(rows)}))
     mark_id = file.split("/")[2]
     store.put(
-        f"_refstore/gc/{mark_id}/summary.json", b'{"mark_id": "m", "rules_digest": "abc", "expired_by": {"branch \'main\': 7 days": 3}}'
+        f"_refstore/gc/{mark_id}/summary.json",
+        b'{"mark_id": "m", "rules_digest": "abc", "expired_by": {"branch \'main\': 7 days": 3}}',
     )
     for run in range(runs):
         ctx.kv.set(keys.gc_run(ctx.repo, f"mark-{run}"), encode(GcRun("w", "swept", run, 0, 0, "abc", swept_ms=run)))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from refstore.core.settings import load
 from refstore.demo import pace, sources, steps
 from refstore.demo.ledger import Ledger
 from refstore.demo.plan import VICTIM, plan
 from refstore.demo.steps import Item, Written
 from refstore.errors import Invalid
-from refstore.settings import load
 
 DIGESTS = ["d0", "d1", "d2"]
 
@@ -143,7 +143,9 @@ class TestSources:
 def test_a_process_gets_these_settings_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFSTORE_GRACE_SECONDS", "99")
     key = "k:" + "s" * 32
-    given = load({"kv": "redis://u:p@h/0", "objects": "s3://b/p"}, {"REFSTORE_SIGNING_KEYS": key}, default_data=tmp_path).settings
+    given = load(
+        {"kv": "redis://u:p@h/0", "objects": "s3://b/p"}, {"REFSTORE_SIGNING_KEYS": key}, default_data=tmp_path
+    ).settings
     wanted = pace.settings(given)
     environment = pace.environment(wanted, tmp_path)
     assert load({}, environment, (tmp_path / "no.toml",), default_data=Path("/nowhere")).settings == wanted

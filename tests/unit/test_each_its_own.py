@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from api.service import Service
-from refstore.clock import Clock
+from refstore.core.clock import Clock
+from refstore.core.records import Entry
+from refstore.core.safety import Safety
+from refstore.core.settings import ApiSettings
 from refstore.errors import Contention, RefstoreError
-from refstore.flows.uploading import Link, Upload
 from refstore.kv.base import Exchange, Op
 from refstore.lake import Lake
-from refstore.records import Entry
+from refstore.operations.uploading import Link, Upload
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.settings import ApiSettings
+from refstore_api.service import Service
 from tests.interrupted import Interrupted, seal
 from tests.reaping import release_all
 
@@ -31,7 +31,9 @@ def given(clock: Clock) -> tuple[Interrupted, Repository]:
 
 
 def commit_takes_both_and_a_is_deleted(kv: Interrupted, repo: Repository) -> None:
-    """A commit seals before the entries fall, takes them and is processed; then somebody deletes `a`. All before the writer looks again."""
+    """A commit seals before the entries fall, takes them and is processed; then somebody deletes `a`. All before the
+    writer looks again.
+    """
 
     def behind() -> None:
         repo.commit("main", "takes both")
@@ -64,7 +66,8 @@ def _together(repo: Repository, kv: Interrupted, clock: Clock, paths: str) -> li
         commit_takes_both_and_a_is_deleted(kv, repo)
         try:
             return await asyncio.gather(
-                *(service.upload("together", "main", Upload(path=path, body=[path.encode()])) for path in paths), return_exceptions=True
+                *(service.upload("together", "main", Upload(path=path, body=[path.encode()])) for path in paths),
+                return_exceptions=True,
             )
         finally:
             service.close()

@@ -37,6 +37,7 @@ CODES = {
     "KVUnavailable": ("kv_unavailable", 5),
     "OutcomeUnknown": ("outcome_unknown", 5),
     "ObjectsUnavailable": ("objects_unavailable", 5),
+    "AuditUnavailable": ("audit_unavailable", 5),
     "DeadlineExceeded": ("deadline_exceeded", 5),
     "StoreMisconfigured": ("store_misconfigured", 6),
     "ForeignNotAllowed": ("foreign_not_allowed", 6),
@@ -49,7 +50,11 @@ CODES = {
 
 
 def tree() -> dict[str, type[RefstoreError]]:
-    return {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RefstoreError)}
+    return {
+        kind.__name__: kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, RefstoreError)
+    }
 
 
 def test_codes_are_append_only() -> None:
@@ -81,4 +86,7 @@ def test_an_error_of_an_application_takes_its_group() -> None:
 
 def test_errors_carry_what_their_handlers_need() -> None:
     assert MergeConflict("two sides changed it", ("a", "b")).paths == ("a", "b")
-    assert str(MissingExtra("s3", "s3://")) == "s3:// needs an optional dependency; install it with: pip install 'refstore[s3]'"
+    assert (
+        str(MissingExtra("s3", "s3://"))
+        == "s3:// needs an optional dependency; install it with: pip install 'refstore[s3]'"
+    )

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from refstore.cli.common import warn_of_open_folders
-from refstore.file_modes import PRIVATE, SHARED, make_folder, open_to_others
-from refstore.settings import Settings, embedded
+from refstore.core.file_modes import PRIVATE, SHARED, make_folder, open_to_others
+from refstore.core.settings import Settings, embedded
 
 WRITE = """
 import sys, refstore
@@ -128,7 +128,10 @@ def test_the_start_names_each_place_and_what_to_do(reachable: Path, capfd: pytes
     used_lake(data, 0o022)
     (data / "kv.sqlite").chmod(0o644)
     kv, objects = embedded(data)
-    for settings in (Settings(data=data, kv=kv, objects=objects), Settings(data=None, kv=kv + "?synchronous=full", objects=objects)):
+    for settings in (
+        Settings(data=data, kv=kv, objects=objects),
+        Settings(data=None, kv=kv + "?synchronous=full", objects=objects),
+    ):
         warn_of_open_folders(settings)
         said = "".join(capfd.readouterr())
         assert said.count("open_to_others") == (1 if settings.data is None else 2)
@@ -143,6 +146,9 @@ def test_the_start_names_each_place_and_what_to_do(reachable: Path, capfd: pytes
 def test_another_user_cannot_read_the_signing_key(reachable: Path) -> None:
     data = reachable / "lake"
     used_lake(data, 0)
-    steal = f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); open({str(data / 'kv.sqlite')!r}, 'rb').read()"
+    steal = (
+        f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); open({str(data / 'kv.sqlite')!r}, "
+        "'rb').read()"
+    )
     stolen = subprocess.run([sys.executable, "-c", steal], check=False, capture_output=True, text=True)
     assert "PermissionError" in stolen.stderr

@@ -11,16 +11,16 @@ from typing import Any, cast
 
 import pytest
 
-import offline_gc.__main__ as job
-from offline_gc import report, run
-from offline_gc.run import Options
-from offline_gc.summary import Count, Swept
+import refstore_gc.__main__ as job
 from refstore.cli import gc
 from refstore.cli.gc import Job, run_all
+from refstore.core.settings import embedded
 from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError, RunUnderWay
+from refstore.gc_marks import Marks, RunState, new_mark_id
 from refstore.lake import Lake
-from refstore.marks import Marks, State, new_mark_id
-from refstore.settings import embedded
+from refstore_gc import report, run
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Count, Swept
 from tests.commands import Command
 
 NO_SPARK = cast(Any, None)
@@ -53,7 +53,9 @@ def collected(asked: list[str]) -> Callable[..., Any]:
     return collect
 
 
-def test_a_repository_in_which_something_is_wrong_keeps_no_other_from_being_collected(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_repository_stops_no_other_repositorys_collection(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     monkeypatch.setattr(run, "run", collected(asked))
     troubles = run_all(lake, ["broken", "sales"], JOB, NO_SPARK, None).troubles
@@ -61,7 +63,7 @@ def test_a_repository_in_which_something_is_wrong_keeps_no_other_from_being_coll
     assert asked == ["broken", "sales"]
 
 
-def test_a_repository_whose_store_cannot_be_opened_keeps_no_other_from_being_collected(
+def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, broken = lake.open_store, lake.repository("broken").record.namespace
@@ -151,7 +153,7 @@ class Sweeps:
         swept = Swept(mode="delete", at_ms=0, outcomes={"failed": Count(found)} if found else {}, by_reason={})
         return SimpleNamespace(mark_id=mark_id, swept=swept)
 
-    def states(self, mark_ids: Sequence[str]) -> list[State]:
+    def states(self, mark_ids: Sequence[str]) -> list[RunState]:
         return [self.marks.run(mark_id).state for mark_id in mark_ids]
 
 
@@ -170,7 +172,7 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting(sweeps: Sweeps) -> N
     ran = run.run(sweeps.ctx, NO_SPARK, Options(), on_unswept=tell)
     assert [(mark_id, type(error)) for mark_id, error in told] == [(bad, Corrupt)]
     assert sweeps.asked == [bad, good], "it is tried once in a run"
-    assert sweeps.states([bad, good]) == [State.MARKED, State.SWEPT]
+    assert sweeps.states([bad, good]) == [RunState.MARKED, RunState.SWEPT]
     assert [each.mark_id for each in ran.swept] == [good]
     assert [each.mark_id for each in ran.waiting] == [bad]
 
@@ -183,7 +185,9 @@ def test_what_kept_a_mark_from_being_swept_is_told_by_the_command(lake: Lake, sw
     assert len(done) == 2
 
 
-def test_what_was_swept_is_told_although_another_run_marks(lake: Lake, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_swept_is_told_although_another_run_marks(
+    lake: Lake, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
     swept = sweeps.marked()
 
     def busy(*_: object) -> Any:
@@ -209,7 +213,9 @@ def test_a_kv_that_does_not_answer_ends_the_run(sweeps: Sweeps) -> None:
     assert sweeps.asked == [first]
 
 
-def test_a_mark_that_somebody_took_back_meanwhile_is_no_trouble(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_that_somebody_took_back_meanwhile_is_no_trouble(
+    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = sweeps.marked(), sweeps.marked()
     sweep = sweeps.sweep
 
@@ -226,22 +232,26 @@ def test_what_the_store_deleted_at_the_second_try_did_not_fail(sweeps: Sweeps) -
     """A sweep that left some keys is made again behind the marking."""
     mark_id = sweeps.marked(3)
     ran = run.run(sweeps.ctx, NO_SPARK, Options())
-    assert sweeps.states([mark_id]) == [State.SWEPT]
+    assert sweeps.states([mark_id]) == [RunState.SWEPT]
     assert ran.failed == 0
     assert [each.mark_id for each in ran.swept] == [mark_id]
 
 
-def test_gc_sweep_sweeps_what_can_be_swept_and_says_what_cannot(sweeps: Sweeps, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_sweep_sweeps_what_can_be_swept_and_says_what_cannot(
+    sweeps: Sweeps, refstore: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad, good = sweeps.marked(Corrupt("it lost its files")), sweeps.marked()
 
     monkeypatch.setattr(gc, "spark_session", no_session)
     monkeypatch.setattr(gc, "emit_summaries", nothing)
     ran = refstore("gc", "sweep", "sales")
     assert (ran.code, ran.err) == (6, f"{bad}: it lost its files\nrefstore: it lost its files\n")
-    assert sweeps.states([bad, good]) == [State.MARKED, State.SWEPT]
+    assert sweeps.states([bad, good]) == [RunState.MARKED, RunState.SWEPT]
 
 
-def test_the_command_ends_with_what_went_wrong_and_says_where(lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_ends_with_what_went_wrong_and_says_where(
+    lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
     monkeypatch.setattr(run, "run", collected(asked))
     monkeypatch.setattr(gc, "spark_session", no_session)
@@ -254,7 +264,9 @@ def test_the_command_ends_with_what_went_wrong_and_says_where(lake: Lake, refsto
     assert asked == ["sales", "broken", "sales"]
 
 
-def test_a_file_that_cannot_be_read_or_written_is_no_defect(lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_or_written_is_no_defect(
+    lake: Lake, refstore: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert refstore("gc", "simulate", "sales", "--rules", "nowhere.json").code == 2
     (refstore.folder / "rules.json").write_bytes(b"\xff\xfe")
     ran = refstore("gc", "simulate", "sales", "--rules", "rules.json")
@@ -272,7 +284,9 @@ def test_a_file_that_cannot_be_read_or_written_is_no_defect(lake: Lake, refstore
     assert (ran.code, "nowhere/report.html: No such file or directory" in ran.err) == (2, True)
 
 
-def test_a_mark_is_confirmed_where_the_user_has_no_name(sweeps: Sweeps, refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_is_confirmed_where_the_user_has_no_name(
+    sweeps: Sweeps, refstore: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found: 1000780000")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from offline_gc.places import ROOT
-from offline_gc.summary import MANIFEST, SUMMARY, read_manifest, read_summary
 from refstore.errors import Corrupt
 from refstore.objects.memory import MemoryObjects
+from refstore_gc.run_layout import ROOT
+from refstore_gc.run_summary import MANIFEST, SUMMARY, read_manifest, read_summary
 
 
 @pytest.mark.parametrize("body", [b'{"mark_id": 7}', b'{"mark_id": "m', b'{"mark_id": "m\xff"}'])

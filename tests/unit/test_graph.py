@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refstore.commits import graph
-from refstore.errors import CommitNotFound, CorruptRecord, Invalid
-from refstore.ids import CommitId
-from refstore.records import Commit
+from refstore.core.ids import CommitId
+from refstore.core.records import Commit
+from refstore.errors import CommitNotFound, CorruptRecord
+from refstore.versioning.commits import graph
 
 
 class Graph:
@@ -54,7 +54,9 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, list[CommitId]]:
 
 @settings(deadline=None)
 @given(graphs(), st.data())
-def test_log_gives_every_ancestor_once_and_none_before_its_descendants(drawn: tuple[Graph, list[CommitId]], data: st.DataObject) -> None:
+def test_log_gives_every_ancestor_once_and_none_before_its_descendants(
+    drawn: tuple[Graph, list[CommitId]], data: st.DataObject
+) -> None:
     built, ids = drawn
     head = data.draw(st.sampled_from(ids))
     seen = [found for found, _ in graph.log(built.get, head)]
@@ -75,10 +77,6 @@ def test_the_line_of_first_parents(drawn: tuple[Graph, list[CommitId]], data: st
     while parents := built.commits[line[-1]].parents:
         line.append(parents[0])
     assert [found for found, _ in graph.log(built.get, head, first_parent=True)] == line
-    for count, expected in enumerate(line):
-        assert graph.nth_first_parent(built.get, head, count) == expected
-    with pytest.raises(CommitNotFound, match="further back"):
-        graph.nth_first_parent(built.get, head, len(line))
 
 
 @settings(deadline=None)
@@ -91,7 +89,9 @@ def test_is_ancestor(drawn: tuple[Graph, list[CommitId]], data: st.DataObject) -
 
 @settings(deadline=None)
 @given(graphs(), st.data())
-def test_merge_base_is_a_best_common_ancestor_whichever_side_is_which(drawn: tuple[Graph, list[CommitId]], data: st.DataObject) -> None:
+def test_merge_base_is_a_best_common_ancestor_whichever_side_is_which(
+    drawn: tuple[Graph, list[CommitId]], data: st.DataObject
+) -> None:
     built, ids = drawn
     left, right = data.draw(st.sampled_from(ids)), data.draw(st.sampled_from(ids))
     common = built.ancestors(left) & built.ancestors(right)
@@ -134,7 +134,14 @@ def test_an_id_is_of_the_content() -> None:
     commit = Commit((), "m", "", (), 1, "me", "message", {"b": "1", "a": "2"})
     assert graph.commit_id(commit) == graph.commit_id(msgspec.structs.replace(commit, metadata={"a": "2", "b": "1"}))
     assert len(graph.commit_id(commit)) == 64
-    for change in ({"metarange": "n"}, {"message": ""}, {"created_ms": 2}, {"generation": 1}, {"added": "x"}, {"metadata": {}}):
+    for change in (
+        {"metarange": "n"},
+        {"message": ""},
+        {"created_ms": 2},
+        {"generation": 1},
+        {"added": "x"},
+        {"metadata": {}},
+    ):
         assert graph.commit_id(msgspec.structs.replace(commit, **change)) != graph.commit_id(commit)
 
 
@@ -148,7 +155,6 @@ def test_a_missing_parent_is_not_found() -> None:
         lambda: list(graph.log(built.get, head)),
         lambda: graph.is_ancestor(built.get, built.add("root"), built.add("other", head)),
         lambda: graph.merge_base(built.get, head, built.add("root")),
-        lambda: graph.nth_first_parent(built.get, head, 2),
     ):
         with pytest.raises(CommitNotFound):
             walk()
@@ -167,12 +173,6 @@ def test_a_cycle_ends_in_an_error() -> None:
     ):
         with pytest.raises(CorruptRecord, match="generation"):
             walk()
-
-
-def test_steps_back_are_not_negative() -> None:
-    built = Graph()
-    with pytest.raises(Invalid):
-        graph.nth_first_parent(built.get, built.add("root"), -1)
 
 
 def test_generations() -> None:

@@ -1,4 +1,6 @@
-"""`hide_marked`, and what an unmark says of the rules: through the SDK, the command and HTTP (rules of a day, marks of the plain job)."""
+"""`hide_marked`, and what an unmark says of the rules: through the SDK, the command and HTTP (rules of a day, marks of
+the plain job).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from refstore.core.ids import CommitId
+from refstore.core.settings import embedded
 from refstore.errors import Conflict, Gone
-from refstore.flows.comparing import Lifetime
-from refstore.ids import CommitId
+from refstore.gc_marks import Marks, Run
 from refstore.lake import Lake
-from refstore.marks import Marks, Run
+from refstore.operations.log_and_diff import Lifetime
 from refstore.repository import Repository
-from refstore.settings import embedded
-from refstore.testing import collecting
 from tests.commands import Command
+from tests.kit import collecting
 from tests.reaping import release_all
 from tests.spark.world import SkippingClock
 
@@ -35,7 +37,7 @@ def old(repo: Repository) -> CommitId:
     """A commit whose `a` nothing else names; `b` is on main."""
     repo.upload("main", "a", b"a")
     repo.upload("main", "b", b"b")
-    made = repo.commit("main", "old")
+    made = repo.commit("main", "old").id
     repo.delete("main", "a")
     repo.commit("main", "new")
     release_all(repo)
@@ -92,7 +94,7 @@ class TestHiding:
         run = marks.begin("", 7 * DAY_MS, [old], "m-on")
         assert reads(repo, old) == EVERYTHING
         marks.wait(run)
-        assert list(marks.look(run))
+        assert list(marks.scan_live(run))
         assert reads(repo, old) == EVERYTHING
         marks.finish_marking(run, {})
         assert reads(repo, old) == []
@@ -122,13 +124,15 @@ class TestHiding:
 
 
 class TestUnmark:
-    def test_a_commit_that_the_rules_call_expired_is_told(self, repo: Repository, old: CommitId, refstore: Command) -> None:
+    def test_a_commit_that_the_rules_call_expired_is_told(
+        self, repo: Repository, old: CommitId, refstore: Command
+    ) -> None:
         rules(repo)
         marked(repo, old)
         before = refstore.ok("gc", "unmark", "sales", old, "--dry-run")
         assert "the rules call 1 of 1 commits expired" in before.err
         assert f"refstore gc unmark sales {old} --pin" in before.err
-        assert repo.expired_of(old) == [old]
+        assert repo.unmark(old, dry_run=True).expired == [old]
         with pytest.raises(Gone):
             repo.copy(old, "a", "main", "z")
         ran = refstore.ok("gc", "unmark", "sales", old)
@@ -136,7 +140,12 @@ class TestUnmark:
         assert "retention explain sales" in ran.err
         marked(repo, old)
         rules(repo, default_retention_days=30)
-        assert refstore.json("gc", "unmark", "sales", old) == {"repository": "sales", "unmarked": 1, "still_expired": 0, "pinned": 0}
+        assert refstore.json("gc", "unmark", "sales", old) == {
+            "repository": "sales",
+            "unmarked": 1,
+            "still_expired": 0,
+            "pinned": 0,
+        }
 
     def test_a_pin_keeps_the_rules_from_it(self, repo: Repository, old: CommitId, refstore: Command) -> None:
         rules(repo, keep_last=1, grace_days=3)
@@ -146,7 +155,7 @@ class TestUnmark:
         kept = repo.retention()
         assert kept is not None
         assert (kept.rules.pins.commits, kept.rules.keep_last, kept.rules.grace_days) == ((old,), 1, 3)
-        assert repo.expired_of(old) == []
+        assert repo.unmark(old, dry_run=True).expired == []
         assert repo.read(old, "a") == b"a"
 
     def test_nothing_is_pinned_where_nothing_can_be_unmarked(self, repo: Repository, old: CommitId) -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refstore import ids
+from refstore.core import ids
+from refstore.core.ids import BranchName, RandomIds, RepositoryName
 from refstore.errors import InvalidName, InvalidPath
-from refstore.ids import BranchName, RandomIds, RepositoryName
 
 ID = "01j8x6w3vr0000000000000000"
 NOW_MS = 1_700_000_000_000
@@ -49,13 +49,17 @@ def test_a_token_says_which_branch_it_belongs_to() -> None:
     assert ids.branch_of(token) == "a/b"
 
 
-@pytest.mark.parametrize("text", ["", "main", "main:", f":{ID}", f"main:{ID}0", f"main:{ID}\n", f"ma:in:{ID}", "deleted", "committed"])
+@pytest.mark.parametrize(
+    "text", ["", "main", "main:", f":{ID}", f"main:{ID}0", f"main:{ID}\n", f"ma:in:{ID}", "deleted", "committed"]
+)
 def test_bad_tokens(text: str) -> None:
     with pytest.raises(InvalidName):
         ids.staging_token(text)
 
 
-@pytest.mark.parametrize("path", ["a", "a/b", "a//b", "/a", "a/", " ", "...", "a/..b", "ä", "x" * 1024, "\n", "\U0010ffff"], ids=repr)
+@pytest.mark.parametrize(
+    "path", ["a", "a/b", "a//b", "/a", "a/", " ", "...", "a/..b", "ä", "x" * 1024, "\n", "\U0010ffff"], ids=repr
+)
 def test_paths(path: str) -> None:
     assert ids.object_path(path) == path
 

@@ -1,4 +1,6 @@
-"""Bulk calls with several objects that may only go where nothing is: each is told what became of it, and fails nobody else."""
+"""Bulk calls with several objects that may only go where nothing is: each is told what became of it, and fails nobody
+else.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from reaper.daemon import Reaper
+from refstore.core.records import Entry
+from refstore.core.settings import ReaperSettings
 from refstore.errors import AlreadyExists, AlreadyLinked, InvalidPath
-from refstore.flows.uploading import Link, Upload
 from refstore.lake import Lake
-from refstore.records import Entry
+from refstore.operations.uploading import Link, Upload
 from refstore.repository import Repository
-from refstore.settings import ReaperSettings
+from refstore_reaper.daemon import Reaper
 
 
 @pytest.fixture
@@ -51,7 +53,9 @@ def test_each_is_told_whether_something_was_there(repo: Repository) -> None:
 
 
 def test_each_is_told_whether_somebody_was_faster(repo: Repository) -> None:
-    results = repo.upload_each("main", [new("a"), new("b", overtaken(repo, "b")), new("c"), Upload(path="d", body=b"over")])
+    results = repo.upload_each(
+        "main", [new("a"), new("b", overtaken(repo, "b")), new("c"), Upload(path="d", body=b"over")]
+    )
     assert said(results) == ["Entry", "AlreadyExists", "Entry", "Entry"]
     assert held(repo) == {"a": b"new", "b": b"theirs", "c": b"new", "d": b"over"}
 
@@ -67,7 +71,7 @@ def test_what_was_refused_is_reaped_and_nothing_else(lake: Lake, repo: Repositor
     repo.upload_each("main", [new("a"), new("b", overtaken(repo, "b")), new("c", overtaken(repo, "c")), new("d")])
     with Reaper(lake, ReaperSettings(breaker_share=1.0)) as reaper:
         for _ in range(3):
-            reaper.round(lambda: False)
+            reaper.run_round(lambda: False)
     objects = repo.context.objects
     assert sorted(objects.read(found.key) for found in objects.list("data/")) == [b"new", b"new", b"theirs", b"theirs"]
     assert held(repo) == {"a": b"new", "b": b"theirs", "c": b"theirs", "d": b"new"}

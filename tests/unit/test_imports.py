@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from refstore.commits.store import TreeStore
+from refstore.core.records import ImportSource
+from refstore.core.settings import embedded
 from refstore.errors import (
     Conflict,
     DeadlineExceeded,
@@ -21,12 +22,11 @@ from refstore.errors import (
     NothingToCommit,
     ObjectNotFound,
 )
-from refstore.flows.importing import Imported
 from refstore.lake import Lake
-from refstore.records import ImportSource
+from refstore.operations.importing import ImportResult
 from refstore.repository import Repository
-from refstore.settings import embedded
-from refstore.testing.clock import FakeClock
+from refstore.versioning.commits.store import TreeStore
+from tests.kit.clock import FakeClock
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def files(folder: Path, *names: str) -> Path:
     return folder
 
 
-def bring(repo: Repository, folder: Path, destination: str = "in/", **options: bool) -> Imported:
+def bring(repo: Repository, folder: Path, destination: str = "in/", **options: bool) -> ImportResult:
     return repo.import_objects("main", [ImportSource(f"file://{folder}", destination)], "import", **options)
 
 
@@ -64,7 +64,9 @@ def paths(repo: Repository, ref: str = "main") -> list[str]:
 
 
 def test_a_folder_is_named_in_one_commit_and_read_where_it_lies(repo: Repository, folder: Path) -> None:
-    done = repo.import_objects("main", [ImportSource(f"file://{folder}/", "in")], "import", metadata={"job": "7"}, committer="ann")
+    done = repo.import_objects(
+        "main", [ImportSource(f"file://{folder}/", "in")], "import", metadata={"job": "7"}, committer="ann"
+    )
     assert paths(repo) == ["in/a.csv", "in/b-c", "in/b/1.csv", "in/b/2.csv", "in/z"]
     assert repo.read("main", "in/b/2.csv") == b"the data of b/2.csv"
     entry = repo.stat("main", "in/a.csv")
@@ -72,7 +74,13 @@ def test_a_folder_is_named_in_one_commit_and_read_where_it_lies(repo: Repository
     assert entry.mtime_ms == (folder / "a.csv").stat().st_mtime_ns // 1_000_000
     head, commit = repo.get_commit("main")
     assert (head, commit.message, commit.metadata, commit.committer) == (done.commit, "import", {"job": "7"}, "ann")
-    assert (done.objects, done.size_bytes, done.there, done.removed, done.skipped) == (5, sum(map(size, folder.rglob("*"))), 0, 0, 0)
+    assert (done.objects, done.size_bytes, done.there, done.removed, done.skipped) == (
+        5,
+        sum(map(size, folder.rglob("*"))),
+        0,
+        0,
+        0,
+    )
 
 
 def size(file: Path) -> int:
@@ -120,9 +128,13 @@ def test_many_files_over_many_old_ones_are_what_a_plain_replacement_gives(repo: 
     repo.commit("main", "old")
     source = files(tmp_path / "many", *(f"{number:05d}" for number in range(0, 4000, 2)))
     bring(repo, source)
-    expected = [f"in/{number:05d}" for number in range(0, 4000, 2)] + [f"out/{number:05d}" for number in range(0, 3000, 3)]
+    expected = [f"in/{number:05d}" for number in range(0, 4000, 2)] + [
+        f"out/{number:05d}" for number in range(0, 3000, 3)
+    ]
     assert paths(repo) == expected
-    assert all(item.entry is not None and item.entry.address.startswith("file:") for item in repo.list("main", prefix="in/"))
+    assert all(
+        item.entry is not None and item.entry.address.startswith("file:") for item in repo.list("main", prefix="in/")
+    )
 
 
 def test_several_sources_meet_and_single_objects_and_later_ones_win(repo: Repository, tmp_path: Path) -> None:
@@ -149,7 +161,9 @@ def test_destinations_that_lie_in_one_another_are_replaced_together(repo: Reposi
     one, two = files(tmp_path / "one", "a"), files(tmp_path / "two", "b")
     repo.upload("main", "in/deep/old", b"old")
     repo.commit("main", "old")
-    repo.import_objects("main", [ImportSource(f"file://{two}", "in/deep/"), ImportSource(f"file://{one}", "in/")], "both")
+    repo.import_objects(
+        "main", [ImportSource(f"file://{two}", "in/deep/"), ImportSource(f"file://{one}", "in/")], "both"
+    )
     assert paths(repo) == ["in/a", "in/deep/b"]
 
 
@@ -180,7 +194,9 @@ def test_links_and_names_that_are_no_paths_are_left_out_and_counted(repo: Reposi
 def test_names_with_every_character_come_back_as_they_are(repo: Repository, tmp_path: Path) -> None:
     names = ["100%.csv", "a b", "what?x=1", "a#b", "ä/ö", "%41", "a+b&c=d", "tab\x7f"]
     source = files(tmp_path / "odd %41 names", *names)
-    assert repo.import_objects("main", [ImportSource(f"file://{tmp_path}/odd%20%2541%20names", "")], "odd").objects == len(names)
+    assert repo.import_objects(
+        "main", [ImportSource(f"file://{tmp_path}/odd%20%2541%20names", "")], "odd"
+    ).objects == len(names)
     assert sorted(paths(repo)) == sorted(names)
     for name in names:
         assert repo.read("main", name) == (source / name).read_bytes()
@@ -212,14 +228,16 @@ def test_what_cannot_be_imported_changes_nothing(
 ) -> None:
     (folder / "empty").mkdir()
     repo.upload("main", "in/old", b"old")
-    head = repo.commit("main", "old")
+    head = repo.commit("main", "old").id
     with pytest.raises(error):
         repo.import_objects("main", [make(folder)], "import")
     assert (repo.get_branch("main").head, paths(repo)) == (head, ["in/old"])
     assert not (folder / "not-there").exists()
 
 
-def test_a_folder_that_may_not_be_read_fails_the_whole_import(repo: Repository, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_read_fails_the_whole_import(
+    repo: Repository, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.scandir
 
     def refuse(where: int) -> object:
@@ -234,7 +252,9 @@ def test_a_folder_that_may_not_be_read_fails_the_whole_import(repo: Repository, 
     assert paths(repo) == []
 
 
-def test_a_file_that_goes_while_it_is_listed_is_simply_not_there(repo: Repository, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_goes_while_it_is_listed_is_simply_not_there(
+    repo: Repository, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.stat
 
     def stat(name: str, **options: object) -> os.stat_result:
@@ -247,7 +267,9 @@ def test_a_file_that_goes_while_it_is_listed_is_simply_not_there(repo: Repositor
 
 
 @pytest.mark.parametrize("where", ["lake/objects", "lake", "", "link", "link-above/objects"])
-def test_what_lies_in_a_namespace_or_holds_one_is_refused(lake: Lake, repo: Repository, tmp_path: Path, where: str) -> None:
+def test_what_lies_in_a_namespace_or_holds_one_is_refused(
+    lake: Lake, repo: Repository, tmp_path: Path, where: str
+) -> None:
     other = lake.create_repository("other")
     other.upload("main", "secret", b"secret")
     namespace = Path(other.record.namespace.partition("?")[0].removeprefix("file://"))
@@ -264,7 +286,9 @@ def test_staged_changes_stand_in_the_way_before_anything_is_listed(repo: Reposit
     repo.upload("main", "x", b"x")
     listed: list[int] = []
     with pytest.raises(DirtyBranch):
-        repo.import_objects("main", [ImportSource(f"file://{folder}", "")], "import", watch=lambda count, _: listed.append(count))
+        repo.import_objects(
+            "main", [ImportSource(f"file://{folder}", "")], "import", watch=lambda count, _: listed.append(count)
+        )
     assert listed == []
 
 
@@ -291,19 +315,25 @@ def test_what_others_commit_meanwhile_stays(repo: Repository, folder: Path) -> N
 
 
 class TestReading:
-    def test_an_object_that_its_owner_removed_is_gone_and_says_whose_it_was(self, repo: Repository, folder: Path) -> None:
+    def test_an_object_that_its_owner_removed_is_gone_and_says_whose_it_was(
+        self, repo: Repository, folder: Path
+    ) -> None:
         bring(repo, folder)
         (folder / "a.csv").unlink()
         with pytest.raises(Gone, match="belongs to others"):
             repo.read("main", "in/a.csv")
 
-    def test_an_object_of_another_size_is_not_passed_off_as_what_was_imported(self, repo: Repository, folder: Path) -> None:
+    def test_an_object_of_another_size_is_not_passed_off_as_what_was_imported(
+        self, repo: Repository, folder: Path
+    ) -> None:
         bring(repo, folder)
         (folder / "a.csv").write_text("short")
         with pytest.raises(Gone, match="had 17 when it was named"):
             repo.read("main", "in/a.csv")
 
-    def test_a_link_that_took_the_place_of_a_file_is_not_followed(self, repo: Repository, folder: Path, tmp_path: Path) -> None:
+    def test_a_link_that_took_the_place_of_a_file_is_not_followed(
+        self, repo: Repository, folder: Path, tmp_path: Path
+    ) -> None:
         bring(repo, folder)
         secret = tmp_path / "secret"
         secret.write_text("the data of s.csv")  # of the same size
@@ -320,10 +350,14 @@ class TestReading:
 class TestWhenRangesAreWritten:
     """A range that no commit names yet is an orphan to the offline job once it is older than the longest operation."""
 
-    def test_nothing_is_written_to_the_namespace_while_the_listing_goes_on(self, repo: Repository, folder: Path) -> None:
+    def test_nothing_is_written_to_the_namespace_while_the_listing_goes_on(
+        self, repo: Repository, folder: Path
+    ) -> None:
         before = keys_of(repo)
         seen: list[set[str]] = []
-        repo.import_objects("main", [ImportSource(f"file://{folder}", "")], "x", watch=lambda *_: seen.append(keys_of(repo)))
+        repo.import_objects(
+            "main", [ImportSource(f"file://{folder}", "")], "x", watch=lambda *_: seen.append(keys_of(repo))
+        )
         assert seen
         assert all(keys == before for keys in seen)
         assert keys_of(repo) > before
@@ -338,7 +372,7 @@ class TestWhenRangesAreWritten:
         with Lake.open(kv, f"{objects}?fsync=0", clock=clock) as lake:
             repo = lake.create_repository("sales")
 
-            def bring_slowly() -> Imported:
+            def bring_slowly() -> ImportResult:
                 source = ImportSource(f"file://{folder}", "in/")
                 return repo.import_objects("main", [source], "x", watch=lambda *_: clock.advance(86_400))
 
@@ -349,7 +383,7 @@ class TestWhenRangesAreWritten:
                     bring_slowly()
                 assert paths(repo) == []
                 # without the deadline it would be committed: the test sees that
-                patch.setattr("refstore.deadline.operation", lambda *_: nullcontext())
+                patch.setattr("refstore.core.deadline.operation", lambda *_: nullcontext())
                 assert bring_slowly().objects == 5
             assert len(paths(repo)) == 5
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refstore.core.ids import Address, BranchName, Path, RepositoryId
+from refstore.core.signing_keys import SigningKey
 from refstore.errors import InvalidToken
-from refstore.ids import Address, BranchName, Path, RepositoryId
-from refstore.issuance import Claims, Issuer, SigningKey
-from refstore.testing.clock import FakeClock
+from refstore.versioning.issuance import Claims, Issuer
+from tests.kit.clock import FakeClock
 
 OLD, NEW = SigningKey("old", b"o" * 32), SigningKey("new", b"n" * 32)
 REPO = RepositoryId("sales-01kaxyz")

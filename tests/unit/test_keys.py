@@ -6,9 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refstore import ids, keys
+from refstore.core import ids, keys
+from refstore.core.ids import (
+    Address,
+    BranchName,
+    CommitId,
+    Path,
+    RandomIds,
+    RepositoryId,
+    RepositoryName,
+    TagName,
+    Token,
+)
 from refstore.errors import CorruptRecord
-from refstore.ids import Address, BranchName, CommitId, Path, RandomIds, RepositoryId, RepositoryName, TagName, Token
 
 REPO = RepositoryId("lake.01j8x6w3vr0000000000000000")
 TOKEN = Token("a/b:01j8x6w3vr0000000000000000")
@@ -73,7 +83,9 @@ def test_a_due_key_is_read_back() -> None:
     assert keys.parse_due(keys.due(REPO, 1_700_000_000_000, ADDRESS).name) == (1_700_000_000_000, ADDRESS)
 
 
-@pytest.mark.parametrize("name", ["", "x", "1700000000000", f"x/{ADDRESS}", "1700000000000/../../etc/passwd", f"1700000000000/{ADDRESS}x"])
+@pytest.mark.parametrize(
+    "name", ["", "x", "1700000000000", f"x/{ADDRESS}", "1700000000000/../../etc/passwd", f"1700000000000/{ADDRESS}x"]
+)
 def test_a_due_key_that_is_none(name: str) -> None:
     with pytest.raises(CorruptRecord, match="nothing that depends on it will be deleted"):
         keys.parse_due(name)

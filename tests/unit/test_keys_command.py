@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from refstore import access
+from refstore import access_keys
+from refstore.core.settings import embedded
 from refstore.lake import Lake
-from refstore.settings import embedded
 from tests.commands import Command
 
 
@@ -45,7 +45,7 @@ def test_a_key_lists_its_role_its_expiry_and_its_last_use(refstore: Command, key
     }  # fmt: skip
     assert (row["role"], row["last_used"]) == ("writer", None)
     with Lake.open(*embedded(refstore.folder / "lake")) as lake:
-        access.note_use(lake.kv, lake.clock, key["access_key_id"])
+        access_keys.note_use(lake.kv, lake.clock, key["access_key_id"])
     assert listed(refstore, key["access_key_id"])["last_used"] is not None
     assert "last used" in refstore.ok("keys", "list").out
 

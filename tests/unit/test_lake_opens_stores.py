@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from offline_gc.places import store_at, work_of
+from refstore.core.safety import IO_SECONDS_MIN, Safety
 from refstore.lake import Lake
-from refstore.safety import IO_SECONDS_MIN, Safety
+from refstore_gc.run_layout import layout_of, store_at
 
 URL = "s3://bucket/prefix?endpoint=http://127.0.0.1:9"
 
@@ -21,7 +21,9 @@ def seconds_of(store: Any) -> float:
 
 
 @pytest.mark.parametrize(("asked", "given"), [(90.0, 90.0), (60.0, 60.0), (20.0, 20.0), (1.0, IO_SECONDS_MIN)])
-def test_a_request_to_s3_ends_within_the_time_that_the_barrier_counts_with(tmp_path: Path, asked: float, given: float) -> None:
+def test_a_request_to_s3_ends_within_the_time_that_the_barrier_counts_with(
+    tmp_path: Path, asked: float, given: float
+) -> None:
     safety = Safety(io_timeout_seconds=asked)
     with Lake.open(f"sqlite:///{tmp_path}/kv.sqlite3", URL, safety=safety) as lake:
         store = cast("Any", lake.open_store(URL))
@@ -32,6 +34,6 @@ def test_a_request_to_s3_ends_within_the_time_that_the_barrier_counts_with(tmp_p
 def test_so_does_one_of_a_task_of_the_offline_job(tmp_path: Path) -> None:
     objects = f"file://{tmp_path}/objects"
     with Lake.open(f"sqlite:///{tmp_path}/kv.sqlite3", objects, safety=Safety(io_timeout_seconds=90.0)) as lake:
-        work = work_of(lake.create_repository("sales").context, "m", 1)
+        work = layout_of(lake.create_repository("sales").context, "m", 1)
     store = store_at(URL, work)
     assert 86 <= seconds_of(store) <= 90

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from refstore import keys
-from refstore.clock import Clock
+from refstore.core import keys
+from refstore.core.clock import Clock
+from refstore.core.ids import CommitId
+from refstore.core.records import Branch, decode
+from refstore.core.safety import Safety
 from refstore.errors import KVUnavailable, NothingToCommit, RefstoreError
-from refstore.ids import CommitId
 from refstore.kv.base import Get, Op, Result, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.records import Branch, decode
-from refstore.safety import Safety
 from tests.api.service import application
 from tests.interrupted import Interrupted
 
@@ -53,14 +53,14 @@ def test_a_commit_that_landed_is_told_so(clock: Clock) -> None:
 
         plain = MemoryKV.execute
         value = plain(kv, [Get(keys.branch(repo.context.repo, "main"))])[0]
-        from refstore.records import Branch, decode
+        from refstore.core.records import Branch, decode
 
         return decode(value, Branch).head
 
     kv.execute = execute  # type: ignore[method-assign,assignment]
     told: object = None
     try:
-        told = repo.commit("main", "one")
+        told = repo.commit("main", "one").id
     except RefstoreError as error:
         told = error
     kv.execute = real  # type: ignore[method-assign]
@@ -72,12 +72,14 @@ def test_a_commit_that_landed_is_told_so(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("what", ["branch", "tag"])
-def test_what_was_made_is_not_taken_back_because_a_store_failed(clock: Clock, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_what_was_made_is_not_taken_back_because_a_store_failed(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     """Others have used it by then. That its commit was marked, which would take it back, nobody has seen."""
     kv = Interrupted()
     repo = Lake(kv, "memory://landed", clock=clock, safety=Safety(grace_seconds=0)).create_repository("landed")
     repo.upload("main", "a", b"1")
-    head = repo.commit("main", "one")
+    head = repo.commit("main", "one").id
     mark = keys.mark(repo.context.repo, head)
     looks = iter(["before", "behind"])
     real = kv.execute
@@ -108,7 +110,10 @@ class DownBehindIt(MemoryKV):
             lost()
         done = super().execute(ops)
         self.down = self.head is not None and any(
-            isinstance(op, SetIf) and advancing(op) and isinstance(op.value, bytes) and decode(op.value, Branch).head != self.head
+            isinstance(op, SetIf)
+            and advancing(op)
+            and isinstance(op.value, bytes)
+            and decode(op.value, Branch).head != self.head
             for op in ops
         )
         return done
@@ -144,14 +149,18 @@ def test_a_commit_that_landed_is_told_so_over_http(of: str, body: dict[str, obje
 
 
 def test_a_restore_tells_the_path_that_it_made() -> None:
-    """The object has a name on another branch, which is on its list first; the branch had it at another path, and no more."""
+    """The object has a name on another branch, which is on its list first; the branch had it at another path, and no
+    more.
+    """
     with application() as asgi:
         repo = asgi.lake.create_repository("landed")
         repo.create_branch("other", "main")
         entry = repo.upload("other", "x", b"1")
         repo.copy("other", "x", "main", "y")
         repo.reset("main")
-        told = asgi("POST", "/repositories/landed/branches/main/objects/restore", json={"physical_address": entry.address})
+        told = asgi(
+            "POST", "/repositories/landed/branches/main/objects/restore", json={"physical_address": entry.address}
+        )
         assert told.status_code == 201
         assert [item.path for item in repo.list("main")] == [told.json()["path"]]
 
@@ -163,6 +172,8 @@ def test_a_restore_of_what_the_branch_has_tells_the_path_it_is_at() -> None:
         repo.create_branch("other", "main")
         entry = repo.upload("other", "x", b"1")
         repo.copy("other", "x", "main", "y")
-        told = asgi("POST", "/repositories/landed/branches/main/objects/restore", json={"physical_address": entry.address})
+        told = asgi(
+            "POST", "/repositories/landed/branches/main/objects/restore", json={"physical_address": entry.address}
+        )
         assert (told.status_code, told.json()["path"]) == (200, "y")
         assert [item.path for item in repo.list("main")] == ["y"]

@@ -10,15 +10,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from offline_gc import lifecycle
-from offline_gc.lifecycle import Rule
+from refstore.core.records import GcRun
+from refstore.core.settings import OfflineSettings
 from refstore.errors import Conflict, Invalid, InvalidSettings
+from refstore.gc_marks import Run, RunState
 from refstore.lake import Lake
-from refstore.marks import Run, State
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
-from refstore.records import GcRun
-from refstore.settings import OfflineSettings
+from refstore_gc import bucket_lifecycle
+from refstore_gc.bucket_lifecycle import Rule
 from tests.commands import Command
 from tests.servers.s3_base import S3Server
 
@@ -47,7 +47,7 @@ def test_a_namespaces_rule_does_not_take_the_place_of_anothers(one: str, other: 
     bucket = Bucket()
     for prefix in (one, other, other):
         store = bucket.at(f"s3://bucket/{prefix}")
-        lifecycle.apply(store, lifecycle.rule_of(store))
+        bucket_lifecycle.apply(store, bucket_lifecycle.rule_of(store))
     assert [each["Filter"]["And"]["Prefix"] for each in bucket.rules] == [f"{one}/", f"{other}/"]
 
 
@@ -56,9 +56,11 @@ def test_a_rule_for_another_tag_leaves_the_earlier_one_in_force() -> None:
     bucket = Bucket()
     store = bucket.at("s3://bucket/lake/sales")
     for tag in ("refstore-expire-now", "team/expire", "team/expire"):
-        lifecycle.apply(store, lifecycle.rule_of(store, tag))
-        lifecycle.apply(store, lifecycle.bucket_rule(tag))
-    assert [each["Filter"].get("Tag", {}).get("Key") or each["Filter"]["And"]["Tags"][0]["Key"] for each in bucket.rules] == [
+        bucket_lifecycle.apply(store, bucket_lifecycle.rule_of(store, tag))
+        bucket_lifecycle.apply(store, bucket_lifecycle.bucket_rule(tag))
+    assert [
+        each["Filter"].get("Tag", {}).get("Key") or each["Filter"]["And"]["Tags"][0]["Key"] for each in bucket.rules
+    ] == [
         "refstore-expire-now",
         "refstore-expire-now",
         "team/expire",
@@ -69,7 +71,7 @@ def test_a_rule_for_another_tag_leaves_the_earlier_one_in_force() -> None:
 
 
 def test_a_prefix_is_the_keys_own_and_not_the_urls() -> None:
-    assert lifecycle.rule_of(Bucket().at("s3://bucket/a%20lake/sales")).prefix == "a lake/sales/"
+    assert bucket_lifecycle.rule_of(Bucket().at("s3://bucket/a%20lake/sales")).prefix == "a lake/sales/"
 
 
 @pytest.mark.parametrize(("file", "rule"), [("bucket.json", Rule("")), ("repository.json", Rule("lake/sales/"))])
@@ -89,11 +91,15 @@ def test_a_tag_that_s3_takes_is_a_setting(name: str) -> None:
 
 
 def test_a_mark_that_waits_too_long_for_the_bucket_is_told() -> None:
-    def waiting(mark_id: str, state: State, tagged_ms: int) -> Run:
+    def waiting(mark_id: str, state: RunState, tagged_ms: int) -> Run:
         return Run(mark_id, GcRun("w", state, 0, 0, 0, "d", tagged_ms=tagged_ms))
 
-    runs = [waiting("old", State.SWEEPING, 1), waiting("new", State.SWEEPING, 2 * DAY_MS), waiting("plain", State.SWEEPING, 0)]
-    (line,) = lifecycle.overdue(runs, 4 * DAY_MS, 3.0)
+    runs = [
+        waiting("old", RunState.SWEEPING, 1),
+        waiting("new", RunState.SWEEPING, 2 * DAY_MS),
+        waiting("plain", RunState.SWEEPING, 0),
+    ]
+    (line,) = bucket_lifecycle.overdue(runs, 4 * DAY_MS, 3.0)
     assert line.startswith("mark old: ")
     assert "tagged on 1970-01-01" in line
 
@@ -105,7 +111,9 @@ class Shared:
     """A bucket of its own on a server, with two repositories."""
 
     def __init__(self, folder: Path, server: S3Server) -> None:
-        self.url = f"s3://{folder.name[:40].strip('-').replace('_', '-').lower()}-own/a%20lake?endpoint={server.endpoint}"
+        self.url = (
+            f"s3://{folder.name[:40].strip('-').replace('_', '-').lower()}-own/a%20lake?endpoint={server.endpoint}"
+        )
         self.bucket = urlsplit(self.url).netloc
         self.client = server.client
         with server.client() as client:
@@ -119,9 +127,9 @@ class Shared:
             client.put_object(Bucket=self.bucket, Key=key, Body=b"")
 
     def check(self) -> None:
-        store = lifecycle.bucket_store(self.lake)
+        store = bucket_lifecycle.bucket_store(self.lake)
         try:
-            lifecycle.check_bucket_is_ours(self.lake, store)
+            bucket_lifecycle.check_bucket_is_ours(self.lake, store)
         finally:
             store.close()
 
@@ -152,14 +160,14 @@ def test_a_bucket_with_anything_else_is_shared(shared: Shared, key: str) -> None
 
 def test_a_lake_that_is_in_no_bucket_has_no_rule(tmp_path: Path) -> None:
     with Lake.open("memory://", f"file://{tmp_path}") as lake, pytest.raises(Invalid, match="has no lifecycle rules"):
-        lifecycle.bucket_store(lake)
+        bucket_lifecycle.bucket_store(lake)
 
 
 @pytest.mark.server
 def test_the_command_applies_one_rule_to_the_whole_bucket(shared: Shared, tmp_path: Path, refstore: Command) -> None:
     where = ("--kv", f"sqlite://{tmp_path}/kv.sqlite", "--objects", shared.url)
     printed = refstore.ok("gc", "lifecycle", "--bucket", *where)
-    assert json.loads(printed.out) == {"Rules": [lifecycle.bucket_rule().document()]}
+    assert json.loads(printed.out) == {"Rules": [bucket_lifecycle.bucket_rule().document()]}
     assert "whoever set it" in printed.err
     other = {"ID": "somebody-elses", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 3}}
     with shared.client() as client:
@@ -188,8 +196,10 @@ def test_a_real_bucket_is_checked_by_the_same_requests(rgw_server: S3Server, tmp
         with pytest.raises(Conflict, match="zz"):
             shared.check()
         store = open_objects(shared.url)
-        lifecycle.apply(store, lifecycle.rule_of(store, "größe@a:b=c+d-e.f_g"))
-        assert [rule["ID"] for rule in store.lifecycle_rules()] == [lifecycle.rule_of(store, "größe@a:b=c+d-e.f_g").id]
+        bucket_lifecycle.apply(store, bucket_lifecycle.rule_of(store, "größe@a:b=c+d-e.f_g"))
+        assert [rule["ID"] for rule in store.lifecycle_rules()] == [
+            bucket_lifecycle.rule_of(store, "größe@a:b=c+d-e.f_g").id
+        ]
         store.close()
     finally:
         shared.lake.close()

@@ -1,5 +1,6 @@
-"""An issued address is linked once (rule 10), however the same link comes again: while another write takes its place, while a commit is
-under way, beside itself, and when the first call did not come to its end."""
+"""An issued address is linked once (rule 10), however the same link comes again: while another write takes its place,
+while a commit is under way, beside itself, and when the first call did not come to its end.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +8,16 @@ from collections.abc import Callable
 
 import pytest
 
-from refstore.clock import Clock
+from refstore.core.clock import Clock
+from refstore.core.safety import Safety
 from refstore.errors import AlreadyLinked, KVUnavailable
-from refstore.flows.uploading import IssuedAddress, Link
 from refstore.kv.base import Exchange, Op, SetIf
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
+from refstore.operations.uploading import IssuedAddress, Link
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.testing.clock import FakeClock
 from tests.interrupted import Interrupted, seal
+from tests.kit.clock import FakeClock
 from tests.reaping import delete_due, release_all, scrub_all
 
 REPLACED = [
@@ -63,7 +64,9 @@ def lost() -> None:
 
 
 def world(kv: Interrupted, clock: Clock, *, retrying: bool) -> Repository:
-    lake = Lake(Retrying(kv, clock=clock) if retrying else kv, "memory://once", clock=clock, safety=Safety(grace_seconds=0))
+    lake = Lake(
+        Retrying(kv, clock=clock) if retrying else kv, "memory://once", clock=clock, safety=Safety(grace_seconds=0)
+    )
     return lake.create_repository("once")
 
 
@@ -93,7 +96,7 @@ def test_its_own_landed_reply_is_recognised(clock: Clock) -> None:
     assert shown(repo) == {"a": b"theirs"}
 
 
-def test_one_that_ended_before_its_entry_is_not_taken_up_again_and_what_the_error_says_helps(clock: FakeClock) -> None:
+def test_a_link_that_died_before_its_entry_is_refused_and_a_new_address_links(clock: FakeClock) -> None:
     kv = Interrupted(before=entering)
     repo = world(kv, clock, retrying=False)
     used = given(repo, b"lost")
@@ -111,4 +114,6 @@ def test_one_that_ended_before_its_entry_is_not_taken_up_again_and_what_the_erro
     scrub_all(repo)
     delete_due(repo)
     assert shown(repo) == {"a": b"again"}
-    assert [info.key for info in repo.context.objects.list("data/")] == [again.address], "what it had put there is not left"
+    assert [info.key for info in repo.context.objects.list("data/")] == [again.address], (
+        "what it had put there is not left"
+    )

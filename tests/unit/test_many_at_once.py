@@ -1,4 +1,6 @@
-"""A call for many acts when it is made, whoever looks at its result; what acts as its result is read says so by its name."""
+"""A call for many acts when it is made, whoever looks at its result; what acts as its result is read says so by its
+name.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from refstore.errors import ObjectNotFound
-from refstore.flows.copying import Copy
-from refstore.flows.uploading import BATCH, Link, Stage, Upload
+from refstore.operations.copying import Copy
+from refstore.operations.uploading import BATCH, Link, Stage, Upload
 from refstore.repository import Repository
 
 COUNT = BATCH + 1

@@ -8,20 +8,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from refstore import keys
+from refstore.core import keys
+from refstore.core.ids import CommitId
+from refstore.core.records import GcFlag, Mark, decode, encode
 from refstore.errors import AlreadyExists, Conflict, CorruptObject, CorruptRecord, Gone, InvalidName, NotFound
-from refstore.flows.comparing import Lifetime
-from refstore.flows.copying import Copy
-from refstore.ids import CommitId
+from refstore.gc_marks import TAKE_OVER_MS, LiveBatch, LiveSource, Marks, Run, RunState, barrier_seconds
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.marks import TAKE_OVER_MS, Marks, Named, Run, Source, State, barrier_seconds
-from refstore.records import GcFlag, Mark, decode, encode
+from refstore.operations.copying import Copy
+from refstore.operations.log_and_diff import Lifetime
 from refstore.repository import Repository
-from refstore.testing import collecting
-from refstore.testing.clock import FakeClock
+from tests.kit import collecting
+from tests.kit.clock import FakeClock
 from tests.reaping import release_all
 
 DAY_MS = 86_400_000
@@ -55,7 +55,7 @@ def old(repo: Repository) -> CommitId:
     """A commit of `p` and `q`, on which another one without them follows on main."""
     repo.upload("main", "p", b"1")
     repo.upload("main", "q", b"2")
-    first = repo.commit("main", "first")
+    first = repo.commit("main", "first").id
     repo.delete_many("main", ["p", "q"])
     repo.upload("main", "r", b"3")
     repo.commit("main", "second")
@@ -79,12 +79,12 @@ def waited(marks: Marks, *commits: CommitId) -> Run:
     return run
 
 
-def sources(look: Iterator[Named]) -> list[Source]:
+def sources(look: Iterator[LiveBatch]) -> list[LiveSource]:
     return [*dict.fromkeys(batch.source for batch in look)]
 
 
-def staged_in(look: Iterator[Named]) -> list[str]:
-    return [address for batch in look if batch.source is Source.STAGED for address in batch.addresses]
+def staged_in(look: Iterator[LiveBatch]) -> list[str]:
+    return [address for batch in look if batch.source is LiveSource.STAGED for address in batch.addresses]
 
 
 class Counting(MemoryKV):
@@ -117,7 +117,9 @@ class TestWhatAMarkForbids:
         repo.upload("other", "own", b"4")
         repo.commit("other", "own")
         marked(repo, old)
-        with pytest.raises(Gone, match=r"expired .*will be deleted from 2030-03-24T.*until it is swept an operator can unmark it"):
+        with pytest.raises(
+            Gone, match=r"expired .*will be deleted from 2030-03-24T.*until it is swept an operator can unmark it"
+        ):
             attempt(repo, old)
 
     def test_reading_goes_on(self, repo: Repository, old: CommitId) -> None:
@@ -154,15 +156,21 @@ class TestTheRun:
         with pytest.raises(InvalidName):
             marks.begin("", 0, (), mark_id)
 
-    def test_the_barrier_is_as_long_as_an_operation_and_more(self, marks: Marks, repo: Repository, clock: FakeClock) -> None:
+    def test_the_barrier_is_as_long_as_an_operation_and_more(
+        self, marks: Marks, repo: Repository, clock: FakeClock
+    ) -> None:
         run = marks.begin("", 0, (), "m-1")
         assert marks.barrier_over_at(run) - clock.now_ms() >= 1000 * (
-            repo.context.safety.operation_deadline_seconds + repo.context.safety.io_timeout_seconds + repo.context.safety.clock_skew_seconds
+            repo.context.safety.operation_deadline_seconds
+            + repo.context.safety.io_timeout_seconds
+            + repo.context.safety.clock_skew_seconds
         )
         marks.wait(run)
         assert clock.now_ms() >= marks.barrier_over_at(run)
 
-    def test_a_wall_clock_that_is_set_forward_does_not_shorten_the_wait(self, marks: Marks, repo: Repository, clock: FakeClock) -> None:
+    def test_a_wall_clock_that_is_set_forward_does_not_shorten_the_wait(
+        self, marks: Marks, repo: Repository, clock: FakeClock
+    ) -> None:
         run = marks.begin("", 0, (), "m-1")
         before = clock.monotonic_seconds()
         clock.jump(1_000_000)
@@ -171,7 +179,7 @@ class TestTheRun:
 
     def test_no_look_before_the_barrier_is_over(self, marks: Marks) -> None:
         with pytest.raises(Conflict, match="has to wait"):
-            list(marks.look(marks.begin("", 0, (), "m-1")))
+            list(marks.scan_live(marks.begin("", 0, (), "m-1")))
 
     def test_a_live_run_is_not_disturbed(self, marks: Marks, clock: FakeClock) -> None:
         marks.begin("", 0, (), "m-1", owner="host:1")
@@ -185,18 +193,20 @@ class TestTheRun:
             marks.begin("", 0, (), "m-2")
         assert clock.monotonic_seconds() > TAKE_OVER_MS / 1000
 
-    def test_a_dead_run_is_taken_over_and_leaves_nothing(self, repo: Repository, marks: Marks, old: CommitId, clock: FakeClock) -> None:
+    def test_a_dead_run_is_taken_over_and_leaves_nothing(
+        self, repo: Repository, marks: Marks, old: CommitId, clock: FakeClock
+    ) -> None:
         marks.begin("", 0, [old], "m-1")
         clock.advance(TAKE_OVER_MS / 1000)
         marks.begin("", 0, (), "m-2")
         assert list(marks.scan()) == []
-        assert marks.run("m-1").state is State.ABANDONED
+        assert marks.run("m-1").state is RunState.ABANDONED
         assert marks.run("m-1").record.ended == "taken over by m-2"
         repo.copy(old, "p", "main", "z")
 
     def test_who_was_taken_over_marks_nothing(self, marks: Marks, old: CommitId) -> None:
         run = waited(marks, old)
-        look = marks.look(run)
+        look = marks.scan_live(run)
         next(look)
         marks.begin("", 0, (), "m-2", take_over=True)
         with pytest.raises(Conflict, match="taken over"):
@@ -210,9 +220,11 @@ class TestTheRun:
         ctx = repo.context
         ctx.kv.set(keys.gc_flag(ctx.repo), encode(GcFlag("m-1", 0, 0)))
         marks.begin("", 0, (), "m-2")
-        assert marks.run("m-1").state is State.ABANDONED
+        assert marks.run("m-1").state is RunState.ABANDONED
 
-    def test_a_mark_that_a_dead_run_wrote_late_goes_with_the_next_run(self, marks: Marks, repo: Repository, old: CommitId) -> None:
+    def test_a_mark_that_a_dead_run_wrote_late_goes_with_the_next_run(
+        self, marks: Marks, repo: Repository, old: CommitId
+    ) -> None:
         ctx = repo.context
         marks.begin("", 0, [old], "m-1")
         left = ctx.kv.get(keys.mark(ctx.repo, old))
@@ -247,10 +259,19 @@ class TestTheLook:
         ctx = repo.context
         ctx.kv.set(keys.gc_pin(ctx.repo, run.mark_id, repo.stat(old, "p").address), b"")
         repo.upload("main", "staged", b"5")
-        order = [Source.REFERENCE, Source.STAGED, Source.HEAD, Source.COMMIT, Source.HISTORY, Source.PIN]
-        assert sources(marks.look(run)) == order
+        order = [
+            LiveSource.REFERENCE,
+            LiveSource.STAGED,
+            LiveSource.HEAD,
+            LiveSource.COMMIT,
+            LiveSource.HISTORY,
+            LiveSource.PIN,
+        ]
+        assert sources(marks.scan_live(run)) == order
 
-    def test_names_everything_but_what_only_marked_commits_name(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+    def test_names_everything_but_what_only_marked_commits_name(
+        self, repo: Repository, marks: Marks, old: CommitId
+    ) -> None:
         gone = {repo.stat(old, path).address for path in ("p", "q")}
         repo.upload("main", "staged", b"5")
         release_all(repo, grace_seconds=0)
@@ -277,8 +298,8 @@ class TestTheLook:
 
     def test_reads_an_area_whose_token_was_registered_behind_the_scan(self, repo: Repository, marks: Marks) -> None:
         repo.upload("main", "staged", b"5")
-        look = marks.look(waited(marks))
-        while next(look).source is not Source.STAGED:
+        look = marks.scan_live(waited(marks))
+        while next(look).source is not LiveSource.STAGED:
             pass
         repo.create_branch("behind", "main")
         address = repo.upload("behind", "late", b"6").address
@@ -289,12 +310,12 @@ class TestTheLook:
         address = repo.upload("main", "staged", b"5").address
         ctx = repo.context
         ctx.kv.delete(keys.token(ctx.repo, repo.get_branch("main").token))
-        assert address in staged_in(marks.look(waited(marks)))
+        assert address in staged_in(marks.scan_live(waited(marks)))
 
     def test_reads_each_area_once(self, repo: Repository, marks: Marks) -> None:
         address = repo.upload("main", "staged", b"5").address
         repo.create_branch("other", "main")
-        assert staged_in(marks.look(waited(marks))).count(address) == 1
+        assert staged_in(marks.scan_live(waited(marks))).count(address) == 1
 
     def test_gets_no_more_keys_where_there_are_more_branches(self, tmp_path: Path, clock: FakeClock) -> None:
         kv = Counting()
@@ -306,7 +327,7 @@ class TestTheLook:
                     repo.create_branch(f"branch-{number}", "main")
                 run = waited(Marks(repo.context))
                 before = kv.calls
-                list(Marks(repo.context).look(run))
+                list(Marks(repo.context).scan_live(run))
                 asked.append(kv.calls - before)
         assert asked[0] == asked[1]
 
@@ -315,11 +336,11 @@ class TestTheLook:
         ctx = repo.context
         ctx.kv.set(Key(keys.references(ctx.repo, 0), "../../etc"), b"")
         with pytest.raises(CorruptRecord):
-            list(marks.look(run))
+            list(marks.scan_live(run))
         ctx.kv.delete(Key(keys.references(ctx.repo, 0), "../../etc"))
         ctx.kv.set(keys.commit(ctx.repo, old), b"\xc1")
         with pytest.raises(CorruptRecord):
-            list(marks.look(run))
+            list(marks.scan_live(run))
 
 
 class TestPins:
@@ -333,12 +354,14 @@ class TestPins:
     def pins(self, repo: Repository) -> list[str]:
         return [name for name, _ in repo.context.kv.scan_all(keys.gc_pins(repo.context.repo))]
 
-    def test_a_move_of_what_has_no_reference_pins_while_a_run_is_on(self, repo: Repository, marks: Marks, staged: CommitId) -> None:
+    def test_a_move_of_what_has_no_reference_pins_while_a_run_is_on(
+        self, repo: Repository, marks: Marks, staged: CommitId
+    ) -> None:
         run = marks.begin("", 0, [staged], "m-1")
         entry = repo.move("main", "z", "y")
         assert self.pins(repo) == [f"m-1/{entry.address}"]
         marks.wait(run)
-        assert Source.PIN in sources(marks.look(run))
+        assert LiveSource.PIN in sources(marks.scan_live(run))
 
     def test_and_not_otherwise(self, repo: Repository, staged: CommitId) -> None:
         del staged
@@ -348,12 +371,14 @@ class TestPins:
     def test_they_go_with_the_run(self, repo: Repository, marks: Marks, staged: CommitId) -> None:
         run = waited(marks, staged)
         repo.move("main", "z", "y")
-        list(marks.look(run))
+        list(marks.scan_live(run))
         marks.finish_marking(run, {})
         assert self.pins(repo) == []
         assert marks.on() is None
 
-    def test_late_ones_go_with_the_next_run_and_its_own_stay(self, repo: Repository, marks: Marks, staged: CommitId) -> None:
+    def test_late_ones_go_with_the_next_run_and_its_own_stay(
+        self, repo: Repository, marks: Marks, staged: CommitId
+    ) -> None:
         marks.finish_marking(waited(marks, staged), {})
         ctx = repo.context
         address = repo.stat("main", "z").address
@@ -366,13 +391,13 @@ class TestPins:
 class TestUnmark:
     def test_a_commit(self, repo: Repository, old: CommitId) -> None:
         marked(repo, old)
-        assert repo.unmark("main~1") == 1
+        assert repo.unmark("main~1").unmarked == 1
         assert list(repo.marks()) == []
         repo.copy(old, "p", "main", "z")
 
     def test_a_whole_mark(self, repo: Repository, old: CommitId) -> None:
         run = marked(repo, old)
-        assert repo.unmark(run.mark_id) == 1
+        assert repo.unmark(run.mark_id).unmarked == 1
         assert list(repo.marks()) == []
         with pytest.raises(Gone, match="will not be swept"):
             Marks(repo.context).begin_sweep(run.mark_id)
@@ -390,7 +415,9 @@ class TestUnmark:
             with pytest.raises(Gone, match="any more"):
                 repo.unmark(which)
 
-    def test_a_commit_that_was_unmarked_can_be_marked_again(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+    def test_a_commit_that_was_unmarked_can_be_marked_again(
+        self, repo: Repository, marks: Marks, old: CommitId
+    ) -> None:
         marked(repo, old)
         repo.unmark(old)
         again = marked(repo, old)
@@ -416,7 +443,7 @@ class TestTheSweep:
         with pytest.raises(Conflict, match="not due"):
             marks.begin_sweep(run.mark_id)
         clock.advance(DAY_MS / 1000)
-        assert marks.begin_sweep(run.mark_id).state is State.SWEEPING
+        assert marks.begin_sweep(run.mark_id).state is RunState.SWEEPING
 
     def test_not_before_it_is_confirmed(self, repo: Repository, marks: Marks) -> None:
         del repo
@@ -437,20 +464,22 @@ class TestTheSweep:
         release_all(repo, grace_seconds=0)
         run, found = collecting.mark(repo.context, [old])
         repo.unmark(old)
-        assert [commit for commit, _ in marks.dropped_out(marks.begin_sweep(run.mark_id))] == [old]
+        assert [commit for commit, _ in marks.excluded_commits(marks.begin_sweep(run.mark_id))] == [old]
         collecting.sweep(repo.context, run.mark_id, found.data)
         assert repo.read(old, "p") == b"1"
         assert marks.run(run.mark_id).record.swept == {"deleted": 0, "missing": 0}
 
-    def test_what_stands_under_an_older_mark_drops_out_until_that_is_swept(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+    def test_what_stands_under_an_older_mark_drops_out_until_that_is_swept(
+        self, repo: Repository, marks: Marks, old: CommitId
+    ) -> None:
         release_all(repo, grace_seconds=0)
         older, of_older = collecting.mark(repo.context, [old])
         newer, of_newer = collecting.mark(repo.context, ())
         assert newer.record.disregards == (older.mark_id,)
         assert of_newer.data == of_older.data != {}
-        assert [commit for commit, _ in marks.dropped_out(marks.begin_sweep(newer.mark_id))] == [old]
+        assert [commit for commit, _ in marks.excluded_commits(marks.begin_sweep(newer.mark_id))] == [old]
         marks.begin_sweep(older.mark_id)
-        assert list(marks.dropped_out(marks.run(newer.mark_id))) == []
+        assert list(marks.excluded_commits(marks.run(newer.mark_id))) == []
 
     def test_what_became_a_head_is_active_again(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         """As a branch that was being made when the mark came, by a client that died before it looked again."""
@@ -461,7 +490,7 @@ class TestTheSweep:
         ctx.kv.delete(keys.mark(ctx.repo, old))
         repo.create_branch("late", old)
         ctx.kv.set(keys.mark(ctx.repo, old), raw)
-        assert [commit for commit, _ in marks.dropped_out(marks.begin_sweep(run.mark_id))] == [old]
+        assert [commit for commit, _ in marks.excluded_commits(marks.begin_sweep(run.mark_id))] == [old]
         assert marks.of([old]) == [None]
 
     def test_a_second_sweep_does_nothing(self, repo: Repository, marks: Marks, old: CommitId) -> None:
@@ -517,7 +546,7 @@ def aborted(repo: Repository) -> CommitId:
     ctx = repo.context
     repo.upload("main", "never", b"7")
     landed = repo.get_branch("main")
-    new = repo.commit("main", "never")
+    new = repo.commit("main", "never").id
     raw = ctx.kv.get(keys.branch(ctx.repo, repo.default_branch))
     assert raw is not ABSENT
     now = repo.get_branch("main")
@@ -555,16 +584,20 @@ class TestTagged:
     def lifetime(self, repo: Repository, old: CommitId) -> Lifetime:
         return next(line for line in repo.history("main") if line.commit == old).lifetime
 
-    def test_it_is_shown_as_tagged_and_swept_when_the_bucket_is_done(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+    def test_it_is_shown_as_tagged_and_swept_when_the_bucket_is_done(
+        self, repo: Repository, marks: Marks, old: CommitId
+    ) -> None:
         run = self.tagged(repo, marks, old)
-        assert (run.state, run.shown, run.record.tagged_ms > 0) == (State.SWEEPING, "tagged", True)
+        assert (run.state, run.shown, run.record.tagged_ms > 0) == (RunState.SWEEPING, "tagged", True)
         assert self.lifetime(repo, old) is Lifetime.TAGGED
         assert marks.note_tagged(run.mark_id, {"tagged": 2}).record == run.record, "noted once"
         done = marks.finish_sweep(run.mark_id, {"deleted by the bucket": 2})
         assert (done.shown, done.record.swept) == ("swept", {"deleted by the bucket": 2})
         assert self.lifetime(repo, old) is Lifetime.SWEPT
 
-    def test_what_it_holds_no_other_run_marks_and_nobody_takes_back(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+    def test_what_it_holds_no_other_run_marks_and_nobody_takes_back(
+        self, repo: Repository, marks: Marks, old: CommitId
+    ) -> None:
         run = self.tagged(repo, marks, old)
         later, _ = collecting.mark(repo.context, [])
         assert run.mark_id in later.record.disregards
@@ -572,7 +605,9 @@ class TestTagged:
             with pytest.raises(Gone):
                 repo.unmark(which)
 
-    def test_a_part_that_is_tagged_is_out_of_sight_and_the_rest_is_not(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+    def test_a_part_that_is_tagged_is_out_of_sight_and_the_rest_is_not(
+        self, repo: Repository, marks: Marks, old: CommitId
+    ) -> None:
         self.tagged(repo, marks, old, partly=("p",))
         for _ in range(2):
             with pytest.raises(Gone, match="for the bucket to delete"):
@@ -585,15 +620,19 @@ class TestTagged:
         with pytest.raises(Conflict, match="begin its sweep first"):
             marks.note_tagged(run.mark_id, {})
 
-    def test_a_run_that_an_earlier_version_wrote_is_changed_all_the_same(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+    def test_a_run_that_an_earlier_version_wrote_is_changed_all_the_same(
+        self, repo: Repository, marks: Marks, old: CommitId
+    ) -> None:
         """Its bytes lack the fields that were added since."""
         run = marked(repo, old, grace_ms=0)
         key = keys.gc_run(repo.context.repo, run.mark_id)
         fields = msgspec.msgpack.decode(encode(run.record))
         repo.context.kv.set(key, msgspec.msgpack.encode(fields[:-1]))
-        assert marks.begin_sweep(run.mark_id).state is State.SWEEPING
+        assert marks.begin_sweep(run.mark_id).state is RunState.SWEEPING
 
-    def test_the_run_of_one_that_died_is_ended_and_no_others(self, repo: Repository, marks: Marks, old: CommitId) -> None:
+    def test_the_run_of_one_that_died_is_ended_and_no_others(
+        self, repo: Repository, marks: Marks, old: CommitId
+    ) -> None:
         run = marks.begin("digest", 0, [old], "wednesday", owner="host:1")
         assert marks.abandon_of("host:2") == ""
         assert marks.on() is not None

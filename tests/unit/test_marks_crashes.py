@@ -6,24 +6,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from refstore import keys
+from refstore.core import keys
+from refstore.core.ids import CommitId
+from refstore.core.safety import Safety
 from refstore.errors import KVUnavailable
-from refstore.ids import CommitId
+from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
-from refstore.marks import Marks, State
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.testing import collecting
-from refstore.testing.clock import FakeClock
-from refstore.testing.faults import Faults, FaultyKV
+from tests.kit import collecting
+from tests.kit.clock import FakeClock
+from tests.kit.faults import Faults, FaultyKV
 from tests.reaping import release_all
 
 LATER_MS = 1_900_000_000_000
 """Later than any file's time, so that nothing is too young to go."""
-QUICK = Safety(operation_deadline_seconds=20, io_timeout_seconds=5, clock_skew_seconds=5, recheck_after_seconds=5, scrub_after_seconds=60)
+QUICK = Safety(
+    operation_deadline_seconds=20,
+    io_timeout_seconds=5,
+    clock_skew_seconds=5,
+    recheck_after_seconds=5,
+    scrub_after_seconds=60,
+)
 """A run that waits for less than a minute does not beat."""
 
 
@@ -48,7 +54,7 @@ class TestCrashes:
         with Lake(dying, f"file://{path}", clock=clock, safety=QUICK) as lake:
             repo = lake.create_repository("dying")
             repo.upload("main", "p", b"1")
-            old = repo.commit("main", "first")
+            old = repo.commit("main", "first").id
             repo.upload("main", "p", b"2")
             repo.commit("main", "second")
             release_all(repo, grace_seconds=0)
@@ -75,7 +81,7 @@ class TestCrashes:
         ctx = repo.context
         _, found = collecting.mark(ctx, [old])
         for run in list(Marks(ctx).runs()):
-            if run.state in (State.MARKED, State.SWEEPING):
+            if run.state in (RunState.MARKED, RunState.SWEEPING):
                 collecting.sweep(ctx, run.mark_id, found.data)
 
     def test_lost_requests_and_replies(self, tmp_path: Path) -> None:
@@ -91,16 +97,18 @@ class TestCrashes:
                 Random(seed),  # faults, not secrets
                 clock,
             )
-            with Lake(Retrying(kv, attempts=20, clock=clock), f"file://{tmp_path}/{seed}", clock=clock, safety=QUICK) as lake:
+            with Lake(
+                Retrying(kv, attempts=20, clock=clock), f"file://{tmp_path}/{seed}", clock=clock, safety=QUICK
+            ) as lake:
                 marks = Marks(lake.repository("lossy").context)
                 commits = [CommitId(f"{number:064x}") for number in range(5)]
                 run = marks.begin("", 0, commits, "m-1")
                 assert run.record.counts["commits_marked"] == 5
                 marks.wait(run)
-                list(marks.look(run))
+                list(marks.scan_live(run))
                 marks.finish_marking(run, {})
                 marks.begin_sweep("m-1")
-                assert list(marks.dropped_out(marks.run("m-1"))) == []
+                assert list(marks.excluded_commits(marks.run("m-1"))) == []
                 marks.finish_sweep("m-1", {})
                 assert [bool(mark and mark.swept_ms) for mark in marks.of(commits)] == [True] * 5
             injected += kv.injected
@@ -119,7 +127,9 @@ class DyingKV(KV):
             self._count()
         return self._kv.execute(ops)
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
 
     def delete_range(self, partition: str, first: str, last: str) -> None:

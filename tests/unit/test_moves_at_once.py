@@ -1,4 +1,6 @@
-"""Two calls move, or copy, one object between two paths at once: it is at one of them afterwards. So are several of one call."""
+"""Two calls move, or copy, one object between two paths at once: it is at one of them afterwards. So are several of one
+call.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from refstore.clock import Clock
+from refstore.core.clock import Clock
+from refstore.core.safety import Safety
 from refstore.errors import Conflict, Contention
-from refstore.flows.copying import Copy
 from refstore.kv.base import Exchange, Get, Op, Result, SetIf
 from refstore.lake import Lake
+from refstore.operations.copying import Move
 from refstore.repository import Repository
-from refstore.safety import Safety
-from refstore.staging import TOMBSTONE
+from refstore.versioning.staging import TOMBSTONE
 from tests.interrupted import Interrupted
 from tests.reaping import release_all
 
@@ -36,7 +38,7 @@ COMMITTED = [pytest.param(False, id="staged"), pytest.param(True, id="committed"
 
 def at_second_half(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
     """Between a move's copy and its deletion of the sources."""
-    from refstore.flows import copying
+    from refstore.operations import copying
 
     real = copying.delete_copied
     once = [then]
@@ -61,7 +63,9 @@ def test_moved_there_and_back_it_is_somewhere(clock: Clock, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("committed", COMMITTED)
-def test_what_was_copied_back_over_the_source_stays(clock: Clock, monkeypatch: pytest.MonkeyPatch, committed: bool) -> None:
+def test_what_was_copied_back_over_the_source_stays(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
     repo = world(Interrupted(), clock)
     repo.upload("main", "p", b"data")
     if committed:
@@ -76,7 +80,9 @@ def holding(op: Op) -> bool:
     return isinstance(op, Get) and "/references/" in op.key.partition
 
 
-@pytest.mark.parametrize("then", [pytest.param({"b": b"A", "c": b"B"}, id="row"), pytest.param({"b": b"A", "a": b"B"}, id="swap")])
+@pytest.mark.parametrize(
+    "then", [pytest.param({"b": b"A", "c": b"B"}, id="row"), pytest.param({"b": b"A", "a": b"B"}, id="swap")]
+)
 @pytest.mark.parametrize("committed", ["a", "b"])
 def test_moves_in_a_row_lose_nothing(clock: Clock, committed: str, then: dict[str, bytes]) -> None:
     """The one whose source was committed and reaped meanwhile starts over; what goes over its source waits for it."""
@@ -93,7 +99,7 @@ def test_moves_in_a_row_lose_nothing(clock: Clock, committed: str, then: dict[st
         release_all(repo)
 
     kv.then = others
-    repo.move_many("main", [Copy("a", "b"), Copy("b", "c" if "c" in then else "a")])
+    repo.move_many("main", [Move("a", "b"), Move("b", "c" if "c" in then else "a")])
     assert kv.then is None
     assert shown(repo) == then
 
@@ -112,12 +118,14 @@ def test_a_long_row_of_moves_waits_for_its_last(clock: Clock) -> None:
         release_all(repo)
 
     kv.then = others
-    repo.move_many("main", [Copy(f"{number:02}", f"{number + 1:02}") for number in range(40)])
+    repo.move_many("main", [Move(f"{number:02}", f"{number + 1:02}") for number in range(40)])
     assert shown(repo) == {f"{number + 1:02}": str(number).encode() for number in range(40)}
 
 
 def test_what_a_commit_took_of_moves_in_a_row_is_not_moved_on(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Committed and reaped between the entries and the look at the branch: at b is what came from a, and it is not what is to go to c."""
+    """Committed and reaped between the entries and the look at the branch: at b is what came from a, and it is not what
+    is to go to c.
+    """
     kv = Interrupted()
     repo = world(kv, clock)
     repo.upload("main", "a", b"A")
@@ -135,7 +143,7 @@ def test_what_a_commit_took_of_moves_in_a_row_is_not_moved_on(clock: Clock, monk
 
     monkeypatch.setattr(kv, "execute", execute)
     with pytest.raises(Conflict) as told:
-        repo.move_many("main", [Copy("a", "b"), Copy("b", "c")])
+        repo.move_many("main", [Move("a", "b"), Move("b", "c")])
     assert not isinstance(told.value, Contention), "made again, it would move what came from a on to c"
     assert shown(repo) == {"a": b"A", "b": b"A", "c": b"B"}
 
@@ -152,6 +160,6 @@ def test_what_was_written_over_the_source_of_a_move_to_another_branch_stays(
     if committed:
         repo.commit("main", "one")
     at_second_half(monkeypatch, lambda: repo.upload("main", "p", b"new"))
-    repo.move_many("main", [Copy("p", "p"), Copy("r", "s")], to="other")
+    repo.move_many("main", [Move("p", "p"), Move("r", "s")], to="other")
     assert shown(repo) == {"p": b"new"}
     assert [repo.read("other", path) for path in ("p", "s")] == [b"old", b"old"]

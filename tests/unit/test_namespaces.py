@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from refstore.core.ids import Address
 from refstore.errors import InvalidName
-from refstore.ids import Address
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.namespaces import Namespaces
 from refstore.repository import Repository
 
 S3 = Namespaces(["s3://lake-data/prod/sales.1?endpoint=http://ceph:8000&region=x"])
+OTHERS = Namespaces(["shelf://Lake-Data/prod/sales.1?wood=oak"])
+"""In a store that another package's driver opens."""
 FOLDERS = Namespaces(["file:///var/lakes/objects/sales.1?fsync=0"])
 
 
@@ -58,6 +60,30 @@ def test_every_spelling_of_an_object_in_a_bucket_is_known(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
+        "shelf://lake-data/prod/sales.1/data/x",
+        "shelf://lake-data//prod/s%61les.1/data/x",
+        "s3://lake-data/prod/sales.1/data/x",
+        "https://shelves.example/lake-data/prod/sales.1/data/x",
+        "file:///mnt/lake-data/prod/sales.1/data/x",
+        "other://gateway/of/lake-data/prod/sales.1/data/x",
+    ],
+)
+def test_an_object_in_a_store_of_others_is_known_under_any_scheme(url: str) -> None:
+    with pytest.raises(InvalidName, match="a repository's namespace"):
+        OTHERS.check_object(url)
+
+
+def test_beside_a_namespace_in_a_store_of_others_objects_are_foreign() -> None:
+    for url in ("shelf://lake-data/prod/sales.10/x", "shelf://lake-data/sales.1/x", "s3://lake-data/prod/x"):
+        OTHERS.check_source(url)
+    for above in ("shelf://lake-data/prod/", "shelf://lake-data/prod/sal", "s3://gateway/lake-data/", "s3://lake-data"):
+        with pytest.raises(InvalidName, match="a repository's namespace"):
+            OTHERS.check_source(above)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
         "s3://lake-data/prod/sales.10/x",
         "s3://lake-data/prod/sales",
         "s3://lake-data/x",
@@ -75,7 +101,9 @@ def test_objects_beside_a_namespace_are_foreign(url: str) -> None:
     S3.check_object(url)
 
 
-@pytest.mark.parametrize("url", ["s3://other/../lake-data/prod/sales.1/x", "s3://b/a/%2e%2e/x", "https://h/a/./b", "file:///a/..\\b"])
+@pytest.mark.parametrize(
+    "url", ["s3://other/../lake-data/prod/sales.1/x", "s3://b/a/%2e%2e/x", "https://h/a/./b", "file:///a/..\\b"]
+)
 def test_a_path_that_leads_elsewhere_than_it_says_is_refused(url: str) -> None:
     with pytest.raises(InvalidName, match="between slashes"):
         S3.check_object(url)
@@ -133,9 +161,16 @@ class TestOnADisk:
     def address(self, repo: Repository) -> Address:
         return repo.upload("main", "a", b"1").address
 
-    def test_a_link_to_the_folder_a_folder_in_it_or_a_file_in_it(self, tmp_path: Path, repo: Repository, address: Address) -> None:
+    def test_a_link_to_the_folder_a_folder_in_it_or_a_file_in_it(
+        self, tmp_path: Path, repo: Repository, address: Address
+    ) -> None:
         folder = tmp_path / "objects" / repo.context.repo
-        for name, target in (("folder", folder), ("above", tmp_path / "objects"), ("data", folder / "data"), ("file", folder / address)):
+        for name, target in (
+            ("folder", folder),
+            ("above", tmp_path / "objects"),
+            ("data", folder / "data"),
+            ("file", folder / address),
+        ):
             (tmp_path / name).symlink_to(target)
         (tmp_path / "again").symlink_to("folder")
         (tmp_path / "what?x").symlink_to(folder)
@@ -158,9 +193,13 @@ class TestOnADisk:
             repo = lake.create_repository("sales")
             entry = repo.upload("main", "a", b"1")
             with pytest.raises(InvalidName, match="a repository's namespace"):
-                repo.stage("main", "x", f"file://{tmp_path}/disk/objects/{repo.context.repo}/{entry.address}", size_bytes=1)
+                repo.stage(
+                    "main", "x", f"file://{tmp_path}/disk/objects/{repo.context.repo}/{entry.address}", size_bytes=1
+                )
 
-    def test_another_repositorys_object_is_not_foreign_either(self, tmp_path: Path, lake: Lake, repo: Repository, address: Address) -> None:
+    def test_another_repositorys_object_is_not_foreign_either(
+        self, tmp_path: Path, lake: Lake, repo: Repository, address: Address
+    ) -> None:
         other = lake.create_repository("other")
         with pytest.raises(InvalidName, match="copy it from its repository"):
             other.stage("main", "x", f"file://{tmp_path}/objects/{repo.context.repo}/{address}", size_bytes=1)
@@ -169,14 +208,22 @@ class TestOnADisk:
         (tmp_path / "archive").mkdir()
         (tmp_path / "old").symlink_to("archive")
         for name in ("archive/1", "old/1", "not/there"):
-            assert repo.stage("main", name, f"file://{tmp_path}/{name}", size_bytes=1).address == f"file://{tmp_path}/{name}"
+            assert (
+                repo.stage("main", name, f"file://{tmp_path}/{name}", size_bytes=1).address
+                == f"file://{tmp_path}/{name}"
+            )
 
     def test_a_source_that_holds_the_lake_by_a_link(self, tmp_path: Path, lake: Lake, repo: Repository) -> None:
         del repo
         (tmp_path / "link").symlink_to(tmp_path / "objects")
         (tmp_path / "archive").mkdir()
         namespaces = Namespaces.read(lake.kv)
-        for url in (f"file://{tmp_path}/link", f"file://{tmp_path}/link/", f"file://{tmp_path}/", f"file://{tmp_path}/link/sal"):
+        for url in (
+            f"file://{tmp_path}/link",
+            f"file://{tmp_path}/link/",
+            f"file://{tmp_path}/",
+            f"file://{tmp_path}/link/sal",
+        ):
             with pytest.raises(InvalidName, match="a repository's namespace"):
                 namespaces.check_source(url)
         namespaces.check_source(f"file://{tmp_path}/archive/")

@@ -1,4 +1,6 @@
-"""An upload that took so long that its token was over before its entry (rule 11) takes back what it wrote, and no more than that."""
+"""An upload that took so long that its token was over before its entry (rule 11) takes back what it wrote, and no more
+than that.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from refstore.errors import Contention, RefstoreError
-from refstore.flows.uploading import Upload
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
-from refstore.testing.clock import FakeClock
+from tests.kit.clock import FakeClock
 from tests.reaping import delete_due, release_all, scrub_all
 
 
@@ -46,7 +48,10 @@ def test_what_was_restored_meanwhile_stays(repo: Repository, reap: Callable[[], 
         repo.restore("main", address, "kept")
         restored.append(address)
 
-    uploads = [Upload(path="a", body=b"short"), Upload(path="b", body=slowly(lambda: repo.reset("main"), reap, restore))]
+    uploads = [
+        Upload(path="a", body=b"short"),
+        Upload(path="b", body=slowly(lambda: repo.reset("main"), reap, restore)),
+    ]
     with pytest.raises(Contention, match="upload again"):
         repo.upload_many("main", uploads)
     assert repo.read("main", "kept") == b"short"
@@ -57,7 +62,9 @@ def test_what_was_restored_meanwhile_stays(repo: Repository, reap: Callable[[], 
     assert data(repo) == restored, "what nobody restored is gone"
 
 
-def test_what_nobody_restored_goes_after_its_grace(repo: Repository, reap: Callable[[], None], clock: FakeClock) -> None:
+def test_what_nobody_restored_goes_after_its_grace(
+    repo: Repository, reap: Callable[[], None], clock: FakeClock
+) -> None:
     with pytest.raises(Contention):
         repo.upload("main", "a", slowly(lambda: repo.reset("main"), reap))
     (address,) = data(repo)
@@ -89,7 +96,10 @@ def test_what_was_restored_and_committed_meanwhile_stays(repo: Repository, reap:
             repo.commit("main", "kept")
         reap()
 
-    uploads = [Upload(path="a", body=b"short"), Upload(path="b", body=slowly(lambda: repo.reset("main"), reap, restore))]
+    uploads = [
+        Upload(path="a", body=b"short"),
+        Upload(path="b", body=slowly(lambda: repo.reset("main"), reap, restore)),
+    ]
     with pytest.raises(Contention, match="upload again"):
         repo.upload_many("main", uploads)
     assert [repo.read("main", item.path) for item in repo.list("main")] in ([], [b"short"])

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, R
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 
-from api.planned import PlannedRoute, plan_of
-from api.routes import objects, staging
-from api.service import service_of
+from refstore_api.fast_parameters import FastRoute, parameter_plan
+from refstore_api.routes import objects, staging
+from refstore_api.service import service_of
 
 
 class Body(BaseModel):
@@ -98,17 +98,19 @@ BODIES = [
 @pytest.mark.parametrize("query", READS)
 @pytest.mark.parametrize("headers", [KNOWN, KNOWN | {"if-none-match": "*"}, {}], ids=["plain", "condition", "nobody"])
 def test_parameters_are_read_as_fastapi_reads_them(query: str, headers: dict[str, str]) -> None:
-    assert asked("GET", f"/v1/read/repo?{query}", headers, b"", PlannedRoute) == asked(
+    assert asked("GET", f"/v1/read/repo?{query}", headers, b"", FastRoute) == asked(
         "GET", f"/v1/read/repo?{query}", headers, b"", APIRoute
     )
 
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize(
-    "headers", [JSON, KNOWN | {"content-type": "application/json; charset=utf-8"}, KNOWN], ids=["json", "charset", "none"]
+    "headers",
+    [JSON, KNOWN | {"content-type": "application/json; charset=utf-8"}, KNOWN],
+    ids=["json", "charset", "none"],
 )
 def test_bodies_are_read_as_fastapi_reads_them(body: bytes, headers: dict[str, str]) -> None:
-    assert asked("PUT", "/v1/write/repo?path=a", headers, body, PlannedRoute) == asked(
+    assert asked("PUT", "/v1/write/repo?path=a", headers, body, FastRoute) == asked(
         "PUT", "/v1/write/repo?path=a", headers, body, APIRoute
     )
 
@@ -121,8 +123,8 @@ def test_a_valid_request_does_not_go_the_general_way(monkeypatch: pytest.MonkeyP
         return handle
 
     monkeypatch.setattr(APIRoute, "get_route_handler", general)
-    assert asked("GET", "/v1/read/repo?path=a&amount=5", KNOWN, b"", PlannedRoute)[0] == 200
-    assert asked("PUT", "/v1/write/repo?path=a", JSON, b'{"size": 1}', PlannedRoute)[0] == 200
+    assert asked("GET", "/v1/read/repo?path=a&amount=5", KNOWN, b"", FastRoute)[0] == 200
+    assert asked("PUT", "/v1/write/repo?path=a", JSON, b'{"size": 1}', FastRoute)[0] == 200
 
 
 def test_an_unknown_kind_of_parameter_has_no_plan() -> None:
@@ -132,18 +134,20 @@ def test_an_unknown_kind_of_parameter_has_no_plan() -> None:
     async def other(found: Annotated[str, Depends(blocking)]) -> Response:
         return Response(found)
 
-    assert plan_of(other, frozenset()) is None
-    assert plan_of(many, frozenset()) is None
+    assert parameter_plan(other, frozenset()) is None
+    assert parameter_plan(many, frozenset()) is None
 
 
 @pytest.mark.parametrize("route", [*objects.router.routes, *staging.router.routes], ids=lambda route: route.name)
 def test_every_route_of_objects_and_staging_has_a_plan(route: APIRoute) -> None:
-    plan = plan_of(route.endpoint, frozenset(route.param_convertors))
+    plan = parameter_plan(route.endpoint, frozenset(route.param_convertors))
     assert plan is not None
     assert service_of in [call for _, call in plan.depends]
 
 
-def asked(method: str, target: str, headers: dict[str, str], body: bytes, route_class: type[APIRoute]) -> tuple[int, str]:
+def asked(
+    method: str, target: str, headers: dict[str, str], body: bytes, route_class: type[APIRoute]
+) -> tuple[int, str]:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(application(route_class))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

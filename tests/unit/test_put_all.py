@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import refstore
-from refstore.flows.uploading import Upload, put_all
-from refstore.ids import Address
+from refstore.core.ids import Address
+from refstore.operations.uploading import Upload, put_all
 from refstore.repository import Repository
 
 
@@ -39,7 +39,10 @@ def test_what_a_body_raises_ends_the_batch(repo: Repository, kind: type[Exceptio
         begun.append(number)
         yield b"body"
 
-    uploads = [Upload(path="broken", body=broken()), *(Upload(path=f"p/{number:03d}", body=counted(number)) for number in range(400))]
+    uploads = [
+        Upload(path="broken", body=broken()),
+        *(Upload(path=f"p/{number:03d}", body=counted(number)) for number in range(400)),
+    ]
     with pytest.raises(kind, match="by plan"):
         repo.upload_many("main", uploads)
     assert not list(repo.list("main"))

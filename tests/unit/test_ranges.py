@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refstore.commits import columns, metaranges, names, ranges
-from refstore.commits.columns import Rows
-from refstore.commits.cutting import Cutter, Fresh, Old, Piece
-from refstore.commits.metaranges import Metarange, RangeRow
-from refstore.commits.ranges import CUT, Cut
+from refstore.core.ids import Address
+from refstore.core.records import Entry
 from refstore.errors import CorruptRange, Invalid
-from refstore.ids import Address
-from refstore.records import Entry
+from refstore.versioning.commits import columns, metaranges, names, ranges
+from refstore.versioning.commits.columns import Rows
+from refstore.versioning.commits.cutting import Cutter, Fresh, Old, Piece
+from refstore.versioning.commits.metaranges import Metarange, RangeRow
+from refstore.versioning.commits.ranges import CUT, Cut
 
 SUFFIX = "0" * 26
 Decode = Callable[[str, bytes], object]
@@ -41,7 +41,14 @@ def written(rows: Rows) -> tuple[str, bytes]:
 @pytest.mark.parametrize(
     "entry",
     [
-        Entry(Address("data/2026112107/" + "z" * 26), 2**63 - 1, "c" * 64, 2**63 - 1, {"k": "v", "a": "ü\0\U0001f600"}, "text/plain"),
+        Entry(
+            Address("data/2026112107/" + "z" * 26),
+            2**63 - 1,
+            "c" * 64,
+            2**63 - 1,
+            {"k": "v", "a": "ü\0\U0001f600"},
+            "text/plain",
+        ),
         Entry(Address("s3://bucket/é key?x=1#y"), 0, "", -1, {}, ""),
         Entry(Address(""), -1, "", 0, {"": ""}, ""),
         Entry(Address("data/2026112107/" + "z" * 26), 1, "c" * 64, 0, md5="d" * 32),
@@ -53,14 +60,18 @@ def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
 
 
 def test_paths_of_any_alphabet_and_of_a_kibibyte_keep_the_order_of_their_bytes() -> None:
-    paths = sorted(["a", "ä", "\uffff", "\U0001f600", "é" * 512, "x" * 1024, "\x01", "a/b", "a b", "a\nb", "日本語/ファイル", "~"])
+    paths = sorted(
+        ["a", "ä", "\uffff", "\U0001f600", "é" * 512, "x" * 1024, "\x01", "a/b", "a b", "a\nb", "日本語/ファイル", "~"]
+    )
     assert paths == sorted(paths, key=str.encode)
     range_id, body = written(rows_of(paths))
     assert ranges.paths_of(ranges.decode(range_id, body)) == paths
 
 
 def test_equal_metadata_makes_equal_bytes_whatever_its_order() -> None:
-    assert ranges.encode(rows_of(["p"], metadata={"a": "1", "b": "2"})) == ranges.encode(rows_of(["p"], metadata={"b": "2", "a": "1"}))
+    assert ranges.encode(rows_of(["p"], metadata={"a": "1", "b": "2"})) == ranges.encode(
+        rows_of(["p"], metadata={"b": "2", "a": "1"})
+    )
 
 
 def test_bytes_do_not_depend_on_how_the_rows_came_together() -> None:
@@ -68,7 +79,9 @@ def test_bytes_do_not_depend_on_how_the_rows_came_together() -> None:
     whole = rows_of(paths)
     pieces = [whole.slice(0, 1), whole.slice(1, 60), rows_of(paths[61:]).slice(0, 39)]
     assert ranges.encode(columns.combined(pieces)) == ranges.encode(whole)
-    assert ranges.encode(columns.pick(columns.combined([rows_of(["zzz"]), whole]), range(1, 101))) == ranges.encode(whole)
+    assert ranges.encode(columns.pick(columns.combined([rows_of(["zzz"]), whole]), range(1, 101))) == ranges.encode(
+        whole
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +114,12 @@ BEFORE_MD5 = (Path(__file__).parent / "data" / "range-1.parquet").read_bytes()
 """Written by the program as it was before entries had an MD5."""
 BEFORE_MD5_HASH = "ba9178a55ce4d5dfcd0f3556d7fcb7d8e61f378d47fe9c8d9f876abcfd64f5a9"
 BEFORE_MD5_ITEMS = [
-    ("a/é.csv", Entry(Address("data/2026112107/" + "0" * 26), 5, "ab" * 32, 1_700_000_000_000, {"a": "ü", "b": "2"}, "text/csv")),
+    (
+        "a/é.csv",
+        Entry(
+            Address("data/2026112107/" + "0" * 26), 5, "ab" * 32, 1_700_000_000_000, {"a": "ü", "b": "2"}, "text/csv"
+        ),
+    ),
     ("b", Entry(Address("s3://elsewhere/key one"), 0, "d41d8cd98f00b204e9800998ecf8427e-2", 1)),
     ("c", Entry(Address("data/2026112107/" + "1" * 26), 2**40, "", 1_700_000_000_001)),
 ]
@@ -175,7 +193,9 @@ def test_one_bit_that_is_another_is_refused(decode: Decode) -> None:
 
 
 def test_the_addresses_alone_are_those_of_the_rows() -> None:
-    rows = columns.rows_of(ranges.LAYOUT, (["a", "b"], ["x", "y"], [1, 2], ["c", "d"], [2, 3], ["", ""], ["", ""], ["", "e"]))
+    rows = columns.rows_of(
+        ranges.LAYOUT, (["a", "b"], ["x", "y"], [1, 2], ["c", "d"], [2, 3], ["", ""], ["", ""], ["", "e"])
+    )
     assert ranges.decode_addresses(*written(rows)).to_pylist() == ["x", "y"]
 
 
@@ -293,12 +313,16 @@ def by_definition(cut: Cut, paths: Sequence[str]) -> list[list[str]]:
     return found if found[-1] else found[:-1]
 
 
-CUTS = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 12)).map(lambda each: Cut(each[0], each[1], each[0] + each[2]))
+CUTS = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 12)).map(
+    lambda each: Cut(each[0], each[1], each[0] + each[2])
+)
 
 
 @settings(deadline=None)
 @given(CUTS, st.sets(st.text(max_size=3).filter(bool), max_size=60), st.lists(st.integers(0, 20), max_size=8))
-def test_rows_are_cut_as_the_rule_says_in_whatever_portions_they_come(cut: Cut, paths: set[str], portions: list[int]) -> None:
+def test_rows_are_cut_as_the_rule_says_in_whatever_portions_they_come(
+    cut: Cut, paths: set[str], portions: list[int]
+) -> None:
     paths = {path for path in paths if not any("\ud800" <= letter <= "\udfff" for letter in path)}
     expected = by_definition(cut, sorted(paths))
     assert pieces(cut, sorted(paths), portions) == expected
@@ -321,12 +345,16 @@ def test_what_is_known_of_an_old_range_is_true(cut: Cut, count: int, start: int,
 
 @settings(deadline=None)
 @given(CUTS, st.integers(1, 40), st.integers(0, 40), st.integers(0, 40))
-def test_nothing_is_taken_for_known_of_a_range_that_another_rule_cut(cut: Cut, count: int, start: int, end: int) -> None:
+def test_nothing_is_taken_for_known_of_a_range_that_another_rule_cut(
+    cut: Cut, count: int, start: int, end: int
+) -> None:
     paths = [f"{n:04d}" for n in range(count)]
     low, high = sorted((min(start, count), min(end, count)))
     old = Old(cut, rows_of(paths), low, high, is_cut_so=False)
     fresh = Fresh(cut, rows_of(paths[low:high]), paths[low:high])
-    assert [old.next_boundary(at) for at in range(high - low + 1)] == [fresh.next_boundary(at) for at in range(high - low + 1)]
+    assert [old.next_boundary(at) for at in range(high - low + 1)] == [
+        fresh.next_boundary(at) for at in range(high - low + 1)
+    ]
 
 
 @pytest.mark.parametrize(

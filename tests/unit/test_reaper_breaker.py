@@ -6,17 +6,17 @@ from functools import partial
 
 import pytest
 
-from reaper import breaker
-from reaper.backlog import count_due, count_objects, measure
-from reaper.breaker import BUCKET_MS, HOUR_MS, Breaker
-from reaper.deletion import due_hints
-from refstore import keys
+from refstore.core import keys
+from refstore.core.ids import BranchName
+from refstore.core.records import BreakerState, Due, encode
+from refstore.core.settings import ReaperSettings
 from refstore.errors import Invalid
-from refstore.flows.viewing import AddressState
-from refstore.ids import BranchName
 from refstore.kv.base import ABSENT
-from refstore.records import BreakerState, Due, encode
-from refstore.settings import ReaperSettings
+from refstore.operations.address_info import AddressState
+from refstore_reaper import breaker
+from refstore_reaper.backlog import count_due, count_objects, measure
+from refstore_reaper.breaker import BUCKET_MS, HOUR_MS, Breaker
+from refstore_reaper.deletion import due_hints
 from tests.reaper_world import GRACE_SECONDS, World
 
 OFF = {"breaker_share": 1, "breaker_per_hour": 0}
@@ -39,7 +39,7 @@ def world_with(due: int, live: int = 0, committed: int = 0, **settings: object) 
 
 
 def state_of(world: World) -> BreakerState:
-    found = breaker.read(world.kv, world.repo.context.repo)
+    found = breaker.read_state(world.kv, world.repo.context.repo)
     assert found is not None
     return found
 
@@ -64,7 +64,11 @@ def test_it_trips_when_more_than_its_share_is_due(due: int, live: int, committed
     assert done.deleted == (0 if trips else due)
     assert bool(state_of(world).tripped_ms) == trips
     if trips:
-        assert (state_of(world).reason, state_of(world).due, state_of(world).of) == ("share", due, due + live + committed)
+        assert (state_of(world).reason, state_of(world).due, state_of(world).of) == (
+            "share",
+            due,
+            due + live + committed,
+        )
         assert f"{due} objects are due for deletion, of {due + live + committed}" in breaker.explain(state_of(world))
 
 
@@ -137,7 +141,7 @@ def test_resumed_for_a_number_exactly_so_many_go() -> None:
     assert state_of(world).let_objects == 1000 - 25
 
 
-def test_it_is_not_resumed_for_a_number_within_a_time_as_it_would_not_keep_to_the_number() -> None:
+def test_resuming_takes_a_number_of_objects_or_a_time_but_not_both() -> None:
     world = world_with(40, breaker_share=0.5)
     world.run_once()
     with pytest.raises(Invalid, match="give one of the two"):
@@ -155,16 +159,16 @@ def test_what_turns_out_to_be_gone_is_given_back_to_the_allowance() -> None:
     assert state_of(world).let_objects == 50 - 19
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_store_that_is_down_takes_nothing_from_the_allowance(beside: bool) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_store_that_is_down_takes_nothing_from_the_allowance(asynchronous: bool) -> None:
     world = world_with(20, breaker_share=0.5)
     world.run_once()
     breaker.resume(world.repo.context, objects=20)
     world.objects.down = True
-    assert world.run_once(beside=beside).unavailable
+    assert world.run_once(asynchronous=asynchronous).unavailable
     assert state_of(world).let_objects == 20
     world.objects.down = False
-    assert world.run_once(beside=beside).deleted == 20
+    assert world.run_once(asynchronous=asynchronous).deleted == 20
 
 
 def test_what_another_batch_has_in_hand_takes_nothing_from_the_allowance() -> None:
@@ -176,7 +180,7 @@ def test_what_another_batch_has_in_hand_takes_nothing_from_the_allowance() -> No
     for hint in [hint for shard in range(keys.SHARDS) for hint in due_hints(ctx, shard, now_ms=now, limit=9)]:
         world.kv.set(keys.due(ctx.repo, now - 1, hint.address), encode(Due()))
     breaker.resume(ctx, objects=20)
-    assert world.run_once(beside=True).deleted == 6
+    assert world.run_once(asynchronous=True).deleted == 6
     assert state_of(world).let_objects == 20 - 6
 
 
@@ -195,12 +199,12 @@ def test_the_hourly_limit_is_exact_for_one_reaper_and_kept_for_all() -> None:
     assert world.run_once(reaper="r2").deleted == 15
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_the_hourly_limit_counts_what_goes_without_hints_too(beside: bool) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_hourly_limit_counts_what_goes_without_hints_too(asynchronous: bool) -> None:
     world = World(grace_seconds=0, breaker_share=1, breaker_per_hour=25, batch_keys=10)
     world.upload("main", *(f"p{number:02d}" for number in range(40)))
     world.repo.reset("main")
-    done = world.run_once(beside=beside)
+    done = world.run_once(asynchronous=asynchronous)
     assert done.deleted == 25
     assert state_of(world).reason == "hourly"
 
@@ -228,7 +232,7 @@ def test_a_state_that_cannot_be_read_counts_as_tripped() -> None:
         done = world.run_once()
         assert done.corrupt
         assert len(world.stored()) == 1
-        assert breaker.explain(breaker.read(world.kv, world.repo.context.repo))
+        assert breaker.explain(breaker.read_state(world.kv, world.repo.context.repo))
         breaker.resume(world.repo.context, seconds=60)
         assert world.run_once().deleted == 1
 
@@ -246,7 +250,7 @@ def test_an_operator_who_resumes_while_it_is_weighed_is_not_overruled() -> None:
 
     mine = Breaker(world.repo.context, world.settings, "r1")
     hints = partial(count_due, world.repo.context, world.clock.now_ms())
-    mine.weigh(hints, hints, count)
+    mine.check_share(hints, hints, count)
     assert counted
     assert not state_of(world).tripped_ms
     assert state_of(world).let_until_ms
@@ -260,12 +264,14 @@ def test_weighing_counts_no_further_than_what_is_due_asks_for() -> None:
         return limit  # as far as anybody counts, there are more
 
     world = World(breaker_floor_objects=1000, breaker_share=0.5)
-    assert Breaker(world.repo.context, world.settings, "r").weigh(partial(min, 1500), partial(min, 1500), many)
+    assert Breaker(world.repo.context, world.settings, "r").check_share(partial(min, 1500), partial(min, 1500), many)
     assert limits == [8000]
     limits.clear()
-    assert Breaker(world.repo.context, world.settings, "r").weigh(partial(min, 1000), partial(min, 1000), many)
+    assert Breaker(world.repo.context, world.settings, "r").check_share(partial(min, 1000), partial(min, 1000), many)
     assert limits == []
-    assert Breaker(world.repo.context, world.settings, "r").weigh(partial(min, 100_000), partial(min, 100_000), many)
+    assert Breaker(world.repo.context, world.settings, "r").check_share(
+        partial(min, 100_000), partial(min, 100_000), many
+    )
     assert max(limits) <= 8 * 4 * 100_000
 
 
@@ -280,7 +286,7 @@ def test_counting_is_exact_up_to_its_limit() -> None:
     assert count_objects(ctx, BranchName("main"), 40) == 40
 
 
-def test_heads_that_share_their_objects_count_once_and_one_that_cannot_be_read_not_at_all() -> None:
+def test_objects_of_several_heads_count_once_and_those_of_an_unreadable_head_never() -> None:
     world = world_with(0, committed=10, **OFF)
     ctx = world.repo.context
     for number in range(5):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from refstore import keys
-from refstore.ids import BranchName, new_address, new_token
-from refstore.records import Deleting, Emptied, Listed, Reference, decode_reference, encode
+from refstore.core import keys
+from refstore.core.ids import BranchName, new_address, new_token
+from refstore.core.records import Deleting, Emptied, Listed, Reference, decode_reference, encode
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 
 

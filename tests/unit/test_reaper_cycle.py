@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from reaper.summary import Summary
-from refstore import keys
-from refstore.flows.viewing import AddressState
-from refstore.ids import Address
+from refstore.core import keys
+from refstore.core.ids import Address
+from refstore.core.records import Entry
 from refstore.kv.base import Op, SetIf
-from refstore.records import Entry
+from refstore.operations.address_info import AddressState
+from refstore_reaper.cycle_summary import Summary
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 
 
@@ -219,7 +219,9 @@ def test_data_outside_the_namespace_is_never_touched(at_once: World) -> None:
 
 
 def test_the_guess_of_an_untouched_list_decides_nothing(at_once: World) -> None:
-    """Of two uploads one is copied to another branch: its list is not as an upload leaves it, so it is read, and stays."""
+    """Of two uploads one is copied to another branch: its list is not as an upload leaves it, so it is read, and
+    stays.
+    """
     at_once.repo.create_branch("feature", "main")
     copied, alone = at_once.upload("main", "a", "b")
     at_once.repo.copy("main", "a", "feature", "a")
@@ -254,7 +256,7 @@ def test_nothing_of_another_repository_goes(world: World) -> None:
     assert {info.key for info in world.stores[other.record.namespace].inner.list("data/")} == {kept.address}
 
 
-# ---- sharing, stopping, pace
+# ---- sharing, stopping, throttle
 
 
 def test_two_reapers_share_the_shards_and_do_nothing_twice(world: World) -> None:
@@ -365,7 +367,7 @@ def test_a_pass_that_is_stopped_before_it_began_does_nothing(world: World) -> No
     assert world.kv.dump() == before
 
 
-def test_what_another_reaper_did_since_the_page_was_read_is_not_done_and_counted_again(world: World) -> None:
+def test_markers_that_another_reaper_processed_meanwhile_are_not_counted_twice(world: World) -> None:
     for number in range(6):
         world.repo.create_branch(f"b{number}", "main")
         world.upload(f"b{number}", "p")

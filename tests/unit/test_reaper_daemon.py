@@ -11,15 +11,15 @@ from random import Random
 
 import pytest
 
-from reaper import daemon
-from reaper.daemon import BEAT_SECONDS, Reaper, new_id
-from reaper.metrics import PrometheusMetrics, WrittenMetrics, read_written
-from reaper.status import LATE_BEATS, status
-from reaper.summary import Summary
-from refstore import keys
+from refstore.core import keys
+from refstore.core.records import Heartbeat, decode
 from refstore.errors import InvalidSettings, KVUnavailable
 from refstore.kv.base import ABSENT, Key, Op
-from refstore.records import Heartbeat, decode
+from refstore_reaper import daemon
+from refstore_reaper.cycle_summary import Summary
+from refstore_reaper.daemon import BEAT_SECONDS, Reaper, new_id
+from refstore_reaper.reaper_metrics import FileMetrics, PrometheusMetrics, read_metrics_file
+from refstore_reaper.status import LATE_BEATS, read_status
 from tests.reaper_world import GRACE_SECONDS, World, never
 
 
@@ -75,7 +75,7 @@ def test_only_the_repositories_that_were_named(world: World) -> None:
     assert world.kv.count(keys.deleted_tokens(world.repo.context.repo), limit=9) == 1
 
 
-def test_a_repository_that_fails_stops_no_other_and_is_left_alone_for_longer_and_longer(world: World) -> None:
+def test_a_failing_repository_stops_no_other_and_is_retried_after_growing_pauses(world: World) -> None:
     world.upload("main", "a")
     world.repo.delete("main", "a")
     world.clock.advance(GRACE_SECONDS + 1)
@@ -117,7 +117,7 @@ def test_a_kv_that_is_down_is_waited_for(world: World) -> None:
             return scan(*args, **options)
 
         world.kv.scan = failing
-        reaper._forget_the_dead = lambda: None
+        reaper._remove_old_heartbeats = lambda: None
         assert reaper.run(stop).released == 1
 
 
@@ -131,14 +131,14 @@ def test_a_fault_of_ours_in_one_repository_stops_no_other(world: World, monkeypa
     other = world.lake.create_repository("other", grace_seconds=0)
     other.upload("main", "a", b"x")
     other.reset("main")
-    run = daemon.cycle.run
+    run = daemon.cycle.run_pass
 
     def faulty(ctx: object, record: object, tools: object) -> Summary:
         if ctx.name == "lake":
             raise ZeroDivisionError("planted")
         return run(ctx, record, tools)
 
-    monkeypatch.setattr(daemon.cycle, "run", faulty)
+    monkeypatch.setattr(daemon.cycle, "run_pass", faulty)
     done = world.run_once()
     assert done.deleted == 1
     assert "ZeroDivisionError" in done.errors[0].message
@@ -183,24 +183,25 @@ def test_status_tells_the_living_from_the_dead_and_what_waits(world: World) -> N
     now = world.clock.now_ms()
     for name, age_seconds in (("alive", 1), ("dead", LATE_BEATS * BEAT_SECONDS + world.safety.clock_skew_seconds + 1)):
         world.kv.set(
-            keys.heartbeat(name), daemon.encode(Heartbeat("h", 1, now - 10**6, now - int(age_seconds * 1000), BEAT_SECONDS, 3, 2, 1, 0, 0))
+            keys.heartbeat(name),
+            daemon.encode(Heartbeat("h", 1, now - 10**6, now - int(age_seconds * 1000), BEAT_SECONDS, 3, 2, 1, 0, 0)),
         )
     world.upload("main", "a", "b")
     world.repo.delete("main", "a")
     world.repo.reset("main")
-    found = status(world.lake)
+    found = read_status(world.lake)
     assert [(item.reaper, item.alive) for item in found.reapers] == [("alive", True), ("dead", False)]
     (item,) = found.repositories
     assert (item.repository, item.due, item.in_grace, item.tokens, item.stopped) == ("lake", 0, 1, 1, "")
     world.clock.advance(GRACE_SECONDS + 1)
-    assert status(world.lake, repository="lake").repositories[0].due == 1
-    assert status(world.lake, repository="other").repositories == ()
+    assert read_status(world.lake, repository="lake").repositories[0].due == 1
+    assert read_status(world.lake, repository="other").repositories == ()
 
 
 def test_status_reads_on_over_what_cannot_be_read(world: World) -> None:
     world.kv.set(Key(keys.REPOSITORIES, "aaa"), b"\xc1")
     world.kv.set(keys.heartbeat("broken"), b"\xc1")
-    found = status(world.lake)
+    found = read_status(world.lake)
     assert [item.repository for item in found.repositories] == ["aaa", "lake"]
     assert found.repositories[0].error
     assert found.reapers == ()
@@ -271,18 +272,18 @@ def test_written_metrics_are_read_whole_and_cost_a_backlog_only_where_somebody_r
     world.upload("main", "a", body=b"12345")
     world.repo.delete("main", "a")
     world.clock.advance(GRACE_SECONDS + 1)
-    metrics = WrittenMetrics(tmp_path)
-    assert not metrics.wanted
+    metrics = FileMetrics(tmp_path)
+    assert not metrics.is_read
     assert world.run_once(metrics=metrics).deleted == 1
-    metrics.beat(world.clock.now_ms())
-    said = read_written(tmp_path).decode()
+    metrics.record_beat(world.clock.now_ms())
+    said = read_metrics_file(tmp_path).decode()
     assert 'refstore_reaper_deleted_bytes_total{repository="lake"} 5.0' in said
     assert "refstore_reaper_due_objects{" not in said
-    assert metrics.wanted, "it was fetched"
+    assert metrics.is_read, "it was fetched"
     assert world.run_once(metrics=metrics).deleted == 0
-    metrics.beat(world.clock.now_ms())
-    assert "refstore_reaper_due_objects{" in read_written(tmp_path).decode()
-    assert read_written(tmp_path / "nowhere") == b""
+    metrics.record_beat(world.clock.now_ms())
+    assert "refstore_reaper_due_objects{" in read_metrics_file(tmp_path).decode()
+    assert read_metrics_file(tmp_path / "nowhere") == b""
 
 
 def test_a_disk_that_takes_no_metrics_keeps_nobody_from_reaping(tmp_path: Path) -> None:
@@ -290,18 +291,21 @@ def test_a_disk_that_takes_no_metrics_keeps_nobody_from_reaping(tmp_path: Path) 
     world.upload("main", "a", body=b"12345")
     world.repo.delete("main", "a")
     world.clock.advance(GRACE_SECONDS + 1)
-    assert world.run_once(metrics=WrittenMetrics(tmp_path / "nowhere")).deleted == 1
+    assert world.run_once(metrics=FileMetrics(tmp_path / "nowhere")).deleted == 1
 
 
 def test_two_reapers_in_turns_do_what_one_does() -> None:
     world = World(batch_keys=3)
     world.upload("main", *(f"p{number}" for number in range(30)))
     world.repo.reset("main")
-    one, two = (Reaper(world.lake, world.settings, random=Random(seed), beside=False, reaper=f"r{seed}") for seed in (1, 2))
+    one, two = (
+        Reaper(world.lake, world.settings, random=Random(seed), asynchronous=False, reaper=f"r{seed}")
+        for seed in (1, 2)
+    )
     with one, two:
         total = 0
         for _ in range(4):
-            total += one.round(never).deleted + two.round(never).deleted
+            total += one.run_round(never).deleted + two.run_round(never).deleted
             world.clock.advance(GRACE_SECONDS)
     assert total == 30
     assert not world.stored()
@@ -314,7 +318,7 @@ def test_metrics_count_a_pass_that_failed_as_a_whole(fault: str, monkeypatch: py
 
     world = World()
     if fault == "ours":
-        monkeypatch.setattr(daemon.cycle, "run", faulty)
+        monkeypatch.setattr(daemon.cycle, "run_pass", faulty)
     else:
         world.corrupt(keys.repository(world.repo.name))
     metrics = PrometheusMetrics("127.0.0.1", 0)

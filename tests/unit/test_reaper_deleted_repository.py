@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reaper import breaker
-from refstore import keys
+from refstore.core import keys
+from refstore.core.records import Branch, encode
 from refstore.errors import RepositoryNotFound
 from refstore.kv.base import ABSENT, SetIf
-from refstore.records import Branch, encode
+from refstore_reaper import breaker
 from tests.reaper_world import SCRUB_AFTER_SECONDS, Crash, World
 
 
@@ -100,6 +100,6 @@ def test_how_fast_it_goes_is_watched_all_the_same(grace_seconds: int | None) -> 
     world.lake.delete_repository("lake")
     world.run_past_grace()
     assert len(world.stored()) == 5
-    state = breaker.read(world.kv, world.repo.context.repo)
+    state = breaker.read_state(world.kv, world.repo.context.repo)
     assert state is not None
     assert state.reason == "hourly"

@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import pytest
 
-from reaper import cycle
-from refstore import keys
 from refstore.cli.reaper import _exit_code  # pyright: ignore[reportPrivateUsage]
+from refstore.core import keys
+from refstore.core.records import Stamp, decode
 from refstore.errors import CommitNotFound, Gone, KVUnavailable, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Op
-from refstore.records import Stamp, decode
+from refstore_reaper import cycle
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
 
 
@@ -53,7 +53,7 @@ def test_an_entry_that_cannot_be_read_stops_its_token_only(grace_seconds: int | 
 
 def test_a_commit_that_is_missing_stops_its_marker_only(at_once: World) -> None:
     entry = at_once.upload("main", "a")[0]
-    commit = at_once.repo.commit("main", "a")
+    commit = at_once.repo.commit("main", "a").id
     ctx = at_once.repo.context
     at_once.kv.delete(keys.commit(ctx.repo, commit))
     done = at_once.run_pass()
@@ -173,7 +173,7 @@ def test_a_kv_that_is_down_ends_the_pass(world: World) -> None:
     ctx, record, tools = world.lake.context(world.repo.name, world.record), world.record, world.tools()
     world.kv.down = True
     with pytest.raises(KVUnavailable):
-        cycle.run(ctx, record, tools)
+        cycle.run_pass(ctx, record, tools)
 
 
 def test_a_journal_that_cannot_be_written_deletes_nothing(at_once: World) -> None:
@@ -229,7 +229,7 @@ def test_what_was_released_counts_though_the_pass_was_broken_off_behind_it(what:
     world.objects.before_delete = fail
     first = world.tools()
     with suppress(KVUnavailable):
-        cycle.run(world.lake.context(world.repo.name, world.record), world.record, first)
+        cycle.run_pass(world.lake.context(world.repo.name, world.record), world.record, first)
     world.kv.down = False
     released = 20 - world.listed()
     assert released > 0
@@ -257,6 +257,6 @@ def test_what_the_store_deleted_counts_though_the_kv_fails_right_behind_it(grace
     world.kv.before = fail
     tools = world.tools()
     with pytest.raises(KVUnavailable):
-        cycle.run(world.lake.context(world.repo.name, world.record), world.record, tools)
+        cycle.run_pass(world.lake.context(world.repo.name, world.record), world.record, tools)
     assert not world.stored()
     assert tools.tally.summary().deleted == 3

@@ -7,14 +7,14 @@ import json
 
 import pytest
 
-from reaper.journal import JournalWriter
+from refstore.core.ids import Address, Path, Token
 from refstore.deletions import journal_format
 from refstore.deletions.explain import explain_address as why
-from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, Doomed, Sought
+from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, PendingDelete, Sought
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
-from refstore.flows.viewing import AddressState
-from refstore.ids import Address, Path, Token
 from refstore.objects.base import Deletion
+from refstore.operations.address_info import AddressState
+from refstore_reaper.journal_writer import JournalWriter
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 
 
@@ -111,7 +111,9 @@ def test_a_batch_whose_reaper_died_is_told_as_interrupted(world: World) -> None:
     assert [event.outcome for event in why(world.repo.context, address).deletions] == ["interrupted", "deleted"]
 
 
-@pytest.mark.parametrize("address", ["data/2025112107/00000000000000000000000000", "data/9999999999/00000000000000000000000000"])
+@pytest.mark.parametrize(
+    "address", ["data/2025112107/00000000000000000000000000", "data/9999999999/00000000000000000000000000"]
+)
 def test_an_address_nobody_ever_heard_of_is_not_found(world: World, address: str) -> None:
     reaped(world, "a")
     with pytest.raises(AddressNotFound):
@@ -146,7 +148,9 @@ def test_a_damaged_segment_hides_no_other(world: World, damage: str) -> None:
     reaped(world, "a")
     key = segments(world)[0]
     body = world.objects.read(key)
-    world.objects.put(key, {"torn": body[:-9], "not gzip": b"not gzip", "empty": b"", "overwritten": body[:30] + b"x" * 40}[damage])
+    world.objects.put(
+        key, {"torn": body[:-9], "not gzip": b"not gzip", "empty": b"", "overwritten": body[:30] + b"x" * 40}[damage]
+    )
     address = reaped(world, "b")[0]
     assert [event.outcome for event in why(world.repo.context, address).deletions] == ["deleted"]
 
@@ -165,28 +169,29 @@ def test_no_segment_is_written_twice_however_fast_the_reaper_is(world: World) ->
     assert len(ours) == len(set(ours)) == 2 * 8
 
 
-def doomed(*names: str) -> list[Doomed]:
-    return [Doomed(Address(name), Token("main:t"), Path("p"), "reset", 1) for name in names]
+def doomed(*names: str) -> list[PendingDelete]:
+    return [PendingDelete(Address(name), Token("main:t"), Path("p"), "reset", 1) for name in names]
 
 
 def test_an_end_that_cannot_be_written_down_stops_nothing(world: World) -> None:
     pen = JournalWriter(world.objects, "r", world.clock, iter(range(1, 100)))
     batch = doomed("a", "b")
-    pen.began(batch)
+    pen.record_start(batch)
     world.objects.down = True
-    pen.ended(batch, Deletion(("a", "b"), (), ()))
+    pen.record_end(batch, Deletion(("a", "b"), (), ()))
     with pytest.raises(ObjectsUnavailable):
-        pen.began(batch)
+        pen.record_start(batch)
 
 
 def test_two_batches_may_be_open_at_once(world: World) -> None:
     pen = JournalWriter(world.objects, "r", world.clock, iter(range(1, 100)))
     one, two = doomed("data/2025112107/" + "1" * 26), doomed("data/2025112107/" + "2" * 26)
-    pen.began(one)
-    pen.began(two)
-    pen.ended(two, Deletion((), (two[0].address,), ()))
-    pen.ended(one, Deletion((one[0].address,), (), ()))
+    pen.record_start(one)
+    pen.record_start(two)
+    pen.record_end(two, Deletion((), (two[0].address,), ()))
+    pen.record_end(one, Deletion((one[0].address,), (), ()))
     outcomes = {
-        item.address: [event.outcome for event in journal_format.find(world.objects, Sought(item.address), after="")] for item in one + two
+        item.address: [event.outcome for event in journal_format.find(world.objects, Sought(item.address), after="")]
+        for item in one + two
     }
     assert outcomes == {one[0].address: ["deleted"], two[0].address: ["missing"]}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from reaper.leases import AHEAD_SECONDS_MAX, Leases
-from refstore import keys
-from refstore.ids import RandomIds, RepositoryId
+from refstore.core import keys
+from refstore.core.ids import RandomIds, RepositoryId
+from refstore.core.records import Lease, encode
 from refstore.kv.base import ABSENT, Op
-from refstore.records import Lease, encode
-from refstore.testing.clock import FakeClock
+from refstore_reaper.leases import AHEAD_SECONDS_MAX, Leases
+from tests.kit.clock import FakeClock
 from tests.reaper_world import WatchedKV
 
 REPO = RepositoryId("lake.00000000000000000000000001")
@@ -30,7 +30,7 @@ def test_a_unit_belongs_to_one_at_a_time(kv: WatchedKV, clock: FakeClock) -> Non
     assert b.acquire(["w", "x", "y", "z"]) == ["w", "z"]
     a.release(["x"])
     assert b.acquire(["x", "y"]) == ["x"]
-    assert set(a.held) == {"y"}
+    assert set(a.units) == {"y"}
 
 
 def test_repositories_have_leases_of_their_own(kv: WatchedKV, clock: FakeClock) -> None:
@@ -67,9 +67,9 @@ def test_what_is_kept_does_not_expire(kv: WatchedKV, clock: FakeClock) -> None:
     a.acquire(["x"])
     for _ in range(10):
         clock.advance(31)
-        a.keep()
+        a.renew()
         assert b.acquire(["x"]) == []
-    assert set(a.held) == {"x"}
+    assert set(a.units) == {"x"}
 
 
 def test_keeping_costs_nothing_before_half_of_the_time(kv: WatchedKV, clock: FakeClock) -> None:
@@ -78,10 +78,10 @@ def test_keeping_costs_nothing_before_half_of_the_time(kv: WatchedKV, clock: Fak
     seen: list[Op] = []
     kv.before = seen.append
     clock.advance(29)
-    a.keep()
+    a.renew()
     assert not seen
     clock.advance(2)
-    a.keep()
+    a.renew()
     assert len(seen) == 1
 
 
@@ -90,8 +90,8 @@ def test_what_was_lost_meanwhile_is_not_held_and_not_taken_back(kv: WatchedKV, c
     a.acquire(["x", "y"])
     clock.advance(61)  # a was asleep
     assert b.acquire(["x"]) == ["x"]
-    a.keep()
-    assert set(a.held) == {"y"}
+    a.renew()
+    assert set(a.units) == {"y"}
     a.release()
     assert kv.get(keys.lease(REPO, "x")) is not ABSENT
     assert kv.get(keys.lease(REPO, "y")) is ABSENT
@@ -103,10 +103,12 @@ def test_releasing_leaves_nothing_behind(kv: WatchedKV, clock: FakeClock) -> Non
     a.release()
     a.release()
     assert kv.count(keys.LEASES, limit=10) == 0
-    assert not a.held
+    assert not a.units
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xc1", encode(Lease("future", 1_763_708_400_000 + int(AHEAD_SECONDS_MAX * 1000) + 1, "w"))])
+@pytest.mark.parametrize(
+    "raw", [b"", b"\xc1", encode(Lease("future", 1_763_708_400_000 + int(AHEAD_SECONDS_MAX * 1000) + 1, "w"))]
+)
 def test_a_lease_that_makes_no_sense_stops_nobody(kv: WatchedKV, clock: FakeClock, raw: bytes) -> None:
     kv.set(keys.lease(REPO, "x"), raw)
     assert leases(kv, clock).acquire(["x"]) == ["x"]
@@ -132,5 +134,5 @@ def test_a_clock_that_was_set_back_makes_nobody_keep_too_late(kv: WatchedKV, clo
     clock.jump(-3600)
     seen: list[Op] = []
     kv.before = seen.append
-    a.keep()
+    a.renew()
     assert len(seen) == 1

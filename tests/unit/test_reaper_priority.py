@@ -1,4 +1,6 @@
-"""A reaper lets others go first, and leaves the process that it ran in as it was. Linux counts by thread: each test has one of its own."""
+"""A reaper lets others go first, and leaves the process that it ran in as it was. Linux counts by thread: each test has
+one of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
-from reaper.priority import NICE, giving_way
+from refstore_reaper.process_priority import NICE, lowered_priority
 
 T = TypeVar("T")
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux has these calls")
@@ -35,7 +37,7 @@ def apart(work: Callable[[], T]) -> T:
 
 def within(niceness: int) -> tuple[Priority, Priority, Priority]:
     before = priority()
-    with giving_way(niceness):
+    with lowered_priority(niceness):
         during = priority()
     return before, during, priority()
 
@@ -78,7 +80,7 @@ def test_several_reapers_spread_over_the_processors() -> None:
 
 def test_what_it_starts_gives_way_as_well() -> None:
     def start() -> str:
-        with giving_way(NICE):
+        with lowered_priority(NICE):
             return subprocess.check_output([sys.executable, "-c", SAY], text=True)
 
     assert apart(start).split() == ["1", str(os.SCHED_BATCH)]

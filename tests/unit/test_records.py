@@ -1,7 +1,7 @@
 """The records' bytes. What was written once must be read for ever: `WRITTEN` is append-only.
 
-A record that gained a field keeps its old line (its bytes are in somebody's KV) and gains a new one at the end: `encode` is
-held to the last line of each case.
+A record that gained a field keeps its old line (its bytes are in somebody's KV) and gains a new one at the end:
+`encode` is held to the last line of each case.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refstore.errors import CorruptRecord
-from refstore.ids import Address, BranchName, CommitId, Path, RepositoryId, Token
-from refstore.kv.base import ABSENT
-from refstore.records import (
+from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId, Token
+from refstore.core.records import (
     AccessKeyRecord,
     AnyRecord,
     Branch,
@@ -64,6 +62,8 @@ from refstore.records import (
     encode,
     maybe,
 )
+from refstore.errors import CorruptRecord
+from refstore.kv.base import ABSENT
 
 ADDRESS = Address("data/2023111422/01j8x6w3vr0000000000000000")
 TOKEN = Token("main:01j8x6w3vr0000000000000001")
@@ -88,7 +88,14 @@ RECORDS: dict[str, Record] = {
     "deleting, full": Deleting(1_700_000_000_000, REFERENCE, "reset", 5),
     "branch": Branch(COMMIT, TOKEN, (), (), "w1"),
     "branch, full": Branch(
-        COMMIT, TOKEN, (OTHER,), (Retired(OTHER, COMMIT), Retired(TOKEN, "deleted")), "w1", 1_700_000_000_000, True, "b1"
+        COMMIT,
+        TOKEN,
+        (OTHER,),
+        (Retired(OTHER, COMMIT), Retired(TOKEN, "deleted")),
+        "w1",
+        1_700_000_000_000,
+        True,
+        "b1",
     ),
     "closed branch": ClosedBranch((Retired(TOKEN, "deleted"),), "w1"),
     "deleted token": DeletedToken("branch-deleted", 1_700_000_000_000),
@@ -99,31 +106,88 @@ RECORDS: dict[str, Record] = {
     "commit, full": Commit((COMMIT,), "m1", "a1", (TOKEN,), 1_700_000_000_000, "me", "why", {"b": "2", "a": "1"}, 7),
     "mark": Mark(1_700_000_000_000, 1_700_000_000_001),
     "mark, full": Mark(1_700_000_000_000, 1_700_000_000_001, "m1"),
-    "mark, swept": Mark(1_700_000_000_000, 1_700_000_000_001, "m1", 1_700_000_000_002, 1_700_000_000_003, ("logs/",), b"\x90"),
+    "mark, swept": Mark(
+        1_700_000_000_000, 1_700_000_000_001, "m1", 1_700_000_000_002, 1_700_000_000_003, ("logs/",), b"\x90"
+    ),
     "mark, tagged": Mark(
-        *(1_700_000_000_000, 1_700_000_000_001, "m1", 1_700_000_000_002, 1_700_000_000_003, ("logs/",), b"\x90", 1_700_000_000_004)
+        *(
+            1_700_000_000_000,
+            1_700_000_000_001,
+            "m1",
+            1_700_000_000_002,
+            1_700_000_000_003,
+            ("logs/",),
+            b"\x90",
+            1_700_000_000_004,
+        )
     ),
     "complete": Complete(1_700_000_000_000, "m1"),
     "gc flag": GcFlag("m1", 1_700_000_000_000, 1_700_000_000_001),
     "gc flag, full": GcFlag("m1", 1_700_000_000_000, 1_700_000_000_001, "host-1"),
     "gc run": GcRun("w1", "marking", 1_700_000_000_000, 5, 1_700_000_000_005, "d1"),
     "gc run, full": GcRun(
-        *("w1", "swept", 1_700_000_000_000, 5, 1_700_000_000_005, "d1", ("m0",), 1, 2, {"b": 2, "a": 1}, "why?", "me", 3, 4, 5),
+        *(
+            "w1",
+            "swept",
+            1_700_000_000_000,
+            5,
+            1_700_000_000_005,
+            "d1",
+            ("m0",),
+            1,
+            2,
+            {"b": 2, "a": 1},
+            "why?",
+            "me",
+            3,
+            4,
+            5,
+        ),
         {"deleted": 1},
         "unmarked",
     ),
     "gc run, tagged": GcRun(
-        *("w1", "swept", 1_700_000_000_000, 5, 1_700_000_000_005, "d1", ("m0",), 1, 2, {"b": 2, "a": 1}, "why?", "me", 3, 4, 5),
+        *(
+            "w1",
+            "swept",
+            1_700_000_000_000,
+            5,
+            1_700_000_000_005,
+            "d1",
+            ("m0",),
+            1,
+            2,
+            {"b": 2, "a": 1},
+            "why?",
+            "me",
+            3,
+            4,
+            5,
+        ),
         *({"deleted": 1}, "unmarked", 6),
     ),
     "tag": Tag(COMMIT),
     "tag, full": Tag(COMMIT, 1_700_000_000_000),
-    "repository": RepositoryRecord(RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000),
+    "repository": RepositoryRecord(
+        RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000
+    ),
     "repository, full": RepositoryRecord(
-        RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000, {"b": "2", "a": "1"}, 60, 1_700_000_000_001
+        RepositoryId("lake.01j8x6w3vr0000000000000000"),
+        "file:///x",
+        MAIN,
+        1_700_000_000_000,
+        {"b": "2", "a": "1"},
+        60,
+        1_700_000_000_001,
     ),
     "repository, with rules": RepositoryRecord(
-        RepositoryId("lake.01j8x6w3vr0000000000000000"), "file:///x", MAIN, 1_700_000_000_000, {"b": "2", "a": "1"}, 60, rules_id="w1"
+        RepositoryId("lake.01j8x6w3vr0000000000000000"),
+        "file:///x",
+        MAIN,
+        1_700_000_000_000,
+        {"b": "2", "a": "1"},
+        60,
+        rules_id="w1",
     ),
     "repository, given": RepositoryRecord(
         RepositoryId("lake.01j8x6w3vr0000000000000000"),
@@ -136,9 +200,13 @@ RECORDS: dict[str, Record] = {
         "w1",
         "local://x",
     ),
-    "cleared repository": ClearedRepository("file:///x", 1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_002, ("m1", "m2"), 5, 6),
+    "cleared repository": ClearedRepository(
+        "file:///x", 1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_002, ("m1", "m2"), 5, 6
+    ),
     "retention": RetentionRecord('{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1"),
-    "retention, with branches": RetentionRecord('{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1", {"main/logs/": "main"}),
+    "retention, with branches": RetentionRecord(
+        '{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1", {"main/logs/": "main"}
+    ),
     "import": ImportRecord("w1", "running", MAIN, (), "m", "me", {}, False, 1_700_000_000_000, 1_700_000_000_001),
     "import, full": ImportRecord(
         write_id="w2",
@@ -169,16 +237,33 @@ RECORDS: dict[str, Record] = {
     "access key": AccessKeyRecord(b"salt", b"hash", 2, 1_700_000_000_000),
     "access key, full": AccessKeyRecord(b"salt", b"hash", 3, 1_700_000_000_000, ("sales",), "the dashboard"),
     "access key, rotated": AccessKeyRecord(
-        b"salt", b"hash", 2, 1_700_000_000_000, (), "", 1_700_000_000_001, 3, SecretHash(b"old", b"hash2", 1_700_000_000_002)
+        b"salt",
+        b"hash",
+        2,
+        1_700_000_000_000,
+        (),
+        "",
+        1_700_000_000_001,
+        3,
+        SecretHash(b"old", b"hash2", 1_700_000_000_002),
     ),
 }
 
 WRITTEN: tuple[tuple[str, str], ...] = (
     # Before references had ids, and with no more than the fields that have no default.
-    ("entry", "9501d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe56800"),
+    (
+        "entry",
+        "9501d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe56800",
+    ),
     ("listed", "930a9192bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62cf0000018bcfe56800"),
-    ("emptied", "940bcf0000018bcfe5680092bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a57265736574"),
-    ("deleting", "940dcf0000018bcfe5680092bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a57265736574"),
+    (
+        "emptied",
+        "940bcf0000018bcfe5680092bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a57265736574",
+    ),
+    (
+        "deleting",
+        "940dcf0000018bcfe5680092bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a57265736574",
+    ),
     (
         "branch",
         "9614d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363bf6d61696e3a30316a38783677337672303030303030303030303030303030319090a27731",
@@ -202,14 +287,23 @@ WRITTEN: tuple[tuple[str, str], ...] = (
         "listed, full",
         "930a9293bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a093bf6d61696e3a30316a3878367733767230303030303030303030303030303032a2c3a4a27231cf0000018bcfe56800",
     ),
-    ("emptied", "950bcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a57265736574c0"),
+    (
+        "emptied",
+        "950bcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a57265736574c0",
+    ),
     (
         "emptied, full",
         "950bcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a27231ab6f7665727772697474656e9801d92a646174612f323032333131313432322f30316a387836773376723030303030303030303030303030303005a461623132cf0000018bcfe5680080a0a0",
     ),
     ("issued", "950ca27431cf0000018bcfe56800a46d61696ea3612f62"),
-    ("deleting", "950dcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a57265736574ff"),
-    ("deleting, full", "950dcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a5726573657405"),
+    (
+        "deleting",
+        "950dcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a57265736574ff",
+    ),
+    (
+        "deleting, full",
+        "950dcf0000018bcfe5680093bf6d61696e3a30316a3878367733767230303030303030303030303030303031a3612f62a0a5726573657405",
+    ),
     (
         "branch",
         "9914d94063636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363636363bf6d61696e3a30316a38783677337672303030303030303030303030303030319090a2773100c2a0",
@@ -284,7 +378,10 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ("complete", "9324cf0000018bcfe56800a26d31"),
     ("access key", "973cc40473616c74c4046861736802cf0000018bcfe5680090a0"),
     ("access key, full", "973cc40473616c74c4046861736803cf0000018bcfe5680091a573616c6573ad7468652064617368626f617264"),
-    ("cleared repository", "982da966696c653a2f2f2f78cf0000018bcfe56800cf0000018bcfe56801cf0000018bcfe5680292a26d31a26d320506"),
+    (
+        "cleared repository",
+        "982da966696c653a2f2f2f78cf0000018bcfe56800cf0000018bcfe56801cf0000018bcfe5680292a26d31a26d320506",
+    ),
     (
         "mark",
         "981fcf0000018bcfe56800cf0000018bcfe56801a0000090c400",
@@ -386,7 +483,10 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ),
     # With what a key's expiry, tokens and rotation need.
     ("access key", "9a3cc40473616c74c4046861736802cf0000018bcfe5680090a00000c0"),
-    ("access key, full", "9a3cc40473616c74c4046861736803cf0000018bcfe5680091a573616c6573ad7468652064617368626f6172640000c0"),
+    (
+        "access key, full",
+        "9a3cc40473616c74c4046861736803cf0000018bcfe5680091a573616c6573ad7468652064617368626f6172640000c0",
+    ),
     (
         "access key, rotated",
         "9a3cc40473616c74c4046861736802cf0000018bcfe5680090a0cf0000018bcfe568010393c4036f6c64c4056861736832cf0000018bcfe56802",
@@ -460,7 +560,9 @@ def test_a_record_with_one_bad_byte_is_read_or_corrupt(case: str) -> None:
 
 
 def test_a_page_with_one_text_that_is_none_is_corrupt() -> None:
-    entry, listed = (encode(RECORDS[case]).replace(b"data", b"dat\xff").replace(b"main", b"mai\xff") for case in ("entry", "listed"))
+    entry, listed = (
+        encode(RECORDS[case]).replace(b"data", b"dat\xff").replace(b"main", b"mai\xff") for case in ("entry", "listed")
+    )
     with pytest.raises(CorruptRecord):
         decode_staged_many([entry])
     with pytest.raises(CorruptRecord):
@@ -495,7 +597,8 @@ def test_no_value_is_no_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("live", "tokens"), [(Branch(COMMIT, TOKEN, (), (), ""), (TOKEN,)), (Branch(COMMIT, TOKEN, (OTHER,), (), ""), (TOKEN, OTHER))]
+    ("live", "tokens"),
+    [(Branch(COMMIT, TOKEN, (), (), ""), (TOKEN,)), (Branch(COMMIT, TOKEN, (OTHER,), (), ""), (TOKEN, OTHER))],
 )
 def test_a_reader_looks_through_the_newest_token_first(live: Branch, tokens: tuple[Token, ...]) -> None:
     assert live.live == tokens

@@ -17,7 +17,9 @@ ROOMS = ("refstore", "api", "reaper", "offline_gc")
 
 HOME = re.compile(r"(?<![\w.])/(?:(?:home|Users)/[A-Za-z0-9]|root/)")
 SECRET = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{36}\b")
-URL = re.compile(r"[a-z]+://|\b(?:pypi|pythonhosted|artifactory|nexus)\b|--(?:extra-)?index-url|--find-links", re.IGNORECASE)
+URL = re.compile(
+    r"[a-z]+://|\b(?:pypi|pythonhosted|artifactory|nexus)\b|--(?:extra-)?index-url|--find-links", re.IGNORECASE
+)
 
 
 def tracked() -> list[Path]:
@@ -55,12 +57,18 @@ class TestLocks:
         entries = [line for line in lock.read_text().replace("\\\n", " ").splitlines() if not line.startswith("#")]
         assert len(entries) > 50
         assert [
-            entry for entry in entries if not re.match(r"[a-z0-9._-]+(?:\[[a-z0-9,-]+\])?==\S+ .*--hash=sha256:[0-9a-f]{64}", entry)
+            entry
+            for entry in entries
+            if not re.match(r"[a-z0-9._-]+(?:\[[a-z0-9,-]+\])?==\S+ .*--hash=sha256:[0-9a-f]{64}", entry)
         ] == []
 
     def test_is_of_what_the_project_asks_for_now(self, lock: Path) -> None:
-        asked = subprocess.run([sys.executable, "scripts/asked.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-        assert lock.read_text().splitlines()[0] == f"# pyproject.toml: {asked.stdout.strip()}", "dependencies have changed; run: make lock"
+        asked = subprocess.run(
+            [sys.executable, "scripts/asked.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        )
+        assert lock.read_text().splitlines()[0] == f"# pyproject.toml: {asked.stdout.strip()}", (
+            "dependencies have changed; run: make lock"
+        )
 
 
 def test_the_locks_agree() -> None:
@@ -92,15 +100,22 @@ def test_every_module_has_its_place_among_the_layers() -> None:
     contracts = configparser.ConfigParser()
     contracts.read(ROOT / ".importlinter")
     placed = set(re.findall(r"[\w.]+", contracts["importlinter:contract:layers"]["layers"]))
-    there = {f"refstore.{path.stem}" for path in (ROOT / "refstore").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert there - {"refstore.__init__"} <= placed
-    assert {"api", "reaper", "offline_gc"} <= placed
+    there = {
+        f"{package}.{path.stem}"
+        for package in ("refstore", "refstore.core", "refstore.versioning")
+        for path in (ROOT / package.replace(".", "/")).iterdir()
+        if (path.suffix == ".py" and path.stem != "__init__") or (path / "__init__.py").exists()
+    }
+    assert there - {"refstore.core", "refstore.versioning"} <= placed
+    assert {"refstore_api", "refstore_reaper", "refstore_gc"} <= placed
 
 
 def test_every_module_says_what_it_is_for() -> None:
     modules = [file for file in tracked() if file.suffix == ".py" and file.relative_to(ROOT).parts[0] in ROOMS]
     silent = [
-        str(file.relative_to(ROOT)) for file in modules if file.read_text().strip() and not ast.get_docstring(ast.parse(file.read_text()))
+        str(file.relative_to(ROOT))
+        for file in modules
+        if file.read_text().strip() and not ast.get_docstring(ast.parse(file.read_text()))
     ]
     assert silent == []
 

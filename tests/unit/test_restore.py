@@ -7,21 +7,20 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pytest
 
-from reaper.scrub import scrub_references
-from refstore import keys
+from refstore.core import keys
+from refstore.core.ids import BranchName, Path
+from refstore.core.records import Entry, encode, unreferenced
 from refstore.errors import AlreadyExists, BranchNotFound, Gone, ObjectNotFound
-from refstore.flows.copying import Copy
-from refstore.flows.restoring import Outcome, Restored
-from refstore.flows.uploading import Upload
-from refstore.ids import BranchName, Path
 from refstore.kv.base import Get, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.records import Entry, encode, unreferenced
+from refstore.operations.copying import Copy
+from refstore.operations.restoring import RestoreOutcome, RestoreResult
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
-from refstore.staging import Staging
-from refstore.testing.clock import FakeClock
+from refstore_reaper.scrub import scrub_references
 from tests.interrupted import Interrupted, seal
+from tests.kit.clock import FakeClock
 from tests.reaping import delete_due, release_all, scrub_all
 
 
@@ -29,7 +28,7 @@ def upload(repo: Repository, path: str = "a", body: bytes = b"1", branch: str = 
     return repo.upload(branch, path, body, metadata={"owner": "ann"}, content_type="text/plain", mtime_ms=7)
 
 
-def outcomes(done: Sequence[Restored]) -> dict[str, Outcome]:
+def outcomes(done: Sequence[RestoreResult]) -> dict[str, RestoreOutcome]:
     return {item.path: item.outcome for item in done}
 
 
@@ -51,14 +50,16 @@ def loses(repo: Repository, how: str) -> None:
 
 @pytest.mark.parametrize("reaped", [False, True])
 @pytest.mark.parametrize("how", ["reset", "reset of a path", "deleted", "sealed, then reset"])
-def test_all_of_the_entry_comes_back_before_and_after_the_reaper_has_passed(repo: Repository, how: str, reaped: bool) -> None:
+def test_all_of_the_entry_comes_back_before_and_after_the_reaper_has_passed(
+    repo: Repository, how: str, reaped: bool
+) -> None:
     lost = upload(repo)
     loses(repo, how)
     if reaped:
         release_all(repo)
     restored = repo.restore("main", lost.address)
-    assert unreferenced(restored) == unreferenced(lost)
-    assert repo.stat("main", "a") == restored
+    assert unreferenced(restored.entry) == unreferenced(lost)
+    assert repo.stat("main", "a") == restored.entry
 
 
 @pytest.mark.parametrize("reaped", [False, True])
@@ -82,23 +83,27 @@ def test_the_reaper_may_pass_while_the_names_of_an_address_are_read(clock: FakeC
         lost = upload(repo)
         repo.reset("main")
         kv.then = lambda: release_all(repo)
-        assert unreferenced(repo.restore("main", lost.address)) == lost
+        assert unreferenced(repo.restore("main", lost.address).entry) == lost
         assert kv.then is None
 
 
-def test_what_the_scrubber_dropped_is_described_by_what_its_token_still_holds(repo: Repository, clock: FakeClock) -> None:
+def test_what_the_scrubber_dropped_is_described_by_what_its_token_still_holds(
+    repo: Repository, clock: FakeClock
+) -> None:
     """A token that nobody knows any more: of a KV that was restored from a backup."""
     lost = upload(repo)
     ctx = repo.context
     branch = repo.get_branch("main")
-    token = Staging(ctx.kv, ctx.repo).new_token(BranchName("main"), ctx.ids, ctx.clock)
-    ctx.kv.set(keys.branch(ctx.repo, BranchName("main")), encode(msgspec.structs.replace(branch, token=token, write_id="w")))
+    token = ctx.staging.new_token(BranchName("main"), ctx.ids, ctx.clock)
+    ctx.kv.set(
+        keys.branch(ctx.repo, BranchName("main")), encode(msgspec.structs.replace(branch, token=token, write_id="w"))
+    )
     clock.advance(10_000)
     for shard in range(keys.SHARDS):
         scrub_references(ctx, shard, grace_seconds=ctx.grace_seconds)
     (item,) = repo.in_grace()
     assert (item.cause, item.entry) == ("scrubbed", None)
-    assert unreferenced(repo.restore("main", lost.address)) == lost
+    assert unreferenced(repo.restore("main", lost.address).entry) == lost
 
 
 def test_an_upload_that_died_before_its_blob_cannot_come_back(repo: Repository) -> None:
@@ -119,8 +124,8 @@ def test_of_several_names_the_one_on_the_branch_comes_back(repo: Repository) -> 
     repo.copy("try", "a", "main", "b")
     repo.reset("main")
     repo.reset("try")
-    assert repo.restore_and_tell("main", lost.address).path == "b"
-    assert repo.restore_and_tell("try", lost.address).path == "a"
+    assert repo.restore("main", lost.address).path == "b"
+    assert repo.restore("try", lost.address).path == "a"
 
 
 # ---- what changes nothing
@@ -130,9 +135,9 @@ def test_of_several_names_the_one_on_the_branch_comes_back(repo: Repository) -> 
 def test_restored_twice_it_is_unchanged(repo: Repository, path: str | None) -> None:
     lost = upload(repo)
     repo.reset("main")
-    first = repo.restore("main", lost.address, path)
-    second = repo.restore_and_tell("main", lost.address, path)
-    assert (second.outcome, second.entry) == (Outcome.UNCHANGED, first)
+    first = repo.restore("main", lost.address, path).entry
+    second = repo.restore("main", lost.address, path)
+    assert (second.outcome, second.entry) == (RestoreOutcome.UNCHANGED, first)
     assert repo.stat("main", "a") == first
     assert len(repo.address(lost.address).references) <= 2
 
@@ -140,14 +145,16 @@ def test_restored_twice_it_is_unchanged(repo: Repository, path: str | None) -> N
 @pytest.mark.parametrize("path", [None, "a"])
 def test_what_is_still_staged_is_unchanged(repo: Repository, path: str | None) -> None:
     staged = upload(repo)
-    assert repo.restore_and_tell("main", staged.address, path) == Restored(staged.address, Path("a"), staged, Outcome.UNCHANGED)
+    assert repo.restore("main", staged.address, path) == RestoreResult(
+        staged.address, Path("a"), staged, RestoreOutcome.UNCHANGED
+    )
 
 
 def test_what_is_committed_at_the_path_is_unchanged(repo: Repository) -> None:
     committed = upload(repo)
     repo.commit("main", "a")
     release_all(repo)
-    assert repo.restore_and_tell("main", committed.address, "a").outcome is Outcome.UNCHANGED
+    assert repo.restore("main", committed.address, "a").outcome is RestoreOutcome.UNCHANGED
     with pytest.raises(Gone):
         repo.restore("main", committed.address)
 
@@ -156,7 +163,7 @@ def test_what_is_staged_on_another_branch_takes_all_of_its_entry_along(repo: Rep
     repo.create_branch("try", "main")
     staged = upload(repo)
     restored = repo.restore("try", staged.address, "b")
-    assert unreferenced(restored) == unreferenced(staged)
+    assert unreferenced(restored.entry) == unreferenced(staged)
 
 
 # ---- what is in the way
@@ -169,7 +176,7 @@ def test_what_was_staged_since_is_left(repo: Repository) -> None:
     with pytest.raises(AlreadyExists, match="written since"):
         repo.restore("main", lost.address)
     assert repo.stat("main", "a") == newer
-    assert repo.restore_and_tell("main", lost.address, "b").outcome is Outcome.RESTORED
+    assert repo.restore("main", lost.address, "b").outcome is RestoreOutcome.RESTORED
 
 
 def test_with_force_it_goes_over_what_was_staged_since_which_can_be_taken_back(repo: Repository) -> None:
@@ -204,7 +211,7 @@ def test_what_was_committed_before_is_staged_over_again(repo: Repository, clock:
 def test_over_a_staged_deletion_it_comes_back(repo: Repository) -> None:
     lost = upload(repo)
     repo.delete("main", "a")
-    assert repo.restore_and_tell("main", lost.address).outcome is Outcome.RESTORED
+    assert repo.restore("main", lost.address).outcome is RestoreOutcome.RESTORED
 
 
 # ---- many at a time
@@ -213,17 +220,18 @@ def test_over_a_staged_deletion_it_comes_back(repo: Repository) -> None:
 @pytest.mark.parametrize("reaped", [False, True])
 def test_all_that_a_branch_lost_comes_back(repo: Repository, reaped: bool) -> None:
     before = repo.upload_many(
-        "main", (Upload(path=f"p/{number:04}", body=b"%d" % number, metadata={"n": str(number)}) for number in range(1200))
+        "main",
+        (Upload(path=f"p/{number:04}", body=b"%d" % number, metadata={"n": str(number)}) for number in range(1200)),
     )
     repo.reset("main")
     if reaped:
         release_all(repo)
     planned = repo.restore_many("main", dry_run=True)
-    assert {item.outcome for item in planned} == {Outcome.RESTORED}
+    assert {item.outcome for item in planned} == {RestoreOutcome.RESTORED}
     assert len(planned) == 1200
     assert list(repo.list("main")) == []
     done = repo.restore_many("main")
-    assert {item.outcome for item in done} == {Outcome.RESTORED}
+    assert {item.outcome for item in done} == {RestoreOutcome.RESTORED}
     assert [unreferenced(item.entry) for item in repo.list("main") if item.entry is not None] == before
     assert {item.outcome for item in repo.restore_many("main")} == set()
 
@@ -232,14 +240,19 @@ def test_a_prefix_of_what_a_deleted_branch_lost_comes_back_on_another(repo: Repo
     repo.create_branch("try", "main")
     repo.upload_many("try", [Upload(path=path, body=b"1") for path in ("a/1", "a/2", "b/1")])
     repo.delete_branch("try")
-    assert outcomes(repo.restore_many("main", lost_on="try", prefix="a/")) == {"a/1": Outcome.RESTORED, "a/2": Outcome.RESTORED}
+    assert outcomes(repo.restore_many("main", lost_on="try", prefix="a/")) == {
+        "a/1": RestoreOutcome.RESTORED,
+        "a/2": RestoreOutcome.RESTORED,
+    }
     assert [item.path for item in repo.list("main")] == ["a/1", "a/2"]
     with pytest.raises(BranchNotFound):
         repo.restore_many("try")
 
 
 @pytest.mark.parametrize("reaped", [False, True])
-def test_of_several_versions_the_one_that_was_lost_last_comes_back(repo: Repository, clock: FakeClock, reaped: bool) -> None:
+def test_of_several_versions_the_one_that_was_lost_last_comes_back(
+    repo: Repository, clock: FakeClock, reaped: bool
+) -> None:
     for number in range(3):
         clock.advance(1)
         repo.upload("main", "a", b"%d" % number)
@@ -258,9 +271,9 @@ def test_what_was_only_overwritten_comes_back_by_its_path(repo: Repository, cloc
     repo.upload("main", "a", b"1")
     clock.advance(1)
     repo.upload("main", "a", b"2")
-    assert outcomes(repo.restore_many("main")) == {"a": Outcome.OLDER}
-    assert outcomes(repo.restore_many("main", path="a")) == {"a": Outcome.CONFLICT}
-    assert outcomes(repo.restore_many("main", path="a", force=True)) == {"a": Outcome.RESTORED}
+    assert outcomes(repo.restore_many("main")) == {"a": RestoreOutcome.OLDER}
+    assert outcomes(repo.restore_many("main", path="a")) == {"a": RestoreOutcome.CONFLICT}
+    assert outcomes(repo.restore_many("main", path="a", force=True)) == {"a": RestoreOutcome.RESTORED}
     assert repo.read("main", "a") == b"1"
 
 
@@ -268,7 +281,11 @@ def test_one_that_is_in_the_way_keeps_no_other(repo: Repository) -> None:
     repo.upload_many("main", [Upload(path=path, body=b"1") for path in "abc"])
     repo.reset("main")
     repo.upload("main", "b", b"2")
-    assert outcomes(repo.restore_many("main")) == {"a": Outcome.RESTORED, "b": Outcome.CONFLICT, "c": Outcome.RESTORED}
+    assert outcomes(repo.restore_many("main")) == {
+        "a": RestoreOutcome.RESTORED,
+        "b": RestoreOutcome.CONFLICT,
+        "c": RestoreOutcome.RESTORED,
+    }
     assert {path: repo.read("main", path) for path in "abc"} == {"a": b"1", "b": b"2", "c": b"1"}
 
 
@@ -276,8 +293,11 @@ def test_two_lost_names_of_one_address_both_come_back(repo: Repository) -> None:
     lost = upload(repo)
     repo.copy_many("main", "main", [Copy("a", "b")])
     repo.reset("main")
-    assert outcomes(repo.restore_many("main")) == {"a": Outcome.RESTORED, "b": Outcome.RESTORED}
-    assert {item.path: item.entry.address for item in repo.list("main") if item.entry} == {"a": lost.address, "b": lost.address}
+    assert outcomes(repo.restore_many("main")) == {"a": RestoreOutcome.RESTORED, "b": RestoreOutcome.RESTORED}
+    assert {item.path: item.entry.address for item in repo.list("main") if item.entry} == {
+        "a": lost.address,
+        "b": lost.address,
+    }
 
 
 def test_what_went_while_it_was_restored_is_told(clock: FakeClock) -> None:

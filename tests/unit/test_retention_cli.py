@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 from refstore.cli import retention as module
+from refstore.core.settings import embedded
+from refstore.gc_marks import Marks
 from refstore.lake import Lake
-from refstore.marks import Marks
-from refstore.settings import embedded
-from refstore.testing import collecting
-from refstore.testing.clock import FakeClock
 from tests.commands import Command
 from tests.integration.test_documentation import lines, parse, words
+from tests.kit import collecting
+from tests.kit.clock import FakeClock
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "retention.md"
 PLAIN = '{"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": 28}]}'
 HELD = (
-    '{"default_retention_days": 7, "legal_holds": [{"prefix": "contracts/"}], "branches": [{"branch_id": "rel/*", "retention_days": 90}]}'
+    '{"default_retention_days": 7, "legal_holds": [{"prefix": "contracts/"}], '
+    '"branches": [{"branch_id": "rel/*", "retention_days": 90}]}'
 )
 
 
@@ -63,7 +64,9 @@ class TestSetAndGet:
         sales.ok("retention", "set", "sales", "-", stdin=b"\xef\xbb\xbf" + PLAIN.encode())
         assert sales.json("retention", "get", "sales")["document"] == json.loads(PLAIN)
 
-    def test_who_set_them_is_the_user_if_not_said(self, sales: Command, rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_who_set_them_is_the_user_if_not_said(
+        self, sales: Command, rules: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("LOGNAME", "bob")
         assert sales.json("retention", "set", "sales", rules)["by"] == "bob"
 
@@ -77,7 +80,10 @@ class TestSetAndGet:
     def test_bad_rules_say_where(self, sales: Command) -> None:
         ran = sales("retention", "set", "sales", "-", "--json", stdin=b'{\n  "keep_lats": 1\n}')
         assert (ran.code, ran.error["code"]) == (2, "invalid_rules")
-        assert ran.error["message"] == "retention rules, line 2, column 3: unknown field 'keep_lats'; did you mean 'keep_last'?"
+        assert (
+            ran.error["message"]
+            == "retention rules, line 2, column 3: unknown field 'keep_lats'; did you mean 'keep_last'?"
+        )
         assert sales("retention", "get", "sales").code == 3
 
     def test_what_may_not_be_meant_is_warned_of(self, sales: Command) -> None:
@@ -146,7 +152,10 @@ class TestExplain:
         assert found["paths"] == [{"paths": "contracts/*", "rule": "legal hold", "days": None}]
 
     def test_path_rules_are_shown(self, history: Command) -> None:
-        document = b'{"rules": [{"filter": {"prefix": "tmp/"}, "expiration": {"noncurrent": {"weeks": 1}, "uncommitted": {"days": 2}}}]}'
+        document = (
+            b'{"rules": [{"filter": {"prefix": "tmp/"}, '
+            b'"expiration": {"noncurrent": {"weeks": 1}, "uncommitted": {"days": 2}}}]}'
+        )
         found = history.json("retention", "explain", "sales", "--rules", "-", stdin=document)
         assert [(row["rule"], row["days"]) for row in found["paths"]] == [("noncurrent", 7), ("uncommitted", 2)]
 
@@ -164,19 +173,26 @@ class TestExplain:
         history.ok("retention", "set", "sales", rules)
         found = history.json("retention", "explain", "sales", "main")
         assert (found["state"], found["expires"]) == ("active", None)
-        assert found["reasons"] == [{"why": "the head of branch 'main'", "rule": "heads never expire", "until": None, "over": False}]
+        assert found["reasons"] == [
+            {"why": "the head of branch 'main'", "rule": "heads never expire", "until": None, "over": False}
+        ]
 
     def test_one_that_has_expired(self, history: Command, rules: Path) -> None:
         history.ok("retention", "set", "sales", rules)
         tried = next(row["commit"] for row in history.json("log", "sales", "main"))
         assert history.json("retention", "explain", "sales", tried)["state"] == "active"
-        out = history.ok("retention", "explain", "sales", "main~2", "--rules", "-", stdin=b'{"default_retention_days": 1}').out
+        out = history.ok(
+            "retention", "explain", "sales", "main~2", "--rules", "-", stdin=b'{"default_retention_days": 1}'
+        ).out
         assert "state    expired" in out.splitlines()
         assert "expires  2020-02-02T00:00:00Z" in out.splitlines()
 
     def test_a_period_beyond_the_calendar(self, history: Command) -> None:
         document = b'{"default_retention_days": 2147483647}'
-        assert history.json("retention", "explain", "sales", "--rules", "-", stdin=document)["next_expires"] == "after the year 9999"
+        assert (
+            history.json("retention", "explain", "sales", "--rules", "-", stdin=document)["next_expires"]
+            == "after the year 9999"
+        )
 
     def test_without_rules(self, sales: Command) -> None:
         ran = sales("retention", "explain", "sales")

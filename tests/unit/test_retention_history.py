@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from refstore.core.ids import CommitId
 from refstore.errors import CorruptRecord
-from refstore.ids import CommitId
-from refstore.retention.active import Refs, State, Why, lives
-from refstore.retention.history import NONE, CommitRow, History, HistoryBuilder
+from refstore.retention.active_commits import Refs, State, Why, compute_expiry
+from refstore.retention.commit_arrays import NONE, CommitRow, History, HistoryBuilder
 from refstore.retention.rules import DAY_MS, Pins, Rules
 
 A, B, C, D = (CommitId(letter * 64) for letter in "abcd")
@@ -55,7 +55,7 @@ def test_a_date_that_is_none_stops_it(date: int) -> None:
 def test_a_loop_stops_it() -> None:
     looped = History.of([CommitRow(A, [B], 0), CommitRow(B, [A], 0), CommitRow(C, [], 0)])
     with pytest.raises(CorruptRecord, match="2 commits descend from themselves"):
-        lives(looped, Refs({}, {}), Rules(), 0)
+        compute_expiry(looped, Refs({}, {}), Rules(), 0)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_a_loop_stops_it() -> None:
 )
 def test_a_name_without_its_commit_stops_it(refs: Refs, rules: Rules, what: str) -> None:
     with pytest.raises(CorruptRecord, match=f"{what} names commit {B}, which has no record"):
-        lives(History.of(ROWS[:1]), refs, rules, 0)
+        compute_expiry(History.of(ROWS[:1]), refs, rules, 0)
 
 
 def test_an_empty_repository() -> None:
-    assert lives(History.of([]), Refs({}, {}), Rules(default_retention_days=0), 0).commits(State.EXPIRED) == []
+    assert compute_expiry(History.of([]), Refs({}, {}), Rules(default_retention_days=0), 0).commits(State.EXPIRED) == []
 
 
 def test_a_head_whose_landed_mark_is_not_written_yet_has_landed() -> None:
     """The mark is written behind the move of the head."""
     rows = [CommitRow(A, [], 0), CommitRow(B, [A], 0, False)]
-    found = lives(History.of(rows), Refs({"main": B}, {}), Rules(default_retention_days=0), DAY_MS)
+    found = compute_expiry(History.of(rows), Refs({"main": B}, {}), Rules(default_retention_days=0), DAY_MS)
     assert found.commits(State.ACTIVE) == [B]
     assert found.commits(State.EXPIRED) == [A]
 
@@ -86,19 +86,19 @@ def test_a_head_whose_landed_mark_is_not_written_yet_has_landed() -> None:
 def test_a_commit_given_up_lets_its_parent_expire() -> None:
     """It was written on top of a head, and never became one: it keeps the line it stood on no longer."""
     rows = [*ROWS[:2], CommitRow(C, [B], 9 * DAY_MS, False)]
-    found = lives(History.of(rows), Refs({}, {}), Rules(default_retention_days=3), 5 * DAY_MS)
+    found = compute_expiry(History.of(rows), Refs({}, {}), Rules(default_retention_days=3), 5 * DAY_MS)
     assert found.commits(State.EXPIRED) == [A, B]
     assert found.commits(State.UNLANDED) == [C]
 
 
 def test_a_period_of_lakefs_longest_is_no_overflow() -> None:
-    found = lives(History.of(ROWS), Refs({"main": D}, {}), Rules(default_retention_days=2**31 - 1), 5 * DAY_MS)
+    found = compute_expiry(History.of(ROWS), Refs({"main": D}, {}), Rules(default_retention_days=2**31 - 1), 5 * DAY_MS)
     assert len(found.commits(State.ACTIVE)) == 4
     assert all(why in (Why.HEAD, Why.BRANCH, Why.DANGLING) for why in found.why)
 
 
 def test_second_parents_are_not_walked() -> None:
     """C came in by the merge only: it is on no branch's line."""
-    found = lives(History.of(ROWS), Refs({"main": D}, {}), Rules(default_retention_days=3), 4 * DAY_MS)
+    found = compute_expiry(History.of(ROWS), Refs({"main": D}, {}), Rules(default_retention_days=3), 4 * DAY_MS)
     assert not found.on_branch[found.history.numbers[C]]
     assert set(found.commits(State.EXPIRED)) == {A, C}

@@ -1,17 +1,19 @@
-"""Deletion from the latest view: a commit like anybody's removes what an `all` rule lets expire, and nothing else changes."""
+"""Deletion from the latest view: a commit like anybody's removes what an `all` rule lets expire, and nothing else
+changes.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from refstore.flows.outdating import Ranges, Removed, held_heads, open_branches, remove_outdated
-from refstore.flows.uploading import Upload
-from refstore.ids import Address, CommitId
+from refstore.core.ids import Address, CommitId
 from refstore.kv.base import SetIf
+from refstore.operations.expire_head import HeadExpiry, RangeAges, expire_head, open_branches, protected_commits
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
-from refstore.retention.paths import latest_view
-from refstore.testing.clock import FakeClock
+from refstore.retention.path_rules import latest_view_rules
 from tests.interrupted import Interrupted
+from tests.kit.clock import FakeClock
 
 DAY_SECONDS = 86_400.0
 RULES = """{
@@ -37,18 +39,18 @@ def repo(repo: Repository) -> Repository:
     return repo
 
 
-def removed(repo: Repository, branch: str | None = None, *, dry_run: bool = False) -> Removed:
+def removed(repo: Repository, branch: str | None = None, *, dry_run: bool = False) -> HeadExpiry:
     """By all rules, from one branch or from all."""
     ctx, retention = repo.context, repo.retention()
     assert retention is not None
-    known, held = Ranges(), held_heads(ctx, retention.rules)
+    known, held = RangeAges(), protected_commits(ctx, retention.rules)
     every = [
-        remove_outdated(ctx, name, rule, held, known, dry_run=dry_run)
+        expire_head(ctx, name, rule, held, known, dry_run=dry_run)
         for name in open_branches(ctx)
         if branch in (None, name)
-        for rule in latest_view(retention.rules, name, ctx.clock.now_ms())
+        for rule in latest_view_rules(retention.rules, name, ctx.clock.now_ms())
     ]
-    return Removed(
+    return HeadExpiry(
         sum(each.objects for each in every),
         sum(each.size_bytes for each in every),
         sum(each.commits for each in every),
@@ -63,22 +65,22 @@ def shown(repo: Repository, ref: str = "main") -> list[str]:
 def commit(repo: Repository, *paths: str, branch: str = "main") -> CommitId:
     for path in paths:
         repo.upload(branch, path, b"1234")
-    return repo.commit(branch, "change")
+    return repo.commit(branch, "change").id
 
 
 def test_what_is_old_enough_goes_from_the_branch_by_a_commit(repo: Repository, clock: FakeClock) -> None:
     first = commit(repo, "logs/a", "logs/held/a", "logs/keep/a", "old/a", "other", "logs")
     clock.advance(9 * DAY_SECONDS)
     second = commit(repo, "logs/young")
-    assert removed(repo) == Removed()
+    assert removed(repo) == HeadExpiry()
     clock.advance(DAY_SECONDS + 1)
-    assert removed(repo) == Removed(1, 4, 1)
+    assert removed(repo) == HeadExpiry(1, 4, 1)
     assert shown(repo) == ["logs", "logs/held/a", "logs/keep/a", "logs/young", "old/a", "other"]
     assert repo.read(first, "logs/a") == b"1234"
     head, record = repo.get_commit("main")
     assert record.parents == (second,)
     assert head != second
-    assert removed(repo) == Removed()
+    assert removed(repo) == HeadExpiry()
     assert repo.get_branch("main").head == head
 
 
@@ -103,9 +105,9 @@ def test_it_can_be_taken_back_by_a_revert(repo: Repository, clock: FakeClock) ->
 def test_a_rehearsal_counts_the_same_and_touches_nothing(repo: Repository, clock: FakeClock) -> None:
     head = commit(repo, "logs/a", "logs/b")
     clock.advance(11 * DAY_SECONDS)
-    assert removed(repo, dry_run=True) == Removed(2, 8, 0)
+    assert removed(repo, dry_run=True) == HeadExpiry(2, 8, 0)
     assert repo.get_branch("main").head == head
-    assert removed(repo) == Removed(2, 8, 1)
+    assert removed(repo) == HeadExpiry(2, 8, 1)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_rules_that_do_not_let_it_go_from_a_head_leave_it(repo: Repository, cloc
     head = commit(repo, "logs/a")
     repo.set_retention(rules)
     clock.advance(99 * DAY_SECONDS)
-    assert removed(repo) == Removed()
+    assert removed(repo) == HeadExpiry()
     assert repo.get_branch("main").head == head
 
 
@@ -134,7 +136,7 @@ def test_a_head_that_a_tag_or_a_pin_holds_stays(repo: Repository, clock: FakeClo
     else:
         repo.set_retention(RULES.replace('"legal_holds"', f'"pins": {{"commits": ["{head}"]}}, "legal_holds"'))
     clock.advance(11 * DAY_SECONDS)
-    assert removed(repo) == Removed()
+    assert removed(repo) == HeadExpiry()
 
 
 def test_a_branch_with_staged_changes_is_left_and_they_stay(repo: Repository, clock: FakeClock) -> None:
@@ -146,14 +148,14 @@ def test_a_branch_with_staged_changes_is_left_and_they_stay(repo: Repository, cl
     assert repo.get_branch("main").head == head
     assert [change.path for change in repo.diff("main")] == ["mine"]
     repo.commit("main", "mine")
-    assert removed(repo) == Removed(1, 4, 1)
+    assert removed(repo) == HeadExpiry(1, 4, 1)
 
 
 def test_what_is_staged_meanwhile_stays_staged(repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
     head = commit(repo, "logs/a")
     clock.advance(11 * DAY_SECONDS)
     kv.then = lambda: repo.upload("main", "mine", b"staged")
-    assert removed(repo) == Removed(left="it has uncommitted changes")
+    assert removed(repo) == HeadExpiry(left="it has uncommitted changes")
     assert kv.then is None
     assert repo.get_branch("main").head == head
     assert repo.read("main", "mine") == b"staged"
@@ -161,16 +163,20 @@ def test_what_is_staged_meanwhile_stays_staged(repo: Repository, kv: Interrupted
     assert shown(repo) == ["logs/a", "mine"]
 
 
-def test_what_is_committed_meanwhile_stays_and_the_rest_goes(repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
+def test_what_is_committed_meanwhile_stays_and_the_rest_goes(
+    repo: Repository, kv: Interrupted, clock: FakeClock
+) -> None:
     """The branch shows another object at one of the paths by then."""
     commit(repo, "logs/a", "logs/b")
     clock.advance(11 * DAY_SECONDS)
     kv.then = lambda: commit(repo, "logs/a", "new")
-    assert removed(repo) == Removed(1, 4, 1)
+    assert removed(repo) == HeadExpiry(1, 4, 1)
     assert shown(repo) == ["logs/a", "new"]
 
 
-def test_a_head_that_is_tagged_meanwhile_keeps_its_data_in_the_tag(repo: Repository, kv: Interrupted, clock: FakeClock) -> None:
+def test_a_head_that_is_tagged_meanwhile_keeps_its_data_in_the_tag(
+    repo: Repository, kv: Interrupted, clock: FakeClock
+) -> None:
     head = commit(repo, "logs/a")
     clock.advance(11 * DAY_SECONDS)
     kv.then = lambda: repo.create_tag("v1", head)
@@ -183,10 +189,12 @@ def test_a_branch_that_is_deleted_meanwhile_is_no_error(repo: Repository, kv: In
     commit(repo, "logs/a", branch="dev")
     clock.advance(11 * DAY_SECONDS)
     kv.then = lambda: repo.delete_branch("dev")
-    assert removed(repo, "dev") == Removed()
+    assert removed(repo, "dev") == HeadExpiry()
 
 
-def test_every_branch_is_looked_at_and_shared_ranges_once(repo: Repository, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_branch_is_looked_at_and_shared_ranges_once(
+    repo: Repository, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit(repo, "logs/a")
     for name in ("dev", "try"):
         repo.create_branch(name, "main")
@@ -199,14 +207,14 @@ def test_every_branch_is_looked_at_and_shared_ranges_once(repo: Repository, cloc
         return original(range_id)
 
     monkeypatch.setattr(trees, "addresses_of_range", addresses_of_range)
-    assert removed(repo) == Removed()
+    assert removed(repo) == HeadExpiry()
     assert len(read) == 1
     clock.advance(2 * DAY_SECONDS)
-    assert removed(repo) == Removed(3, 12, 3)
+    assert removed(repo) == HeadExpiry(3, 12, 3)
 
 
 def test_more_than_one_commit_holds(repo: Repository, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refstore.flows.outdating.REMOVED_MAX", 1)
+    monkeypatch.setattr("refstore.operations.expire_head.REMOVED_MAX", 1)
     repo.upload_many("main", (Upload(path=f"logs/{number:04}", body=b"1") for number in range(1600)))
     commit(repo, "zzz")
     clock.advance(11 * DAY_SECONDS)
@@ -222,5 +230,5 @@ def test_an_object_from_outside_stays(repo: Repository, clock: FakeClock) -> Non
     repo.stage("main", "logs/b", "az://before-data/b", size_bytes=1)
     commit(repo, "logs/c")
     clock.advance(11 * DAY_SECONDS)
-    assert removed(repo) == Removed(1, 4, 1)
+    assert removed(repo) == HeadExpiry(1, 4, 1)
     assert shown(repo) == ["logs/a", "logs/b"]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refstore.errors import InvalidRules
-from refstore.retention import globs, located
+from refstore.retention import globs, json_positions
 from refstore.retention.rules import (
     DAYS_MAX,
     DOCUMENT_CHARACTERS_MAX,
@@ -130,7 +130,8 @@ class TestRefusals:
 
     def test_a_branch_twice(self) -> None:
         line, column, reason = refused(
-            '{"branches": [\n  {"branch_id": "main", "retention_days": 1},\n  {"branch_id": "main", "retention_days": 1}]}'
+            '{"branches": [\n  {"branch_id": "main", "retention_days": 1},\n'
+            '  {"branch_id": "main", "retention_days": 1}]}'
         )
         assert (line, column) == (3, 4)
         assert reason == "branch 'main' is there twice (first in line 2); keep one of them"
@@ -168,8 +169,14 @@ class TestRefusals:
             ('{"\\x": 1}', "a text with a bad escape in it"),
             ("[]", "expected `object`, got `array`; docs/retention.md shows the format"),
             ('{"keep_last": -1}', "field 'keep_last': expected `int` >= 0; docs/retention.md shows the format"),
-            ('{"keep_last": 1.5}', "field 'keep_last': expected `int`, got `float`; docs/retention.md shows the format"),
-            ('{"grace_days": true}', "field 'grace_days': expected `int`, got `bool`; docs/retention.md shows the format"),
+            (
+                '{"keep_last": 1.5}',
+                "field 'keep_last': expected `int`, got `float`; docs/retention.md shows the format",
+            ),
+            (
+                '{"grace_days": true}',
+                "field 'grace_days': expected `int`, got `bool`; docs/retention.md shows the format",
+            ),
             ('{"grace_days": 366}', "field 'grace_days': expected `int` <= 365; docs/retention.md shows the format"),
             (
                 '{"default_retention_days": "7"}',
@@ -185,15 +192,27 @@ class TestRefusals:
             ),
             (
                 '{"branches": [{"branch_id": "a~1", "retention_days": 1}]}',
-                "'a~1' is not a branch name; use up to 255 letters, digits and '_ . / -', starting with a letter, digit or '_'",
+                (
+                    "'a~1' is not a branch name; use up to 255 letters, digits and '_ . / -', starting with a letter, "
+                    "digit or '_'"
+                ),
             ),
-            ('{"branches": [{"branch_id": "[ab]*", "retention_days": 1}]}', f"'[ab]*' is not a glob over branch names; {globs.GLOB_FORM}"),
+            (
+                '{"branches": [{"branch_id": "[ab]*", "retention_days": 1}]}',
+                f"'[ab]*' is not a glob over branch names; {globs.GLOB_FORM}",
+            ),
             ('{"pins": {"tags": ["v{1}"]}}', f"'v{{1}}' is neither a tag's name nor a glob; {globs.GLOB_FORM}"),
             ('{"pins": {"tags": ["v*", "v*"]}}', "tag 'v*' is there twice; keep one of them"),
             ('{"pins": {"commits": ["6e40"]}}', "'6e40' is not a commit id; it is 64 hexadecimal digits"),
-            ('{"legal_holds": [{"prefix": "a"}, {"prefix": "a"}]}', "the legal hold of prefix 'a' is there twice; keep one of them"),
+            (
+                '{"legal_holds": [{"prefix": "a"}, {"prefix": "a"}]}',
+                "the legal hold of prefix 'a' is there twice; keep one of them",
+            ),
             ('{"legal_holds": [{"prefix": "../a"}]}', "a path must not contain '.' or '..' between slashes: '../a'"),
-            ('{"rules": [{"expiration": {}}]}', "no kind of expiration; give at least one of all, noncurrent, uncommitted"),
+            (
+                '{"rules": [{"expiration": {}}]}',
+                "no kind of expiration; give at least one of all, noncurrent, uncommitted",
+            ),
             ('{"rules": [{"expiration": {"all": {}}}]}', f"0 days; a path rule has 1 to {DAYS_MAX}"),
             (
                 '{"rules": [{"status": "Enabled", "expiration": {"all": {"days": 1}}}]}',
@@ -220,7 +239,10 @@ class TestRefusals:
 
     def test_an_enabled_and_a_disabled_rule_of_one_prefix(self) -> None:
         expiration = '"expiration": {"all": {"days": 1}}'
-        assert len(read_rules(f'{{"rules": [{{{expiration}}}, {{"status": "disabled", {expiration}}}]}}').rules.path_rules) == 1
+        assert (
+            len(read_rules(f'{{"rules": [{{{expiration}}}, {{"status": "disabled", {expiration}}}]}}').rules.path_rules)
+            == 1
+        )
 
     def test_globs_of_which_one_is_more_specific_may_overlap(self) -> None:
         assert len(read_rules(branches("*", "release/*", "release/2026-*", "dev-*", "dev-?")).rules.branches) == 5
@@ -235,7 +257,9 @@ def branches(*names: str) -> str:
 
 class TestPrecedence:
     def days(self, branch: str, *rules: tuple[str, int]) -> tuple[int | None, str]:
-        chosen = Periods(Rules(default_retention_days=1, branches=tuple(BranchRule(*rule) for rule in rules))).of(branch)
+        chosen = Periods(Rules(default_retention_days=1, branches=tuple(BranchRule(*rule) for rule in rules))).of(
+            branch
+        )
         return chosen.days, chosen.rule
 
     def test_a_name_before_any_glob(self) -> None:
@@ -280,7 +304,12 @@ class TestLakefs:
         before = read_rules(FULL).rules
         after = with_gc_rules(before, GcRules(5, (BranchRule("dev", 1),)))
         assert (after.default_retention_days, after.branches) == (5, (BranchRule("dev", 1),))
-        assert (after.pins, after.legal_holds, after.rules, after.keep_last) == (before.pins, before.legal_holds, before.rules, 3)
+        assert (after.pins, after.legal_holds, after.rules, after.keep_last) == (
+            before.pins,
+            before.legal_holds,
+            before.rules,
+            3,
+        )
 
     def test_taken_out_nothing_expires_and_holds_stay(self) -> None:
         after = with_gc_rules(read_rules(FULL).rules, None)
@@ -324,7 +353,10 @@ def test_the_documentation_explains_every_field() -> None:
         (FULL.replace('"keep_last": 3,', ""), ["data that branches show now is deleted"]),
         ('{"default_retention_days": 1, "grace_days": 0}', ["no time to take it back"]),
         ('{"default_retention_days": 1, "allow_deletion_from_latest_view": true}', ["it changes nothing"]),
-        ('{"default_retention_days": 1, "rules": [{"expiration": {"all": {"days": 1}}}]}', ["what a branch's head names stays"]),
+        (
+            '{"default_retention_days": 1, "rules": [{"expiration": {"all": {"days": 1}}}]}',
+            ["what a branch's head names stays"],
+        ),
     ],
 )
 def test_what_may_not_be_meant_is_warned_of(text: str, words: list[str]) -> None:
@@ -371,16 +403,20 @@ class TestLocated:
     @given(JSON, st.booleans())
     def test_any_document_is_read_as_json_reads_it(self, value: object, pretty: bool) -> None:
         text = json.dumps(value, indent=2 if pretty else None, ensure_ascii=pretty)
-        assert located.parse(text).value == value
+        assert json_positions.parse(text).value == value
 
     @given(JSON)
     def test_every_value_has_its_place(self, value: object) -> None:
-        found = located.parse(json.dumps(value, indent=1))
+        found = json_positions.parse(json.dumps(value, indent=1))
 
-        def look(place: located.Place, inner: object) -> None:
+        def look(place: json_positions.Place, inner: object) -> None:
             begins = found.text[found.at[place] :]
-            assert begins.startswith(json.dumps(place[-1] if place and isinstance(place[-1], str) else inner, indent=1)[:1])
-            for name, each in inner.items() if isinstance(inner, dict) else enumerate(inner) if isinstance(inner, list) else ():
+            assert begins.startswith(
+                json.dumps(place[-1] if place and isinstance(place[-1], str) else inner, indent=1)[:1]
+            )
+            for name, each in (
+                inner.items() if isinstance(inner, dict) else enumerate(inner) if isinstance(inner, list) else ()
+            ):
                 look((*place, name), each)
 
         look((), value)
@@ -400,7 +436,7 @@ class TestLocated:
         if twice:
             expected = InvalidRules
         try:
-            found = located.parse(text).value
+            found = json_positions.parse(text).value
         except InvalidRules as error:
             strict = any(word in str(error) for word in ("digits", "levels"))
             found = expected if strict else InvalidRules
@@ -409,8 +445,12 @@ class TestLocated:
 
 
 class TestBoundedComparisons:
-    @pytest.mark.parametrize("form", ["?{0:02}" + "a*" * 120, "*" + "a?" * 60 + "{0:02}", "{0:02}*" + "?*b" * 80, "{0:02}" + "?" * 250])
-    def test_the_globs_of_one_document_are_compared_at_their_ends_only(self, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    @pytest.mark.parametrize(
+        "form", ["?{0:02}" + "a*" * 120, "*" + "a?" * 60 + "{0:02}", "{0:02}*" + "?*b" * 80, "{0:02}" + "?" * 250]
+    )
+    def test_the_globs_of_one_document_are_compared_at_their_ends_only(
+        self, monkeypatch: pytest.MonkeyPatch, form: str
+    ) -> None:
         """Character by character of both it was 65,025 steps for each of 4,950 pairs, and 50 s for all."""
 
         def refuse(left: str, right: str) -> bool:

@@ -1,20 +1,23 @@
-"""The worked examples of the designs that retention comes from, as they are told there. Files stand for objects; a commit is the set of
-files that it shows."""
+"""The worked examples of the designs that retention comes from, as they are told there. Files stand for objects; a
+commit is the set of files that it shows.
+"""
 
 from __future__ import annotations
 
-from refstore.ids import CommitId
-from refstore.retention.active import Refs, State, Why, lives
+from refstore.core.ids import CommitId
+from refstore.retention.active_commits import Refs, State, Why, compute_expiry
+from refstore.retention.commit_arrays import CommitRow, History
 from refstore.retention.explaining import reasons
-from refstore.retention.history import CommitRow, History
-from refstore.retention.paths import plan
+from refstore.retention.path_rules import plan
 from refstore.retention.rules import DAY_MS, BranchRule, Expiration, Filter, PathRule, Period, Rules
 
 NOW_MS = 1_763_708_400_000
 
 
 class Story:
-    """A history that is told commit by commit, oldest first: on which branch, how many days ago, and what the commit shows."""
+    """A history that is told commit by commit, oldest first: on which branch, how many days ago, and what the commit
+    shows.
+    """
 
     def __init__(self) -> None:
         self.rows: list[CommitRow] = []
@@ -43,7 +46,7 @@ class Story:
         self.commit(name, on, days_ago, name, begins_view=True)
 
     def active(self, rules: Rules) -> set[str]:
-        return set(lives(History.of(self.rows), Refs(self.heads, {}), rules, NOW_MS).commits(State.ACTIVE))
+        return set(compute_expiry(History.of(self.rows), Refs(self.heads, {}), rules, NOW_MS).commits(State.ACTIVE))
 
     def left(self, rules: Rules, *, made_days_ago: float = 30) -> set[str]:
         """The files that still exist after mark and sweep."""
@@ -53,7 +56,7 @@ class Story:
             file
             for name, files in self.files.items()
             for file in files
-            if made.keeps(made.lives.history.numbers[CommitId(name)], file, at_ms)
+            if made.keeps(made.expiry.history.numbers[CommitId(name)], file, at_ms)
         }
 
 
@@ -89,7 +92,9 @@ def test_cleanup_on_the_main_branch() -> None:
 
 
 def test_cleanup_on_multiple_branches() -> None:
-    """7 days for main, 3 for the feature branch: example2 is accessible from B, example1 from D; example3 from neither."""
+    """7 days for main, 3 for the feature branch: example2 is accessible from B, example1 from D; example3 from
+    neither.
+    """
     assert two_branches().active(TWO_BRANCH_RULES) == {"B", "E", "D"}
     assert two_branches().left(TWO_BRANCH_RULES) == {"example1", "example2"}
 
@@ -168,7 +173,7 @@ def test_a_later_snapshot_begins_the_latest_view() -> None:
 def test_why_a_transaction_stays_names_the_branch_whose_view_it_is_in() -> None:
     story = two_views()
     history, refs = History.of(story.rows), Refs(story.heads, {})
-    known = lives(history, refs, VIEWS, NOW_MS)
+    known = compute_expiry(history, refs, VIEWS, NOW_MS)
     for name, branches in (("T1", ["xyz"]), ("T2", ["xyz"]), ("T3", ["abc"]), ("T4", ["abc"]), ("T5", ["xyz"])):
         found = reasons(known, refs, VIEWS, CommitId(name))
         assert [each.name for each in found if each.why == Why.LATEST_VIEW] == branches
@@ -184,8 +189,11 @@ def test_deletion_from_the_latest_view_is_opted_into() -> None:
     """A rule for all objects of some age takes what a view shows only if it is told that it may."""
     rule = PathRule(Expiration(all=Period(days=7)))
     assert two_views().left(Rules(default_retention_days=0, rules=(rule,))) == {"T1", "T2", "T3", "T4", "T5"}
-    assert two_views().left(Rules(default_retention_days=0, rules=(rule,), allow_deletion_from_latest_view=True)) == set()
-    assert two_views().left(Rules(default_retention_days=0, rules=(rule,), allow_deletion_from_latest_view=True), made_days_ago=6) == {
+    assert (
+        two_views().left(Rules(default_retention_days=0, rules=(rule,), allow_deletion_from_latest_view=True)) == set()
+    )
+    assert two_views().left(Rules(default_retention_days=0, rules=(rule,), allow_deletion_from_latest_view=True),
+    made_days_ago=6) == {
         "T1", "T2", "T3", "T4", "T5",
     }  # fmt: skip
 
@@ -201,5 +209,5 @@ def test_a_rule_of_one_branch_takes_nothing_that_another_branch_holds() -> None:
     ]
     rules = Rules(default_retention_days=30, rules=(PathRule(Expiration(all=Period(days=1)), Filter("", "main")),))
     made = plan(History.of(rows), Refs({"main": c, "dev": d}, {}), rules, 10 * DAY_MS)
-    kept = [made.keeps(made.lives.history.numbers[commit], "x", 0) for commit in ids]
+    kept = [made.keeps(made.expiry.history.numbers[commit], "x", 0) for commit in ids]
     assert kept == [True, False, True, True]  # a: dev was there; b: on main alone; c and d: heads

@@ -1,23 +1,33 @@
-"""Rules in a repository: set whole, replaced in part by lakeFS's format, gone with the repository; and the reading of its history."""
+"""Rules in a repository: set whole, replaced in part by lakeFS's format, gone with the repository; and the reading of
+its history.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from reaper.retiring import retire
-from refstore import keys
-from refstore.errors import Conflict, Contention, CorruptRecord, InvalidRules, KVUnavailable, NotFound, RepositoryNotFound
-from refstore.flows import retaining
-from refstore.ids import BranchName, CommitId
+from refstore.core import keys
+from refstore.core.ids import BranchName, CommitId
+from refstore.core.records import ClosedBranch, Commit, RepositoryRecord, RetentionRecord, decode, encode
+from refstore.errors import (
+    Conflict,
+    Contention,
+    CorruptRecord,
+    InvalidRules,
+    KVUnavailable,
+    NotFound,
+    RepositoryNotFound,
+)
 from refstore.kv.base import ABSENT, Op, Set, SetIf
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
-from refstore.records import ClosedBranch, Commit, RepositoryRecord, RetentionRecord, decode, encode
+from refstore.operations import rules_document
 from refstore.repository import Repository
-from refstore.retention.active import State, lives
+from refstore.retention.active_commits import State, compute_expiry
 from refstore.retention.rules import BranchRule, GcRules, LegalHold, Rules
-from refstore.testing.clock import FakeClock
+from refstore_reaper.repository_removal import remove
 from tests.interrupted import Interrupted
+from tests.kit.clock import FakeClock
 
 PLAIN = '{"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": 28}]}'
 HELD = '{\n  "default_retention_days": 7,\n  "legal_holds": [{"prefix": "contracts/"}]\n}'
@@ -25,7 +35,7 @@ DAY_SECONDS = 86_400.0
 
 
 def commit(repo: Repository, branch: str = "main") -> CommitId:
-    return repo.commit(branch, "one more", allow_empty=True)
+    return repo.commit(branch, "one more", allow_empty=True).id
 
 
 def taking_away(op: Op) -> bool:
@@ -76,7 +86,9 @@ class TestRules:
 
     @pytest.mark.parametrize("landed", [True, False])
     def test_what_was_set_while_they_were_deleted_stays(self, clock: FakeClock, landed: bool) -> None:
-        """Behind a deletion whose reply was lost, or before it came to its write: not these rules were to be deleted."""
+        """Behind a deletion whose reply was lost, or before it came to its write: not these rules were to be
+        deleted.
+        """
         kv = Interrupted(behind=taking_away) if landed else Interrupted(before=taking_away)
         with Lake(Retrying(kv, clock=clock), "memory://raced", clock=clock) as lake:
             repo = lake.create_repository("sales")
@@ -214,7 +226,9 @@ class TestDeletedRepositories:
             assert kv.get(keys.retention_rules(repo.context.repo)) is ABSENT
 
     def test_metadata_and_rules_that_are_set_at_once_both_stay(self, clock: FakeClock) -> None:
-        kv = Interrupted(before=lambda op: isinstance(op, SetIf) and op.key == keys.repository("sales") and op.expected is not ABSENT)
+        kv = Interrupted(
+            before=lambda op: isinstance(op, SetIf) and op.key == keys.repository("sales") and op.expected is not ABSENT
+        )
         with Lake(kv, "memory://raced", clock=clock) as lake:
             repo = lake.create_repository("sales")
             kv.then = lambda: lake.set_metadata("sales", put={"owner": "ann"})
@@ -237,14 +251,14 @@ class TestDeletedRepositories:
         repo.set_retention(PLAIN)
         lake.delete_repository("sales")
         assert kv.get(keys.retention_rules(repo.context.repo)) is not ABSENT
-        assert retire(repo.context, next(record for _, record in lake.all_repositories()))
+        assert remove(repo.context, next(record for _, record in lake.all_repositories()))
         assert kv.get(keys.retention_rules(repo.context.repo)) is ABSENT
 
 
 class TestReadingTheHistory:
     def states(self, repo: Repository, days: int = 0) -> dict[State, set[CommitId]]:
-        history, refs = retaining.read_history(repo.context)
-        found = lives(history, refs, Rules(default_retention_days=days), repo.context.clock.now_ms())
+        history, refs = rules_document.read_history(repo.context)
+        found = compute_expiry(history, refs, Rules(default_retention_days=days), repo.context.clock.now_ms())
         return {state: set(found.commits(state)) for state in State}
 
     def test_commits_merges_deleted_branches_and_tags(self, repo: Repository, clock: FakeClock) -> None:
@@ -252,7 +266,7 @@ class TestReadingTheHistory:
         repo.create_branch("dev", "main")
         merged = commit(repo, "dev")
         clock.advance(DAY_SECONDS)
-        head = repo.merge("dev", "main", allow_empty=True)
+        head = repo.merge("dev", "main", allow_empty=True).id
         repo.create_branch("try", "main")
         left = commit(repo, "try")
         repo.create_tag("v1", "try")
@@ -270,8 +284,12 @@ class TestReadingTheHistory:
         assert self.states(repo)[State.UNLANDED] == {given_up}
 
     @pytest.mark.parametrize("behind", ["commits", "branches", "tags"])
-    def test_a_commit_that_lands_while_it_is_read_is_not_lost(self, repo: Repository, kv: Interrupted, behind: str) -> None:
-        """Its id may sort before what was read already. A head of the day is active; without its commit it would be corruption."""
+    def test_a_commit_that_lands_while_it_is_read_is_not_lost(
+        self, repo: Repository, kv: Interrupted, behind: str
+    ) -> None:
+        """Its id may sort before what was read already. A head of the day is active; without its commit it would be
+        corruption.
+        """
         for _ in range(20):
             commit(repo)
         landed: list[CommitId] = []
@@ -289,16 +307,16 @@ class TestReadingTheHistory:
     def test_a_head_without_its_commit_is_corrupt(self, repo: Repository, kv: Interrupted) -> None:
         kv.delete(keys.commit(repo.context.repo, commit(repo)))
         with pytest.raises(CorruptRecord, match="restore the KV from a backup before anything expires"):
-            retaining.read_history(repo.context)
+            rules_document.read_history(repo.context)
 
     def test_a_parent_without_its_commit_is_corrupt(self, repo: Repository, kv: Interrupted) -> None:
         gone = commit(repo)
         commit(repo)
         kv.delete(keys.commit(repo.context.repo, gone))
         with pytest.raises(CorruptRecord, match=f"commit {gone} is named and has no record"):
-            retaining.read_history(repo.context)
+            rules_document.read_history(repo.context)
 
     def test_a_closed_branch_holds_nothing(self, repo: Repository, kv: Interrupted) -> None:
         """A branch that is deleted keeps a closed record until its tokens are published."""
         kv.set(keys.branch(repo.context.repo, BranchName("dev")), encode(ClosedBranch((), "w")))
-        assert set(retaining.read_history(repo.context)[1].heads) == {BranchName("main")}
+        assert set(rules_document.read_history(repo.context)[1].heads) == {BranchName("main")}

@@ -1,15 +1,17 @@
-"""What was staged and never committed expires by a path rule, as a user's reset would take it; what is in use does not."""
+"""What was staged and never committed expires by a path rule, as a user's reset would take it; what is in use does
+not.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from refstore.flows.expiring import Expired, expire_branch
-from refstore.ids import BranchName
+from refstore.core.ids import BranchName
 from refstore.kv.base import SetIf
+from refstore.operations.expire_staged import StagedExpiry, expire_branch
 from refstore.repository import Repository
-from refstore.testing.clock import FakeClock
 from tests.interrupted import Interrupted, seal
+from tests.kit.clock import FakeClock
 
 DAY_SECONDS = 86_400.0
 RULES = """{
@@ -43,9 +45,9 @@ def test_what_was_staged_long_enough_ago_is_reset(repo: Repository, clock: FakeC
         repo.upload("main", path, b"1")
     clock.advance(DAY_SECONDS)
     repo.upload("main", "tmp/young", b"1")
-    assert repo.expire_uncommitted() == Expired()
+    assert repo.expire_uncommitted() == StagedExpiry()
     clock.advance(DAY_SECONDS + 1)
-    assert repo.expire_uncommitted() == Expired(1, size_bytes=1)
+    assert repo.expire_uncommitted() == StagedExpiry(1, size_bytes=1)
     assert staged(repo) == ["a", "clicks/a", "old/a", "tmp/held/a", "tmp/young"]
     clock.advance(2 * DAY_SECONDS)
     assert repo.expire_uncommitted().objects == 2
@@ -98,8 +100,12 @@ def test_names_of_committed_and_of_foreign_objects_stay(repo: Repository, clock:
     assert repo.expire_uncommitted().objects == 0
 
 
-def test_the_name_of_a_committed_object_stays_while_the_reaper_has_not_processed_its_commit(repo: Repository, clock: FakeClock) -> None:
-    """Its list still has a reference with the same path: that of the commit, under a token that is not this branch's."""
+def test_a_committed_object_keeps_its_reference_until_its_commit_is_processed(
+    repo: Repository, clock: FakeClock
+) -> None:
+    """Its list still has a reference with the same path: that of the commit, under a token that is not this
+    branch's.
+    """
     repo.create_branch("dev", "main")
     repo.upload("main", "tmp/a", b"1")
     repo.commit("main", "one")
@@ -118,7 +124,7 @@ def test_every_branch_is_looked_at(repo: Repository, clock: FakeClock) -> None:
 
 
 def test_a_branch_of_many_pages(repo: Repository, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refstore.flows.expiring.PAGE", 3)
+    monkeypatch.setattr("refstore.operations.expire_staged.PAGE", 3)
     for number in range(8):
         repo.upload("main", f"tmp/{number}", b"1")
     clock.advance(3 * DAY_SECONDS)
@@ -138,7 +144,7 @@ def test_what_is_committed_meanwhile_stays(repo: Repository, kv: Interrupted, cl
     repo.upload("main", "tmp/a", b"1")
     clock.advance(3 * DAY_SECONDS)
     kv.then = lambda: repo.commit("main", "just now")
-    assert repo.expire_uncommitted() == Expired(left=True)
+    assert repo.expire_uncommitted() == StagedExpiry(left=True)
     assert repo.read("main", "tmp/a") == b"1"
     assert list(repo.in_grace()) == []
 
@@ -148,7 +154,7 @@ def test_what_went_while_a_commit_began_is_counted(repo: Repository, kv: Interru
     repo.upload("main", "tmp/a", b"four")
     clock.advance(3 * DAY_SECONDS)
     kv.then = lambda: seal(repo)
-    assert repo.expire_uncommitted() == Expired(1, left=True, size_bytes=4)
+    assert repo.expire_uncommitted() == StagedExpiry(1, left=True, size_bytes=4)
     assert staged(repo) == []
 
 
@@ -156,7 +162,7 @@ def test_a_branch_with_an_unfinished_commit_is_left(repo: Repository, clock: Fak
     repo.upload("main", "tmp/a", b"1")
     seal(repo)
     clock.advance(3 * DAY_SECONDS)
-    assert repo.expire_uncommitted() == Expired(left=True)
+    assert repo.expire_uncommitted() == StagedExpiry(left=True)
     assert staged(repo) == ["tmp/a"]
 
 
@@ -168,11 +174,11 @@ def test_a_rehearsal_counts_it_and_touches_nothing(repo: Repository, clock: Fake
     would = expire_branch(repo.context, rules.rules, BranchName("main"), dry_run=True)
     assert staged(repo) == ["tmp/a"]
     assert list(repo.in_grace()) == []
-    assert would == Expired(1, size_bytes=4) == repo.expire_uncommitted()
+    assert would == StagedExpiry(1, size_bytes=4) == repo.expire_uncommitted()
 
 
 def test_without_rules_nothing_is_looked_at(repo: Repository, clock: FakeClock) -> None:
     repo.upload("main", "tmp/a", b"1")
     repo.delete_retention()
     clock.advance(9 * DAY_SECONDS)
-    assert repo.expire_uncommitted() == Expired()
+    assert repo.expire_uncommitted() == StagedExpiry()

@@ -37,7 +37,8 @@ class FixedRandom:
 
 
 class Faulty(KV):
-    """Performs the first `landed[i]` ops of the i-th call, then loses the reply; None: the call succeeds. Afterwards all succeed.
+    """Performs the first `landed[i]` ops of the i-th call, then loses the reply; None: the call succeeds. Afterwards
+    all succeed.
 
     -1: says that nothing was done.
     """
@@ -61,7 +62,9 @@ class Faulty(KV):
         self._other()
         raise KVUnavailable("the reply was lost")
 
-    def scan(self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT) -> list[tuple[str, bytes]]:
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
         self._fail()
         return self.inner.scan(partition, prefix=prefix, after=after, limit=limit)
 
@@ -86,7 +89,9 @@ class Faulty(KV):
             self.then = None
 
 
-def retrying(kv: KV, attempts: int = 8, check: Callable[[], None] | None = None, clock: FakeClock | None = None) -> Retrying:
+def retrying(
+    kv: KV, attempts: int = 8, check: Callable[[], None] | None = None, clock: FakeClock | None = None
+) -> Retrying:
     return Retrying(kv, attempts=attempts, clock=clock or FakeClock(), random=FixedRandom(), check=check)
 
 
@@ -148,7 +153,9 @@ def test_a_set_if_whose_every_reply_is_lost_but_the_last(faults: int) -> None:
 
 
 def test_a_first_attempt_that_lands_late_is_recognised() -> None:
-    """The server was stalled: it performs the first request just before the second, after any look that came before both."""
+    """The server was stalled: it performs the first request just before the second, after any look that came before
+    both.
+    """
 
     class LandsLate(Faulty):
         def execute(self, ops: Sequence[Op]) -> list[Result]:
@@ -170,7 +177,9 @@ def test_a_set_if_that_landed_and_was_overwritten_counts_as_failed() -> None:
 
 @pytest.mark.parametrize("landed", [0, 1])
 def test_an_exchange_is_never_done_again(landed: int) -> None:
-    """Somebody may have replaced it meanwhile and let go what they replaced: only the caller can go on, with a new value."""
+    """Somebody may have replaced it meanwhile and let go what they replaced: only the caller can go on, with a new
+    value.
+    """
     faulty = Faulty(landed, then=lambda kv: kv.set(A, b"theirs"))
     with pytest.raises(OutcomeUnknown, match="may have landed"):
         retrying(faulty).exchange(A, b"mine")
@@ -196,7 +205,9 @@ def test_a_batch_with_an_exchange_is_not_done_again_either() -> None:
     assert len(faulty.calls) == 1
 
 
-@pytest.mark.parametrize("op", [Exchange(A, b"n"), SetIf(A, ABSENT, b"n"), SetIf(A, b"o", b"n"), Set(A, b"n"), Delete(A), Get(A)])
+@pytest.mark.parametrize(
+    "op", [Exchange(A, b"n"), SetIf(A, ABSENT, b"n"), SetIf(A, b"o", b"n"), Set(A, b"n"), Delete(A), Get(A)]
+)
 def test_what_certainly_was_not_done_is_done(op: Op) -> None:
     """No connection was had, or no lock: the same batch again, whatever is in it."""
     faulty = Faulty(-1, -1, -1)
@@ -330,7 +341,12 @@ def test_the_check_is_made_where_nothing_fails() -> None:
 
     faulty = Faulty()
     kv = retrying(faulty, check=check)
-    for call in (lambda: kv.get(A), lambda: kv.scan("p"), lambda: kv.count("p", limit=1), lambda: kv.delete_range("p", "a", "b")):
+    for call in (
+        lambda: kv.get(A),
+        lambda: kv.scan("p"),
+        lambda: kv.count("p", limit=1),
+        lambda: kv.delete_range("p", "a", "b"),
+    ):
         with pytest.raises(DeadlineExceeded):
             call()
     assert faulty.calls == []

@@ -1,4 +1,6 @@
-"""Rules as seed 001 writes them: `branch/path` prefixes, descriptions; and what a person is told of rules that match nothing."""
+"""Rules as seed 001 writes them: `branch/path` prefixes, descriptions; and what a person is told of rules that match
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ import pytest
 import structlog
 
 from refstore.errors import InvalidRules
-from refstore.flows import retaining
-from refstore.flows.rule_review import review
 from refstore.lake import Lake
+from refstore.operations import rules_document
+from refstore.operations.rule_review import review
 from refstore.repository import Repository
 from refstore.retention.rules import Filter, gc_rules, read_rules
-from refstore.testing.clock import FakeClock
 from tests.api.service import application
 from tests.commands import Command
+from tests.kit.clock import FakeClock
 
 LAKEFS = """
 {
@@ -42,7 +44,10 @@ def repo(lake: Lake) -> Repository:
 
 def rule(prefix: str, branch: str = "", **expiration: int) -> dict[str, Any]:
     filter_ = {"prefix": prefix} | ({"branch": branch} if branch else {})
-    return {"filter": filter_, "expiration": {kind: {"days": days} for kind, days in (expiration or {"uncommitted": 1}).items()}}
+    return {
+        "filter": filter_,
+        "expiration": {kind: {"days": days} for kind, days in (expiration or {"uncommitted": 1}).items()},
+    }
 
 
 def document(*rules: dict[str, Any], **fields: Any) -> str:
@@ -77,7 +82,9 @@ class TestBranchAndPath:
         repo.upload("dev", "main/logs/x", b"1")
         if not staged:
             repo.commit("dev", "a folder named like the branch")
-        with pytest.raises(InvalidRules, match=r'line 1, .*write \{"branch": "main", "prefix": "logs/"\} or \{"branch": "\*"'):
+        with pytest.raises(
+            InvalidRules, match=r'line 1, .*write \{"branch": "main", "prefix": "logs/"\} or \{"branch": "\*"'
+        ):
             repo.set_retention(document(rule("main/logs/")))
         repo.set_retention(document(rule("logs/", "main"), rule("main/logs/", "*")))
         assert filters(repo) == [Filter("logs/", "main"), Filter("main/logs/", "*")]
@@ -134,7 +141,7 @@ class TestStaged:
 
 class TestReview:
     def warned(self, repo: Repository, text: str) -> list[str]:
-        return list(review(repo.context, retaining.check(repo.context, text).rules).warnings)
+        return list(review(repo.context, rules_document.check(repo.context, text).rules).warnings)
 
     def test_what_is_there_is_not_warned_of(self, repo: Repository) -> None:
         text = document(rule("logs/"), rule("data/", "main"), legal_holds=[{"prefix": "data/"}])
@@ -143,7 +150,10 @@ class TestReview:
     def test_a_mistyped_branch_and_what_holds_for_the_one_that_was_meant(self, repo: Repository) -> None:
         text = '{"default_retention_days": 3, "branches": [{"branch_id": "mian", "retention_days": 365}]}'
         assert self.warned(repo, text) == [
-            "'mian' is the rule of no branch that is there now; did you mean 'main', which by default is kept for 3 days?"
+            (
+                "'mian' is the rule of no branch that is there now; did you mean 'main', which by default is kept for "
+                "3 days?"
+            )
         ]
 
     @pytest.mark.parametrize(
@@ -191,7 +201,10 @@ class TestOtherClients:
     def test_rules_that_are_set_over_http_are_warned_of_in_the_log(self) -> None:
         with application() as service, structlog.testing.capture_logs() as logs:
             service.lake.create_repository("sales")
-            assert service("PUT", "/repositories/sales/settings/gc_rules", json=json.loads(self.MISTYPED)).status_code == 204
+            assert (
+                service("PUT", "/repositories/sales/settings/gc_rules", json=json.loads(self.MISTYPED)).status_code
+                == 204
+            )
         warned = [log["warning"] for log in logs if log["event"] == "retention_rules"]
         assert any("did you mean 'main'" in each for each in warned)
 
@@ -200,7 +213,9 @@ class TestCommand:
     MISTYPED = b'{"default_retention_days": 3, "branches": [{"branch_id": "mian", "retention_days": 365}]}'
 
     @pytest.mark.parametrize("command", [("set",), ("set", "--dry-run"), ("validate",), ("explain", "--rules")])
-    def test_every_command_that_reads_rules_warns_of_a_mistyped_branch(self, sales: Command, command: tuple[str, ...]) -> None:
+    def test_every_command_that_reads_rules_warns_of_a_mistyped_branch(
+        self, sales: Command, command: tuple[str, ...]
+    ) -> None:
         for date in ("2020-01-01", "2020-02-01", "2020-03-01"):
             sales.ok("commit", "sales", "main", "-m", "old", "--date", date, "--allow-empty")
         name, *options = command

@@ -11,17 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refstore
+from refstore.core.redaction import redact_text, redact_url
+from refstore.core.safety import Safety
+from refstore.core.settings import (
+    SETTINGS,
+    ApiSettings,
+    Loaded,
+    ReaperSettings,
+    Settings,
+    candidate_files,
+    embedded,
+    load,
+)
+from refstore.core.signing_keys import SigningKey
 from refstore.errors import InvalidSettings
 from refstore.lake import Lake
-from refstore.redaction import redact_text, redact_url
-from refstore.safety import Safety
-from refstore.settings import SETTINGS, ApiSettings, Loaded, ReaperSettings, Settings, candidate_files, embedded, load
 
 HOME = Path("/default")
 SECRET = "s" * 32
 
 
-def loaded(flags: dict[str, object] | None = None, environ: dict[str, str] | None = None, files: tuple[Path, ...] = ()) -> Loaded:
+def loaded(
+    flags: dict[str, object] | None = None, environ: dict[str, str] | None = None, files: tuple[Path, ...] = ()
+) -> Loaded:
     return load(flags or {}, environ or {}, files, default_data=HOME)
 
 
@@ -51,7 +63,12 @@ def test_each_place_wins_over_the_next(toml) -> None:
         (found.settings.log.level, str(found.origins["log.level"]))
         for found in (loaded(flags, environ, (file,)), loaded({}, environ, (file,)), loaded({}, {}, (file,)), loaded())
     ]
-    assert seen == [("error", "command line"), ("warning", "environment REFSTORE_LOG_LEVEL"), ("debug", str(file)), ("info", "default")]
+    assert seen == [
+        ("error", "command line"),
+        ("warning", "environment REFSTORE_LOG_LEVEL"),
+        ("debug", str(file)),
+        ("info", "default"),
+    ]
 
 
 def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
@@ -66,6 +83,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "reaper.metrics_host": "0.0.0.0",  # noqa: S104  # nothing listens
         "api.host": "0.0.0.0",  # noqa: S104  # likewise
         "api.public_url": "https://lake.example.org",
+        "api.reads_in": "threads",
         "api.body_bytes_max": "4096",
         "api.login_seconds": "120",
         "api.namespaces": "s3://bucket/team/",
@@ -114,11 +132,17 @@ def test_an_empty_variable_is_not_set() -> None:
 class TestStores:
     def test_data_means_sqlite_and_files_below_it(self) -> None:
         found = loaded({"data": "/srv/lake"})
-        assert (found.settings.kv, found.settings.objects) == ("sqlite:///srv/lake/kv.sqlite", "file:///srv/lake/objects")
+        assert (found.settings.kv, found.settings.objects) == (
+            "sqlite:///srv/lake/kv.sqlite",
+            "file:///srv/lake/objects",
+        )
         assert [str(found.origins[name]) for name in ("data", "kv", "objects")] == ["command line"] * 3
 
     def test_a_directory_may_have_any_name(self) -> None:
-        assert embedded(Path("/a b/100%?#")) == ("sqlite:///a%20b/100%25%3F%23/kv.sqlite", "file:///a%20b/100%25%3F%23/objects")
+        assert embedded(Path("/a b/100%?#")) == (
+            "sqlite:///a%20b/100%25%3F%23/kv.sqlite",
+            "file:///a%20b/100%25%3F%23/objects",
+        )
 
     def test_the_command_and_the_sdk_mean_the_same_lake(self, tmp_path: Path) -> None:
         folder = tmp_path / "a b%20c"
@@ -130,14 +154,18 @@ class TestStores:
         assert [path.name for path in tmp_path.iterdir()] == ["a b%20c"]
 
     @pytest.mark.parametrize("place", ["the command line", "a file", "the SDK"])
-    def test_a_folder_may_be_named_from_where_one_is(self, toml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    def test_a_folder_may_be_named_from_where_one_is(
+        self, toml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    ) -> None:
         (tmp_path / "work").mkdir()
         monkeypatch.chdir(tmp_path / "work")
         toml("data = 'lake'\n")
         if place == "the SDK":
             opened = refstore.open("../lake")
         else:
-            flags: dict[str, object] = {"data": "../lake"} if place == "the command line" else {"config": "../refstore.toml"}
+            flags: dict[str, object] = (
+                {"data": "../lake"} if place == "the command line" else {"config": "../refstore.toml"}
+            )
             settings = loaded(flags).settings
             (tmp_path / "lake").mkdir(exist_ok=True)
             opened = Lake.open(settings.kv, settings.objects)
@@ -186,17 +214,24 @@ class TestStores:
 
 class TestFile:
     def test_the_first_there_is_and_only_that(self, toml, tmp_path: Path) -> None:
-        first, second = toml("[log]\nlevel = 'error'\n", "a.toml"), toml("[log]\nlevel = 'debug'\nformat = 'json'\n", "b.toml")
+        first, second = (
+            toml("[log]\nlevel = 'error'\n", "a.toml"),
+            toml("[log]\nlevel = 'debug'\nformat = 'json'\n", "b.toml"),
+        )
         found = loaded({}, {}, (tmp_path / "none.toml", first, second))
         assert (found.settings.log.level, found.settings.log.format, found.file) == ("error", "auto", first)
 
     def test_one_that_is_named_goes_before_those_that_are_looked_for(self, toml) -> None:
-        named, other, found_there = (toml(f"[log]\nlevel = '{level}'\n", f"{level}.toml") for level in ("error", "debug", "warning"))
+        named, other, found_there = (
+            toml(f"[log]\nlevel = '{level}'\n", f"{level}.toml") for level in ("error", "debug", "warning")
+        )
         environ = {"REFSTORE_CONFIG": str(other)}
         assert loaded({"config": str(named)}, environ, (found_there,)).file == named
         assert loaded({}, environ, (found_there,)).file == other
 
-    @pytest.mark.parametrize(("flags", "environ"), [({"config": "/none.toml"}, {}), ({}, {"REFSTORE_CONFIG": "/none.toml"})])
+    @pytest.mark.parametrize(
+        ("flags", "environ"), [({"config": "/none.toml"}, {}), ({}, {"REFSTORE_CONFIG": "/none.toml"})]
+    )
     def test_one_that_is_named_must_be_there(self, flags, environ) -> None:
         with pytest.raises(InvalidSettings, match=r"names /none.toml, which is not a file"):
             loaded(flags, environ)
@@ -210,7 +245,10 @@ class TestFile:
             ("[reaper]\nbatchkeys = 1", "did you mean reaper.batch_keys"),
             ("[wrong]\nx = 1", "wrong is not a setting"),
             ("reaper = 1", r"reaper must be a table; write \[reaper\]"),
-            ("[reaper]\nbatch_keys = 'many'", r"reaper.batch_keys \(.*refstore.toml\) is 'many'; it must be a whole number"),
+            (
+                "[reaper]\nbatch_keys = 'many'",
+                r"reaper.batch_keys \(.*refstore.toml\) is 'many'; it must be a whole number",
+            ),
             ("[reaper]\nbatch_keys = '5'", "must be a whole number"),
             ("[reaper]\nbatch_keys = 1.5", "must be a whole number"),
             ("[reaper]\nbatch_keys = true", "must be a whole number"),
@@ -240,7 +278,8 @@ class TestFile:
 class TestRules:
     def test_a_number_in_the_environment_must_be_one(self) -> None:
         with pytest.raises(
-            InvalidSettings, match=r"safety.grace_seconds \(environment REFSTORE_GRACE_SECONDS\) is 'soon'; it must be a number"
+            InvalidSettings,
+            match=r"safety.grace_seconds \(environment REFSTORE_GRACE_SECONDS\) is 'soon'; it must be a number",
         ):
             loaded({}, {"REFSTORE_GRACE_SECONDS": "soon"})
 
@@ -250,7 +289,9 @@ class TestRules:
             loaded({}, {"REFSTORE_GRACE_SECONDS": text})
 
     def test_durations_that_contradict_each_other_say_where_they_were_set(self) -> None:
-        with pytest.raises(InvalidSettings, match=r"scrub_after_seconds .*\(safety.scrub_after_seconds: environment REFSTORE_SCRUB"):
+        with pytest.raises(
+            InvalidSettings, match=r"scrub_after_seconds .*\(safety.scrub_after_seconds: environment REFSTORE_SCRUB"
+        ):
             loaded({}, {"REFSTORE_SCRUB_AFTER_SECONDS": "10"})
 
     @pytest.mark.parametrize(
@@ -284,22 +325,31 @@ class TestRules:
             with pytest.raises(InvalidSettings, match=name):
                 kind(**{name: float("inf")})
 
-    @pytest.mark.parametrize("url", ["archive/raw", "/srv/landing", "file://landing", "gs://bucket/x", "s3://", "s3://bucket/#x"])
+    @pytest.mark.parametrize(
+        "url", ["archive/raw", "/srv/landing", "file://landing", "gs://bucket/x", "s3://", "s3://bucket/#x"]
+    )
     def test_what_may_be_imported_from_is_named_by_urls(self, url: str) -> None:
         with pytest.raises(InvalidSettings, match=r"api\.import_from has .*; it must be URLs such as"):
             ApiSettings(import_from=("s3://archive/raw/?endpoint=http://h", url))
 
     def test_several_places_to_import_from_are_shown_as_a_list(self) -> None:
         found = loaded({}, {"REFSTORE_API_IMPORT_FROM": "s3://archive/raw/, file:///srv/landing/"})
-        assert {row.setting: row.value for row in found.rows()}["api.import_from"] == ["s3://archive/raw/", "file:///srv/landing/"]
+        assert {row.setting: row.value for row in found.rows()}["api.import_from"] == [
+            "s3://archive/raw/",
+            "file:///srv/landing/",
+        ]
 
     def test_a_flag_that_is_no_setting(self) -> None:
         with pytest.raises(InvalidSettings, match="no such setting: dta"):
             loaded({"dta": "/x"})
 
     def test_a_mistyped_variable_is_told(self) -> None:
-        warnings = loaded({}, {"REFSTORE_GRACE_SECOND": "1", "REFSTORE_PORT": "tcp://10.0.0.1:80", "REFSTORE_SERVICE_HOST": "x"}).warnings
-        assert warnings == ("REFSTORE_GRACE_SECOND is not a setting and has no effect; did you mean REFSTORE_GRACE_SECONDS?",)
+        warnings = loaded(
+            {}, {"REFSTORE_GRACE_SECOND": "1", "REFSTORE_PORT": "tcp://10.0.0.1:80", "REFSTORE_SERVICE_HOST": "x"}
+        ).warnings
+        assert warnings == (
+            "REFSTORE_GRACE_SECOND is not a setting and has no effect; did you mean REFSTORE_GRACE_SECONDS?",
+        )
 
 
 class TestSecrets:
@@ -314,7 +364,10 @@ class TestSecrets:
         assert rows["signing_keys"].value == ["k1:***", "k2:***"]
         assert [*rows] == [*SETTINGS]
         assert found.settings.kv == "redis://user:hunter2@h:1/0"
-        assert found.settings.signing_pairs == (("k1", f"hunter2{SECRET}".encode()), ("k2", f"hunter2{SECRET}".encode()))
+        assert found.settings.parsed_signing_keys == (
+            SigningKey("k1", f"hunter2{SECRET}".encode()),
+            SigningKey("k2", f"hunter2{SECRET}".encode()),
+        )
         assert "hunter2" not in repr(found) + str(list(found.rows()))
 
     @pytest.mark.parametrize(
@@ -357,7 +410,10 @@ class TestSecrets:
         assert redact_url(url) == shown
 
     def test_urls_in_text(self) -> None:
-        assert redact_text("lost redis://u:pw@h and s3://b?token=t (sorry)") == "lost redis://u:***@h and s3://b?token=*** (sorry)"
+        assert (
+            redact_text("lost redis://u:pw@h and s3://b?token=t (sorry)")
+            == "lost redis://u:***@h and s3://b?token=*** (sorry)"
+        )
 
     @given(st.text(st.characters(codec="utf-8", exclude_characters=" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85"), min_size=1))
     def test_no_password_is_shown_whatever_it_is(self, password: str) -> None:

@@ -1,4 +1,6 @@
-"""A store whose listings have pages of an earlier time: the offline job's rules hold, and what the pages hid goes in a later run."""
+"""A store whose listings have pages of an earlier time: the offline job's rules hold, and what the pages hid goes in a
+later run.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,17 @@ from random import Random
 
 import pytest
 
-from refstore import ids
+from refstore.core import ids
+from refstore.demo.invariants import Audit, audit
 from refstore.errors import Conflict, ObjectsUnavailable
+from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
 from refstore.lake import Lake
-from refstore.marks import Marks, State
 from refstore.objects import open_objects
 from refstore.repository import Repository
-from refstore.testing import collecting
-from refstore.testing.clock import FakeClock
-from refstore.testing.faults import Faults, FaultyObjects, StaleObjects
-from refstore.testing.invariants import Audit, audit
+from tests.kit import collecting
+from tests.kit.clock import FakeClock
+from tests.kit.faults import Faults, FaultyObjects, StaleObjects
 from tests.reaping import reap_all
 
 LATER_MS = 1_900_000_000_000
@@ -55,7 +57,9 @@ class Stale:
             else:
                 self.clock.advance(2)
                 reap_all(self.repo)
-        self.repo.upload("main", "last", self.random.randbytes(8))  # other bytes each time: the same ones would be no change
+        self.repo.upload(
+            "main", "last", self.random.randbytes(8)
+        )  # other bytes each time: the same ones would be no change
         self.repo.commit("main", "last")
         self.repo.upload("main", "staged", b"staged")
 
@@ -99,11 +103,13 @@ def test_a_listing_that_ends_early_leaves_no_mark_that_could_be_swept(tmp_path: 
     world = Stale(tmp_path, 1)
     world.change(25)
     ctx = world.repo.context
-    breaking_off = dataclasses.replace(ctx, objects=FaultyObjects(ctx.objects, Faults(request_lost=1), world.random, world.clock))
+    breaking_off = dataclasses.replace(
+        ctx, objects=FaultyObjects(ctx.objects, Faults(request_lost=1), world.random, world.clock)
+    )
     with pytest.raises(ObjectsUnavailable, match="broke off"):
         collecting.mark(breaking_off, world.old(), grace_ms=0)
     (run,) = Marks(ctx).runs()
-    assert run.state is State.MARKING
+    assert run.state is RunState.MARKING
     with pytest.raises(Conflict, match="was not finished"):
         Marks(ctx).begin_sweep(run.mark_id)
     world.lake.close()

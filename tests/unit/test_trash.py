@@ -7,15 +7,13 @@ from itertools import islice
 
 import pytest
 
-from refstore.branches import Branches
+from refstore.core.ids import BranchName
 from refstore.errors import Invalid
-from refstore.flows.trash import InGrace
-from refstore.flows.uploading import Upload
-from refstore.ids import BranchName
+from refstore.operations.trash import InGrace
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
-from refstore.staging import Staging
-from refstore.testing.clock import FakeClock
 from tests.interrupted import seal
+from tests.kit.clock import FakeClock
 from tests.reaping import delete_due, release_all
 
 
@@ -27,18 +25,24 @@ def test_what_a_reset_lost_is_listed_at_once(repo: Repository, clock: FakeClock)
     entry = repo.upload("main", "a", b"1", metadata={"k": "v"})
     repo.reset("main")
     (item,) = repo.in_grace()
-    assert (item.address, item.path, item.cause, item.since_ms, item.entry) == (entry.address, "a", "reset", clock.now_ms(), entry)
+    assert (item.address, item.path, item.cause, item.since_ms, item.entry) == (
+        entry.address,
+        "a",
+        "reset",
+        clock.now_ms(),
+        entry,
+    )
     assert item.deletes_at_ms is None, "its window has not begun"
     release_all(repo)
     (item,) = repo.in_grace()
     assert item.deletes_at_ms == clock.now_ms() + repo.context.grace_seconds * 1000
 
 
-def test_what_a_deleted_branch_lost_is_listed_at_once_before_its_tokens_are_published(repo: Repository) -> None:
+def test_a_deleted_branchs_objects_are_listed_before_its_tokens_are_published(repo: Repository) -> None:
     repo.create_branch("try", "main")
     repo.upload("try", "a", b"1")
     ctx = repo.context
-    branches = Branches(ctx.kv, ctx.repo, ctx.ids, ctx.clock)
+    branches = ctx.branches
     branches.close(BranchName("try"), branches.open(BranchName("try")), "branch-deleted")  # and its process died here
     assert shown(repo.in_grace()) == [("try", "a", "branch-deleted")]
     release_all(repo)
@@ -125,7 +129,9 @@ def test_what_the_reaper_passes_between_two_pages_is_not_missed(repo: Repository
     assert {item.path for item in [*first, *rest]} == {f"{number:03}" for number in range(40)}
 
 
-@pytest.mark.parametrize("cursor", ["x", "released/nothing", "due/zz/1", "due/40/", "due/-1/x", "data/2026112107/x", "\0"])
+@pytest.mark.parametrize(
+    "cursor", ["x", "released/nothing", "due/zz/1", "due/40/", "due/-1/x", "data/2026112107/x", "\0"]
+)
 def test_a_cursor_that_is_none_is_refused(repo: Repository, cursor: str) -> None:
     with pytest.raises(Invalid, match="listing of the trash"):
         list(repo.in_grace(after=cursor))
@@ -133,5 +139,5 @@ def test_a_cursor_that_is_none_is_refused(repo: Repository, cursor: str) -> None
 
 def test_a_token_that_never_was_current_does_no_harm(repo: Repository) -> None:
     ctx = repo.context
-    Staging(ctx.kv, ctx.repo).new_token(BranchName("main"), ctx.ids, ctx.clock)
+    ctx.staging.new_token(BranchName("main"), ctx.ids, ctx.clock)
     assert shown(repo.in_grace()) == []

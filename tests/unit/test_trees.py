@@ -1,4 +1,6 @@
-"""Trees: what an apply writes and what it leaves alone, its helpers, and what happens when a store fails in the middle."""
+"""Trees: what an apply writes and what it leaves alone, its helpers, and what happens when a store fails in the
+middle.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refstore.commits import columns, listings, names
-from refstore.commits.applying import RUNS_MAX
-from refstore.commits.cache import Cache
-from refstore.commits.changes import PAGE_ROWS, pages_of_entries, pages_of_values
-from refstore.commits.listings import Collector
-from refstore.commits.merging import CONFLICTS_MAX, Strategy
-from refstore.commits.names import hash_of
-from refstore.commits.ranges import Cut
-from refstore.commits.store import Caches, TreeStore
-from refstore.commits.trees import Trees
-from refstore.commits.workers import Workers
+from refstore.core.ids import Address, RandomIds
+from refstore.core.records import Entry, encode
 from refstore.errors import CorruptRange, CorruptRecord, Invalid, MergeConflict, ObjectsUnavailable, Unavailable
-from refstore.ids import Address, RandomIds
 from refstore.objects.base import Body, Stored
 from refstore.objects.memory import MemoryObjects
-from refstore.records import Entry, encode
-from refstore.testing.clock import FakeClock
-from refstore.testing.ids import CountingIds
+from refstore.versioning.commits import columns, listings, names
+from refstore.versioning.commits.applying import RUNS_MAX
+from refstore.versioning.commits.cache import Cache
+from refstore.versioning.commits.changes import PAGE_ROWS, pages_of_entries, pages_of_values
+from refstore.versioning.commits.listings import Collector
+from refstore.versioning.commits.merging import CONFLICTS_MAX, Strategy
+from refstore.versioning.commits.names import hash_of
+from refstore.versioning.commits.ranges import Cut
+from refstore.versioning.commits.store import Caches, TreeStore
+from refstore.versioning.commits.trees import Trees
+from refstore.versioning.commits.workers import Workers
+from tests.kit.clock import FakeClock
+from tests.kit.ids import CountingIds
 
 
 @dataclass
@@ -106,7 +108,9 @@ def test_what_changes_nothing_writes_no_tree() -> None:
 
 
 def test_what_was_there_already_is_listed_among_the_added_all_the_same() -> None:
-    """Its address is in the tree, so a reference to it has to go with the commit (rule 7), whoever put it there first."""
+    """Its address is in the tree, so a reference to it has to go with the commit (rule 7), whoever put it there
+    first.
+    """
     trees = trees_on(Watched())
     base = tree_of(trees, 100)
     assert list(trees.read_added(trees.apply(base, [(path(5), entry(5))]).added)) == [[entry(5).address]]
@@ -125,7 +129,9 @@ def test_any_field_that_differs_is_a_change(others: int) -> None:
         Entry(entry(5).address, 5, "", 0),
         Entry(entry(5).address, 5, entry(5).checksum, 9),
     ):
-        written = trees.apply(base, [(path(5), changed), *((path(10 + number), entry(10 + number)) for number in range(others))])
+        written = trees.apply(
+            base, [(path(5), changed), *((path(10 + number), entry(10 + number)) for number in range(others))]
+        )
         assert (written.replaced, written.unchanged) == (1, others)
         assert [change.right for change in trees.diff(base, written.metarange)] == [changed]
 
@@ -161,7 +167,9 @@ def test_what_comes_behind_a_closed_last_range_reads_nothing() -> None:
     cut = Cut(rows_min=4, rows_more=1000, rows_max=10)
     objects = Watched()
     base = tree_of(trees_on(objects, cut=cut), 20)
-    assert [len(trees_on(objects, cut=cut).addresses_of_range(each)) for each in trees_on(objects, cut=cut).ranges(base)] == [10, 10]
+    assert [
+        len(trees_on(objects, cut=cut).addresses_of_range(each)) for each in trees_on(objects, cut=cut).ranges(base)
+    ] == [10, 10]
     objects.forget()
     written = trees_on(objects, cut=cut).apply(base, [(path(20), entry(20))])
     assert (written.ranges_written, written.ranges_inherited) == (1, 2)
@@ -208,7 +216,9 @@ def test_a_tree_of_mixed_cuts_does_not_pass_for_one_of_a_single_cut() -> None:
 
 def test_threads_do_not_change_what_is_written() -> None:
     rng = random.Random(3)
-    edits = sorted({path(rng.randrange(3000)): None if rng.random() < 0.3 else entry(7, version=1) for _ in range(400)}.items())
+    edits = sorted(
+        {path(rng.randrange(3000)): None if rng.random() < 0.3 else entry(7, version=1) for _ in range(400)}.items()
+    )
     results: list[tuple[str, list[str]]] = []
     for threads in (0, 1, 2, 8):
         trees = Trees(MemoryObjects(), CountingIds("t"), FakeClock(), cut=Cut(16, 16, 64), threads=threads)
@@ -245,7 +255,9 @@ def test_more_than_a_page_of_changes_within_one_range() -> None:
 # ---- bad input
 
 
-@pytest.mark.parametrize("paths", [["b", "a"], ["a", "a"], ["a", "b", "b"], ["", "a"], [*map(path, range(PAGE_ROWS)), path(0)]])
+@pytest.mark.parametrize(
+    "paths", [["b", "a"], ["a", "a"], ["a", "b", "b"], ["", "a"], [*map(path, range(PAGE_ROWS)), path(0)]]
+)
 def test_unsorted_changes_are_refused(paths: list[str]) -> None:
     objects = Watched()
     trees = trees_on(objects)
@@ -339,7 +351,9 @@ def test_a_full_temporary_directory_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_one_instance_serves_many_threads() -> None:
-    trees = Trees(MemoryObjects(), RandomIds(), FakeClock(), cut=Cut(8, 8, 32), threads=4, caches=Caches(ranges_bytes=4000))
+    trees = Trees(
+        MemoryObjects(), RandomIds(), FakeClock(), cut=Cut(8, 8, 32), threads=4, caches=Caches(ranges_bytes=4000)
+    )
     base = tree_of(trees, 300)
 
     def work(seed: int) -> None:
@@ -348,7 +362,9 @@ def test_one_instance_serves_many_threads() -> None:
             chosen = sorted(rng.sample(range(300), 12))
             assert trees.get_many(base, map(path, chosen)) == {path(number): entry(number) for number in chosen}
             written = trees.apply(base, [(path(number), None) for number in chosen])
-            assert [change.path for change in trees.diff(base, written.metarange)] == [path(number) for number in chosen]
+            assert [change.path for change in trees.diff(base, written.metarange)] == [
+                path(number) for number in chosen
+            ]
 
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(work, seed) for seed in range(4)]:
@@ -399,7 +415,9 @@ def test_the_same_change_on_both_sides_is_no_conflict_whatever_its_time() -> Non
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 60), max_size=120), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
-def test_a_listing_is_sorted_and_unique_however_many_runs_it_takes(numbers: list[int], run: int, batch: int, threads: int) -> None:
+def test_a_listing_is_sorted_and_unique_however_many_runs_it_takes(
+    numbers: list[int], run: int, batch: int, threads: int
+) -> None:
     store = TreeStore(MemoryObjects(), RandomIds(), FakeClock(), caches=Caches(0, 0))
     with Workers(threads) as workers:
         collector = Collector(workers, run_rows=run, run_batch_rows=batch)

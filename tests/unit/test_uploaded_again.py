@@ -1,4 +1,6 @@
-"""A file that is uploaded again as it was is no change, as with lakeFS; what only a client says to be the same is one."""
+"""A file that is uploaded again as it was is no change, as with lakeFS; what only a client says to be the same is
+one.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from refstore.commits import columns, ranges
+from refstore.core.ids import Address
+from refstore.core.records import Entry
 from refstore.errors import MergeConflict, NothingToCommit
-from refstore.ids import Address
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.records import Entry
 from refstore.repository import Repository
-from refstore.testing.clock import FakeClock
+from refstore.versioning.commits import columns, ranges
+from tests.kit.clock import FakeClock
 from tests.reaping import reap_all, release_all
 
 
@@ -47,7 +49,7 @@ def test_with_another_change_it_is_committed_and_shown_by_no_diff(repo: Reposito
     new = again(repo)
     repo.upload("main", "c", b"three")
     assert [change.path for change in repo.diff("main")] == ["c"]
-    second = repo.commit("main", "second")
+    second = repo.commit("main", "second").id
     assert repo.stat(second, "a").address == new.address, "the new blob is named, or it would be an orphan"
     assert repo.stat(first, "a").address == old.address
     assert [change.path for change in repo.diff(first, second)] == ["c"]
@@ -55,7 +57,7 @@ def test_with_another_change_it_is_committed_and_shown_by_no_diff(repo: Reposito
 
 def test_an_empty_commit_that_is_asked_for_names_the_new_blob(repo: Repository) -> None:
     new = again(repo)
-    commit = repo.commit("main", "second", allow_empty=True)
+    commit = repo.commit("main", "second", allow_empty=True).id
     assert repo.stat(commit, "a").address == new.address
 
 
@@ -127,7 +129,9 @@ def test_what_was_committed_beside_another_change_is_never_reaped(repo: Reposito
 
 
 def test_many_rows_are_compared_as_single_ones_are() -> None:
-    own, other, foreign = (Address(text) for text in ("data/2026112107/" + "0" * 26, "data/2026112107/" + "1" * 26, "s3://b/k"))
+    own, other, foreign = (
+        Address(text) for text in ("data/2026112107/" + "0" * 26, "data/2026112107/" + "1" * 26, "s3://b/k")
+    )
     kinds = [
         Entry(address, size, checksum, mtime, metadata, md5=md5)
         for address in (own, other, foreign)

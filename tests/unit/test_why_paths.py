@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from offline_gc import deletion_index
 from refstore.deletions import explain
 from refstore.deletions.explain import PathWhy
 from refstore.deletions.journal_format import BEGAN, PREFIX
 from refstore.errors import AddressNotFound, InvalidPath, ObjectNotFound
-from refstore.flows.viewing import AddressState
+from refstore.operations.address_info import AddressState
+from refstore_gc import deletion_index_writer
 from tests.reaper_world import GRACE_SECONDS, World
 
 
 def ends(why: PathWhy) -> list[tuple[str, str, list[str]]]:
     """(address, state, causes of its deletions) of each object that was at the path."""
     return [
-        (each.address, each.why.view.state.value, [deletion.cause for deletion in each.why.deletions]) for each in why.versions if each.why
+        (each.address, each.why.view.state.value, [deletion.cause for deletion in each.why.deletions])
+        for each in why.versions
+        if each.why
     ]
 
 
@@ -30,7 +32,10 @@ def test_a_path_tells_what_is_there_and_what_was_overwritten(world: World) -> No
     world.run_past_grace()
     assert ends(world.repo.why_path("main", "dir/a")) == [
         (third, "referenced", []),
-        *sorted([(second, "gone", ["overwritten"]), (first, "gone", ["overwritten"])], key=lambda each: order(world, each[0])),
+        *sorted(
+            [(second, "gone", ["overwritten"]), (first, "gone", ["overwritten"])],
+            key=lambda each: order(world, each[0]),
+        ),
     ]
 
 
@@ -64,19 +69,22 @@ def test_a_path_is_explained_right_after_a_reset_before_the_reaper_has_passed(wo
 def test_a_path_tells_the_commits_that_had_it_and_the_one_that_removed_it(world: World) -> None:
     repo = world.repo
     first = world.upload("main", "dir/a", body=b"1")[0].address
-    one = repo.commit("main", "one")
+    one = repo.commit("main", "one").id
     world.clock.advance(60)
     world.upload("main", "other")
-    two = repo.commit("main", "two")
+    two = repo.commit("main", "two").id
     world.clock.advance(60)
     second = world.upload("main", "dir/a", body=b"2")[0].address
-    three = repo.commit("main", "three")
+    three = repo.commit("main", "three").id
     world.clock.advance(60)
     repo.delete("main", "dir/a")
-    four = repo.commit("main", "four")
+    four = repo.commit("main", "four").id
     world.run_once()
     why = repo.why_path("main", "dir/a")
-    assert [(each.address, each.committed and (each.committed.since.commit, each.committed.until.commit)) for each in why.versions] == [
+    assert [
+        (each.address, each.committed and (each.committed.since.commit, each.committed.until.commit))
+        for each in why.versions
+    ] == [
         (second, (three, three)),
         (first, (one, two)),
     ]
@@ -150,7 +158,7 @@ def days_of_reaping(world: World, days: int) -> list[str]:
 
 def test_a_year_of_the_journal_is_found_by_the_index(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     address, same, *_ = days_of_reaping(world, 40)
-    indexed = deletion_index.catch_up(world.repo.context)
+    indexed = deletion_index_writer.catch_up(world.repo.context)
     assert (indexed.journal_segments, indexed.entries) == (40, 160), "by the address and by the path of each"
     latest = days_of_reaping(world, 1)[0]
     read = read_segments(world, monkeypatch)
@@ -161,17 +169,17 @@ def test_a_year_of_the_journal_is_found_by_the_index(world: World, monkeypatch: 
     assert [deletion.path for deletion in world.repo.why(same).deletions] == ["same"]
     assert [each.address for each in world.repo.why_path("main", "day-0").versions] == [latest, address]
     assert len(world.repo.why_path("main", "same").versions) == explain.VERSIONS_MAX
-    assert deletion_index.catch_up(world.repo.context).journal_segments == 1
-    assert deletion_index.catch_up(world.repo.context).journal_segments == 0
+    assert deletion_index_writer.catch_up(world.repo.context).journal_segments == 1
+    assert deletion_index_writer.catch_up(world.repo.context).journal_segments == 0
 
 
 def test_what_is_young_is_not_taken_up_yet_because_others_may_come_before_it(world: World) -> None:
     world.upload("main", "a")
     world.repo.reset("main")
     world.run_past_grace()
-    assert deletion_index.catch_up(world.repo.context).journal_segments == 0
+    assert deletion_index_writer.catch_up(world.repo.context).journal_segments == 0
     world.clock.advance(3 * 3600)
-    assert deletion_index.catch_up(world.repo.context).journal_segments == 1
+    assert deletion_index_writer.catch_up(world.repo.context).journal_segments == 1
 
 
 def test_an_index_of_the_journal_that_died_before_it_said_so_tells_nothing_twice(world: World) -> None:
@@ -183,10 +191,10 @@ def test_an_index_of_the_journal_that_died_before_it_said_so_tells_nothing_twice
 
     world.kv.before = lambda op: crash(op) if "journal/indexed" in str(op) and type(op).__name__ == "Set" else None
     with pytest.raises(KeyboardInterrupt):
-        deletion_index.catch_up(ctx)
+        deletion_index_writer.catch_up(ctx)
     world.kv.before = None
     assert len(world.repo.why(address).deletions) == 1
-    deletion_index.catch_up(ctx)
+    deletion_index_writer.catch_up(ctx)
     assert len(world.repo.why(address).deletions) == 1
 
 
@@ -196,7 +204,7 @@ def test_a_damaged_segment_of_the_journal_is_said_to_be_missing_from_the_answer(
     world.objects.put(first, b"torn")
     with pytest.raises(AddressNotFound, match=r"Not looked at: .* which is damaged"):
         world.repo.why(addresses[0])
-    deletion_index.catch_up(world.repo.context)
+    deletion_index_writer.catch_up(world.repo.context)
     with pytest.raises(AddressNotFound, match="segments of the journal that are damaged"):
         world.repo.why(addresses[0])
     assert len(world.repo.why(addresses[2]).deletions) == 1
@@ -211,7 +219,7 @@ def test_an_interrupted_batch_that_ends_later_is_read_as_it_is_now(world: World)
     world.objects.refuses = {entry.address}
     world.run_pass()
     world.clock.advance(3 * 3600)
-    deletion_index.catch_up(world.repo.context)
+    deletion_index_writer.catch_up(world.repo.context)
     world.objects.refuses = set()
     world.run_pass()
     assert [deletion.outcome for deletion in world.repo.why(entry.address).deletions] == ["failed", "deleted"]

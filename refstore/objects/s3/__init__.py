@@ -1,8 +1,9 @@
-"""`s3://bucket/prefix`: objects in S3, or in what speaks its language (Ceph RGW, MinIO, R2, rclone, ...), through boto3.
+"""`s3://bucket/prefix`: objects in S3, or in what speaks its language (Ceph RGW, MinIO, R2, rclone, ...), through
+boto3.
 
 Options of the URL: `endpoint` (any server; then path-style addresses), `region`, `profile`, `addressing` (auto, path,
-virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `part_mib` (the unit of multipart uploads, so 10,000
-times it is the largest object). Credentials come from where every AWS tool finds them, never from the URL.
+virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `part_mib` (the unit of multipart uploads, so
+10,000 times it is the largest object). Credentials come from where every AWS tool finds them, never from the URL.
 
 One room per concern: `client.py` (limits, errors), `writing.py`, `reading.py`, `listing.py`, `bulk.py`, `lifecycle.py`.
 """
@@ -13,10 +14,10 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from refstore.clock import Clock
+from refstore.core.clock import Clock
 from refstore.errors import Invalid, InvalidPath, InvalidSettings
 from refstore.objects.base import Body, Deletion, ListedPage, ObjectInfo, ObjectStore, Skipped, Stored, Tagging
-from refstore.objects.naming import KEY_BYTES_MAX, object_key, object_keys, object_prefix
+from refstore.objects.object_keys import KEY_BYTES_MAX, object_key, object_keys, object_prefix
 from refstore.objects.s3.bulk import Bulk
 from refstore.objects.s3.client import Bucket, make_client
 from refstore.objects.s3.lifecycle import read_rules, write_rules
@@ -26,14 +27,16 @@ from refstore.objects.s3.writing import Writer, sweep_uploads
 
 if TYPE_CHECKING:
     from refstore.objects import OpenOptions
-    from refstore.objects.urls import StoreURL
+    from refstore.objects.store_urls import StoreURL
 
 PRESIGN_SECONDS_MAX: Final = 7 * 86_400
 """S3's limit for a signature of version 4."""
 
 
 class S3Objects(ObjectStore):
-    def __init__(self, bucket: Bucket, *, conditional_put: bool, part_bytes: int, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, bucket: Bucket, *, conditional_put: bool, part_bytes: int, clock: Clock, rng: random.Random
+    ) -> None:
         self._bucket = bucket
         self._conditional = conditional_put
         self._writer = Writer(bucket, part_bytes=part_bytes, conditional=conditional_put, clock=clock, rng=rng)
@@ -52,7 +55,9 @@ class S3Objects(ObjectStore):
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         chunks = read(self._bucket, key, start, end)
-        next(chunks)  # runs it up to the open answer: its errors are this call's, and closing the iterator closes the answer
+        next(
+            chunks
+        )  # runs it up to the open answer: its errors are this call's, and closing the iterator closes the answer
         return chunks
 
     def head(self, key: str) -> ObjectInfo:
@@ -61,7 +66,9 @@ class S3Objects(ObjectStore):
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
         object_prefix(prefix)
         if len(self._bucket.prefix + after) > KEY_BYTES_MAX:
-            raise InvalidPath(f"a key to list after has at most {KEY_BYTES_MAX} bytes with the store's prefix; this one has more")
+            raise InvalidPath(
+                f"a key to list after has at most {KEY_BYTES_MAX} bytes with the store's prefix; this one has more"
+            )
         return list_objects(self._bucket, prefix, after, before)
 
     def list_pages(self, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
@@ -108,7 +115,9 @@ class S3Objects(ObjectStore):
 def open_s3(url: StoreURL, options: OpenOptions) -> ObjectStore:
     url.allow("endpoint", "region", "profile", "addressing", "conditional_put", "part_mib")
     if not url.host or ":" in url.host:
-        raise InvalidSettings("an s3:// URL names a bucket; write s3://bucket/prefix, and ?endpoint=http://host:port for the server")
+        raise InvalidSettings(
+            "an s3:// URL names a bucket; write s3://bucket/prefix, and ?endpoint=http://host:port for the server"
+        )
     if url.options.get("addressing", "auto") not in ("auto", "path", "virtual"):
         raise InvalidSettings("addressing is none of auto, path and virtual; use one of them")
     prefix = url.path.strip("/")

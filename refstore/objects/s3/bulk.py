@@ -9,7 +9,7 @@ from typing import Final
 
 from botocore.exceptions import ClientError
 
-from refstore.clock import Clock
+from refstore.core.clock import Clock
 from refstore.errors import ObjectNotFound, RefstoreError
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import CONCURRENT_REQUESTS, Bucket, said
@@ -22,7 +22,9 @@ _TAG_KEYS: Final = 50
 """What one thread takes at a time."""
 _SPLIT_KEYS_MIN: Final = 125
 """A bulk delete that is refused as malformed is halved down to this."""
-_FOR_GOOD: Final = frozenset({"AccessDenied", "MethodNotAllowed", "InvalidArgument", "NoSuchBucket", "NoSuchVersion", "KeyTooLongError"})
+_FOR_GOOD: Final = frozenset(
+    {"AccessDenied", "MethodNotAllowed", "InvalidArgument", "NoSuchBucket", "NoSuchVersion", "KeyTooLongError"}
+)
 """Of single keys: another round would be told the same."""
 
 
@@ -73,7 +75,9 @@ class Bulk:
         full = {bucket.full(key): key for key in keys}
         try:
             with bucket.translated(f"deleting {len(keys)} objects"):
-                answer = bucket.client.delete_objects(Bucket=bucket.name, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True})
+                answer = bucket.client.delete_objects(
+                    Bucket=bucket.name, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True}
+                )
         except RefstoreError as error:
             cause = error.__cause__
             if isinstance(cause, ClientError) and said(cause).code in errors.MALFORMED and len(keys) > _SPLIT_KEYS_MIN:
@@ -99,7 +103,8 @@ class Bulk:
                 if not tags:  # an empty set of tags is valid, and not every server knows
                     bucket.client.delete_object_tagging(Bucket=bucket.name, Key=bucket.full(key))
                     return None
-                bucket.client.put_object_tagging(Bucket=bucket.name, Key=bucket.full(key), Tagging={"TagSet": tag_set})  # type: ignore[typeddict-item]  # as TagTypeDef
+                # as TagTypeDef
+                bucket.client.put_object_tagging(Bucket=bucket.name, Key=bucket.full(key), Tagging={"TagSet": tag_set})  # type: ignore[typeddict-item]
         except ObjectNotFound as error:
             return Refusal(str(error), again=False, missing=True)
         except RefstoreError as error:

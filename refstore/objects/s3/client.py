@@ -28,18 +28,19 @@ from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
 from refstore.errors import InvalidPath, InvalidSettings, ObjectsUnavailable, RefstoreError
-from refstore.objects.naming import KEY_BYTES_MAX, object_key
+from refstore.objects.object_keys import KEY_BYTES_MAX, object_key
 from refstore.objects.s3.errors import Said, translate
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-    from refstore.objects.urls import StoreURL
+    from refstore.objects.store_urls import StoreURL
 
 FAILURES: Final = (ClientError, BotoCoreError, ResponseParserError)
 """All that botocore raises; the error for an answer that cannot be parsed is none of its other kinds."""
 CONCURRENT_REQUESTS: Final = 4
-"""Bulk deletes, or taggings, under way at once: enough to hide the round trip, few enough not to be told to slow down."""
+"""Bulk deletes, or taggings, under way at once: enough to hide the round trip, few enough not to be told to slow down.
+"""
 _ANSWERS: Final = {
     "DeleteObjects": b"DeleteResult",
     "ListObjectsV2": b"ListBucketResult",
@@ -71,7 +72,9 @@ class Bucket:
         object_key(key)
         full = self.prefix + key
         if len(full) > KEY_BYTES_MAX or (not full.isascii() and len(full.encode()) > KEY_BYTES_MAX):
-            raise InvalidPath(f"{key[:80]!r} and the store's prefix have over {KEY_BYTES_MAX} bytes together; use a shorter one")
+            raise InvalidPath(
+                f"{key[:80]!r} and the store's prefix have over {KEY_BYTES_MAX} bytes together; use a shorter one"
+            )
         return full
 
     @contextmanager
@@ -87,14 +90,20 @@ class Bucket:
         if isinstance(error, ClientError):
             return translate(said(error), what)
         if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
-            return InvalidSettings(f"{what} failed: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile= in the URL")
+            return InvalidSettings(
+                f"{what} failed: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile= in the URL"
+            )
         if isinstance(error, ParamValidationError):
             return InvalidSettings(f"{what} failed: {error}; correct the URL")
-        return ObjectsUnavailable(f"{what} failed: {error}; check that the server runs and can be reached, then try again")
+        return ObjectsUnavailable(
+            f"{what} failed: {error}; check that the server runs and can be reached, then try again"
+        )
 
 
 def said(error: ClientError) -> Said:
-    answer = cast("dict[str, dict[str, Any]]", error.response)  # the stub promises what other servers than AWS leave out
+    answer = cast(
+        "dict[str, dict[str, Any]]", error.response
+    )  # the stub promises what other servers than AWS leave out
     told = answer.get("Error", {})
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return Said(str(told.get("Code") or status), status, str(told.get("Message") or ""))
@@ -106,7 +115,8 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
     attempt_seconds = max(1.0, io_timeout_seconds - _PAUSES_SECONDS) / _ATTEMPTS
     config = Config(
         signature_version="s3v4",
-        s3={"addressing_style": url.options.get("addressing", "path" if endpoint else "auto")},  # type: ignore[arg-type]  # open_s3 looked
+        # open_s3 checked that it is one of those that boto3 knows
+        s3={"addressing_style": url.options.get("addressing", "path" if endpoint else "auto")},  # type: ignore[arg-type]
         connect_timeout=attempt_seconds / 5,
         read_timeout=attempt_seconds * 4 / 5,
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
@@ -120,10 +130,14 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
         core = botocore.session.Session(profile=url.options.get("profile"))
         core.register_component("data_loader", _loader())
         region = url.options.get("region") or core.get_config_variable("region") or ("us-east-1" if endpoint else None)
-        session = cast("Any", boto3.session.Session(botocore_session=core))  # its stub knows every service but those installed
+        session = cast(
+            "Any", boto3.session.Session(botocore_session=core)
+        )  # its stub knows every service but those installed
         client = cast("S3Client", session.client("s3", endpoint_url=endpoint, region_name=region, config=config))
     except (BotoCoreError, ValueError) as error:
-        raise InvalidSettings(f"{url.text()} cannot be opened: {error}; correct the URL or the AWS configuration") from error
+        raise InvalidSettings(
+            f"{url.text()} cannot be opened: {error}; correct the URL or the AWS configuration"
+        ) from error
     client.meta.events.register("before-call.s3.DeleteObjects", _add_md5)
     for operation in _ANSWERS:
         client.meta.events.register(f"before-parse.s3.{operation}", _refuse_other_answers)
@@ -135,7 +149,10 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
 def _refuse_other_answers(operation_model: Any, response_dict: dict[str, Any], **_: object) -> None:
     """Makes a 200 without the operation's own document a server error, which is retried: botocore's own way (see its
     `_handle_200_error`) for an error in a 200."""
-    if response_dict["status_code"] == 200 and _ANSWERS[operation_model.name] not in response_dict["body"].lstrip()[:512]:
+    if (
+        response_dict["status_code"] == 200
+        and _ANSWERS[operation_model.name] not in response_dict["body"].lstrip()[:512]
+    ):
         response_dict["status_code"] = 500
 
 
@@ -152,6 +169,8 @@ def _loader() -> Loader:
 
 
 def _add_md5(params: dict[str, Any], **_: object) -> None:
-    """A bulk delete needs a checksum; boto sends one that older servers do not know, so the classic one goes with it."""
+    """A bulk delete needs a checksum; boto sends one that older servers do not know, so the classic one goes with
+    it.
+    """
     digest = md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()

@@ -74,7 +74,9 @@ def translate(said: Said, doing: str) -> RefstoreError:
             f"{what}; allow these credentials s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload"
             " and ListBucketMultipartUploads on the bucket and all below the prefix"
         )
-    return InvalidSettings(f"{what}; the server refuses the request as it is, check that the endpoint is that of an S3 API")
+    return InvalidSettings(
+        f"{what}; the server refuses the request as it is, check that the endpoint is that of an S3 API"
+    )
 
 
 def may_pass(said: Said) -> bool:

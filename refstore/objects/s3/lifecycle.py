@@ -1,4 +1,6 @@
-"""A bucket's lifecycle rules. There is one configuration for everybody who uses the bucket, and no way to change it conditionally."""
+"""A bucket's lifecycle rules. There is one configuration for everybody who uses the bucket, and no way to change it
+conditionally.
+"""
 
 from __future__ import annotations
 

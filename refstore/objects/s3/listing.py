@@ -1,7 +1,7 @@
 """Listing, checked page by page: below the prefix, in order, as long as it says, and ended by the server's own word.
 
-A listing decides what may be deleted and what is missing. One that a server, a proxy or a cut connection made shorter or
-mixed up raises; it never ends early.
+A listing decides what may be deleted and what is missing. One that a server, a proxy or a cut connection made shorter
+or mixed up raises; it never ends early.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 
 from refstore.errors import ObjectsUnavailable
 from refstore.objects.base import ListedPage, ObjectInfo, Skipped
-from refstore.objects.naming import fault_of
+from refstore.objects.object_keys import fault_of
 from refstore.objects.s3.client import Bucket
 
 if TYPE_CHECKING:
@@ -40,7 +40,12 @@ def list_objects(bucket: Bucket, prefix: str, after: str, before: str) -> Iterat
         yield from (ObjectInfo(key, size, int(written.timestamp() * 1000)) for key, size, written, _etag in page)
     if skipped.count:
         count = skipped.count
-        _log.warning("left out of a listing: objects that refstore could not have written", store=bucket.url, prefix=prefix, count=count)
+        _log.warning(
+            "left out of a listing: objects that refstore could not have written",
+            store=bucket.url,
+            prefix=prefix,
+            count=count,
+        )
 
 
 def list_pages(bucket: Bucket, prefix: str, skipped: Skipped) -> Iterator[ListedPage]:
@@ -102,4 +107,6 @@ def _page(bucket: Bucket, prefix: str, after: str, token: str) -> ListObjectsV2O
 
 
 def _untrusted(bucket: Bucket, why: str) -> ObjectsUnavailable:
-    return ObjectsUnavailable(f"the listing of {bucket.url} cannot be trusted: {why}; nothing was concluded from it, look at the server")
+    return ObjectsUnavailable(
+        f"the listing of {bucket.url} cannot be trusted: {why}; nothing was concluded from it, look at the server"
+    )

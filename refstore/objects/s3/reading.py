@@ -1,4 +1,6 @@
-"""Reading one object: a body that breaks off is taken up again at the byte where it did, of the same version, or given up."""
+"""Reading one object: a body that breaks off is taken up again at the byte where it did, of the same version, or given
+up.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from urllib3.exceptions import HTTPError
 
 from refstore.errors import ObjectsUnavailable
 from refstore.objects.base import CHUNK_BYTES, ObjectInfo
-from refstore.objects.ranges import asked, bounds
+from refstore.objects.byte_ranges import check_range, clip_range
 from refstore.objects.s3 import errors
 from refstore.objects.s3.client import FAILURES, Bucket, said
 
@@ -30,10 +32,10 @@ class _Answer(NamedTuple):
 
 def read(bucket: Bucket, key: str, start: int, end: int | None) -> Iterator[bytes]:
     """First an empty chunk, once the server has answered, then the object's."""
-    asked(key, start, end)
+    check_range(key, start, end)
     answer = None if end == start else _open(bucket, key, start, end, None)
     if answer is None:
-        first, last = bounds(key, start, end, head(bucket, key).size_bytes)
+        first, last = clip_range(key, start, end, head(bucket, key).size_bytes)
         if first < last:
             raise _changed(bucket, key)
         yield b""
@@ -92,11 +94,15 @@ def _open(bucket: Bucket, key: str, start: int, end: int | None, etag: str | Non
             raise
     if "ETag" not in answer or "ContentLength" not in answer:
         answer["Body"].close()
-        raise ObjectsUnavailable(f"{bucket.url} answered for {key!r} as no S3 server does; see whether a proxy answers in its place")
+        raise ObjectsUnavailable(
+            f"{bucket.url} answered for {key!r} as no S3 server does; see whether a proxy answers in its place"
+        )
     bucket.seen = True
     if ranged and not answer.get("ContentRange", "").startswith(f"bytes {start}-"):
         answer["Body"].close()
-        raise ObjectsUnavailable(f"{bucket.url} answered {byte_range} of {key!r} with something else; see whether a proxy ignores ranges")
+        raise ObjectsUnavailable(
+            f"{bucket.url} answered {byte_range} of {key!r} with something else; see whether a proxy ignores ranges"
+        )
     return _Answer(answer["Body"], answer["ETag"], start + answer["ContentLength"])
 
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from refstore.clock import Clock
+from refstore.core.clock import Clock
 from refstore.errors import RefstoreError
 
 ROUNDS_MAX: Final = 4
@@ -49,7 +49,11 @@ def in_rounds(keys: Sequence[str], once: Once, clock: Clock, rng: random.Random)
         for key in pending:
             refused.pop(key, None)
         refused.update(answer)
-        pending = [key for key, refusal in answer.items() if refusal.again and (refusal.cause is None or number + 1 < WHOLE_ROUNDS_MAX)]
+        pending = [
+            key
+            for key, refusal in answer.items()
+            if refusal.again and (refusal.cause is None or number + 1 < WHOLE_ROUNDS_MAX)
+        ]
         if not pending:
             break
     return refused

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 import structlog
 from botocore.exceptions import ClientError
 
-from refstore.clock import Clock
+from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
 from refstore.objects.base import Body, Stored, Tally, chunks_of
 from refstore.objects.s3 import errors
@@ -80,7 +80,9 @@ class Writer:
             if not isinstance(body, bytes):
                 body.seek(0)
             try:
-                self._client.put_object(Bucket=self._bucket.name, Key=full, Body=body, IfNoneMatch="*", Metadata={_WRITE_ID: write_id})
+                self._client.put_object(
+                    Bucket=self._bucket.name, Key=full, Body=body, IfNoneMatch="*", Metadata={_WRITE_ID: write_id}
+                )
             except FAILURES as error:
                 code = said(error).code if isinstance(error, ClientError) else ""
                 if code in errors.PRECONDITION:
@@ -89,7 +91,9 @@ class Writer:
                     raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is") from None
                 if code not in errors.CONFLICT or attempt == _CONDITIONAL_ATTEMPTS:
                     raise self._bucket.failed(error, f"writing {key!r}") from error
-                self._clock.sleep(self._rng.uniform(0, 0.1 * 2**attempt))  # another conditional write of the key is under way
+                self._clock.sleep(
+                    self._rng.uniform(0, 0.1 * 2**attempt)
+                )  # another conditional write of the key is under way
             else:
                 return
 
@@ -104,15 +108,21 @@ class Writer:
         write_id = secrets.token_hex(16)
         bucket = self._bucket
         with bucket.translated(f"starting the upload of {key!r}"):
-            upload = self._client.create_multipart_upload(Bucket=bucket.name, Key=full, Metadata={_WRITE_ID: write_id})["UploadId"]
+            upload = self._client.create_multipart_upload(Bucket=bucket.name, Key=full, Metadata={_WRITE_ID: write_id})[
+                "UploadId"
+            ]
         try:
             etags: list[str] = []
             for number, part in enumerate(parts, 1):
                 if number > PARTS_MAX:
                     size = f"{PARTS_MAX} parts of {self._part_bytes >> 20} MiB"
-                    raise InvalidSettings(f"the body of {key!r} is larger than {size}; raise part_mib in the store's URL")
+                    raise InvalidSettings(
+                        f"the body of {key!r} is larger than {size}; raise part_mib in the store's URL"
+                    )
                 with bucket.translated(f"writing part {number} of {key!r}"):
-                    sent = self._client.upload_part(Bucket=bucket.name, Key=full, UploadId=upload, PartNumber=number, Body=part)
+                    sent = self._client.upload_part(
+                        Bucket=bucket.name, Key=full, UploadId=upload, PartNumber=number, Body=part
+                    )
                 etags.append(sent["ETag"])
             self._complete(key, full, upload, etags, write_id)
         except BaseException:  # the caller's body may raise anything, and parts that stay behind cost money
@@ -126,11 +136,17 @@ class Writer:
                     Bucket=self._bucket.name,
                     Key=full,
                     UploadId=upload,
-                    MultipartUpload={"Parts": [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]},
+                    MultipartUpload={
+                        "Parts": [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
+                    },
                 )
         except RefstoreError as error:
             cause = error.__cause__
-            if not (isinstance(cause, ClientError) and said(cause).code == "NoSuchUpload" and self._write_id_of(full) == write_id):
+            if not (
+                isinstance(cause, ClientError)
+                and said(cause).code == "NoSuchUpload"
+                and self._write_id_of(full) == write_id
+            ):
                 raise
             # An attempt of ours had landed, and only its reply was lost.
 
@@ -151,7 +167,12 @@ def abort(bucket: Bucket, full: str, upload: str) -> bool:
         bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=full, UploadId=upload)
     except FAILURES as error:
         if not (isinstance(error, ClientError) and said(error).code == "NoSuchUpload"):
-            _log.warning("parts of an upload could not be removed; a later sweep takes them", store=bucket.url, key=full, error=str(error))
+            _log.warning(
+                "parts of an upload could not be removed; a later sweep takes them",
+                store=bucket.url,
+                key=full,
+                error=str(error),
+            )
             return False
     return True
 
@@ -160,7 +181,9 @@ def sweep_uploads(bucket: Bucket, before_ms: float) -> int:
     """Abort the multipart uploads below the prefix that were begun before that time."""
     swept = 0
     try:
-        for page in bucket.client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket.name, Prefix=bucket.prefix):
+        for page in bucket.client.get_paginator("list_multipart_uploads").paginate(
+            Bucket=bucket.name, Prefix=bucket.prefix
+        ):
             for upload in page.get("Uploads", ()):
                 full, number, begun = upload.get("Key", ""), upload.get("UploadId"), upload.get("Initiated")
                 # Some servers list more than the prefix asked for.
@@ -209,4 +232,6 @@ def _translating_disk(key: str) -> Generator[None, None, None]:
     try:
         yield
     except OSError as error:
-        raise ObjectsUnavailable(f"holding {key!r} in a temporary file failed: {error}; make room there, or set TMPDIR") from error
+        raise ObjectsUnavailable(
+            f"holding {key!r} in a temporary file failed: {error}; make room there, or set TMPDIR"
+        ) from error

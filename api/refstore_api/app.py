@@ -1,0 +1,137 @@
+"""Make the service as an ASGI application. Each call makes a new one; this module keeps no state."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+from starlette.routing import Match
+from starlette.types import Scope
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from refstore import __version__
+from refstore.core.settings import Settings
+from refstore.lake import Lake
+from refstore_api import error_responses, openapi
+from refstore_api.auth import Authenticator, claimed_key
+from refstore_api.connection_slots import request_slots
+from refstore_api.read_process import ReadProcess
+from refstore_api.request_bodies import BodyLimits
+from refstore_api.request_metrics import Metrics
+from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
+from refstore_api.routes import (
+    branches,
+    documentation,
+    gc,
+    health,
+    imports,
+    installation,
+    objects,
+    operations,
+    refs,
+    repositories,
+    staging,
+    tags,
+    unsupported,
+)
+from refstore_api.service import ReaperControl, Service
+
+API = "/api/v1"
+DESCRIPTION = """A git-for-data store that deletes what nothing references any more, and never what is still referenced.
+
+The routes are lakeFS's, so its clients work; those tagged `refstore` and `collection` go beyond it."""
+
+
+def create_app(
+    settings: Settings,
+    *,
+    lake: Lake | None = None,
+    reaper_control: ReaperControl | None = None,
+    read_process: ReadProcess | None = None,
+    is_read_process: bool = False,
+) -> FastAPI:
+    """Make the application over the lake of the settings, or over `lake`, which its owner closes.
+
+    `reaper_control`: gives access to the reaper, which this package does not import.
+    `read_process`: makes the expensive reads.
+    `is_read_process`: this application answers the service's own process only. That process has checked each request
+    already, and logs and counts it.
+
+    Raises InvalidSettings, MissingExtra.
+    """
+    owns_lake = lake is None
+    if lake is None:
+        lake = Lake.open(
+            settings.kv,
+            settings.objects,
+            safety=settings.safety,
+            signing_keys=settings.parsed_signing_keys,
+            import_from=settings.api.import_from,
+        )
+    service = Service(lake, settings.api, reaper_control, read_process)
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            service.close()
+            if owns_lake:
+                service.lake.close()
+
+    app = FastAPI(
+        title="refstore", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
+    app.state.service = service
+    app.state.metrics = metrics
+    authenticator = app.state.authenticator = Authenticator(service)
+    routers = (
+        staging.router,  # first, because routes are tried in order and clients use these most
+        objects.router,
+        installation.router,
+        repositories.router,
+        branches.router,
+        imports.router,
+        tags.router,
+        refs.router,
+        gc.router,
+        operations.router,
+        unsupported.router,
+    )
+    for router in routers:
+        app.include_router(router, prefix=API)
+    app.include_router(health.router)
+    app.include_router(documentation.router)
+    error_responses.install(app)
+    openapi.install(app)
+    if is_read_process:
+        return app
+    app.add_middleware(
+        RequestMiddleware,
+        metrics=metrics,
+        limits=BodyLimits(
+            settings.api.body_bytes_max, settings.api.upload_idle_seconds, settings.api.upload_bytes_per_second_min
+        ),
+        admit=authenticator.principal,
+        claimed=claimed_key,
+        locate=lambda scope: _locate(routers, scope),
+        public_url=settings.api.public_url,
+        slots=request_slots(settings.api) if settings.api.trusted_proxies else None,
+    )
+    if settings.api.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.api.trusted_proxies))
+    return app
+
+
+def _locate(routers: Sequence[APIRouter], scope: Scope) -> MatchedRoute:
+    """Return the route that a refused request would have reached."""
+    if scope["path"].startswith(API):
+        api_scope = {**scope, "path": scope["path"][len(API) :]}
+        for router in routers:
+            for route in router.routes:
+                match, child_scope = route.matches(api_scope)
+                if match is Match.FULL:
+                    return MatchedRoute(getattr(route, "path", ""), child_scope.get("path_params", {}))
+    return MatchedRoute(NO_ROUTE, {})

@@ -1,0 +1,235 @@
+"""Authenticate callers: Basic auth with an access key, as lakeFS's clients send it, or the bearer token of a login.
+
+A credential is looked up once and then cached for `key_seconds` (`caller_cache.py`); after that the key's record is
+read again. Wrong secrets are counted, and a caller who sends too many has to wait (`login_throttle.py`). A caller whose
+same credential was right before does not wait.
+
+A token names its key, and carries a mark of the secret that bought it. It is valid only as long as that secret is. It
+ends when an operator ends the key's tokens, and it never opens a new key with the same id. Only a caller who proved the
+secret learns why a key is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+import jwt
+from fastapi import Depends, Request
+
+from refstore import access_keys
+from refstore.access_keys import Role
+from refstore.audit import Actor, set_actor
+from refstore.core.records import AccessKeyRecord, SecretHash
+from refstore.core.signing_keys import SigningKey
+from refstore.versioning.issuance import ALGORITHM, ISSUER
+from refstore_api.caller_cache import CallerCache, Credential, Secret, Token
+from refstore_api.error_responses import Forbidden, TooManyGuesses, Unauthenticated
+from refstore_api.key_last_use import KeyLastUse
+from refstore_api.login_throttle import Caller, LoginThrottle
+from refstore_api.request_middleware import address_of
+from refstore_api.service import Service
+
+AUDIENCE: Final = "refstore-api"
+"""Issued addresses have the repository's id as audience, so neither token passes for the other."""
+
+
+class Principal(NamedTuple):
+    key_id: str
+    role: Role
+    repositories: tuple[str, ...]
+    """The only repositories that the key may use; empty: all."""
+    created_ms: int
+
+    def check(self, role: Role, repository: str | None) -> None:
+        """Check that the key has the role and may use the repository. Raises Forbidden."""
+        if self.role < role:
+            raise Forbidden(
+                f"access key {self.key_id!r} has the role {self.role.name.lower()}, and this call needs "
+                f"{role.name.lower()}; ask an operator for a key with that role"
+            )
+        elsewhere = role > Role.READER if repository is None else repository not in self.repositories
+        if self.repositories and elsewhere:
+            raise Forbidden(
+                f"access key {self.key_id!r} may use {', '.join(self.repositories)} only; ask an operator for a key"
+            )
+
+
+class Authenticator:
+    """Authenticate the requests of one process."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._known = CallerCache(service.settings.key_seconds)
+        self._guesses = LoginThrottle(service.lake.clock, service.settings.wrong_secrets_max)
+        self._uses = KeyLastUse(service.lake)
+
+    async def principal(self, header: str | None, address: str) -> Principal:
+        """Return the principal that the Authorization header proves. Raises Unauthenticated, TooManyGuesses."""
+        credential = credential_of(header)
+        known, was_right = self._known.get(credential)
+        if known is not None:
+            return known
+        try:
+            principal = await self._service.run(lambda: self._look_up(credential, address, was_right=was_right))
+        except (Unauthenticated, TooManyGuesses):
+            self._known.forget(credential)
+            raise
+        self._known.add(credential, principal)
+        return principal
+
+    async def login(self, key_id: str, secret: str, address: str) -> tuple[str, int]:
+        """Return a bearer token, and when it expires in seconds since the epoch. Raises Unauthenticated,
+        TooManyGuesses.
+        """
+        credential = Secret(key_id, secret)
+        _, was_right = self._known.get(credential)
+        try:
+            principal, token, expires = await self._service.run(
+                lambda: self._log_in(key_id, secret, address, was_right=was_right)
+            )
+        except (Unauthenticated, TooManyGuesses):
+            self._known.forget(credential)
+            raise
+        self._known.add(credential, principal)
+        return token, expires
+
+    def _log_in(self, key_id: str, secret: str, address: str, *, was_right: bool) -> tuple[Principal, str, int]:
+        record, proven = self._by_secret(Caller(key_id, address), secret, was_right=was_right)
+        principal = self._let_in(key_id, record, proven)
+        now = self._service.lake.clock.now_ms() // 1000
+        ends = [at_ms // 1000 for at_ms in (record.expires_ms, proven.ends_ms) if at_ms]
+        expires = min([now + self._service.settings.login_seconds, *ends])
+        signing = self._keys()[0]
+        mark = access_keys.mark_token(record, proven)
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": key_id, "iat": now, "exp": expires, "key": mark}
+        token = jwt.encode(claims, signing.secret, algorithm=ALGORITHM, headers={"kid": signing.kid})
+        return principal, token, expires
+
+    def _look_up(self, credential: Credential, address: str, *, was_right: bool) -> Principal:
+        if isinstance(credential, Token):
+            return self._by_token(credential.text)
+        record, proven = self._by_secret(Caller(credential.key_id, address), credential.secret, was_right=was_right)
+        return self._let_in(credential.key_id, record, proven)
+
+    def _let_in(self, key_id: str, record: AccessKeyRecord, proven: SecretHash) -> Principal:
+        """Return the principal of a proven secret or token. Raises Unauthenticated if the key is no longer valid."""
+        refusal = access_keys.refusal(key_id, record, proven, self._service.lake.clock.now_ms())
+        if refusal:
+            raise Unauthenticated(refusal)
+        self._uses.note(key_id, record.created_ms)
+        return Principal(key_id, Role(record.role), record.repositories, record.created_ms)
+
+    def _by_secret(self, caller: Caller, secret: str, *, was_right: bool) -> tuple[AccessKeyRecord, SecretHash]:
+        """Return the key, and the one of its secrets that matches, ended or not. Raises Unauthenticated,
+        TooManyGuesses.
+        """
+        if not was_right:
+            self._guesses.check(caller)
+        record = access_keys.find(self._service.lake.kv, caller.key_id)
+        # also compare when there is no such key, so that both cases take as long
+        proven = access_keys.find_secret(record or _NOBODY, secret)
+        if record is None or proven is None:
+            self._guesses.record_wrong_secret(caller)
+            raise Unauthenticated("no such access key, or not its secret; list the keys with: refstore keys list")
+        return record, proven
+
+    def _by_token(self, token: str) -> Principal:
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+            key = next((key for key in self._keys() if key.kid == kid), None)
+            if key is None:
+                raise Unauthenticated("the token was not signed with a key in use here; log in again")
+            claims = jwt.decode(
+                token,
+                key.secret,
+                algorithms=[ALGORITHM],
+                audience=AUDIENCE,
+                issuer=ISSUER,
+                options={"require": ["iss", "aud", "sub", "iat", "exp"], "verify_exp": False, "verify_iat": False},
+            )
+            subject, expires, mark = str(claims["sub"]), int(claims["exp"]), str(claims["key"])
+        except Unauthenticated:
+            raise
+        except Exception as error:
+            # a hostile token can make the parser raise anything; the answer is always the same
+            raise Unauthenticated("the bearer token is not valid; log in again") from error
+        if expires * 1000 <= self._service.lake.clock.now_ms():
+            raise Unauthenticated("the bearer token has expired; log in again")
+        record = access_keys.find(self._service.lake.kv, subject)
+        proven = access_keys.find_token_secret(record, mark) if record is not None else None
+        if record is None or proven is None:
+            raise Unauthenticated(
+                "the token was ended, or its access key revoked; log in again, or ask an operator for another key"
+            )
+        return self._let_in(subject, record, proven)
+
+    def _keys(self) -> Sequence[SigningKey]:
+        return self._service.lake.signing()
+
+
+def needs(role: Role) -> Any:
+    """Make the dependency of a route that needs the role in its path's repository. (`openapi.py` documents both
+    schemes.)
+    """
+
+    async def check(request: Request) -> Principal:
+        principal = await authenticator_of(request).principal(
+            request.headers.get("authorization"), address_of(request.scope)
+        )
+        # before the check, because the log names the key of a refused request too
+        request.state.key_id = principal.key_id
+        route = getattr(request.scope.get("route"), "path", "")
+        set_actor(Actor("http", principal.key_id, address_of(request.scope), f"{request.method} {route}"))
+        principal.check(role, request.path_params.get("repository"))
+        return principal
+
+    return Depends(check)
+
+
+Reader = Annotated[Principal, needs(Role.READER)]
+Writer = Annotated[Principal, needs(Role.WRITER)]
+Operator = Annotated[Principal, needs(Role.OPERATOR)]
+
+
+def authenticator_of(request: Request) -> Authenticator:
+    authenticator: Authenticator = request.app.state.authenticator
+    return authenticator
+
+
+def credential_of(header: str | None) -> Credential:
+    """Parse the credential in an Authorization header. Raises Unauthenticated."""
+    if not header:
+        raise Unauthenticated("this call needs an access key; send it by Basic auth, or log in and send the token")
+    scheme, _, value = header.partition(" ")
+    match scheme.lower():
+        case "basic":
+            try:
+                key_id, colon, secret = base64.b64decode(value, validate=True).decode().partition(":")
+            except ValueError:  # not base64, not UTF-8, not even ASCII
+                key_id = colon = secret = ""
+            if not colon:
+                raise Unauthenticated("the Basic credentials are not id:secret in base64; check the client")
+            return Secret(key_id, secret)
+        case "bearer":
+            return Token(value.strip())
+        case _:
+            raise Unauthenticated("the Authorization header is neither Basic nor Bearer; see /docs")
+
+
+def claimed_key(header: str | None) -> str:
+    """Return the access key that an Authorization header names, for the log; '' if it names no valid id."""
+    try:
+        credential = credential_of(header)
+        if isinstance(credential, Secret):
+            key_id = credential.key_id
+        else:
+            key_id = str(jwt.decode(credential.text, options={"verify_signature": False}).get("sub", ""))
+    except Exception:  # noqa: BLE001  # a hostile header can make the parser raise anything; it names no key
+        return ""
+    return key_id if access_keys.is_id(key_id) else ""
+
+
+_NOBODY: Final = AccessKeyRecord(secrets.token_bytes(16), secrets.token_bytes(32), 0, 0)

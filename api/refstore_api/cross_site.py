@@ -1,0 +1,71 @@
+"""Refuse state-changing requests that another site's page makes a browser send.
+
+A browser sends a user's stored credentials with such a request. So the service never asks a browser to store any, and
+refuses the request. The service's own programs never send one.
+
+The check is that of Go's `net/http.CrossOriginProtection`. Recent browsers say in `Sec-Fetch-Site` where a request
+comes from; older ones, and those over plain HTTP, say it in `Origin`. A client that sends neither header is no browser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.types import Scope
+
+from refstore_api.error_responses import Forbidden
+
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+OWN_SITE: Final = frozenset({b"same-origin", b"none"})
+"""`none`: the user typed the address or used a bookmark. `same-site` is not included: another service of the same
+domain is a stranger.
+"""
+_CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="refstore"')
+"""A 401 must name a scheme. No browser asks its user for a password for this one, so none stores it."""
+
+
+def check_site(scope: Scope, public_url: str) -> None:
+    """Refuse a request that another site's page made a browser send. Raises Forbidden."""
+    if scope["method"] in SAFE:
+        return
+    sites: list[bytes] = []
+    origins: list[bytes] = []
+    host = b""
+    for name, value in scope["headers"]:
+        if name == b"sec-fetch-site":
+            sites.append(value)
+        elif name == b"origin":
+            origins.append(value)
+        elif name == b"host":
+            host = value
+    if sites:
+        is_own = all(site in OWN_SITE for site in sites)
+    else:
+        is_own = all(_is_own(origin.decode("latin-1"), host.decode("latin-1"), public_url) for origin in origins)
+    if not is_own:
+        raise Forbidden(
+            "a page of another site made the browser send this request; send it from a program, or from this "
+            "service's pages"
+        )
+
+
+def is_browser(scope: Scope) -> bool:
+    return any(
+        name == b"origin" or name.startswith(b"sec-fetch-") or (name == b"user-agent" and value.startswith(b"Mozilla/"))
+        for name, value in scope["headers"]
+    )
+
+
+def without_basic_challenge(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return a 401's headers for a browser: without the Basic challenge."""
+    return [_CHALLENGE if name.lower() == b"www-authenticate" else (name, value) for name, value in headers]
+
+
+def _is_own(origin: str, host: str, public_url: str) -> bool:
+    try:
+        origin_host = urlsplit(origin).netloc.lower()
+        return bool(origin_host) and origin_host in (host.lower(), urlsplit(public_url).netloc.lower())
+    except ValueError:
+        return False

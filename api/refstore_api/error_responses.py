@@ -1,0 +1,170 @@
+"""Map every error to an HTTP status and body: lakeFS's `{"message": ...}`, with refstore's stable code beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from refstore import errors
+from refstore.background_imports import TooManyImports
+from refstore.core.redaction import redact_text
+from refstore.errors import MergeConflict, RefstoreError
+from refstore_api.json_answers import answer
+from refstore_api.models import Error, MergeConflictResult
+
+RETRY_AFTER_SECONDS: Final = "1"
+
+STATUS: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
+    (errors.NothingToCommit, 400),  # lakeFS's: its clients look for a bad request
+    (errors.DirtyBranch, 400),  # likewise
+    (errors.Invalid, 400),
+    (errors.NotFound, 404),
+    (errors.Gone, 410),
+    (errors.Conflict, 409),
+    (errors.Unavailable, 503),
+    (errors.StoreMisconfigured, 500),
+    (errors.ForeignNotAllowed, 403),
+    (errors.MissingExtra, 501),
+    (errors.Corrupt, 500),
+)
+"""The first matching class decides."""
+
+LAKEFS_WORDS: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
+    (errors.NothingToCommit, "no changes"),
+    (errors.DirtyBranch, "dirty branch"),
+)
+"""lakeFS's words. Programs look for them in the message, because the status alone does not tell these two errors apart.
+"""
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class PreconditionFailed(errors.Conflict):
+    """The object exists already, or is not the version that the client expects (`If-None-Match`, `If-Match`)."""
+
+    code = "precondition_failed"
+
+
+class Unauthenticated(RefstoreError):
+    code = "unauthenticated"
+
+
+class TooManyGuesses(RefstoreError):
+    """Too many wrong secrets came; the error says when the caller may try again."""
+
+    code = "too_many_guesses"
+    retryable = True
+
+    def __init__(self, message: str, retry_after_seconds: int) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class TooManyRequests(RefstoreError):
+    """A client has too many requests running, or waiting."""
+
+    code = "too_many_requests"
+    retryable = True
+
+
+class Forbidden(RefstoreError):
+    code = "forbidden"
+
+
+class NotSupported(RefstoreError):
+    code = "not_supported"
+
+
+class Busy(errors.Contention):
+    """Other writers kept winning the race for a branch. lakeFS's clients take every 409 for a merge conflict."""
+
+
+class TooLarge(errors.Invalid):
+    code = "too_large"
+
+
+class TooSlow(errors.Invalid):
+    code = "too_slow"
+
+
+class OutOfRange(errors.Invalid):
+    """A range beyond the object's end; carries the object's size."""
+
+    code = "out_of_range"
+
+    def __init__(self, message: str, size_bytes: int) -> None:
+        super().__init__(message)
+        self.size_bytes = size_bytes
+
+
+_OWN: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
+    (PreconditionFailed, 412),
+    (Unauthenticated, 401),
+    (Forbidden, 403),
+    (TooManyGuesses, 429),
+    (TooManyImports, 429),
+    (TooManyRequests, 429),
+    (NotSupported, 501),
+    (Busy, 503),
+    (TooLarge, 413),
+    (TooSlow, 408),
+    (OutOfRange, 416),
+)
+
+
+def status_of(error: RefstoreError) -> int:
+    return next((status for kind, status in (*_OWN, *STATUS) if isinstance(error, kind)), 500)
+
+
+def respond(error: RefstoreError) -> Response:
+    status = status_of(error)
+    words = next((f"{words}: " for kind, words in LAKEFS_WORDS if isinstance(error, kind)), "")
+    message = words + redact_text(str(error))
+    if status >= 500 and not isinstance(error, NotSupported | errors.MissingExtra):
+        _log.error("request_failed", status=status, code=error.code, error=message)
+    if isinstance(error, MergeConflict):
+        return answer(MergeConflictResult(message=message, code=error.code, paths=list(error.paths)), status)
+    return answer(Error(message=message, code=error.code), status, headers=_headers(error, status))
+
+
+def install(app: FastAPI) -> None:
+    async def handle_refstore_error(_request: Request, error: Any) -> Response:
+        return respond(error)
+
+    async def handle_invalid_request(_request: Request, error: Any) -> Response:
+        return answer(Error(message=_explain(error), code="invalid"), 400)
+
+    async def handle_http_exception(_request: Request, error: Any) -> Response:
+        detail = (
+            str(error.detail) if error.status_code != 404 else "the service has no such route; see /docs for its routes"
+        )
+        code = next((kind.code for kind, status in _OWN if status == error.status_code), f"http_{error.status_code}")
+        return answer(Error(message=detail, code=code), error.status_code, headers=error.headers)
+
+    app.add_exception_handler(RefstoreError, handle_refstore_error)
+    app.add_exception_handler(RequestValidationError, handle_invalid_request)
+    app.add_exception_handler(HTTPException, handle_http_exception)
+
+
+def _headers(error: RefstoreError, status: int) -> Mapping[str, str] | None:
+    if status == 401:
+        return {"WWW-Authenticate": 'Basic realm="refstore"'}
+    if status == 503 or isinstance(error, (TooManyImports, TooManyRequests)):
+        return {"Retry-After": RETRY_AFTER_SECONDS}
+    if isinstance(error, TooManyGuesses):
+        return {"Retry-After": str(error.retry_after_seconds)}
+    if isinstance(error, OutOfRange):
+        return {"Content-Range": f"bytes */{error.size_bytes}"}
+    return None
+
+
+def _explain(error: RequestValidationError) -> str:
+    """Say which field is wrong and what is expected; never show the value, which may be a secret."""
+    parts = [f"{'.'.join(str(place) for place in item['loc'])}: {item['msg']}" for item in error.errors()[:5]]
+    return f"the request is not valid ({'; '.join(parts)}); see /docs"

@@ -1,0 +1,231 @@
+"""Bound what uvicorn's HTTP protocol does not: the bytes around a body, the time without progress, the connections.
+
+Without these bounds a client could hold memory or a connection for ever, before anything authenticates it. It would
+only have to never end its headers or trailers, or to read no answer. The bounds cost two timers per connection, and
+none per request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from refstore.core.settings import ApiSettings
+from refstore_api.connection_slots import Proxies, Slots, connection_slots, plain_address
+
+HEAD_BYTES_MAX: Final = 64 << 10
+"""The largest head, and the largest trailers of a body. A path takes 1 KiB, user metadata 8, a token less than 4."""
+HEAD_SECONDS: Final = 30.0
+PIPELINED_MAX: Final = 16
+"""Requests that may wait on one connection for earlier answers; each may cost a hundred times its bytes."""
+LINGER_SECONDS: Final = 5.0
+"""How long a client may take to end a request that was answered already. The rest is discarded, so that the client can
+read the answer (RFC 9112, 9.6). If the request ends in time, the connection stays open: a body often arrives just after
+an answer that did not need it.
+"""
+IDLE_CHECKS: Final = 4
+"""How often a connection is checked within `idle_seconds`."""
+_FIELD_BYTES: Final = 4
+"""Counted for each header line, in addition to its name and value."""
+_RESET: Final = struct.pack("ii", 1, 0)
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_MANY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
+)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Speak HTTP on one connection, within bounds; `protocol_of` makes the class that a server uses."""
+
+    slots: Slots
+    proxies: Proxies
+    idle_seconds: float
+    head_seconds: float = HEAD_SECONDS
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._field_bytes = 0
+        """Bytes parsed of the request's head, or of its trailers."""
+        self._unread_bytes = 0
+        """Bytes since the last piece of a body, or since the end of a head or a request: what the parser may hold."""
+        self._in_body = False
+        self._linger_timer: asyncio.TimerHandle | None = None
+        """Runs while a request that was answered has not ended."""
+        self._slot: str | None = None
+        """The address that this connection's slot is counted for."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._received_bytes = 0
+        self._state: tuple[int, int] = (0, 0)
+        self._last_progress_at = 0.0
+
+    def take_slot(self, address: str) -> bool:
+        """Take a slot for the connection, before its TLS handshake; return False if there is none."""
+        address = plain_address(address)
+        if not self.slots.take(address, shared=address in self.proxies):
+            return False
+        self._slot = address
+        return True
+
+    def release_slot(self) -> None:
+        if self._slot is not None:
+            self.slots.release(self._slot, shared=self._slot in self.proxies)
+            self._slot = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        peer = transport.get_extra_info("peername")
+        if self._slot is None and not self.take_slot(str(peer[0]) if peer else ""):
+            self.transport = transport
+            transport.write(_TOO_MANY)
+            transport.close()
+            return
+        super().connection_made(transport)
+        if self.client is not None and self._slot is not None:
+            self.client = self._slot, self.client[1]
+        self._last_progress_at = self.loop.time()
+        self._schedule_idle_check()
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_complete()
+        self._stop_lingering()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self.release_slot()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        self._unread_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._unread_bytes > HEAD_BYTES_MAX:
+            self._refuse()
+        elif self._unread_bytes and not self._in_body and self._head_timer is None:
+            self._wait_for_head()
+
+    def on_message_begin(self) -> None:
+        self._field_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + _FIELD_BYTES)
+        if not self._in_body:  # otherwise it is a trailer, which nobody needs and which would pass for a header
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise _Refused
+        self._head_complete()
+        self._field_bytes = 0
+        self._in_body = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread_bytes = 0
+        self._in_body = False
+        super().on_message_complete()
+        if self._linger_timer is not None:
+            self._stop_lingering()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # uvicorn's own timer stops with the next byte, and no other starts
+        if self._in_body and self.cycle.response_complete and not self.transport.is_closing():
+            self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.timeout_keep_alive_handler)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser refuses; uvicorn calls it for our own refusals, too."""
+        if self._field_bytes > HEAD_BYTES_MAX or len(self.pipeline) >= PIPELINED_MAX:
+            self._refuse()
+        else:
+            super().send_400_response(msg)
+
+    def _count(self, size_bytes: int) -> None:
+        self._field_bytes += size_bytes
+        if self._field_bytes > HEAD_BYTES_MAX:
+            raise _Refused
+
+    def _refuse(self) -> None:
+        if not self._is_under_way() or not self.cycle.response_started:
+            self.transport.write(_TOO_LARGE)
+        self.transport.close()
+
+    def _is_under_way(self) -> bool:
+        """Return whether a request is waiting for the end of its answer."""
+        return bool(self.pipeline) or (bool(self.cycle) and not self.cycle.response_complete)
+
+    def _wait_for_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
+
+    def _head_complete(self) -> None:
+        self._unread_bytes = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_lingering(self) -> None:
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def _schedule_idle_check(self) -> None:
+        self._idle_timer = self.loop.call_later(self.idle_seconds / IDLE_CHECKS, self._check_idle)
+
+    def _check_idle(self) -> None:
+        """Abort the connection when nothing has moved for `idle_seconds`, unless the service is at work.
+
+        A closed transport waits for its client to read what is left, however long.
+        """
+        waiting_bytes = self.transport.get_write_buffer_size()
+        state = self._received_bytes, waiting_bytes
+        now = self.loop.time()
+        if state != self._state or (self._is_under_way() and not waiting_bytes):
+            self._state, self._last_progress_at = state, now
+        elif now - self._last_progress_at >= self.idle_seconds * (IDLE_CHECKS - 1) / IDLE_CHECKS:
+            self._abort()
+            return
+        self._schedule_idle_check()
+
+    def _abort(self) -> None:
+        """Drop the connection, together with the unread bytes in the kernel's memory."""
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
+
+
+class _Refused(Exception):
+    """Raised in a callback of the parser, to stop it there."""
+
+
+def protocol_of(settings: ApiSettings) -> type[BoundedProtocol]:
+    """Make the protocol class of one process, whose connections share its slots."""
+
+    class Protocol(BoundedProtocol):
+        slots = connection_slots(settings)
+        proxies = Proxies(settings.trusted_proxies)
+        idle_seconds = settings.idle_seconds
+
+    return Protocol

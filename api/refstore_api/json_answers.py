@@ -1,0 +1,47 @@
+"""Make JSON answers: the model's own serializer writes the bytes, and nothing validates them a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from refstore.operations.reading import PAGE_BYTES_MAX
+from refstore_api.models import Pagination
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+NO_CONTENT = 204
+
+
+def answer(model: BaseModel, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(
+        model.__pydantic_serializer__.to_json(model, exclude_none=True),
+        status,
+        headers=headers,
+        media_type="application/json",
+    )
+
+
+def empty_answer(status: int = NO_CONTENT, *, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(status_code=status, headers=headers)
+
+
+def take_page(
+    items: Iterator[T], amount: int, name: Callable[[T], str], size: Callable[[T], int] = lambda _item: 0
+) -> tuple[list[T], Pagination]:
+    """Take the first `amount` items, fewer if their bytes (`size`) fill a page, and say whether there are more."""
+    results: list[T] = []
+    size_bytes = 0
+    has_more = False
+    for item in items:
+        if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
+            has_more = True
+            break
+        results.append(item)
+        size_bytes += size(item)
+    offset = name(results[-1]) if has_more and results else ""
+    return results, Pagination(has_more=has_more, next_offset=offset, results=len(results), max_per_page=amount)

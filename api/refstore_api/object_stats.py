@@ -1,0 +1,90 @@
+"""Turn objects into the API's answers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl
+
+from refstore.context import Context
+from refstore.core.ids import Address, is_own, own_address
+from refstore.core.records import Entry
+from refstore.errors import InvalidToken
+from refstore_api.headers import type_of
+from refstore_api.models import ObjectStats
+from refstore_api.signed_urls import SignedUrl
+
+TOKEN: Final = "token"  # noqa: S105  # a parameter's name
+_OWN_TOKEN_QUERY: Final = re.compile(rf"{TOKEN}=([A-Za-z0-9_.-]+)")
+
+
+def namespace_of(ctx: Context) -> str:
+    return ctx.shown_namespace or _url_of(ctx)
+
+
+def _url_of(ctx: Context) -> str:
+    return ctx.objects.url.partition("?")[0].rstrip("/")
+
+
+def physical_url(ctx: Context, address: Address) -> str:
+    """Return the full URL of an address."""
+    return f"{namespace_of(ctx)}/{address}" if is_own(address) else address
+
+
+def address_of_url(ctx: Context, text: str) -> Address:
+    """Return the address of a full URL, as shown or as stored, or of an address in our own form. Raises InvalidName."""
+    bare = text.partition("?")[0]
+    return own_address(bare.removeprefix(namespace_of(ctx) + "/").removeprefix(_url_of(ctx) + "/"))
+
+
+def with_token(url: str, token: str) -> str:
+    return f"{url}?{TOKEN}={token}"
+
+
+def token_of(ctx: Context, url: str) -> str:
+    """Return the token that `getPhysicalAddress` put into its URL. Raises InvalidToken."""
+    query = url.partition("?")[2]
+    # our own spelling first; any other one is parsed
+    own_query = _OWN_TOKEN_QUERY.fullmatch(query)
+    token = own_query[1] if own_query else dict(parse_qsl(query)).get(TOKEN, "")
+    if not token:
+        raise InvalidToken(
+            "the physical address carries no token; link the staging location as getPhysicalAddress answered it"
+        )
+    address_of_url(ctx, url)
+    return token
+
+
+def stats(
+    ctx: Context,
+    path: str,
+    entry: Entry,
+    *,
+    user_metadata: bool = True,
+    signed: SignedUrl | None = None,
+) -> ObjectStats:
+    return ObjectStats.model_construct(
+        path=path,
+        path_type="object",
+        physical_address=signed.url if signed else physical_url(ctx, entry.address),
+        physical_address_expiry=signed.expires_seconds if signed else None,
+        checksum=entry.md5 or entry.checksum,
+        size_bytes=entry.size_bytes,
+        mtime=entry.mtime_ms // 1000,
+        metadata=entry.metadata if user_metadata else None,
+        content_type=type_of(entry),
+    )
+
+
+def common_prefix(path: str) -> ObjectStats:
+    return ObjectStats.model_construct(
+        path=path,
+        path_type="common_prefix",
+        physical_address="",
+        physical_address_expiry=None,
+        checksum="",
+        size_bytes=None,
+        mtime=0,
+        metadata=None,
+        content_type=None,
+    )

@@ -1,0 +1,57 @@
+"""Complete FastAPI's OpenAPI document with what FastAPI cannot know.
+
+Every route that needs a key lists both ways to log in. Requests that are not valid are answered with 400 and lakeFS's
+error body, never with 422.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from refstore import __version__
+from refstore_api.routes import STATUS_DESCRIPTIONS
+
+OPEN: Final = frozenset({"healthCheck", "getSetupState", "login", "getSigned", "putSigned", "liveness", "readiness"})
+"""Operations that need no access key; signed URLs carry their own proof."""
+_ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+SCHEMES: Final[dict[str, Any]] = {
+    "basic_auth": {"type": "http", "scheme": "basic", "description": "An access key: id and secret."},
+    "jwt_token": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "The token that login answers.",
+    },
+}
+
+
+def install(app: FastAPI) -> None:
+    cached_document: dict[str, Any] = {}
+
+    def document() -> dict[str, Any]:
+        if not cached_document:
+            cached_document.update(_document(app))
+        return cached_document
+
+    app.openapi = document
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            answers = operation.setdefault("responses", {})
+            answers.pop("422", None)
+            if "requestBody" in operation:
+                for status in (408, 413):
+                    answers.setdefault(str(status), {"description": STATUS_DESCRIPTIONS[status], "content": _ERROR})
+            if operation.get("operationId") not in OPEN:
+                operation["security"] = [{"basic_auth": []}, {"jwt_token": []}]
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = SCHEMES
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components.get("schemas", {}).pop(unused, None)
+    return document

@@ -1,0 +1,252 @@
+"""Surround every request with an id, one log line, the metrics, and bounds on its body. Plain ASGI, so that it costs
+little.
+
+A body is read only after its sender was authenticated; handlers check what that caller may do.
+
+The log says which key asked for what, and from where. A key that was not proven to be the caller's appears as
+`claimed_key`. The log has the route's template instead of the path, because the paths of signed URLs contain a token.
+Neither headers nor bodies are logged. An unexpected error is logged here under the request's id, and answered with 500.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from refstore.errors import RefstoreError
+from refstore_api.connection_slots import Slots
+from refstore_api.cross_site import SAFE, check_site, is_browser, without_basic_challenge
+from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
+from refstore_api.error_responses import TooLarge, TooManyRequests, respond
+from refstore_api.json_answers import answer
+from refstore_api.models import Error
+from refstore_api.request_bodies import BodyLimits, BodyTimer, declared_bytes
+from refstore_api.request_metrics import Metrics
+
+HEADER: Final = b"x-request-id"
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+_UPLOAD: Final = re.compile(r"/api/v1/repositories/[^/]+/branches/[^/]+/objects")
+_SIGNED: Final = "/api/v1/signed/"
+_LOGIN: Final = "/api/v1/auth/login"
+_BODILESS: Final = SAFE
+_REFUSED: Final = frozenset({401, 403, 429})
+_BRANCHES: Final = ("branch", "destination_branch", "ref", "source_ref", "left_ref")
+"""The path parameters that name a part of a repository; the first one present counts."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_./~^@{}:-]{1,255}")
+NO_ROUTE: Final = "(none)"
+_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+CRASHED: Final = "the service failed; its log says why, under the request's id"
+CLIENT_WENT_AWAY: Final = 499
+"""A status for the log and the metrics only: no client is left to read it."""
+_QUIET: Final = frozenset({"/api/v1/healthcheck", "/healthcheck", "/readiness", "/metrics"})
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class MatchedRoute(NamedTuple):
+    route: str
+    """The route's template, because a path may contain a signed URL's token."""
+    parameters: Mapping[str, str]
+
+
+class RequestMiddleware:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        limits: BodyLimits,
+        admit: Callable[[str | None, str], Awaitable[object]],
+        claimed: Callable[[str | None], str],
+        locate: Callable[[Scope], MatchedRoute],
+        public_url: str = "",
+        slots: Slots | None = None,
+    ) -> None:
+        """`admit` authenticates an Authorization header from an address. It raises RefstoreError.
+        `claimed` returns the access key that an Authorization header names, proven or not.
+        `locate` finds the route of a request that was refused before routing.
+        `slots` bounds the requests of each client that connects through a proxy."""
+        self._app = app
+        self._metrics = metrics
+        self._limits = limits
+        self._admit = admit
+        self._claimed = claimed
+        self._locate = locate
+        self._public_url = public_url
+        self._slots = slots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        keep_encoded_slashes(scope)
+        request_id = _id_of(scope)
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        status = 0
+        size_bytes = 0
+        client = address_of(scope)
+        has_slot = False
+
+        async def sending(message: Message) -> None:
+            nonlocal status, size_bytes
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = [(HEADER, request_id.encode())]
+                response_headers = message.get("headers", ())
+                if status == 401 and is_browser(scope):
+                    response_headers = without_basic_challenge(response_headers)
+                message["headers"] = (
+                    [*response_headers, *own] if _NOSNIFF in response_headers else [*response_headers, _NOSNIFF, *own]
+                )
+            else:
+                size_bytes += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            if self._slots is not None:
+                has_slot = self._slots.take(client)
+                if not has_slot:
+                    raise TooManyRequests(
+                        "too many requests from this client's address are running; send fewer at a time"
+                    )
+            check_site(scope, self._public_url)
+            check_encoding(scope)
+            if scope["method"] not in _BODILESS and scope["path"] != _LOGIN and not _is_signed(scope):
+                await self._admit(_header(scope, b"authorization"), client)
+            await self._app(scope, _bounded(scope, receive, self._limits), sending)
+        except RefstoreError as error:
+            await respond(error)(scope, receive, sending)
+        except ClientDisconnect:
+            status = CLIENT_WENT_AWAY
+        except Exception as error:  # noqa: BLE001  # nothing above could still answer
+            response = crashed(error)
+            if not status:  # otherwise the answer is cut off, which its length shows the client
+                await response(scope, receive, sending)
+        finally:
+            if self._slots is not None and has_slot:
+                self._slots.release(client)
+            seconds = time.perf_counter() - began
+            route, parameters = self._matched_route(scope, refused=status in _REFUSED)
+            self._metrics.answered(scope["method"], route, status or 500, seconds)
+            if route not in _QUIET or status in _REFUSED:
+                state: dict[str, Any] = scope.get("state") or {}
+                key = state.get("key_id")
+                _log.info(
+                    "request",
+                    method=scope["method"],
+                    route=route,
+                    status=status or 500,
+                    ms=round(seconds * 1000, 2),
+                    bytes=size_bytes,
+                    client=client,
+                    key=key,
+                    **(
+                        {}
+                        if key
+                        else {
+                            "claimed_key": state.get("claimed_key") or self._claimed(_header(scope, b"authorization"))
+                        }
+                    ),
+                    repository=_shown(parameters.get("repository")),
+                    branch=_shown(next((branch for name in _BRANCHES if (branch := parameters.get(name))), None)),
+                )
+            structlog.contextvars.unbind_contextvars("request_id")
+
+    def _matched_route(self, scope: Scope, *, refused: bool) -> MatchedRoute:
+        """Return the route of the request. A request that was refused before routing is matched now."""
+        route = getattr(scope.get("route"), "path", "")
+        if route:
+            return MatchedRoute(route, scope.get("path_params") or {})
+        return self._locate(scope) if refused else MatchedRoute(NO_ROUTE, {})
+
+
+def crashed(error: Exception) -> Response:
+    """Log an unexpected error, and return the answer to it."""
+    # as text, because an embedding application may log exceptions with local variables, and so with secrets
+    _log.error("request_crashed", error=repr(error), traceback="".join(traceback.format_exception(error)))
+    return answer(Error(message=CRASHED, code="internal"), 500)
+
+
+def _id_of(scope: Scope) -> str:
+    """Return the caller's request id if it is harmless, so that a request can be followed across services; otherwise a
+    new one.
+    """
+    for name, value in scope["headers"]:
+        if name == HEADER and _REQUEST_ID.fullmatch(value):
+            return value.decode()
+    return secrets.token_hex(8)
+
+
+def _shown(text: str | None) -> str | None:
+    """Return a name for the log; None if it has other characters than names have, such as line breaks."""
+    return text if text is not None and _NAME.fullmatch(text) else None
+
+
+def _bounded(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
+    """Bound every body but an object's, which `request_bodies.py` bounds. (Nobody reads the body of a GET or HEAD.)
+    Raises Invalid, TooLarge.
+    """
+    if (
+        scope["method"] in _BODILESS
+        or _is_signed(scope)
+        or (scope["method"] == "POST" and _UPLOAD.fullmatch(scope["path"]))
+    ):
+        return receive
+    declared = declared_bytes(_header(scope, b"content-length"))
+    if declared is not None and declared > limits.bytes_max:
+        raise _too_large(limits.bytes_max)
+    size_bytes = 0
+    whole = False
+    patience = BodyTimer(limits)
+
+    async def bounded() -> Message:
+        nonlocal size_bytes, whole
+        if whole:
+            return await receive()  # waits until the client disconnects
+        # HTTPException, because FastAPI takes any other error for a body that cannot be parsed
+        try:
+            message = await patience.wait(receive(), _size_of)
+        except TimeoutError:
+            raise HTTPException(408, str(patience)) from None
+        if message["type"] == "http.request":
+            whole = not message.get("more_body", False)
+            size_bytes += _size_of(message)
+            if size_bytes > limits.bytes_max:
+                raise HTTPException(413, str(_too_large(limits.bytes_max)))
+        return message
+
+    return bounded
+
+
+def _size_of(message: Message) -> int:
+    return len(message.get("body", b""))
+
+
+def _is_signed(scope: Scope) -> bool:
+    return scope["method"] == "PUT" and scope["path"].startswith(_SIGNED)
+
+
+def address_of(scope: Scope) -> str:
+    """Return the client's address: the connection's other end, or what a trusted proxy says. Other proxies' headers are
+    not believed.
+    """
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for field, value in scope["headers"] if field == name), None)
+
+
+def _too_large(bytes_max: int) -> TooLarge:
+    return TooLarge(f"the request's body is larger than {bytes_max} bytes; send less at a time")

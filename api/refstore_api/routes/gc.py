@@ -1,0 +1,254 @@
+"""Routes of garbage collection: its rules, its marks, and what lakeFS's own collector asks for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from refstore.errors import NotFound, RefstoreError
+from refstore.gc_marks import Marks, Run
+from refstore.operations import lakefs_gc_prepare, unmarking
+from refstore.repository import Repository
+from refstore.retention.rules import BranchRule, GcRules, gc_rules
+from refstore_api.auth import Operator, Reader
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.json_answers import answer, empty_answer, take_page
+from refstore_api.models import (
+    CollectionStatus,
+    GarbageCollectionPrepareResponse,
+    GarbageCollectionRule,
+    GarbageCollectionRules,
+    MarkedCommit,
+    MarkedCommitList,
+    MarkRun,
+    MarkRunList,
+    PrepareGCUncommittedRequest,
+    PrepareGCUncommittedResponse,
+    Unmarked,
+)
+from refstore_api.object_stats import namespace_of
+from refstore_api.routes import failures
+from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import AMOUNT, After, Amount, amount_of
+
+router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=EncodedNameRoute)
+RUNS_MAX = 1000
+_log = structlog.stdlib.get_logger(__name__)
+Pin = Annotated[
+    bool,
+    Query(description="Whether to add the commits to the pins of the rules first, so that no run marks them again."),
+]
+
+_RULES = "/settings/gc_rules"
+_INTERNAL_RULES = "/gc/rules"
+
+
+@router.get(_RULES, operation_id="getGCRules", responses={200: {"model": GarbageCollectionRules}, **failures()})
+@router.get(
+    _INTERNAL_RULES,
+    operation_id="internalGetGarbageCollectionRules",
+    responses={200: {"model": GarbageCollectionRules}, **failures()},
+)
+async def get_rules(service: ServiceOf, _caller: Reader, repository: str) -> Response:
+    """Return the rules as far as lakeFS's format can express them; `refstore retention get` returns all."""
+
+    def read(repo: Repository) -> GarbageCollectionRules:
+        retention = repo.retention()
+        lakefs_rules = gc_rules(retention.rules) if retention is not None else None
+        if lakefs_rules is None:
+            raise NotFound(
+                f"repository {repository!r} has no such rules; set some with setGCRules, or: refstore retention set"
+            )
+        rules = [
+            GarbageCollectionRule(branch_id=rule.branch_id, retention_days=rule.retention_days)
+            for rule in lakefs_rules.branches
+        ]
+        return GarbageCollectionRules(default_retention_days=lakefs_rules.default_retention_days, branches=rules)
+
+    return answer(await service.repository(repository, read))
+
+
+@router.put(_RULES, operation_id="setGCRules", status_code=204, responses=failures(409))
+@router.post(
+    _INTERNAL_RULES, operation_id="internalSetGarbageCollectionRules", status_code=204, responses=failures(409)
+)
+async def set_rules(service: ServiceOf, caller: Operator, repository: str, body: GarbageCollectionRules) -> Response:
+    """Set what lakeFS's format can express; pins, holds and the other rules stay as they are.
+
+    The answer has no field for warnings, such as a mistyped branch, so the service logs them.
+    """
+    rules = GcRules(
+        body.default_retention_days, tuple(BranchRule(rule.branch_id, rule.retention_days) for rule in body.branches)
+    )
+
+    def set_(repo: Repository) -> None:
+        repo.set_gc_rules(rules, by=caller.key_id)
+        with suppress(RefstoreError):  # the rules are set already, even if their review fails
+            for warning in repo.review_retention().warnings:
+                _log.warning("retention_rules", repository=repository, by=caller.key_id, warning=warning)
+
+    await service.repository(repository, set_)
+    return empty_answer()
+
+
+@router.delete(_RULES, operation_id="deleteGCRules", status_code=204, responses=failures(409))
+@router.delete(
+    _INTERNAL_RULES, operation_id="internalDeleteGarbageCollectionRules", status_code=204, responses=failures(409)
+)
+async def delete_rules(service: ServiceOf, caller: Operator, repository: str) -> Response:
+    await service.repository(repository, lambda repo: repo.set_gc_rules(None, by=caller.key_id))
+    return empty_answer()
+
+
+@router.get(
+    "/gc/rules/set_allowed", operation_id="setGarbageCollectionRulesPreflight", status_code=204, responses=failures()
+)
+async def rules_preflight(service: ServiceOf, _caller: Operator, repository: str) -> Response:
+    """Answer 204 if this key may set the rules."""
+    await service.repository(repository, lambda repo: repo.name)
+    return empty_answer()
+
+
+@router.post(
+    "/gc/prepare_commits",
+    operation_id="prepareGarbageCollectionCommits",
+    status_code=201,
+    responses={201: {"model": GarbageCollectionPrepareResponse}, **failures(409)},
+)
+async def prepare_commits(service: ServiceOf, _caller: Operator, repository: str) -> Response:
+    """Write the list of active and expired commits, for a collector that reads files."""
+
+    def write(repo: Repository) -> GarbageCollectionPrepareResponse:
+        run = lakefs_gc_prepare.commits(repo.context)
+        base = namespace_of(repo.context)
+        return GarbageCollectionPrepareResponse(
+            run_id=run.run_id,
+            gc_commits_location=f"{base}/{run.commits_key}",
+            gc_addresses_location=f"{base}/{run.addresses_prefix}",
+        )
+
+    return answer(await service.repository(repository, write), 201)
+
+
+@router.post(
+    "/gc/prepare_uncommited",  # lakeFS's spelling
+    operation_id="prepareGarbageCollectionUncommitted",
+    status_code=201,
+    responses={201: {"model": PrepareGCUncommittedResponse}, **failures(409)},
+)
+async def prepare_uncommitted(
+    service: ServiceOf, _caller: Operator, repository: str, body: PrepareGCUncommittedRequest | None = None
+) -> Response:
+    """Write the addresses of uncommitted entries, one part per call; the last answer has no continuation token."""
+    token = body.continuation_token if body is not None else None
+
+    def write(repo: Repository) -> PrepareGCUncommittedResponse:
+        run = lakefs_gc_prepare.uncommitted(repo.context, token)
+        return PrepareGCUncommittedResponse(
+            run_id=run.run_id,
+            gc_uncommitted_location=f"{namespace_of(repo.context)}/{run.prefix}",
+            continuation_token=run.continuation_token,
+        )
+
+    return answer(await service.repository(repository, write), 201)
+
+
+@router.get("/gc/status", operation_id="collectionStatus", responses={200: {"model": CollectionStatus}, **failures()})
+async def status(request: Request, service: ServiceOf, caller: Reader, repository: str) -> Response:
+    def read(repo: Repository) -> CollectionStatus:
+        marks = Marks(repo.context)
+        on = marks.on()
+        return CollectionStatus(running=on.mark_id if on is not None else None, runs=_runs(marks))
+
+    return await service.read(request, caller.key_id, repository, read)
+
+
+@router.get("/gc/marks", operation_id="listMarks", responses={200: {"model": MarkRunList}, **failures()})
+async def list_marks(request: Request, service: ServiceOf, caller: Reader, repository: str) -> Response:
+    """List the mark runs, newest first."""
+    return await service.read(
+        request, caller.key_id, repository, lambda repo: MarkRunList(results=_runs(Marks(repo.context)))
+    )
+
+
+@router.get(
+    "/gc/marks/commits", operation_id="listMarkedCommits", responses={200: {"model": MarkedCommitList}, **failures()}
+)
+async def list_marked_commits(
+    request: Request, service: ServiceOf, caller: Reader, repository: str, after: After = "", amount: Amount = AMOUNT
+) -> Response:
+    """List the marked and swept commits."""
+
+    def read(repo: Repository) -> MarkedCommitList:
+        marks = (item for item in Marks(repo.context).scan() if item[0] > after)
+        results, pagination = take_page(marks, amount_of(amount), lambda item: item[0])
+        return MarkedCommitList(
+            pagination=pagination,
+            results=[
+                MarkedCommit(
+                    commit_id=commit,
+                    mark_id=mark.mark_id,
+                    since=mark.since_ms // 1000,
+                    deletes_at=mark.deletes_at_ms // 1000,
+                    tagged=_seconds(mark.tagged_ms),
+                    swept=_seconds(mark.swept_ms),
+                    expired_prefixes=list(mark.prefixes) or None,
+                )
+                for commit, mark in results
+            ],
+        )
+
+    return await service.read(request, caller.key_id, repository, read)
+
+
+@router.delete("/gc/marks/{mark}", operation_id="unmark", responses={200: {"model": Unmarked}, **failures(409, 410)})
+async def unmark(service: ServiceOf, caller: Operator, repository: str, mark: str, pin: Pin = False) -> Response:
+    """Make a commit, or all commits of a mark, active again, until the sweep begins."""
+
+    def work(repo: Repository) -> Unmarked:
+        result = unmarking.unmark(repo.context, mark, pin=pin, by=caller.key_id)
+        return Unmarked(
+            unmarked=result.unmarked, still_expired=len(result.expired), pinned=len(result.commits) if pin else 0
+        )
+
+    return answer(await service.repository(repository, work))
+
+
+@router.post(
+    "/gc/marks/{mark}/confirm", operation_id="confirmMark", responses={200: {"model": MarkRun}, **failures(409)}
+)
+async def confirm(service: ServiceOf, caller: Operator, repository: str, mark: str) -> Response:
+    """Confirm the sweep of a mark that the breaker holds back."""
+    return answer(
+        await service.repository(repository, lambda repo: _run(Marks(repo.context).confirm(mark, caller.key_id)))
+    )
+
+
+def _runs(marks: Marks) -> list[MarkRun]:
+    return [_run(run) for run in sorted(marks.runs(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]]
+
+
+def _run(run: Run) -> MarkRun:
+    record = run.record
+    return MarkRun(
+        mark_id=run.mark_id,
+        state=run.shown,
+        began=record.began_ms // 1000,
+        deletes_at=record.deletes_at_ms // 1000,
+        finished=_seconds(record.finished_ms),
+        tagged=_seconds(record.tagged_ms),
+        swept=_seconds(record.swept_ms),
+        counts=record.counts,
+        swept_counts=record.swept,
+        question=record.question,
+        confirmed_by=record.confirmed_by,
+        ended=record.ended,
+    )
+
+
+def _seconds(at_ms: int) -> int | None:
+    return at_ms // 1000 if at_ms else None

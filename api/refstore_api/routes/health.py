@@ -1,0 +1,60 @@
+"""Routes for monitoring: liveness and readiness, which need no access key, and metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from refstore.core import keys
+from refstore.errors import RefstoreError
+from refstore.lake import Lake
+from refstore.objects import open_objects
+from refstore_api.auth import Reader
+from refstore_api.json_answers import empty_answer
+from refstore_api.request_metrics import CONTENT_TYPE, Metrics
+from refstore_api.routes import failures
+from refstore_api.service import ServiceOf
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthcheck", operation_id="liveness", status_code=204)
+async def liveness() -> Response:
+    """Answer that the process runs."""
+    return empty_answer()
+
+
+@router.get(
+    "/readiness",
+    operation_id="readiness",
+    responses={200: {"description": "Both stores answer."}, 503: {"description": "One does not."}},
+)
+async def readiness(service: ServiceOf) -> Response:
+    """Say whether the KV and the object store answer. Anyone may ask, so the result is cached for a moment."""
+    states = await service.readiness(_stores)
+    return JSONResponse(states, 200 if set(states.values()) == {"ok"} else 503)
+
+
+def _stores(lake: Lake) -> dict[str, str]:
+    """Probe each store; return 'ok' or its error's code."""
+    states = {"kv": "ok", "objects": "ok"}
+    try:
+        lake.kv.scan(keys.REPOSITORIES, limit=1)
+    except RefstoreError as error:
+        states["kv"] = error.code
+    try:
+        store = open_objects(lake.objects_url)
+        try:
+            next(iter(store.list("_refstore/readiness")), None)
+        finally:
+            store.close()
+    except RefstoreError as error:
+        states["objects"] = error.code
+    return states
+
+
+@router.get("/metrics", operation_id="metrics", response_class=Response, responses=failures())
+async def metrics(request: Request, service: ServiceOf, _caller: Reader) -> Response:
+    """Return metrics for Prometheus, which sends an access key as its basic_auth. They include the reaper's."""
+    request_metrics: Metrics = request.app.state.metrics
+    return Response(request_metrics.text() + await service.run(service.reaper_metrics), media_type=CONTENT_TYPE)

@@ -1,0 +1,85 @@
+"""Routes of imports: stage foreign objects on a branch in the background."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from refstore import background_imports
+from refstore.core import ids
+from refstore.core.records import ImportSource
+from refstore.operations.committing import CommitOptions
+from refstore.repository import Repository
+from refstore_api.auth import Reader, Writer
+from refstore_api.commit_answers import new_commit_model
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.error_responses import LAKEFS_WORDS
+from refstore_api.json_answers import answer, empty_answer
+from refstore_api.models import Error, ImportCreation, ImportCreationResponse, ImportStatus
+from refstore_api.routes import failures
+from refstore_api.service import ServiceOf
+
+router = APIRouter(
+    prefix="/repositories/{repository}/branches/{branch}/import", tags=["import"], route_class=EncodedNameRoute
+)
+
+ImportId = Annotated[str, Query(description="What importStart answered.", min_length=1, max_length=128)]
+
+
+@router.post(
+    "", operation_id="importStart", status_code=202, responses={202: {"model": ImportCreationResponse}, **failures(409)}
+)
+async def import_start(
+    service: ServiceOf, caller: Writer, repository: str, branch: str, body: ImportCreation
+) -> Response:
+    """Start to import objects below `api.import_from`, in one commit that replaces what is at their destinations."""
+    sources = [ImportSource(each.path, each.destination, each.type == "object") for each in body.paths]
+    options = CommitOptions(
+        message=body.commit.message,
+        committer=caller.key_id,
+        metadata=body.commit.metadata or {},
+        allow_empty=body.commit.allow_empty,
+    )
+
+    def start(repo: Repository) -> ImportCreationResponse:
+        return ImportCreationResponse(id=service.imports.start(repo.context, ids.branch_name(branch), sources, options))
+
+    return answer(await service.repository(repository, start), 202)
+
+
+@router.get("", operation_id="importStatus", responses={200: {"model": ImportStatus}, **failures()})
+# lakeFS's name
+async def import_status(service: ServiceOf, _caller: Reader, repository: str, branch: str, id: ImportId) -> Response:  # noqa: A002
+    """Report the progress. If the process of an import died, the service that is asked continues it."""
+
+    def read(repo: Repository) -> ImportStatus:
+        record = service.imports.status(repo.context, ids.branch_name(branch), id)
+        landed = background_imports.landed_commit(repo.context, record)
+        return ImportStatus(
+            completed=record.state == background_imports.COMPLETED,
+            update_time=datetime.fromtimestamp((record.updated_ms or repo.context.clock.now_ms()) / 1000, UTC),
+            ingested_objects=record.objects,
+            skipped_objects=record.skipped,
+            metarange_id=landed[1].metarange if landed else None,
+            commit=new_commit_model(*landed) if landed else None,
+            error=Error(message=_in_lakefs_words(record.error_code) + record.error, code=record.error_code)
+            if record.error
+            else None,
+        )
+
+    return answer(await service.repository(repository, read))
+
+
+@router.delete("", operation_id="importCancel", status_code=204, responses=failures(409))
+# likewise
+async def import_cancel(service: ServiceOf, _caller: Writer, repository: str, branch: str, id: ImportId) -> Response:  # noqa: A002
+    """Cancel the import before its next page; then nothing is committed."""
+    await service.repository(repository, lambda repo: service.imports.cancel(repo.context, ids.branch_name(branch), id))
+    return empty_answer()
+
+
+def _in_lakefs_words(code: str) -> str:
+    return next((f"{words}: " for kind, words in LAKEFS_WORDS if kind.code == code), "")

@@ -1,0 +1,133 @@
+"""Routes of the installation: health, configuration, login."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from refstore import __version__, access_keys
+from refstore_api.auth import Reader, authenticator_of
+from refstore_api.json_answers import answer, empty_answer
+from refstore_api.models import (
+    AuthenticationToken,
+    Config,
+    CurrentUser,
+    GarbageCollectionConfig,
+    LoginInformation,
+    SetupState,
+    StorageConfig,
+    User,
+    VersionConfig,
+)
+from refstore_api.request_middleware import address_of
+from refstore_api.routes import failures
+from refstore_api.service import Service, ServiceOf
+
+router = APIRouter()
+
+LAKEFS_VERSION: Final = "1.88.0"
+"""The lakeFS version whose API this is. Clients compare it with the version that introduced a feature (lakefs-spec does
+so before it touches a file).
+"""
+
+
+@router.get("/healthcheck", operation_id="healthCheck", tags=["health"], status_code=204)
+async def health_check() -> Response:
+    """Answer that the process runs. `/readiness` says whether its stores answer."""
+    return empty_answer()
+
+
+@router.get("/setup_lakefs", operation_id="getSetupState", tags=["config"], responses={200: {"model": SetupState}})
+async def setup_state() -> Response:
+    """Always answer initialized: `refstore keys` and `refstore serve` make the keys, never the first caller."""
+    return answer(SetupState(state="initialized"))
+
+
+@router.post(
+    "/auth/login", operation_id="login", tags=["auth"], responses={200: {"model": AuthenticationToken}, **failures()}
+)
+async def login(request: Request, body: LoginInformation) -> Response:
+    """Exchange an access key for a bearer token."""
+    request.state.claimed_key = body.access_key_id if access_keys.is_id(body.access_key_id) else ""
+    token, expires = await authenticator_of(request).login(
+        body.access_key_id, body.secret_access_key, address_of(request.scope)
+    )
+    return answer(AuthenticationToken(token=token, token_expiration=expires))
+
+
+@router.get(
+    "/user", operation_id="getCurrentUser", tags=["auth"], responses={200: {"model": CurrentUser}, **failures()}
+)
+async def current_user(caller: Reader) -> Response:
+    return answer(
+        CurrentUser(
+            user=User(id=caller.key_id, creation_date=caller.created_ms // 1000, friendly_name=caller.role.name.lower())
+        )
+    )
+
+
+@router.get("/config", operation_id="getConfig", tags=["config"], responses={200: {"model": Config}, **failures()})
+async def config(service: ServiceOf, _caller: Reader) -> Response:
+    return answer(Config(version_config=_version(), storage_config=_storage(service)))
+
+
+@router.get(
+    "/config/version",
+    operation_id="getLakeFSVersion",
+    tags=["config"],
+    responses={200: {"model": VersionConfig}, **failures()},
+)
+async def version(_caller: Reader) -> Response:
+    return answer(_version())
+
+
+@router.get(
+    "/config/storage",
+    operation_id="getStorageConfig",
+    tags=["config"],
+    responses={200: {"model": StorageConfig}, **failures()},
+)
+async def storage(service: ServiceOf, _caller: Reader) -> Response:
+    return answer(_storage(service))
+
+
+@router.get(
+    "/config/garbage-collection",
+    operation_id="getGarbageCollectionConfig",
+    tags=["config"],
+    responses={200: {"model": GarbageCollectionConfig}, **failures()},
+)
+async def garbage_collection(service: ServiceOf, _caller: Reader) -> Response:
+    return answer(GarbageCollectionConfig(grace_period=int(service.lake.safety.grace_seconds)))
+
+
+@router.post("/statistics", operation_id="postStatsEvents", tags=["config"], status_code=204, responses=failures())
+async def statistics(_caller: Reader) -> Response:
+    """Accept the usage statistics that lakeFS's programs send at each call, and discard them unread."""
+    return empty_answer()
+
+
+def _version() -> VersionConfig:
+    return VersionConfig(version=LAKEFS_VERSION, version_context=f"refstore {__version__}")
+
+
+def _storage(service: Service) -> StorageConfig:
+    url = service.lake.objects_url.partition("?")[0].rstrip("/")
+    scheme = url.partition("://")[0]
+    if scheme == "s3":
+        kind, prefix = "s3", next((each.rstrip("/") for each in service.settings.namespaces), url)
+    else:  # lakeFS's clients take neither file:// nor memory:// for a namespace
+        kind = "mem" if scheme == "memory" else "local"
+        prefix = f"{kind}://"
+    return StorageConfig(
+        blockstore_type=kind,
+        blockstore_namespace_example=f"{prefix}example" if prefix.endswith("/") else f"{prefix}/example",
+        blockstore_namespace_ValidityRegex=f"^{kind}://",
+        default_namespace_prefix=prefix,
+        import_support=bool(service.settings.import_from),
+        import_validity_regex="^(s3|s3a|s3n|file|local)://" if service.settings.import_from else "",
+        pre_sign_support=kind
+        == "s3",  # ours works where it is asked for, but is a request more than sending the data here
+    )

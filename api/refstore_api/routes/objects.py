@@ -1,0 +1,473 @@
+"""Routes of objects: upload, download, list, delete, copy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from refstore.context import Context
+from refstore.core import ids
+from refstore.core.ids import is_own
+from refstore.core.records import Entry
+from refstore.errors import AlreadyExists, Contention, Invalid, ObjectNotFound, RefstoreError
+from refstore.operations.uploading import Stage, Upload
+from refstore.repository import Repository
+from refstore_api import headers, request_bodies, signed_urls
+from refstore_api.auth import Reader, Writer
+from refstore_api.error_responses import PreconditionFailed, status_of
+from refstore_api.fast_parameters import FastRoute
+from refstore_api.json_answers import answer, empty_answer
+from refstore_api.models import (
+    ObjectCopyCreation,
+    ObjectError,
+    ObjectErrorList,
+    ObjectStageCreation,
+    ObjectStats,
+    ObjectStatsList,
+    Pagination,
+    PathList,
+    UnderlyingObjectProperties,
+)
+from refstore_api.object_stats import common_prefix, stats
+from refstore_api.routes import failures
+from refstore_api.service import Service, ServiceOf
+from refstore_api.shared_parameters import (
+    AMOUNT,
+    After,
+    Amount,
+    Delimiter,
+    Force,
+    ObjectPath,
+    Prefix,
+    Presign,
+    amount_of,
+)
+
+router = APIRouter(prefix="/repositories/{repository}", tags=["objects"], route_class=FastRoute)
+
+ATTEMPTS: Final = 16
+"""How often an object is looked up again when it was replaced, and its data deleted, before it could be opened."""
+
+BINARY = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["content"],
+                    "properties": {"content": {"type": "string", "format": "binary"}},
+                }
+            },
+        },
+    }
+}
+IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", description="*: only if nothing is at the path yet.")]
+IfMatch = Annotated[str | None, Header(alias="If-Match", description="Not supported.")]
+UserMetadata = Annotated[bool, Query(description="Whether to answer with user metadata.")]
+Range = Annotated[str | None, Header(alias="Range", description="One range of bytes.")]
+IfChanged = Annotated[str | None, Header(alias="If-None-Match", description="Answer 304 if it is still this.")]
+IfRange = Annotated[str | None, Header(alias="If-Range", description="The range only of this; else the whole.")]
+
+
+# the most used routes stand first, because routes are tried in order
+
+
+@router.get(
+    "/refs/{ref}/objects/stat", operation_id="statObject", responses={200: {"model": ObjectStats}, **failures(410)}
+)
+async def stat_object(
+    request: Request,
+    service: ServiceOf,
+    _caller: Reader,
+    repository: str,
+    ref: str,
+    path: ObjectPath,
+    user_metadata: UserMetadata = True,
+    presign: Presign = False,
+) -> Response:
+    context, entry = await service.stat(repository, ref, path)
+    url = await service.run(partial(_signed, service, request, context, entry)) if presign else None
+    return answer(stats(context, path, entry, user_metadata=user_metadata, signed=url))
+
+
+@router.post(
+    "/branches/{branch}/objects",
+    operation_id="uploadObject",
+    status_code=201,
+    responses={201: {"model": ObjectStats}, **failures(408, 409, 412, 413)},
+    openapi_extra=BODY,
+)
+async def upload_object(
+    request: Request,
+    service: ServiceOf,
+    _caller: Writer,
+    repository: str,
+    branch: str,
+    path: ObjectPath,
+    if_none_match: IfNoneMatch = None,
+    if_match: IfMatch = None,
+    storage_class: Annotated[str | None, Query(alias="storageClass", description="Not kept.")] = None,
+    force: Force = False,
+) -> Response:
+    """Upload the body, raw or as the form's part `content`; headers `x-lakefs-meta-NAME` become its metadata."""
+    del storage_class, force
+    if_absent = _only_if_absent(if_none_match, if_match)
+    ids.object_path(path)
+    if not request_bodies.is_small(request):
+        await service.repository(repository, lambda repo: _check_upload(repo, branch, path, if_absent))
+    limits = request_bodies.limits_of(service.settings)
+    received = await request_bodies.receive(request, limits)
+    item = Upload(
+        path=path,
+        body=received.body,
+        metadata=headers.metadata_of(request.headers.items()),
+        content_type=ids.content_type(received.content_type),
+        if_absent=if_absent,
+    )
+    try:
+        if isinstance(received.body, list):
+            context, entry = await service.upload(repository, branch, item)
+        else:
+            context, entry = await service.upload_long(repository, branch, item)
+    except AlreadyExists as error:
+        raise PreconditionFailed(str(error)) from error
+    return answer(stats(context, path, entry), 201)
+
+
+@router.put(
+    "/branches/{branch}/objects",
+    operation_id="stageObject",
+    status_code=201,
+    responses={201: {"model": ObjectStats}, **failures(409)},
+)
+async def stage_object(
+    service: ServiceOf, _caller: Writer, repository: str, branch: str, path: ObjectPath, body: ObjectStageCreation
+) -> Response:
+    """Stage an object outside the namespace; refstore never deletes it."""
+
+    def stage(repo: Repository) -> ObjectStats:
+        mtime = body.mtime * 1000 if body.mtime is not None else None
+        item = Stage(
+            path=path,
+            url=body.physical_address,
+            size_bytes=body.size_bytes,
+            checksum=body.checksum,
+            metadata=body.metadata or {},
+            content_type=ids.content_type(body.content_type or ""),
+            mtime_ms=mtime,
+        )
+        (entry,) = repo.stage_many(branch, [item])
+        return stats(repo.context, path, entry)
+
+    return answer(await service.repository(repository, stage), 201)
+
+
+@router.get(
+    "/branches/{branch}/objects/stage_allowed",
+    operation_id="uploadObjectPreflight",
+    status_code=204,
+    responses=failures(409),
+)
+async def upload_preflight(
+    service: ServiceOf, _caller: Writer, repository: str, branch: str, path: ObjectPath
+) -> Response:
+    """Answer 204 if this key may upload to this path."""
+    ids.object_path(path)
+    await service.repository(repository, lambda repo: repo.get_branch(branch))
+    return empty_answer()
+
+
+@router.get(
+    "/refs/{ref}/objects",
+    operation_id="getObject",
+    response_class=Response,
+    responses={200: BINARY, 206: BINARY, 302: {"description": "To a signed URL."}, 304: {"description": "Not changed."}}
+    | failures(410, 416),
+)
+async def get_object(
+    request: Request,
+    service: ServiceOf,
+    _caller: Reader,
+    repository: str,
+    ref: str,
+    path: ObjectPath,
+    presign: Presign = False,
+    range_: Range = None,
+    if_range: IfRange = None,
+    if_none_match: IfChanged = None,
+    if_match: IfMatch = None,
+) -> Response:
+    _no_match(if_match)
+    for _ in range(ATTEMPTS):
+        context, entry = await service.stat(repository, ref, path)
+        if headers.matches(if_none_match, entry):
+            return empty_answer(304, headers={"ETag": headers.etag_of(entry)})
+        url = await service.run(partial(_signed, service, request, context, entry)) if presign else None
+        if url is not None:
+            return RedirectResponse(url.url, 302)
+        part = headers.range_of(range_ if headers.range_applies(if_range, entry) else None, entry.size_bytes)
+        start, end = part or (0, entry.size_bytes)
+        chunks = await service.run(partial(_opened, service, context, entry, start, end))
+        if chunks is not None:
+            return streamed(
+                service, chunks, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None
+            )
+        # raises if the object is gone; otherwise it changed
+        await service.repository(repository, lambda repo: _Reading(repo.get(ref, path)).close())
+    raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
+
+
+@router.head(
+    "/refs/{ref}/objects",
+    operation_id="headObject",
+    response_class=Response,
+    responses={
+        200: {"description": "It is there."},
+        206: {"description": "It has this range."},
+        304: {"description": "Not changed."},
+    }
+    | failures(410, 416),
+)
+async def head_object(
+    service: ServiceOf,
+    _caller: Reader,
+    repository: str,
+    ref: str,
+    path: ObjectPath,
+    range_: Range = None,
+    if_range: IfRange = None,
+    if_none_match: IfChanged = None,
+    if_match: IfMatch = None,
+) -> Response:
+    _no_match(if_match)
+    entry = (await service.stat(repository, ref, path)).entry
+    if headers.matches(if_none_match, entry):
+        return empty_answer(304, headers={"ETag": headers.etag_of(entry)})
+    part = headers.range_of(range_ if headers.range_applies(if_range, entry) else None, entry.size_bytes)
+    response_headers = headers.object_headers(entry)
+    response_headers["Content-Length"] = str(entry.size_bytes if part is None else part.end - part.start)
+    if part is not None:
+        response_headers["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{entry.size_bytes}"
+    return Response(status_code=200 if part is None else 206, headers=response_headers)
+
+
+@router.get(
+    "/refs/{ref}/objects/ls", operation_id="listObjects", responses={200: {"model": ObjectStatsList}, **failures(410)}
+)
+async def list_objects(
+    request: Request,
+    service: ServiceOf,
+    caller: Reader,
+    repository: str,
+    ref: str,
+    prefix: Prefix = "",
+    after: After = "",
+    amount: Amount = AMOUNT,
+    delimiter: Delimiter = "",
+    user_metadata: UserMetadata = True,
+    presign: Presign = False,
+) -> Response:
+    amount_max = amount_of(amount)
+
+    def read(repo: Repository) -> Response:
+        page = repo.page(ref, prefix=prefix, after=after, amount=amount_max, delimiter=delimiter)
+        results: list[ObjectStats] = []
+        for path, entry in page.results:
+            if entry is None:
+                results.append(common_prefix(path))
+            else:
+                url = _signed(service, request, repo.context, entry) if presign else None
+                results.append(stats(repo.context, path, entry, user_metadata=user_metadata, signed=url))
+        offset = page.next_after if page.has_more else ""
+        pagination = Pagination(
+            has_more=page.has_more, next_offset=offset, results=len(results), max_per_page=amount_max
+        )
+        return answer(ObjectStatsList.model_construct(pagination=pagination, results=results))
+
+    return await service.read(request, caller.key_id, repository, read)
+
+
+@router.get(
+    "/refs/{ref}/objects/underlyingProperties",
+    operation_id="getUnderlyingProperties",
+    responses={200: {"model": UnderlyingObjectProperties}, **failures(410)},
+)
+async def underlying_properties(
+    service: ServiceOf, _caller: Reader, repository: str, ref: str, path: ObjectPath
+) -> Response:
+    await service.stat(repository, ref, path)
+    return answer(UnderlyingObjectProperties())
+
+
+@router.delete("/branches/{branch}/objects", operation_id="deleteObject", status_code=204, responses=failures(409))
+async def delete_object(
+    service: ServiceOf,
+    _caller: Writer,
+    repository: str,
+    branch: str,
+    path: ObjectPath,
+    force: Force = False,
+    no_tombstone: bool = False,
+) -> Response:
+    """Delete a path; succeed, too, if nothing is there."""
+    del force, no_tombstone
+    await service.repository(repository, lambda repo: repo.delete(branch, path))
+    return empty_answer()
+
+
+@router.post(
+    "/branches/{branch}/objects/delete",
+    operation_id="deleteObjects",
+    responses={200: {"model": ObjectErrorList}, **failures(409)},
+)
+async def delete_objects(
+    service: ServiceOf,
+    _caller: Writer,
+    repository: str,
+    branch: str,
+    body: PathList,
+    force: Force = False,
+    no_tombstone: bool = False,
+) -> Response:
+    """Delete many paths; the answer lists those that failed, each with its reason."""
+    del force, no_tombstone
+
+    def delete(repo: Repository) -> ObjectErrorList:
+        repo.get_branch(branch)
+        good: list[str] = []
+        errors: list[ObjectError] = []
+        for path in dict.fromkeys(body.paths):
+            try:
+                good.append(ids.object_path(path))
+            except RefstoreError as error:
+                errors.append(ObjectError(status_code=status_of(error), message=str(error), path=path))
+        repo.delete_many(branch, good)
+        return ObjectErrorList(errors=errors)
+
+    return answer(await service.repository(repository, delete))
+
+
+@router.post(
+    "/branches/{branch}/objects/copy",
+    operation_id="copyObject",
+    status_code=201,
+    responses={201: {"model": ObjectStats}, **failures(409, 410)},
+)
+async def copy_object(
+    service: ServiceOf,
+    _caller: Writer,
+    repository: str,
+    branch: str,
+    dest_path: Annotated[str, Query(min_length=1, max_length=1024)],
+    body: ObjectCopyCreation,
+) -> Response:
+    """Copy an object to another path or branch without reading its data."""
+
+    def copy(repo: Repository) -> ObjectStats:
+        entry = repo.copy(body.src_ref or branch, body.src_path, branch, dest_path)
+        return stats(repo.context, dest_path, entry)
+
+    return answer(await service.repository(repository, copy), 201)
+
+
+def streamed(
+    service: Service,
+    chunks: Iterator[bytes],
+    fields: dict[str, str],
+    start: int,
+    end: int,
+    size_bytes: int,
+    *,
+    partial: bool,
+) -> Response:
+    """Stream the bytes [start, end) as they are read."""
+    fields["Content-Length"] = str(end - start)
+    if partial:
+        fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
+
+    reading = _Reading(chunks)
+
+    async def send() -> AsyncIterator[bytes]:
+        try:
+            while chunk := await service.run(reading.chunk):
+                yield chunk
+        finally:
+            service.run_later(reading.close)
+
+    return StreamingResponse(send(), 206 if partial else 200, headers=fields)
+
+
+class _Reading:
+    """Read chunks in threads. When a client disconnects during a read, the file is closed after that read."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._lock = threading.Lock()
+
+    def chunk(self) -> bytes:
+        with self._lock:
+            return next(self._chunks, b"")
+
+    def close(self) -> None:
+        close = getattr(self._chunks, "close", None)
+        if close is not None:
+            with self._lock:
+                close()
+
+
+def _opened(service: Service, context: Context, entry: Entry, start: int, end: int) -> Iterator[bytes] | None:
+    """Open the bytes of this very entry; None: its data is gone. By its path, another object's bytes could come under
+    this one's headers.
+
+    Raises ForeignNotAllowed, Gone for foreign objects.
+    """
+    if not is_own(entry.address):
+        return service.foreign.get(entry, start, end)
+    with suppress(ObjectNotFound):
+        return context.objects.get(entry.address, start=start, end=end)
+    return None
+
+
+def _no_match(if_match: str | None) -> None:
+    """Refuse `If-Match`. Raises Invalid."""
+    if if_match is not None:
+        raise Invalid("If-Match is not supported; leave it out, or send If-Range with a range")
+
+
+def _only_if_absent(if_none_match: str | None, if_match: str | None) -> bool:
+    """Parse the conditions of an upload. Raises Invalid for one that is not supported, because it must not be
+    ignored.
+    """
+    if if_match is not None:
+        raise Invalid("If-Match is not supported; leave it out")
+    if if_none_match not in (None, "*"):
+        raise Invalid("of If-None-Match only * is supported here; leave it out, or send *")
+    return if_none_match == "*"
+
+
+def _check_upload(repo: Repository, branch: str, path: str, if_absent: bool) -> None:
+    """Check an upload before its long body is read; the upload itself checks everything again."""
+    repo.get_branch(branch)
+    if if_absent and repo.stat_many(branch, [path]):
+        raise PreconditionFailed(f"{path!r} is on {branch!r} already; it was left as it is")
+
+
+def _signed(service: Service, request: Request, context: Context, entry: Entry) -> signed_urls.SignedUrl | None:
+    """Sign a URL that reads the object; None if there is none for a foreign object, or it may not be read."""
+    if not is_own(entry.address):
+        url = service.foreign.presign_get(entry, service.settings.presign_seconds)
+        return (
+            signed_urls.SignedUrl(url, context.clock.now_ms() // 1000 + service.settings.presign_seconds)
+            if url
+            else None
+        )
+    return signed_urls.sign(service, request, context, entry.address, "get", seconds=service.settings.presign_seconds)

@@ -1,0 +1,231 @@
+"""Routes that lakeFS does not have: move, restore, references of an address, its history, and the state of the
+reaper.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from refstore.core.ids import Address
+from refstore.operations.address_info import AddressInfo
+from refstore.operations.restoring import RestoreOutcome
+from refstore.repository import Repository
+from refstore_api.auth import Operator, Reader, Writer
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.json_answers import answer, take_page
+from refstore_api.models import (
+    AddressReferences,
+    InGrace,
+    InGraceList,
+    JournalEvent,
+    Message,
+    Move,
+    NamedBy,
+    ObjectStats,
+    Restore,
+    Resume,
+    Why,
+)
+from refstore_api.object_stats import address_of_url, physical_url, stats
+from refstore_api.routes import failures
+from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import AMOUNT, Amount, Prefix, amount_of
+
+router = APIRouter(tags=["refstore"], route_class=EncodedNameRoute)
+PhysicalAddress = Annotated[
+    str, Query(min_length=1, max_length=4096, description="As a listing shows it, or data/<slice>/<id>.")
+]
+OBJECT: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
+
+
+@router.post(
+    "/repositories/{repository}/branches/{branch}/objects/move",
+    operation_id="moveObject",
+    status_code=201,
+    responses={201: {"model": ObjectStats}, **failures(409)},
+)
+async def move_object(service: ServiceOf, _caller: Writer, repository: str, branch: str, body: Move) -> Response:
+    """Move an object to another path on its branch without reading its data."""
+
+    def move(repo: Repository) -> ObjectStats:
+        return stats(repo.context, body.dest_path, repo.move(branch, body.src_path, body.dest_path))
+
+    return answer(await service.repository(repository, move), 201)
+
+
+@router.post(
+    "/repositories/{repository}/branches/{branch}/objects/restore",
+    operation_id="restoreObject",
+    status_code=201,
+    responses={200: {"model": ObjectStats}, 201: {"model": ObjectStats}, **failures(409, 410)},
+)
+async def restore_object(
+    service: ServiceOf, _caller: Operator, repository: str, branch: str, body: Restore
+) -> Response:
+    """Restore a lost object, at its path or another one. 200: it is there already, and nothing was changed.
+
+    409: something was written to the path since; `force` replaces that.
+    """
+
+    def restore(repo: Repository) -> Response:
+        restored = repo.restore(
+            branch, address_of_url(repo.context, body.physical_address), body.path, force=body.force
+        )
+        assert restored.entry is not None  # noqa: S101  # what was not restored raised
+        return answer(
+            stats(repo.context, restored.path, restored.entry),
+            200 if restored.outcome is RestoreOutcome.UNCHANGED else 201,
+        )
+
+    return await service.repository(repository, restore)
+
+
+@router.get(
+    "/repositories/{repository}/grace",
+    operation_id="listInGrace",
+    responses={200: {"model": InGraceList}, **failures()},
+)
+async def list_in_grace(
+    request: Request,
+    service: ServiceOf,
+    caller: Reader,
+    repository: str,
+    branch: Annotated[str | None, Query(max_length=255, description="Only what was last on this branch.")] = None,
+    prefix: Prefix = "",
+    after: Annotated[str, Query(max_length=4096, description="The `next_offset` of the page before.")] = "",
+    amount: Amount = AMOUNT,
+) -> Response:
+    """List what can be restored now, page by page. If `deletes_at` is missing, the grace window has not begun: it
+    begins when the reaper processes the object.
+    """
+
+    def read(repo: Repository) -> InGraceList:
+        lost_objects = repo.in_grace(branch=branch, prefix=prefix, after=after)
+        results, pagination = take_page(lost_objects, amount_of(amount), lambda item: item.cursor)
+        return InGraceList(
+            pagination=pagination,
+            results=[
+                InGrace(
+                    physical_address=physical_url(repo.context, item.address),
+                    branch=item.branch,
+                    path=item.path,
+                    cause=item.cause,
+                    since=item.since_ms // 1000,
+                    deletes_at=item.deletes_at_ms // 1000 if item.deletes_at_ms is not None else None,
+                    size_bytes=item.entry.size_bytes if item.entry is not None else None,
+                )
+                for item in results
+            ],
+        )
+
+    return await service.read(request, caller.key_id, repository, read)
+
+
+@router.get(
+    "/repositories/{repository}/addresses",
+    operation_id="getReferences",
+    responses={200: {"model": AddressReferences}, **failures()},
+)
+async def get_references(
+    request: Request, service: ServiceOf, caller: Reader, repository: str, physical_address: PhysicalAddress
+) -> Response:
+    """Return the references to a physical address, each with its state."""
+
+    def read(repo: Repository) -> AddressReferences:
+        return _references(repo, repo.address(address_of_url(repo.context, physical_address)))
+
+    return await service.read(request, caller.key_id, repository, read)
+
+
+@router.get(
+    "/repositories/{repository}/addresses/why", operation_id="why", responses={200: {"model": Why}, **failures(501)}
+)
+async def why(
+    request: Request, service: ServiceOf, caller: Reader, repository: str, physical_address: PhysicalAddress
+) -> Response:
+    """Explain a physical address: its references, and who deleted it, when, and under which rule."""
+
+    def read(repo: Repository) -> Why:
+        address = address_of_url(repo.context, physical_address)
+        view, events = service.operations.why(repo, address)
+        return Why(
+            physical_address=physical_url(repo.context, Address(address)),
+            now=_references(repo, view),
+            events=[
+                JournalEvent(
+                    at=event.at_ms // 1000,
+                    outcome=event.outcome,
+                    path=event.path,
+                    cause=event.cause,
+                    size_bytes=event.size_bytes if event.size_bytes >= 0 else None,
+                    reaper=event.run if event.by == "reaper" else "",
+                    reason=event.reason,
+                    by=event.by,
+                    run=event.run,
+                    rule=event.rule,
+                )
+                for event in events
+            ],
+        )
+
+    return await service.read(request, caller.key_id, repository, read)
+
+
+@router.get(
+    "/reaper/status", operation_id="reaperStatus", response_class=Response, responses={200: OBJECT, **failures(501)}
+)
+async def reaper_status(
+    service: ServiceOf,
+    caller: Operator,
+    repository: Annotated[str | None, Query(max_length=63, description="Only this one.")] = None,
+) -> Response:
+    """Return which reapers run, what waits, and where and why deletion has stopped."""
+    if repository is not None:
+        caller.check(caller.role, repository)
+        await service.run(lambda: service.lake.undrained(repository))
+    return JSONResponse(await service.run(lambda: service.operations.reaper_status(service.lake, repository)))
+
+
+@router.post(
+    "/repositories/{repository}/reaper/resume",
+    operation_id="resumeReaper",
+    responses={200: {"model": Message}, **failures(409, 501)},
+)
+async def resume_reaper(service: ServiceOf, _caller: Operator, repository: str, body: Resume | None = None) -> Response:
+    """Resume hard deletion that the breaker stopped: for a time, or for a number of objects; an hour by default.
+
+    A deleted repository is found, too, until it is drained; its name is free only after that.
+    """
+    bounds = body or Resume()
+
+    def resume() -> Message:
+        return Message(
+            message=service.operations.resume(service.lake.undrained(repository), bounds.seconds, bounds.objects)
+        )
+
+    return answer(await service.run(resume))
+
+
+def _references(repo: Repository, view: AddressInfo) -> AddressReferences:
+    return AddressReferences(
+        physical_address=physical_url(repo.context, view.address),
+        state=view.state.value,
+        reference_state=view.reference_state.value if view.reference_state else None,
+        commit=(view.committed.commit or view.committed.swept) if view.committed else None,
+        references=[
+            NamedBy(
+                branch=reference.branch,
+                path=reference.path,
+                staging_token=reference.token,
+                state=reference.state.value,
+                last_modified=reference.last_modified_ms // 1000 if reference.last_modified_ms is not None else None,
+            )
+            for reference in view.references
+        ],
+        since=view.since_ms // 1000 if view.since_ms is not None else None,
+        cause=view.cause,
+        expires=view.expires_ms // 1000 if view.expires_ms is not None else None,
+    )

@@ -1,0 +1,178 @@
+"""Routes of refs: log, differences, merges; and single commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from refstore.errors import CommitNotFound, Contention
+from refstore.repository import Repository
+from refstore_api import commit_answers
+from refstore_api.auth import Reader, Writer
+from refstore_api.commit_answers import Difference, commit_model, commit_models, diff_page, differences, to_merge
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.error_responses import Busy
+from refstore_api.json_answers import answer, take_page
+from refstore_api.models import (
+    Commit,
+    CommitList,
+    DiffList,
+    FindMergeBaseResult,
+    Merge,
+    MergeConflictResult,
+    MergeResult,
+    PathText,
+)
+from refstore_api.routes import failures
+from refstore_api.service import ServiceOf
+from refstore_api.shared_parameters import AMOUNT, After, Amount, Delimiter, Prefix, amount_of
+
+router = APIRouter(prefix="/repositories/{repository}", tags=["refs"], route_class=EncodedNameRoute)
+FILTERS_MAX = 100
+
+
+@router.get(
+    "/commits/{commit_id}", operation_id="getCommit", tags=["commits"], responses={200: {"model": Commit}, **failures()}
+)
+async def get_commit(service: ServiceOf, _caller: Reader, repository: str, commit_id: str) -> Response:
+    """Return the commit of any ref."""
+    return answer(await service.repository(repository, lambda repo: commit_model(repo, *repo.get_commit(commit_id))))
+
+
+@router.get("/refs/{ref}/commits", operation_id="logCommits", responses={200: {"model": CommitList}, **failures()})
+async def log_commits(
+    request: Request,
+    service: ServiceOf,
+    caller: Reader,
+    repository: str,
+    ref: str,
+    after: After = "",
+    amount: Amount = AMOUNT,
+    objects: Annotated[
+        list[PathText] | None, Query(max_length=FILTERS_MAX, description="Only commits that changed one of these.")
+    ] = None,
+    prefixes: Annotated[
+        list[PathText] | None,
+        Query(max_length=FILTERS_MAX, description="Only commits that changed something below one of these."),
+    ] = None,
+    limit: Annotated[bool, Query(description="Do not say whether there is more.")] = False,
+    first_parent: bool = False,
+    since: Annotated[
+        datetime | None, Query(description="Only commits from this time on; the log ends at the first older one.")
+    ] = None,
+    stop_at: Annotated[str | None, Query(max_length=512, description="The last commit to show.")] = None,
+) -> Response:
+    since_ms = (
+        int((since if since.tzinfo else since.replace(tzinfo=UTC)).timestamp() * 1000) if since is not None else None
+    )
+
+    def read(repo: Repository) -> CommitList:
+        commits = commit_answers.log(
+            repo,
+            ref,
+            after=after,
+            first_parent=first_parent,
+            objects=objects or [],
+            prefixes=prefixes or [],
+            since_ms=since_ms,
+            stop_at=stop_at,
+        )
+        results, pagination = take_page(
+            commits, amount_of(amount), lambda item: item[0], lambda item: commit_answers.size_of(item[1])
+        )
+        if limit:
+            pagination.has_more = False
+        return CommitList(pagination=pagination, results=commit_models(repo, results))
+
+    return await service.read(request, caller.key_id, repository, read)
+
+
+@router.get(
+    "/refs/{left_ref}/diff/{right_ref}", operation_id="diffRefs", responses={200: {"model": DiffList}, **failures()}
+)
+async def diff_refs(
+    request: Request,
+    service: ServiceOf,
+    caller: Reader,
+    repository: str,
+    left_ref: str,
+    right_ref: str,
+    prefix: Prefix = "",
+    after: After = "",
+    amount: Amount = AMOUNT,
+    delimiter: Delimiter = "",
+    type: Annotated[  # noqa: A002  # lakeFS's word
+        Literal["two_dot", "three_dot"],
+        Query(description="three_dot: what merging the right one into the left one would do."),
+    ] = "three_dot",
+) -> Response:
+    def read(repo: Repository) -> DiffList:
+        left, right = (repo.get_commit(ref)[0] for ref in (left_ref, right_ref))
+        base = repo.merge_base(left, right) if type == "three_dot" else left
+        if base is None:
+            raise CommitNotFound(f"{left_ref!r} and {right_ref!r} have no common history; use type=two_dot")
+
+        def changed(start: str) -> Iterator[Difference]:
+            if type == "two_dot":
+                return differences(repo.diff(left, right, prefix=prefix, after=start))
+            return to_merge(repo, left, base, right, prefix=prefix, after=start)
+
+        return diff_page(changed, prefix, after, amount_of(amount), delimiter)
+
+    return await service.read(request, caller.key_id, repository, read)
+
+
+@router.get(
+    "/refs/{source_ref}/merge/{destination_branch}",
+    operation_id="findMergeBase",
+    responses={200: {"model": FindMergeBaseResult}, **failures()},
+)
+async def find_merge_base(
+    request: Request, service: ServiceOf, caller: Reader, repository: str, source_ref: str, destination_branch: str
+) -> Response:
+    def read(repo: Repository) -> FindMergeBaseResult:
+        return FindMergeBaseResult(
+            source_commit_id=repo.get_commit(source_ref)[0],
+            destination_commit_id=repo.get_commit(destination_branch)[0],
+            base_commit_id=repo.merge_base(source_ref, destination_branch) or "",
+        )
+
+    return await service.read(request, caller.key_id, repository, read)
+
+
+@router.post(
+    "/refs/{source_ref}/merge/{destination_branch}",
+    operation_id="mergeIntoBranch",
+    responses={200: {"model": MergeResult}, **failures(410, 412), 409: {"model": MergeConflictResult}},
+)
+async def merge(
+    service: ServiceOf,
+    caller: Writer,
+    repository: str,
+    source_ref: str,
+    destination_branch: str,
+    body: Merge | None = None,
+) -> Response:
+    options = body or Merge()
+
+    def make(repo: Repository) -> MergeResult:
+        try:
+            merged = repo.merge(
+                source_ref,
+                destination_branch,
+                options.message or "",
+                strategy=options.strategy or "",
+                squash=options.squash_merge,
+                committer=caller.key_id,
+                metadata=options.metadata or {},
+                allow_empty=options.allow_empty,
+            )
+        except Contention as error:
+            raise Busy(str(error)) from error
+        return MergeResult(reference=merged.id)
+
+    return answer(await service.repository(repository, make))

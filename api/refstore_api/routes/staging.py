@@ -1,0 +1,173 @@
+"""Routes of physical addresses: issue them, link them once after they were written (rule 10), and serve signed URLs for
+stores that sign none.
+
+lakeFS's clients send `StagingLocation.physical_address` back when they link, and no field of ours. So the token travels
+there, as `?token=`. Our own clients may send it as `staging.token`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request
+from starlette.responses import Response
+
+from refstore.context import Context
+from refstore.core import deadline, ids
+from refstore.core.records import Issued
+from refstore.errors import AlreadyExists, AlreadyLinked, Invalid
+from refstore.objects.base import ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore.operations.uploading import Link
+from refstore.repository import Repository
+from refstore_api import headers, request_bodies, signed_urls
+from refstore_api.auth import Writer
+from refstore_api.error_responses import PreconditionFailed
+from refstore_api.fast_parameters import FastRoute
+from refstore_api.json_answers import answer, empty_answer
+from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
+from refstore_api.object_stats import address_of_url, physical_url, stats, token_of, with_token
+from refstore_api.routes import failures
+from refstore_api.routes.objects import BINARY, IfMatch, streamed
+from refstore_api.service import LinkRequest, ServiceOf
+from refstore_api.shared_parameters import ObjectPath, Presign
+
+router = APIRouter(tags=["staging"], route_class=FastRoute)
+BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
+RAW: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.put(BACKING, operation_id="linkPhysicalAddress", responses={200: {"model": ObjectStats}, **failures(409, 412)})
+async def link_physical_address(
+    service: ServiceOf,
+    _caller: Writer,
+    repository: str,
+    branch: str,
+    path: ObjectPath,
+    body: StagingMetadata,
+    if_none_match: Annotated[
+        str | None, Header(alias="If-None-Match", description="*: only if nothing is at the path yet.")
+    ] = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Link a written address to the branch: once, at the path that it was issued for, before it expires."""
+    if if_match is not None or if_none_match not in (None, "*"):
+        raise Invalid("only the condition If-None-Match: * is supported here; leave the others out")
+    address = body.staging.physical_address or ""
+    content_type = ids.content_type(body.content_type or "")
+
+    def link(context: Context) -> Link:
+        return Link(
+            path=path,
+            token=body.staging.token or token_of(context, address),
+            address=address_of_url(context, address) if address else "",
+            size_bytes=body.size_bytes,
+            checksum=body.checksum.strip('"'),
+            metadata=body.user_metadata or {},
+            content_type=content_type,
+            if_absent=if_none_match == "*",
+        )
+
+    try:
+        context, entry = await service.link(repository, branch, LinkRequest(path, if_none_match == "*", link))
+    except AlreadyExists as error:
+        raise PreconditionFailed(str(error)) from error
+    return answer(stats(context, path, entry))
+
+
+@router.get(BACKING, operation_id="getPhysicalAddress", responses={200: {"model": StagingLocation}, **failures()})
+async def get_physical_address(
+    request: Request,
+    service: ServiceOf,
+    _caller: Writer,
+    repository: str,
+    branch: str,
+    path: ObjectPath,
+    presign: Presign = False,
+) -> Response:
+    """Issue an address to write one object to, with a token that links it to this path of this branch before it
+    expires.
+    """
+
+    def issue(repo: Repository) -> StagingLocation:
+        issued = repo.issue(branch, path)
+        url = None
+        if presign:
+            left_ms = issued.expires_ms - repo.context.clock.now_ms()
+            url = signed_urls.sign(
+                service, request, repo.context, issued.address, "put", seconds=max(1, left_ms // 1000)
+            )
+        return StagingLocation(
+            physical_address=with_token(physical_url(repo.context, issued.address), issued.token),
+            token=issued.token,
+            expiry=issued.expires_ms // 1000,
+            presigned_url=url.url if url else None,
+            presigned_url_expiry=url.expires_seconds if url else None,
+        )
+
+    return answer(await service.repository(repository, issue))
+
+
+@router.get(
+    "/signed/{token}",
+    operation_id="getSigned",
+    response_class=Response,
+    responses={200: BINARY, 206: BINARY} | failures(416),
+)
+async def get_signed(
+    service: ServiceOf,
+    token: str,
+    range_: Annotated[str | None, Header(alias="Range", description="One range of bytes.")] = None,
+) -> Response:
+    """Read one object by a signed URL."""
+
+    def find() -> tuple[ObjectStore, ObjectInfo]:
+        grant, context = signed_urls.verify(service, token, "get")
+        return context.objects, context.objects.head(grant.address)
+
+    objects, info = await service.run(find)
+    size_bytes = info.size_bytes
+    part = headers.range_of(range_, size_bytes)
+    start, end = part or (0, size_bytes)
+    chunks = await service.run(lambda: objects.get(info.key, start=start, end=end))
+    fields = {
+        "Content-Type": headers.DEFAULT_TYPE,
+        "Accept-Ranges": "bytes",
+        "Cache-Control": "private, no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return streamed(service, chunks, fields, start, end, size_bytes, partial=part is not None)
+
+
+@router.put(
+    "/signed/{token}",
+    operation_id="putSigned",
+    responses={200: {"description": "Stored."}, **failures(408, 409, 413)},
+    openapi_extra=RAW,
+)
+async def put_signed(request: Request, service: ServiceOf, token: str) -> Response:
+    """Write to an issued address by a signed URL, once; an existing object is not replaced."""
+
+    def check() -> tuple[signed_urls.Grant, Context]:
+        grant, context = signed_urls.verify(service, token, "put")
+        (record,) = context.references.get_many([grant.address])
+        if not isinstance(record, Issued):
+            # if it was deleted, the write would leave an object that nothing references and the reaper does not know
+            raise AlreadyLinked("this physical address was linked before, or has expired; get a new one")
+        return grant, context
+
+    grant, context = await service.run(check)
+    limits = request_bodies.limits_of(service.settings)
+    received = await request_bodies.receive(request, limits, forms=False)
+
+    def store() -> Stored:
+        with deadline.operation(context.clock, context.safety.operation_deadline_seconds):
+            body = deadline.checked(chunks_of(received.body))
+            return context.objects.put(grant.address, body, if_absent=context.objects.conditional_put)
+
+    stored = await service.run_body(store)
+    return empty_answer(200, headers={"ETag": f'"{stored.md5}"'})

@@ -1,0 +1,148 @@
+"""Run the application with uvicorn, in one process or several on one port. SIGTERM stops it after the running
+requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from refstore.core.settings import Settings
+from refstore.errors import InvalidSettings
+from refstore_api import read_process
+from refstore_api.app import create_app
+from refstore_api.http_protocol import BoundedProtocol, protocol_of
+from refstore_api.read_process import ReadProcess, RunningProcess
+from refstore_api.service import ReaperControl
+from refstore_api.tls import Certificate, SecureListener
+
+GRACE_SECONDS = 30
+SWITCH_SECONDS = 0.0005
+"""How long a computing thread may run while another one waits. Python's own 5 ms add up, because each request changes
+threads.
+"""
+
+
+def bind(settings: Settings) -> socket.socket:
+    """Bind the listening socket before anything starts, so that the command fails if the port is taken. Raises
+    InvalidSettings.
+    """
+    where = settings.api
+    family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((where.host, where.port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise InvalidSettings(
+            f"the service cannot listen on {where.host}:{where.port} ({error}); choose another --host or --port"
+        ) from error
+    listening.set_inheritable(True)
+    return listening
+
+
+def serve_requests(
+    settings: Settings,
+    listening: socket.socket,
+    operations: ReaperControl | None,
+    on_started: Callable[[], None] | None = None,
+    start_reads: Callable[[socket.socket], RunningProcess] | None = None,
+) -> None:
+    """Answer requests on the socket, in this process, until SIGTERM or SIGINT.
+
+    `start_reads` starts a process that calls `run_read_process` with its end of a socket pair. Without it threads run
+    the expensive reads.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+    app = create_app(
+        settings, reaper_control=operations, read_process=ReadProcess(start_reads) if start_reads is not None else None
+    )
+    certificate = Certificate.of(settings.api)
+    options: dict[str, Any] = {
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "date_header": True,
+        "timeout_graceful_shutdown": GRACE_SECONDS,
+        "proxy_headers": False,  # `create_app` reads them, from proxies that are trusted
+        "lifespan": "on",
+        "http": protocol_of(settings.api),
+        "ws": "none",
+    }
+    server = _Server(uvicorn.Config(app, **options), on_started, certificate)
+    server.run(sockets=[listening])
+
+
+def run_read_process(settings: Settings, theirs: socket.socket, operations: ReaperControl | None) -> None:
+    """Run expensive reads for the service at the socket's other end, until that end closes."""
+    app = create_app(settings, reaper_control=operations, is_read_process=True)
+
+    async def work() -> None:
+        async with app.router.lifespan_context(app):
+            await read_process.serve_reads(theirs, app)
+
+    asyncio.run(work())
+
+
+class _Server(uvicorn.Server):
+    def __init__(
+        self, config: uvicorn.Config, on_started: Callable[[], None] | None, certificate: Certificate | None
+    ) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+        self._certificate = certificate
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Handle signals as uvicorn does, but do not raise them again: that would end the process before its reaper has
+        stopped.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        if self._certificate is not None:
+            before[signal.SIGHUP] = self._reload_on_hangup(self._certificate)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _reload_on_hangup(self, certificate: Certificate) -> Any:
+        """Reload the certificate on SIGHUP; return the handler before."""
+        loop = asyncio.get_running_loop()
+
+        def reload(_number: int, _frame: object) -> None:
+            loop.call_soon_threadsafe(certificate.reload)
+
+        return signal.signal(signal.SIGHUP, reload)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets if self._certificate is None else [])
+        if self._certificate is not None:
+            listener = SecureListener(self._protocol, self._certificate)
+            for listening in sockets or ():
+                listener.listen(listening)
+            self.servers = [listener]  # type: ignore[list-item]  # uvicorn asks a server for close() and wait_closed()
+        # freeze what exists now, because a full collection that scans it again delays every request by 80 ms
+        gc.collect()
+        gc.freeze()
+        if self.started and self._on_started is not None:
+            self._on_started()
+
+    def _protocol(self) -> BoundedProtocol:
+        """Make the protocol of a connection, as uvicorn does."""
+        make: Any = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)

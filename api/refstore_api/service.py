@@ -1,0 +1,403 @@
+"""Give every handler the lake, threads in which to wait for its stores, and calls that share their round trips.
+
+Handlers run on the event loop and never touch a store there; `run` does that in a thread. Requests for one branch that
+come together become one bulk call (`RequestBatcher`), so a busy service does less work for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Annotated, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from refstore.background_imports import Imports
+from refstore.context import Context
+from refstore.core import ids
+from refstore.core.records import Entry
+from refstore.core.settings import ApiSettings
+from refstore.errors import Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
+from refstore.lake import Lake
+from refstore.operations.address_info import AddressInfo
+from refstore.operations.uploading import Link, Upload
+from refstore.repository import Repository
+from refstore_api.error_responses import NotSupported
+from refstore_api.expensive_reads import ExpensiveReads
+from refstore_api.foreign_reads import ForeignReads
+from refstore_api.read_process import ReadProcess
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+A = TypeVar("A")
+R = TypeVar("R")
+
+READINESS_SECONDS: Final = 1.0
+BATCH_MAX: Final = 200
+BATCHES_AT_ONCE: Final = 8
+"""Bulk calls that may run for one branch."""
+BATCH_DELAY_SECONDS: Final = 0.02
+"""How long a call waits for the running one before it starts beside it, so that one slow call does not delay all. While
+calls are fast, running one at a time does the least work.
+"""
+
+
+class ReaperControl(Protocol):
+    """Access to the reaper. The command that starts the service passes it in, because the two applications do not
+    import each other.
+    """
+
+    def reaper_status(self, lake: Lake, repository: str | None) -> dict[str, object]:
+        """Return the status as JSON values."""
+        ...
+
+    def why(self, repository: Repository, address: str) -> tuple[AddressInfo, Sequence[DeletionEvent]]: ...
+
+    def reaper_metrics(self) -> bytes:
+        """Return the reaper's metrics as Prometheus reads them; b'' if no reaper runs beside the service."""
+        ...
+
+    def resume(self, ctx: Context, seconds: float | None, objects: int | None) -> str:
+        """Let hard deletion continue; return its new state in words."""
+        ...
+
+
+class DeletionEvent(Protocol):
+    """A deletion of an address (`refstore.deletions.explain.Deletion`)."""
+
+    @property
+    def at_ms(self) -> int: ...
+    @property
+    def by(self) -> str: ...
+    @property
+    def run(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def cause(self) -> str: ...
+    @property
+    def rule(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class RefKey(NamedTuple):
+    repository: str
+    ref: str
+
+
+class EntryInContext(NamedTuple):
+    context: Context
+    entry: Entry
+
+
+class LinkRequest(NamedTuple):
+    """A request to link an address."""
+
+    path: str
+    if_absent: bool
+    item: Callable[[Context], Link]
+    """Makes the link once the repository is open: to open it earlier would cost one more round trip."""
+
+
+class Service:
+    def __init__(
+        self,
+        lake: Lake,
+        settings: ApiSettings,
+        operations: ReaperControl | None = None,
+        read_process: ReadProcess | None = None,
+    ) -> None:
+        """`read_process` runs the expensive reads."""
+        self.lake = lake
+        self.settings = settings
+        self._operations = operations
+        self.foreign = ForeignReads(lake, settings)
+        self.imports = Imports(self.foreign.stores, self.foreign.allowed, at_once=settings.imports_at_once)
+        self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-api")
+        self._bodies = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-body")
+        """Threads of their own, because an upload holds its thread as long as its client takes."""
+        self.reads = ExpensiveReads(lake.clock, settings, read_process)
+        self._readiness_lock = asyncio.Lock()
+        self._readiness: tuple[float, dict[str, str]] | None = None
+        """When the stores were probed last, and the result."""
+        self._stats: RequestBatcher[RefKey, str, EntryInContext | None] = RequestBatcher(self.run, self._stat_many)
+        self._links: RequestBatcher[RefKey, LinkRequest, EntryInContext] = RequestBatcher(
+            self.run, self._link_many, key=lambda item: item.path, retry_alone=(Invalid, NotFound)
+        )
+        self._uploads: RequestBatcher[RefKey, Upload, EntryInContext] = RequestBatcher(
+            self.run, self._upload_many, key=lambda item: item.path, retry_alone=(Invalid, NotFound)
+        )
+
+    def reaper_metrics(self) -> bytes:
+        """Return the reaper's metrics; b'' if no reaper runs beside the service."""
+        return self._operations.reaper_metrics() if self._operations is not None else b""
+
+    @property
+    def operations(self) -> ReaperControl:
+        """Return the access to the reaper. Raises NotSupported."""
+        if self._operations is None:
+            raise NotSupported(
+                "reaper support is not available in this process; ask the service that `refstore serve` runs"
+            )
+        return self._operations
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run the work in a thread, in this request's context."""
+        with self.reads.priority.short_request():
+            return await asyncio.get_running_loop().run_in_executor(self._pool, contextvars.copy_context().run, work)
+
+    async def run_body(self, work: Callable[[], T]) -> T:
+        """Run work that reads a request's body, which may take long, in a thread of its own pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._bodies, contextvars.copy_context().run, work)
+
+    async def readiness(self, probe: Callable[[Lake], dict[str, str]]) -> dict[str, str]:
+        """Return the state of the stores, probed at most once in READINESS_SECONDS for all callers."""
+        async with self._readiness_lock:
+            now = self.lake.clock.monotonic_seconds()
+            if self._readiness is None or now >= self._readiness[0] + READINESS_SECONDS:
+                self._readiness = now, await self.run(lambda: probe(self.lake))
+            return self._readiness[1]
+
+    async def repository(self, name: str, work: Callable[[Repository], T]) -> T:
+        return await self.run(lambda: work(self.lake.repository(name)))
+
+    async def read(
+        self, request: Request, key: str, name: str, work: Callable[[Repository], BaseModel | Response]
+    ) -> Response:
+        """Answer a read that may take long: in a slot of the access key, and only while its client is connected.
+
+        Another process may answer the same request instead, so `work` must have no effects.
+        """
+        return await self.reads.run(request, key, lambda: work(self.lake.repository(name)))
+
+    async def stat(self, repository: str, ref: str, path: str) -> EntryInContext:
+        """Return the entry at a path. Raises ObjectNotFound."""
+        ids.object_path(path)  # checked here, so that an invalid path does not fail other requests
+        located = await self._stats.submit(RefKey(repository, ref), path)
+        if located is None:
+            raise ObjectNotFound(f"{path!r} is not on {ref!r}")
+        return located
+
+    async def link(self, repository: str, branch: str, item: LinkRequest) -> EntryInContext:
+        if item.if_absent:  # never batched: a repeated call would find its own entry
+            return _one(await self.run(lambda: self._link_many(RefKey(repository, branch), [item])))
+        return await self._links.submit(RefKey(repository, branch), item)
+
+    async def upload(self, repository: str, branch: str, item: Upload) -> EntryInContext:
+        """Upload an object whose body is in memory."""
+        if item.if_absent:  # never batched, too
+            return _one(await self.run(lambda: self._upload_many(RefKey(repository, branch), [item])))
+        return await self._uploads.submit(RefKey(repository, branch), item)
+
+    async def upload_long(self, repository: str, branch: str, item: Upload) -> EntryInContext:
+        """Upload an object whose body is still arriving."""
+        return _one(await self.run_body(lambda: self._upload_many(RefKey(repository, branch), [item])))
+
+    def run_later(self, work: Callable[[], object]) -> None:
+        """Run the work in a thread without waiting for it."""
+        with suppress(RuntimeError):  # the service is closing, and closes what is open
+            self._pool.submit(work)
+
+    def close(self) -> None:
+        self.imports.close()
+        self.foreign.stores.close()
+        self.reads.close()
+        self._pool.shutdown(cancel_futures=True)
+        self._bodies.shutdown(cancel_futures=True)
+
+    def _stat_many(self, ref_key: RefKey, paths: Sequence[str]) -> Sequence[EntryInContext | None]:
+        repo = self.lake.repository(ref_key.repository)
+        entries = repo.stat_many(ref_key.ref, list(dict.fromkeys(paths)))
+        return [
+            EntryInContext(repo.context, entry) if (entry := entries.get(path)) is not None else None for path in paths
+        ]
+
+    def _link_many(self, ref_key: RefKey, items: Sequence[LinkRequest]) -> Sequence[EntryInContext | RefstoreError]:
+        repo = self.lake.repository(ref_key.repository)
+        return _in_context(repo, repo.link_each(ref_key.ref, [item.item(repo.context) for item in items]))
+
+    def _upload_many(self, ref_key: RefKey, items: Sequence[Upload]) -> Sequence[EntryInContext | RefstoreError]:
+        repo = self.lake.repository(ref_key.repository)
+        return _in_context(repo, repo.upload_each(ref_key.ref, items))
+
+
+def _in_context(repo: Repository, results: Iterable[Entry | RefstoreError]) -> list[EntryInContext | RefstoreError]:
+    return [entry if isinstance(entry, RefstoreError) else EntryInContext(repo.context, entry) for entry in results]
+
+
+def _one(results: Sequence[EntryInContext | RefstoreError]) -> EntryInContext:
+    (result,) = results
+    if isinstance(result, RefstoreError):
+        raise result
+    return result
+
+
+class _BatchQueue(Generic[A, R]):
+    """The waiting requests of one key, and its running calls."""
+
+    __slots__ = ("running", "start_scheduled", "started", "timer", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[A, asyncio.Future[R]]] = []
+        self.running = 0
+        self.started = 0.0
+        """When the last call started."""
+        self.timer: asyncio.TimerHandle | None = None
+        self.start_scheduled = False
+        """Whether a call will start after the callbacks that are ready now."""
+
+
+class RequestBatcher(Generic[K, A, R]):
+    """Join requests for one key that arrive while others run into one bulk call.
+
+    No request waits for company: a call starts after the callbacks that are ready now. Requests that arrive meanwhile
+    go with the next call. It starts when the first one has been answered, or after BATCH_DELAY_SECONDS. (Answered
+    clients often ask again at once, and join. Starting earlier would split them into two alternating groups, with twice
+    the calls.)
+
+    A bulk call that fails because of one request is repeated for each request alone, so that each caller learns of its
+    own mistake only. A failing store fails all of them. A result that is an error goes to its caller.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Callable[[], Sequence[R | RefstoreError]]], Awaitable[Sequence[R | RefstoreError]]],
+        call: Callable[[K, Sequence[A]], Sequence[R | RefstoreError]],
+        *,
+        key: Callable[[A], Hashable] | None = None,
+        retry_alone: tuple[type[RefstoreError], ...] = (Invalid, NotFound, Gone, Conflict),
+    ) -> None:
+        """`key`: two requests with the same value never share a call. `retry_alone`: errors after which each request is
+        repeated alone.
+        """
+        self._run = run
+        self._call = call
+        self._key = key
+        self._retry_alone = retry_alone
+        self._queues: dict[K, _BatchQueue[A, R]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(self, key: K, item: A) -> R:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        state = self._queues.get(key)
+        if state is None:
+            state = self._queues[key] = _BatchQueue()
+        state.waiting.append((item, future))
+        if not state.running:
+            self._start_soon(key, state)
+        elif state.timer is None and state.running < BATCHES_AT_ONCE:
+            state.timer = loop.call_at(state.started + BATCH_DELAY_SECONDS, self._start_without_waiting, key, state)
+        return await future
+
+    def _start_soon(self, key: K, state: _BatchQueue[A, R]) -> None:
+        if not state.start_scheduled:
+            state.start_scheduled = True
+            asyncio.get_running_loop().call_soon(self._start_now, key, state)
+
+    def _start_now(self, key: K, state: _BatchQueue[A, R]) -> None:
+        state.start_scheduled = False
+        self._start(key, state)
+        self._forget(key, state)
+
+    def _start(self, key: K, state: _BatchQueue[A, R]) -> None:
+        # with that many calls running, the next one starts when one of them has ended
+        batch = self._take(state) if state.running < BATCHES_AT_ONCE else []
+        if not batch:
+            return
+        state.running += 1
+        state.started = asyncio.get_running_loop().time()
+        task = asyncio.create_task(self._run_batch(key, state, batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _start_without_waiting(self, key: K, state: _BatchQueue[A, R]) -> None:
+        state.timer = None
+        if state.waiting:
+            self._start(key, state)
+
+    def _take(self, state: _BatchQueue[A, R]) -> list[tuple[A, asyncio.Future[R]]]:
+        waiting, state.waiting = state.waiting, []
+        if self._key is None and len(waiting) <= BATCH_MAX:
+            return [request for request in waiting if not request[1].done()]  # a future that is done was cancelled
+        batch: list[tuple[A, asyncio.Future[R]]] = []
+        keys_in_batch: set[Hashable] = set()
+        for item, future in waiting:
+            if future.done():
+                continue
+            name = self._key(item) if self._key is not None else None
+            if len(batch) >= BATCH_MAX or (name is not None and name in keys_in_batch):
+                state.waiting.append((item, future))
+            else:
+                batch.append((item, future))
+                keys_in_batch.add(name)
+        return batch
+
+    async def _run_batch(self, key: K, state: _BatchQueue[A, R], batch: list[tuple[A, asyncio.Future[R]]]) -> None:
+        try:
+            try:
+                results = await self._run(lambda: self._call(key, [item for item, _ in batch]))
+            except self._retry_alone as error:
+                if len(batch) == 1:
+                    _fail(batch[0][1], error)
+                else:
+                    for one in batch:
+                        await self._run_alone(key, one)
+            except BaseException as error:  # noqa: BLE001  # the callers must get it
+                for _, future in batch:
+                    _fail(future, error)
+            else:
+                for (_, future), result in zip(batch, results, strict=True):
+                    _settle(future, result)
+        finally:
+            state.running -= 1
+            if state.waiting:
+                self._start_soon(key, state)
+            self._forget(key, state)
+
+    def _forget(self, key: K, state: _BatchQueue[A, R]) -> None:
+        """Drop the key's queue, unless requests wait or calls run."""
+        if state.running or state.start_scheduled:
+            return
+        if state.timer is not None:
+            state.timer.cancel()
+        self._queues.pop(key, None)
+
+    async def _run_alone(self, key: K, one: tuple[A, asyncio.Future[R]]) -> None:
+        item, future = one
+        try:
+            (result,) = await self._run(lambda: self._call(key, [item]))
+        except BaseException as error:  # noqa: BLE001  # likewise
+            _fail(future, error)
+        else:
+            _settle(future, result)
+
+
+def _settle(future: asyncio.Future[R], result: R | RefstoreError) -> None:
+    if isinstance(result, RefstoreError):
+        _fail(future, result)
+    elif not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[R], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+async def service_of(request: Request) -> Service:  # async, because FastAPI calls plain functions in a thread
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceOf = Annotated[Service, Depends(service_of)]

@@ -1,0 +1,26 @@
+"""Declare the parameters that many routes share, with the names and bounds of lakeFS."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import Query
+
+AMOUNT_MAX: Final = 1000
+AMOUNT: Final = 100
+
+After = Annotated[str, Query(max_length=1200, description="Return items after this one.")]
+Prefix = Annotated[str, Query(max_length=1024, description="Return only items that begin with this.")]
+Delimiter = Annotated[
+    str, Query(max_length=16, description="Fold paths that continue after it into one common prefix.")
+]
+Amount = Annotated[
+    int, Query(ge=-1, le=AMOUNT_MAX, description="How many items to return; -1: as many as one page holds.")
+]
+ObjectPath = Annotated[str, Query(min_length=1, max_length=1024, description="The object's path.")]
+Presign = Annotated[bool, Query(description="Answer with URLs that work without credentials.")]
+Force = Annotated[bool, Query(description="Accepted for compatibility; nothing here is read-only.")]
+
+
+def amount_of(amount: int) -> int:
+    return AMOUNT_MAX if amount < 0 else amount or AMOUNT

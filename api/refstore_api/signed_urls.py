@@ -1,0 +1,91 @@
+"""Sign URLs that read or write one object without credentials for a while. The store signs them if it can (S3),
+otherwise the service.
+
+The service's URLs carry a JWT that names the repository, the object and the action. Its audience is its own, so neither
+a login's token nor an issued address's passes for one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+import jwt
+from fastapi import Request
+
+from refstore.context import Context
+from refstore.core.ids import Address, own_address
+from refstore.errors import Invalid, InvalidToken
+from refstore.versioning.issuance import ALGORITHM, ISSUER
+from refstore_api.service import Service
+
+AUDIENCE: Final = "refstore-signed"
+PATH: Final = "/api/v1/signed/"
+
+SignedAction = Literal["get", "put"]
+
+
+class Grant(NamedTuple):
+    repository: str
+    address: Address
+    act: SignedAction
+
+
+class SignedUrl(NamedTuple):
+    url: str
+    expires_seconds: int
+    """When the URL expires, in seconds since the epoch."""
+
+
+def sign(
+    service: Service, request: Request, ctx: Context, address: Address, act: SignedAction, *, seconds: int
+) -> SignedUrl:
+    """Sign a URL for one object."""
+    expires = ctx.clock.now_ms() // 1000 + seconds
+    try:
+        presign = ctx.objects.presign_get if act == "get" else ctx.objects.presign_put
+        return SignedUrl(presign(address, expires_seconds=seconds), expires)
+    except Invalid:
+        pass  # the store cannot sign URLs, so the service answers them
+    key = service.lake.signing()[0]
+    claims = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "exp": expires,
+        "sub": ctx.name,
+        "repo": ctx.repo,
+        "address": address,
+        "act": act,
+    }
+    token = jwt.encode(claims, key.secret, algorithm=ALGORITHM, headers={"kid": key.kid})
+    base = service.settings.public_url.rstrip("/") or str(request.base_url).rstrip("/")
+    return SignedUrl(f"{base}{PATH}{token}", expires)
+
+
+def verify(service: Service, token: str, act: SignedAction) -> tuple[Grant, Context]:
+    """Verify the token of a signed URL. Raises InvalidToken, RepositoryNotFound."""
+    try:
+        kid = jwt.get_unverified_header(token).get("kid")
+        key = next((key for key in service.lake.signing() if key.kid == kid), None)
+        if key is None:
+            raise InvalidToken("the URL was not signed with a key in use here; get a new one")
+        claims = jwt.decode(
+            token,
+            key.secret,
+            algorithms=[ALGORITHM],
+            audience=AUDIENCE,
+            issuer=ISSUER,
+            options={"require": ["iss", "aud", "exp", "sub"], "verify_exp": False},
+        )
+        grant = Grant(str(claims["sub"]), own_address(str(claims["address"])), claims["act"])
+        expires, repo_id = int(claims["exp"]), str(claims["repo"])
+    except InvalidToken:
+        raise
+    except Exception as error:
+        # a hostile token can make the parser raise anything; the answer is always the same
+        raise InvalidToken("the signed URL is not valid; get a new one") from error
+    if expires * 1000 <= service.lake.clock.now_ms():
+        raise InvalidToken("the signed URL has expired; get a new one")
+    ctx = service.lake.repository(grant.repository).context
+    if grant.act != act or ctx.repo != repo_id:
+        raise InvalidToken("the signed URL is for something else; get a new one")
+    return grant, ctx

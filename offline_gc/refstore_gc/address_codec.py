@@ -1,0 +1,192 @@
+"""Encode addresses as numbers, which travel between Spark's tasks instead of forty characters each.
+
+- A *key* is 64 bits, a hash of the whole address under the run's seed. An object is garbage if its key is not
+  among the keys of live addresses. So two addresses with one key can keep garbage until a run with another seed, and
+  can never lose a live object.
+- A *bucket* is an interval of the listing, which is in the order of addresses: bucket n begins with the n-th cut. Both
+  sides find an address's bucket by exact comparison of its first bytes with the cuts', so what is in the listing and
+  what names it always meet.
+
+Everything is done on whole columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refstore_gc.untyped_arrow import pa, pc
+
+Keys = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+
+CUT_BYTES: Final = 48
+"""How many bytes of an address decide its bucket: all of an own address, and a range's folder with half of its hash."""
+OWN_BYTES: Final = 42
+"""The length of an own address."""
+_WORD: Final = 8
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_LAST: Final = np.uint64(0xD6E8FEB86659FD93)
+_HALF: Final = np.uint64(32)
+
+
+def keys_of(addresses: Any, seed: int) -> Keys:
+    """Return the key of each address, in order. `addresses`: an Arrow array of strings without nulls."""
+    keys = np.empty(len(addresses), np.uint64)
+    for places, characters in _by_length(addresses):
+        found = _hashed(_padded(characters, _WORD), characters.shape[1], seed)
+        if places is None:
+            return found
+        keys[places] = found
+    return keys
+
+
+def own_addresses(characters: bytes) -> Any:
+    """Return an Arrow array of own addresses, from all their characters, joined."""
+    offsets = np.arange(0, len(characters) + 1, OWN_BYTES, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(characters))
+
+
+def own_of(addresses: Any) -> Any:
+    """Return the addresses of blobs that refstore wrote, as an Arrow array."""
+    same = pc.equal(pc.binary_length(addresses), OWN_BYTES)
+    return addresses if pc.all(same).as_py() else addresses.filter(same)
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where buckets begin: bucket 0 before the first cut, bucket n from the n-th on."""
+
+    words: NDArray[np.uint64]
+    """A row for each cut: its first CUT_BYTES as numbers that compare as the bytes do."""
+
+    @classmethod
+    def of(cls, cuts: Sequence[str]) -> Cuts:
+        """`cuts` in order."""
+        packed = b"".join(cut.encode()[:CUT_BYTES].ljust(CUT_BYTES, b"\0") for cut in cuts)
+        return cls(_words(np.frombuffer(packed, np.uint8).reshape(len(cuts), CUT_BYTES)))
+
+    @property
+    def buckets(self) -> int:
+        return len(self.words) + 1
+
+    def buckets_of(self, addresses: Any) -> NDArray[np.int32]:
+        buckets = np.empty(len(addresses), np.int32)
+        for places, characters in _by_length(addresses):
+            found = self._ranks(_words(_padded(characters[:, :CUT_BYTES], CUT_BYTES)))
+            if places is None:
+                return found
+            buckets[places] = found
+        return buckets
+
+    def _ranks(self, words: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """How many cuts are not above each row: word by word, looking further only where all words so far were some
+        cut's.
+        """
+        ranks = np.zeros(len(words), np.int32)
+        waiting: list[tuple[NDArray[np.int64] | None, int, int, int]] = [(None, 0, 0, len(self.words))]
+        while waiting:
+            places, word, first, end = waiting.pop()
+            if word == words.shape[1] or first == end:
+                ranks[slice(None) if places is None else places] = end  # equal to all of these cuts
+                continue
+            own = words[:, word] if places is None else words[places, word]
+            firsts, starts = np.unique(self.words[first:end, word], return_index=True)
+            bounds = np.append(starts, end - first)
+            if len(firsts) == 1 and bool((own == firsts[0]).all()):
+                waiting.append((places, word + 1, first, end))
+                continue
+            at = np.searchsorted(firsts, own, "left")
+            ranks[slice(None) if places is None else places] = first + bounds[at]
+            tied = np.flatnonzero(np.append(firsts, firsts[-1])[at] == own)
+            tied = tied[at[tied] < len(firsts)]
+            if len(tied):
+                which = at[tied]
+                for number in np.unique(which).tolist():
+                    same = tied[which == number]
+                    waiting.append(
+                        (
+                            same if places is None else places[same],
+                            word + 1,
+                            first + int(bounds[number]),
+                            first + int(bounds[number + 1]),
+                        )
+                    )
+        return ranks
+
+
+def split(buckets: NDArray[np.int32], keys: Keys) -> list[tuple[int, Keys]]:
+    """Return the keys of each bucket that has some."""
+    if not len(keys):
+        return []
+    first = int(buckets[0])
+    if bool((buckets == first).all()):
+        return [(first, keys)]
+    narrow = buckets.astype(np.uint16) if int(buckets.max()) < 1 << 16 else buckets
+    order = np.argsort(narrow, kind="stable")
+    ordered, moved = buckets[order], keys[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    ends = [*starts[1:].tolist(), len(ordered)]
+    return [(int(ordered[start]), moved[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
+
+
+def among(keys: Keys, others: Sequence[Keys]) -> NDArray[np.bool_]:
+    """Return which of the keys are among the others."""
+    if not others or not len(keys):
+        return np.zeros(len(keys), np.bool_)
+    known = np.concatenate(others) if len(others) > 1 else others[0]
+    # a hash table: twice as fast as sorting both sides, at these sizes
+    return pc.is_in(pa.array(keys), value_set=pa.array(known)).to_numpy(zero_copy_only=False)
+
+
+def _by_length(addresses: Any) -> list[tuple[NDArray[np.int64] | None, Bytes]]:
+    """Return (places, characters) of the addresses of each length. Places None: these are all, in order."""
+    array = addresses.combine_chunks() if isinstance(addresses, pa.ChunkedArray) else addresses
+    if not len(array):
+        return []
+    _, raw_offsets, raw = array.buffers()
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    offsets = np.frombuffer(raw_offsets, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
+    data = np.frombuffer(raw, np.uint8) if raw is not None else np.empty(0, np.uint8)
+    lengths = np.diff(offsets)
+    first = int(lengths[0])
+    if bool((lengths == first).all()):
+        return [(None, data[int(offsets[0]) : int(offsets[-1])].reshape(len(array), first))]
+    found: list[tuple[NDArray[np.int64] | None, Bytes]] = []
+    for length in np.unique(lengths):
+        places = np.flatnonzero(lengths == length)
+        found.append((places, data[offsets[:-1][places].astype(np.int64)[:, None] + np.arange(int(length))]))
+    return found
+
+
+def _padded(characters: Bytes, unit: int) -> Bytes:
+    """Append zeros up to a multiple of `unit`."""
+    rows, width = characters.shape
+    full = max(unit, -(-width // unit) * unit)
+    if full == width:
+        return np.ascontiguousarray(characters)
+    padded = np.zeros((rows, full), np.uint8)
+    padded[:, :width] = characters
+    return padded
+
+
+def _words(characters: Bytes) -> NDArray[np.uint64]:
+    """Return numbers that compare as the bytes do."""
+    return characters.view(">u8").astype(np.uint64)
+
+
+def _hashed(characters: Bytes, length: int, seed: int) -> Keys:
+    """Each step can be undone, so addresses that differ in one word only never meet; others do by chance, 1 of 2^64."""
+    words = characters.view("<u8")
+    state = np.full(len(words), np.uint64(seed) ^ np.uint64(length), np.uint64)
+    for column in range(words.shape[1]):
+        state ^= words[:, column]
+        state *= _ODD
+        state ^= state >> _HALF
+    state *= _LAST
+    state ^= state >> _HALF
+    return state

@@ -1,0 +1,210 @@
+"""The anti-join: what the store lists, less what the KV and the commits name.
+
+A bucket is an interval of the namespace (`address_codec.py`). Everything that says something about an address comes to
+the address's bucket as a batch: the listing, what the KV names, and what commits name. `garbage.py` decides there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from refstore.core.ids import CommitId
+from refstore.errors import Corrupt
+from refstore.gc_marks import LiveBatch, LiveCommit, Marks, Run
+from refstore.gc_marks.commit_marks import PAGE
+from refstore_gc import garbage, live_in_commits, live_in_kv
+from refstore_gc.address_codec import Cuts
+from refstore_gc.batches import Batch, BatchKind, received
+from refstore_gc.garbage import Chunk, GarbageCount
+from refstore_gc.listing import ListedChunk
+from refstore_gc.live_in_commits import CommitReads, Filter, LiveCommits, Sources
+from refstore_gc.live_in_kv import AddressWriter
+from refstore_gc.run_context import RunContext
+from refstore_gc.run_layout import RunLayout
+from refstore_gc.run_summary import UnitRow, read_units
+from refstore_gc.session import parts_of, translated
+from refstore_gc.untyped_arrow import pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BUCKET_ROWS: Final = 500_000
+"""Small chunks of the listing share a bucket, and so a task."""
+COUNT_SCHEMA: Final = "kind int, reason string, what string, detail string, first string, objects long, bytes long"
+_ARROW: Final = pa.schema(
+    [
+        ("kind", pa.int32()),
+        *((name, pa.string()) for name in ("reason", "what", "detail", "first")),
+        *((name, pa.int64()) for name in ("objects", "bytes")),
+    ]
+)
+
+BucketJoin = Callable[[RunLayout, Iterable[Batch]], Iterator[GarbageCount]]
+"""What a task does with all batches of one bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSet:
+    """Everything that must be kept, as the live scan found it."""
+
+    addresses: AddressWriter
+    commits: LiveCommits
+    reads: CommitReads | None
+    """What is read of the commits. None: some keep a part only."""
+
+
+def collect_live_set(
+    run: RunContext,
+    scan: Iterable[LiveBatch],
+    filter_of: Callable[[LiveCommit], Filter | None],
+    report: Callable[[int], None],
+) -> LiveSet:
+    """Write the addresses of a live scan to files, and gather what is to be read of its commits."""
+    addresses, commits = AddressWriter(run.files, run.layout), LiveCommits()
+    for batch in scan:
+        addresses.add(batch.addresses)
+        for each in batch.commits:
+            commits.add(each.commit, each.record, filter_of(each))
+        report(addresses.rows)
+    objects = commits.objects()
+    while page := list(islice(objects, PAGE)):
+        addresses.add(page)
+    addresses.finish()
+    return LiveSet(addresses, commits, commits.reads())
+
+
+class JoinInputs(NamedTuple):
+    """Everything that is joined, wherever that happens."""
+
+    layout: RunLayout
+    bounds: Sequence[str]
+    """Where the buckets begin, except the first."""
+    batches: list[Batch]
+    """The listing's chunks, and files that earlier runs recorded."""
+    files: list[tuple[str, BatchKind]]
+    """Files of addresses that this run wrote."""
+    earlier_files: list[tuple[str, BatchKind]]
+    """Files of addresses that earlier runs wrote."""
+    sources: Sources
+    join_bucket: BucketJoin
+
+
+class JoinResult(NamedTuple):
+    chunks: Sequence[ListedChunk]
+    live: LiveSet
+    bounds: Sequence[str]
+    counts: list[GarbageCount]
+    sources: dict[str, int]
+    """How many objects of commits were read."""
+    pending_files: Sequence[str]
+    """The files of marks that stand."""
+
+    def units(self) -> list[UnitRow]:
+        return units_of(self.counts)
+
+
+def find_garbage(
+    run: RunContext,
+    mark: Run,
+    chunks: Sequence[ListedChunk],
+    live: LiveSet,
+    expired: Iterable[CommitId],
+    join_bucket: BucketJoin = garbage.join_bucket,
+) -> JoinResult:
+    """Write what is listed and not live to the mark's files, and count it.
+
+    The names of `expired` commits tell why something is garbage.
+    """
+    pending = pending_files(run, mark)
+    with run.steps.step("comparing what is there with what is named"), translated("comparing"):
+        bounds = bucket_bounds(chunks)
+        inputs = JoinInputs(
+            run.layout,
+            bounds,
+            chunk_batches(chunks, bounds),
+            [(key, BatchKind.LIVE_IN_KV) for key in live.addresses.files],
+            [(key, BatchKind.PENDING) for key in pending],
+            live.commits.sources(expired),
+            join_bucket,
+        )
+        return result_of(inputs, join_in_spark(run.spark, inputs), chunks, live)
+
+
+def join_in_spark(spark: SparkSession, inputs: JoinInputs) -> list[GarbageCount]:
+    """Bring the batches of each bucket together on the executors, and join them there."""
+    layout, cuts, parts = inputs.layout, Cuts.of(inputs.bounds), parts_of(spark)
+    frame = live_in_kv.batches_of(spark, inputs.batches, parts)
+    for place, files in ((layout, inputs.files), (layout.in_namespace(), inputs.earlier_files)):
+        if files:
+            frame = frame.unionByName(live_in_kv.read_files(spark, place, cuts, files, parts * 2))
+    in_commits, release = live_in_commits.read_addresses(spark, layout, cuts, inputs.sources, parts)
+    for each in in_commits:
+        frame = frame.unionByName(each)
+    join_bucket = inputs.join_bucket
+
+    def task(record_batches: Iterable[Any]) -> Iterator[Any]:
+        counts = [count._asdict() for count in join_bucket(layout, received(record_batches))]
+        yield pa.RecordBatch.from_pylist(counts, schema=_ARROW)
+
+    rows = frame.repartitionById(cuts.buckets, "bucket").mapInArrow(task, COUNT_SCHEMA).collect()
+    release()
+    return [GarbageCount(*row) for row in rows]
+
+
+def result_of(
+    inputs: JoinInputs, counts: list[GarbageCount], chunks: Sequence[ListedChunk], live: LiveSet
+) -> JoinResult:
+    sources = inputs.sources
+    read = {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)}
+    pending = [key for key, kind in inputs.earlier_files if kind is BatchKind.PENDING]
+    return JoinResult(chunks, live, inputs.bounds, counts, read, pending)
+
+
+def units_of(counts: Iterable[GarbageCount]) -> list[UnitRow]:
+    """Return the files of the mark, in order of their addresses."""
+    units = (UnitRow(count.detail, count.first, count.objects, count.bytes) for count in counts if count.what == "unit")
+    return sorted(units, key=lambda unit: unit.first)
+
+
+def earlier_commits(marks: Marks, mark: Run) -> Iterator[CommitId]:
+    """Yield the commits of earlier marks, which the live scan disregards."""
+    for mark_id in mark.record.disregards:
+        yield from marks.marked(mark_id)
+
+
+def pending_files(run: RunContext, mark: Run) -> list[str]:
+    """Return the files that earlier marks will sweep. A mark whose files are lost sweeps nothing; then this run takes
+    its objects.
+    """
+    files: list[str] = []
+    for mark_id in mark.record.disregards:
+        try:
+            files += [unit.key for unit in read_units(run.repository.objects, mark_id)]
+        except Corrupt:
+            continue
+    return files
+
+
+def bucket_bounds(chunks: Sequence[ListedChunk], required: Iterable[str] = ()) -> list[str]:
+    """Return where buckets begin, except the first. `required`: bounds that cut no chunk."""
+    cuts = set(required)
+    rows = 0
+    for chunk in chunks:
+        if rows and chunk.objects and rows + chunk.objects > BUCKET_ROWS:
+            cuts.add(chunk.first)
+            rows = 0
+        rows += chunk.objects
+    return sorted(cuts)
+
+
+def chunk_batches(chunks: Sequence[ListedChunk], bounds: Sequence[str]) -> list[Batch]:
+    """Return a batch for each chunk that holds objects, in the chunk's bucket."""
+    return [
+        Batch.of_value(bisect_right(bounds, each.first), BatchKind.LISTED, Chunk(each.number, each.key), each.objects)
+        for each in chunks
+        if each.objects
+    ]

@@ -1,0 +1,154 @@
+"""Batches carry addresses through Spark. A row holds some thousands of them, which all lie in one bucket.
+
+    bucket   the partition of the next step
+    kind     what the batch says of its addresses (`BatchKind`)
+    rows     how many addresses there are
+    body     their keys as they lie in memory, or their characters (`WHOLE`); or a value that tells a task what to read
+
+So a shuffle of a billion addresses moves some million rows of eight bytes an address, and the JVM never looks into
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from refstore_gc.address_codec import Cuts, Keys, among, keys_of, own_addresses, own_of, split
+from refstore_gc.untyped_arrow import pa
+
+SCHEMA: Final = "bucket int, kind int, rows long, body binary"
+ARROW: Final = pa.schema([("bucket", pa.int32()), ("kind", pa.int32()), ("rows", pa.int64()), ("body", pa.binary())])
+_COLUMNS: Final = ("bucket", "kind", "rows", "body")
+
+ROWS_MAX: Final = 1 << 20
+"""How many addresses a task gathers before it sends them: a few MB."""
+
+
+class BatchKind(IntEnum):
+    LIVE_IN_KV = 0
+    """Keys of what the KV names."""
+    EXPIRED = 1
+    """Keys of what marked commits name. They tell the reason, and decide nothing."""
+    PENDING = 2
+    """Keys of what an earlier mark will sweep."""
+    LISTED = 3
+    """A chunk of the listing."""
+    TO_READ = 4
+    """Ranges and listings of added addresses to be read."""
+    LIVE_IN_COMMITS = 5
+    """Keys of what commits keep, each as often as it stands in the ranges and listings that are read."""
+    RANGES = 6
+    """Keys of ranges that some commit's tree has."""
+    NO_LONGER_READ = 7
+    """Addresses that stand in ranges and listings that are not read any more, each as often."""
+    FORMERLY_IN_KV = 8
+    """Addresses that the KV named when the last run scanned it."""
+    EARLIER_KEYS = 9
+    """A file of what an earlier run recorded (`incremental/known_keys.py`)."""
+
+
+WHOLE: Final = frozenset((BatchKind.NO_LONGER_READ, BatchKind.FORMERLY_IN_KV))
+"""Batches of these kinds carry whole addresses, because these may be garbage."""
+
+
+class Batch(NamedTuple):
+    bucket: int
+    kind: BatchKind
+    rows: int
+    body: bytes
+
+    @classmethod
+    def of_value(cls, bucket: int, kind: BatchKind, what: object, rows: int = 1) -> Batch:
+        return cls(bucket, kind, rows, msgspec.msgpack.encode(what))
+
+    @property
+    def keys(self) -> Keys:
+        return np.frombuffer(self.body, np.uint64)
+
+    @property
+    def addresses(self) -> Any:
+        """Return an Arrow array of own addresses, of a kind in `WHOLE`."""
+        return own_addresses(self.body)
+
+
+def received(record_batches: Iterable[Any]) -> Iterator[Batch]:
+    """Yield the batches of a task's input."""
+    for record_batch in record_batches:
+        buckets, kinds, rows = (record_batch.column(name).to_pylist() for name in _COLUMNS[:3])
+        bodies = record_batch.column("body")
+        for number, (bucket, kind, count) in enumerate(zip(buckets, kinds, rows, strict=True)):
+            yield Batch(bucket, BatchKind(kind), count, bodies[number].as_py())
+
+
+def sent(batches: Iterable[Batch]) -> Iterator[Any]:
+    """Yield batches as a task's output, a record batch each, because they are large."""
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([batch.bucket], pa.int32()),
+                pa.array([int(batch.kind)], pa.int32()),
+                pa.array([batch.rows], pa.int64()),
+                pa.array([batch.body], pa.binary()),
+            ],
+            schema=ARROW,
+        )
+
+
+Step = Callable[[Iterable[Batch]], Iterator[Batch]]
+"""What a task makes of its batches."""
+
+
+def in_spark(step: Step) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return a step as Spark's `mapInArrow` takes it."""
+    return lambda record_batches: sent(step(received(record_batches)))
+
+
+class BatchBuilder:
+    """Gathers addresses until there are many, then splits them into batches by bucket."""
+
+    def __init__(self, cuts: Cuts, seed: int, own: Collection[BatchKind] = WHOLE) -> None:
+        """`own`: the kinds of which only own addresses count (`own_of`)."""
+        self._cuts = cuts
+        self._seed = seed
+        self._own = own
+        self._waiting: dict[BatchKind, list[Any]] = {}
+        self._rows = 0
+
+    def add(self, kind: BatchKind, addresses: Any) -> Iterator[Batch]:
+        """`addresses`: an Arrow array of strings."""
+        if len(addresses):
+            self._waiting.setdefault(kind, []).append(addresses)
+            self._rows += len(addresses)
+            if self._rows >= ROWS_MAX:
+                yield from self.flush()
+
+    def flush(self) -> Iterator[Batch]:
+        waiting = {kind: pa.concat_arrays(parts) for kind, parts in self._waiting.items()}
+        waiting.update({kind: own_of(together) for kind, together in waiting.items() if kind in self._own})
+        if BatchKind.NO_LONGER_READ in waiting and BatchKind.LIVE_IN_COMMITS in waiting:
+            self._strike_out(waiting)
+        for kind, together in waiting.items():
+            buckets = self._cuts.buckets_of(together)
+            if kind in WHOLE:
+                for bucket in np.unique(buckets).tolist():
+                    some = together.filter(pa.array(buckets == bucket))
+                    yield Batch(bucket, kind, len(some), "".join(some.to_pylist()).encode())
+            else:
+                for bucket, keys in split(buckets, keys_of(together, self._seed)):
+                    yield Batch(bucket, kind, len(keys), keys.tobytes())
+        self._waiting.clear()
+        self._rows = 0
+
+    def _strike_out(self, waiting: dict[BatchKind, Any]) -> None:
+        """Drop what is both taken off and added, once each: most of a range that a commit changed a little."""
+        kinds = (BatchKind.NO_LONGER_READ, BatchKind.LIVE_IN_COMMITS)
+        keys = [keys_of(waiting[kind], self._seed) for kind in kinds]
+        once = [values[counts == 1] for values, counts in (np.unique(each, return_counts=True) for each in keys)]
+        both = np.intersect1d(*once, assume_unique=True)
+        for kind, each in zip(kinds, keys, strict=True):
+            waiting[kind] = waiting[kind].filter(pa.array(~among(each, [both])))

@@ -1,0 +1,62 @@
+"""Apply the rules that act on branches, before anything is marked: on old staged objects, and on the latest view.
+
+Both act as a user would, by a reset and a commit, so the marking does not know of them. A dry run takes the same path
+and writes nothing.
+"""
+
+from __future__ import annotations
+
+from refstore.context import Context
+from refstore.operations import expire_head, expire_staged, rules_document
+from refstore.operations.expire_head import RangeAges
+from refstore.retention.path_rules import latest_view_rules
+from refstore.retention.rules import Rules
+from refstore_gc.run_summary import Count, Online
+
+
+def apply(ctx: Context, rules: Rules | None = None, *, dry_run: bool = False) -> Online:
+    """`rules`: instead of the repository's own. Raises CorruptRecord, CorruptRange: something cannot be read."""
+    effective = rules or _own(ctx)
+    done = _staged(ctx, effective, dry_run=dry_run)
+    if not effective.allow_deletion_from_latest_view:
+        return done
+    from_head = _latest_view(ctx, effective, dry_run=dry_run)
+    return Online(
+        staged=done.staged,
+        latest_view=from_head.latest_view,
+        commits=from_head.commits,
+        left=[*done.left, *from_head.left],
+    )
+
+
+def _staged(ctx: Context, rules: Rules, *, dry_run: bool) -> Online:
+    if not expire_staged.any_rule(rules):
+        return Online()
+    total = Count()
+    left: list[str] = []
+    for branch in expire_head.open_branches(ctx):
+        done = expire_staged.expire_branch(ctx, rules, branch, dry_run=dry_run)
+        total += Count(done.objects, done.size_bytes)
+        if done.left:
+            left.append(f"staged objects of branch {branch!r}: it has an unfinished commit, or was changed meanwhile")
+    return Online(staged=total, left=left)
+
+
+def _latest_view(ctx: Context, rules: Rules, *, dry_run: bool) -> Online:
+    total, commits = Count(), 0
+    left: list[str] = []
+    known = RangeAges()
+    held = expire_head.protected_commits(ctx, rules)
+    for branch in expire_head.open_branches(ctx):
+        for rule in latest_view_rules(rules, branch, ctx.clock.now_ms()):
+            done = expire_head.expire_head(ctx, branch, rule, held, known, dry_run=dry_run)
+            total += Count(done.objects, done.size_bytes)
+            commits += done.commits
+            if done.left:
+                left.append(f"paths {rule.prefix}* of branch {branch!r}: {done.left}")
+    return Online(latest_view=total, commits=commits, left=left)
+
+
+def _own(ctx: Context) -> Rules:
+    own = rules_document.get(ctx)
+    return own.rules if own is not None else Rules()

@@ -1,0 +1,178 @@
+"""The bucket's lifecycle rule for the sweep's mode `tag`: the store itself deletes the objects that have the tag. Needs
+no Spark.
+
+A bucket has one lifecycle configuration, which belongs to everybody who uses it. So by default the rule is printed, for
+the bucket's owner to merge; applied, it is put beside the rules that are there. A repository's rule is for its
+namespace. The rule of a whole bucket, one for all repositories, is only for a bucket in which there is nothing but
+namespaces of this lake (`check_bucket_is_ours`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final
+
+from refstore.core import keys
+from refstore.core.records import RepositoryRecord, decode
+from refstore.errors import Conflict, Invalid
+from refstore.gc_marks import Run
+from refstore.lake import Lake
+from refstore.objects import open_objects
+from refstore.objects.base import ObjectStore
+from refstore.objects.store_urls import parse
+from refstore_gc.run_layout import TAG
+
+RULE_ID: Final = "refstore-expire"
+FOREIGN_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of S3's PutBucketLifecycleConfiguration."""
+
+    prefix: str
+    """Of the objects' keys; '' for the whole bucket."""
+    tag: str = TAG
+
+    @property
+    def id(self) -> str:
+        """The prefix as it can be read, cut off, and what no other prefix and no other tag has: rules for the objects
+        that still carry an earlier tag stay in force.
+        """
+        if not self.prefix and self.tag == TAG:
+            return RULE_ID
+        what = self.prefix if self.tag == TAG else f"{self.prefix}\n{self.tag}"
+        shown = f"{RULE_ID}-{self.prefix.strip('/').replace('/', '-')}".rstrip("-")
+        return f"{shown[:200]}-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+
+    def document(self) -> dict[str, Any]:
+        """A day is the least that S3 knows."""
+        tag = {"Key": self.tag, "Value": "true"}
+        which = {"And": {"Prefix": self.prefix, "Tags": [tag]}} if self.prefix else {"Tag": tag}
+        return {"ID": self.id, "Status": "Enabled", "Filter": which, "Expiration": {"Days": 1}}
+
+
+def rule_of(store: ObjectStore, tag: str = TAG) -> Rule:
+    """The rule of one repository's namespace. Raises Invalid: the store has no such thing."""
+    _, path = _bucket_and_path(store.url)
+    return Rule(f"{path}/" if path else "", tag)
+
+
+def bucket_rule(tag: str = TAG) -> Rule:
+    return Rule("", tag)
+
+
+def warning(rule: Rule) -> str:
+    """What whoever applies the rule must know."""
+    return (
+        "A bucket has one lifecycle configuration for all who use it. The rule below deletes every object"
+        f" {'below ' + rule.prefix if rule.prefix else 'of the bucket'} that has the tag {rule.tag}, whoever set it; "
+        "applying it replaces"
+        " nothing else, but a bucket that others share is theirs to decide on, too."
+    )
+
+
+def configuration(store: ObjectStore, rule: Rule) -> dict[str, Any]:
+    """The bucket's configuration with the rule in it, as `apply` would write it. Raises Invalid: the store has no such
+    thing.
+    """
+    own = rule.document()
+    return {"Rules": [*(each for each in store.lifecycle_rules() if each.get("ID") != own["ID"]), own]}
+
+
+def apply(store: ObjectStore, rule: Rule) -> dict[str, Any]:
+    """Put the rule into the bucket's configuration, beside what is there. Raises Invalid, Conflict (somebody changed it
+    meanwhile).
+    """
+    made = configuration(store, rule)
+    store.set_lifecycle_rules(made["Rules"])
+    if rule.id not in {each.get("ID") for each in store.lifecycle_rules()}:
+        raise Conflict("the bucket's lifecycle configuration was changed by others meanwhile; apply the rule again")
+    return made
+
+
+# ---- a bucket that is refstore's alone
+
+
+def bucket_store(lake: Lake, open_store: Callable[[str], ObjectStore] = open_objects) -> ObjectStore:
+    """The bucket that the lake's objects are in, as a whole; the caller closes it. Raises Invalid: they are in none."""
+    _bucket_and_path(lake.objects_url)
+    return open_store(parse(lake.objects_url)._replace(path="").text())
+
+
+def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:
+    """Raise Conflict unless every object of the bucket lies in a namespace of this lake, of a deleted repository's,
+    too.
+
+    Costs one request for each namespace: what lies inside one is skipped.
+    """
+    bucket, _ = _bucket_and_path(store.url)
+    own = sorted(f"{path}/" if path else "" for url in _namespaces(lake) for at, path in [_s3_of(url)] if at == bucket)
+    if "" in own:
+        return
+    found: list[str] = []
+    after = ""
+    while len(found) < FOREIGN_SHOWN:
+        key = next((info.key for info in store.list(after=after)), None)
+        if key is None:
+            break
+        inside = next((prefix for prefix in own if key.startswith(prefix)), None)
+        if inside is None:
+            found += [
+                each.key
+                for each in islice(store.list(after=after), FOREIGN_SHOWN)
+                if not each.key.startswith(tuple(own))
+            ]
+            break
+        after = inside + keys.LAST_CODE_POINT
+    if found:
+        raise Conflict(
+            f"bucket {bucket} is not this lake's alone: {', '.join(found[:FOREIGN_SHOWN])} lies in no repository's "
+            "namespace;"
+            " apply one rule for each repository: refstore gc lifecycle REPO --apply"
+        )
+
+
+def _namespaces(lake: Lake) -> list[str]:
+    living = [record.namespace for _, record in lake.all_repositories()]
+    return [
+        *living,
+        *(decode(value, RepositoryRecord).namespace for _, value in lake.kv.scan_all(keys.CLOSED_REPOSITORIES)),
+    ]
+
+
+def _s3_of(url: str) -> tuple[str, str]:
+    """(bucket, path); two empty texts for what is no bucket."""
+    parsed = parse(url)
+    return (parsed.host, parsed.path.strip("/")) if parsed.scheme == "s3" else ("", "")
+
+
+def _bucket_and_path(url: str) -> tuple[str, str]:
+    bucket, path = _s3_of(url)
+    if not bucket:
+        raise Invalid(f"{url.partition('?')[0]} has no lifecycle rules; the mode 'tag' is for s3:// stores")
+    return bucket, path
+
+
+# ---- what waits for the bucket
+
+
+def overdue(waiting: Sequence[Run], now_ms: int, days: float) -> list[str]:
+    """A line for each mark that has waited for the bucket for longer than it should."""
+    return [
+        f"mark {run.mark_id}: {overdue_words(run.record.tagged_ms)}"
+        for run in waiting
+        if run.is_tagged and now_ms - run.record.tagged_ms > days * 86_400_000
+    ]
+
+
+def overdue_words(tagged_ms: int) -> str:
+    day = datetime.fromtimestamp(tagged_ms / 1000, UTC).strftime("%Y-%m-%d")
+    return (
+        f"objects that were tagged on {day} are still there; see that the bucket's lifecycle rule is in force: "
+        "refstore gc lifecycle --help"
+    )

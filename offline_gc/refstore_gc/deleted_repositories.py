@@ -1,0 +1,239 @@
+"""What a deleted repository left: when its grace is over, everything in its namespace that refstore wrote, then the
+namespace's claim.
+
+The reaper has drained it by then: no branch, commit or reference of it is left in the KV, and its id never comes again,
+so nothing can name what lies there. Two things are looked at all the same before the first deletion: that no living
+repository has the namespace, and that the namespace itself says whose it is. A run that dies is made again from the
+start.
+
+Where the bucket deletes (`--mode tag`), everything is tagged, and TAGGED in the namespace says what was, and since
+when. The nights that follow list again and tag only what is new; when a listing has nothing of refstore's any more the
+namespace is free, as otherwise at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from refstore.core import ids, keys
+from refstore.core.ids import RepositoryId, RepositoryName
+from refstore.core.records import ClearedRepository, RepositoryRecord, decode, encode, maybe
+from refstore.errors import Conflict, Corrupt, ObjectNotFound
+from refstore.kv.base import ABSENT, Key
+from refstore.lake import NAMESPACE_OBJECT, Lake
+from refstore.namespaces import NAMESPACES, as_folder
+from refstore.objects.base import ObjectStore
+from refstore.retention.rules import DAY_MS, Rules
+from refstore_gc import deletion_index_writer, garbage, listing, sweep_tasks
+from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join_in_spark, units_of
+from refstore_gc.batches import BatchKind
+from refstore_gc.live_in_commits import Sources
+from refstore_gc.mark_plan import age_seconds, store_now_ms
+from refstore_gc.run_context import Options, RunContext
+from refstore_gc.run_layout import BULK_KEYS, PRIVATE, ROOT, layout_of, read_json, remove, write_json
+from refstore_gc.run_progress import Steps, Tell, silent
+from refstore_gc.run_summary import Count, Swept
+from refstore_gc.session import translated
+from refstore_gc.statistics import summarize_sweep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+TAGGED: Final = f"{ROOT}tagged.json"
+"""`Tagged`, as JSON."""
+
+
+class Tagged(msgspec.Struct, frozen=True):
+    """What earlier nights tagged of a deleted repository."""
+
+    since_ms: int
+    units: list[str]
+    """The files that name it."""
+
+
+RUNS_NOTED: Final = 30
+"""Of the runs that cleared a namespace, so many are kept by name: the last ones."""
+
+
+class Cleared(NamedTuple):
+    repository: RepositoryId
+    due_ms: int
+    swept: Swept | None
+    """None: its grace is not over; or nothing was left to be done but to forget it."""
+    foreign: Count = Count()
+    """Not refstore's: left where it is."""
+    forgotten: bool = False
+    """Whether nothing of it is left, and the namespace is free."""
+    waiting: Count = Count()
+    """What is tagged, and was still listed: the bucket has yet to delete it."""
+    tagged_ms: int = 0
+    """Since when. 0: nothing is tagged."""
+    private: int = 0
+    """Journals, reports and what says whose the namespace is: how many of them the store did not delete."""
+
+    @property
+    def failed(self) -> int:
+        """What the store did not delete; the next run tries it again."""
+        return self.private + (self.swept.failed if self.swept is not None else 0)
+
+
+def closed(lake: Lake) -> Iterator[tuple[RepositoryId, RepositoryRecord]]:
+    """Deleted repositories that the reaper is done with."""
+    for name, value in lake.kv.scan_all(keys.CLOSED_REPOSITORIES):
+        yield ids.repository_id(name), decode(value, RepositoryRecord)
+
+
+def clear(
+    lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: SparkSession, options: Options, tell: Tell = silent
+) -> Cleared:
+    """Raises Conflict: the namespace is not this repository's alone; nothing was deleted then."""
+    grace_ms = int((Rules().grace_days if options.grace_days is None else options.grace_days) * DAY_MS)
+    due_ms = record.closed_ms + grace_ms
+    if lake.clock.now_ms() < due_ms:
+        return Cleared(repo, due_ms, None)
+    ctx = lake.context(RepositoryName(repo.rpartition(".")[0]), record)
+    store = ctx.objects
+    if _is_free(lake, repo, record):
+        lake.kv.delete(keys.closed_repository(repo))  # an earlier run died before this
+        return Cleared(repo, due_ms, None, forgotten=True)
+    _check_alone(lake, repo, record)
+    layout = layout_of(ctx, ctx.ids.unique(lake.clock.now_ms()), secrets.randbits(64))
+    run = RunContext(repository=ctx, spark=spark, options=options, steps=Steps(spark, tell), layout=layout)
+    with run.steps.step("listing the object store"), translated("listing the object store"):
+        min_age_ms = int(age_seconds(ctx, options.min_age_seconds) * 1000)
+        run = replace(run, cutoff_ms=store_now_ms(store, layout.file("clock")) - min_age_ms)
+        chunks = listing.list_objects(run)
+    with run.steps.step("sweeping"), translated("sweeping"):
+        tagged = _tagged(store)
+        bounds = bucket_bounds(chunks)
+        inputs = JoinInputs(
+            layout,
+            bounds,
+            chunk_batches(chunks, bounds),
+            [],
+            [(unit, BatchKind.PENDING) for unit in tagged.units] if options.mode == "tag" else [],
+            Sources([], [], []),
+            partial(garbage.join_bucket, every_reason=garbage.DELETED_REPOSITORY),
+        )
+        counts = join_in_spark(spark, inputs)
+        units = units_of(counts)
+        outcomes = sweep_tasks.sweep(run, units, Sources([], [], []), options.mode, options.tag)
+    swept = summarize_sweep(outcomes, options.mode, 0, lake.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
+    foreign = Count(sum(each.foreign for each in chunks), sum(each.foreign_bytes for each in chunks))
+    young = sum(each.young for each in chunks)
+    _note(lake, repo, record, layout.mark_id, swept)
+    waiting = sum((Count(row.objects, row.bytes) for row in counts if row.what == "pending"), swept.tagged)
+    if (
+        swept.tagged.objects and not swept.failed
+    ):  # what failed is in the same files: tagging all of them again tells which
+        tagged = Tagged(tagged.since_ms or swept.at_ms, [*tagged.units, *(unit.key for unit in units)])
+        write_json(store, TAGGED, tagged)
+    if swept.failed or young or waiting.objects:
+        deletion_index_writer.cover(
+            ctx, layout.mark_id, [deletion_index_writer.outcome_key(unit.key) for unit in units], swept.at_ms
+        )
+        remove(store, layout.mark_id, "listing/", "clock")
+        return Cleared(repo, due_ms, swept, foreign, waiting=waiting, tagged_ms=tagged.since_ms)
+    _check_alone(
+        lake, repo, record
+    )  # another run may have been through with it meanwhile, and somebody have the namespace by now
+    if failed := _without_private(store):
+        return Cleared(repo, due_ms, swept, foreign, private=failed)
+    lake.kv.set_if(
+        Key(NAMESPACES, as_folder(record.namespace)), repo.encode(), ABSENT
+    )  # its own claim, not the next one's
+    lake.kv.delete(keys.closed_repository(repo))
+    return Cleared(repo, due_ms, swept, foreign, forgotten=True)
+
+
+def _tagged(store: ObjectStore) -> Tagged:
+    """Raises Corrupt."""
+    try:
+        return msgspec.convert(read_json(store, TAGGED), Tagged)
+    except ObjectNotFound:
+        return Tagged(0, [])
+    except msgspec.ValidationError as error:
+        raise Corrupt(
+            f"{TAGGED} in {store.url} is not as it was written ({error}); delete it, and everything is tagged again"
+        ) from error
+
+
+def _note(lake: Lake, repo: RepositoryId, record: RepositoryRecord, mark_id: str, swept: Swept) -> None:
+    """Add to what the KV keeps of the repository for ever: `refstore why` answers from it when the namespace is
+    free.
+    """
+    key = keys.cleared_repository(repo)
+    known = maybe(lake.kv.get(key), ClearedRepository)
+    gone = swept.outcomes.get(sweep_tasks.DELETED, Count()) + swept.outcomes.get(sweep_tasks.MISSING, Count())
+    runs, before = (known.runs, Count(known.objects, known.bytes)) if known is not None else ((), Count())
+    total = before + gone
+    lake.kv.set(
+        key,
+        encode(
+            ClearedRepository(
+                record.namespace,
+                record.created_ms,
+                record.closed_ms,
+                swept.at_ms,
+                (*runs, mark_id)[-RUNS_NOTED:],
+                total.objects,
+                total.bytes,
+            )
+        ),
+    )
+
+
+def _without_private(store: ObjectStore) -> int:
+    """What says whose the namespace is goes last: until then a run that died, or that the store failed, is made again.
+    How many stay.
+    """
+    failed = 0
+    for prefix in (ROOT, f"{PRIVATE}journal/"):
+        left = (info.key for info in store.list(prefix))
+        while page := list(islice(left, BULK_KEYS)):
+            failed += len(store.delete_many(page).failed)
+    return failed or len(store.delete_many([NAMESPACE_OBJECT]).failed)
+
+
+def _is_free(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> bool:
+    """Whether the namespace was given back, and may be another repository's by now: neither the KV nor the namespace
+    says that it is this one's.
+    """
+    if lake.kv.get(Key(NAMESPACES, as_folder(record.namespace))) == repo.encode():
+        return False
+    return _owner(lake, repo, record) != repo
+
+
+def _owner(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> str | None:
+    """Whose the namespace says that it is."""
+    try:
+        return (
+            lake.context(RepositoryName(repo.rpartition(".")[0]), record)
+            .objects.read(NAMESPACE_OBJECT)
+            .decode(errors="replace")
+        )
+    except ObjectNotFound:
+        return None
+
+
+def _check_alone(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> None:
+    own = as_folder(record.namespace)
+    for name, other in lake.all_repositories():
+        if as_folder(other.namespace) == own or other.id == repo:
+            raise Conflict(
+                f"repository {name!r} has the namespace of the deleted {repo}; nothing is deleted there, look how that "
+                "came about"
+            )
+    owner = _owner(lake, repo, record)
+    if owner is not None and owner != repo:  # None: an earlier run came so far
+        raise Conflict(
+            f"{own} says that it belongs to {owner[:120]!r}, not to the deleted {repo}; nothing is deleted there"
+        )

@@ -1,0 +1,161 @@
+"""The anti-join of an incremental run, and the recording for the next run.
+
+An incremental run lists only what is newer than its horizon. An older object can be garbage only if a commit that is
+not kept any more named it, or if the KV did. Such objects come to their bucket as whole addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from refstore.gc_marks import Run
+from refstore.versioning.commits.metaranges import RangeRow
+from refstore.versioning.commits.store import TreeStore
+from refstore.versioning.commits.workers import Workers
+from refstore_gc import anti_join, garbage, listing
+from refstore_gc.address_codec import among, keys_of
+from refstore_gc.anti_join import JoinInputs, JoinResult, LiveSet
+from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.checked_files import read_required, write_value
+from refstore_gc.garbage import Bucket, GarbageCount, LiveKeys
+from refstore_gc.incremental import local_executor
+from refstore_gc.incremental.baseline import Baseline, bucket_key
+from refstore_gc.incremental.known_keys import KnownKeys, ranges_in, sizes_of, still_named
+from refstore_gc.listing import ListedChunk
+from refstore_gc.live_in_commits import CommitReads, Listing, Sources, Tree, trees_of
+from refstore_gc.run_context import RunContext
+from refstore_gc.run_layout import ObjectKind, RunLayout, is_there, store_at, threads_at
+from refstore_gc.session import translated
+from refstore_gc.untyped_arrow import pa, pc
+
+EARLIER_NUMBERS: Final = 1_000_000_000
+"""Files of garbage that earlier runs listed have higher numbers than those of chunks."""
+
+
+def list_objects(run: RunContext, baseline: Baseline) -> list[ListedChunk]:
+    """List what is newer than the baseline's horizon; in the driver, where that is little."""
+    if run.options.local_limits:
+        with suppress(local_executor.TooLarge):
+            return local_executor.list_here(run, baseline.horizon, run.options.local_limits)
+    return listing.list_objects(run, baseline.horizon)
+
+
+def find_garbage(
+    run: RunContext, mark: Run, chunks: Sequence[ListedChunk], live: LiveSet, reads: CommitReads, baseline: Baseline
+) -> JoinResult:
+    """Do what `anti_join.find_garbage` does, and read only what changed since the baseline."""
+    pending = anti_join.pending_files(run, mark)
+    with run.steps.step("comparing what is there with what is named"), translated("comparing"):
+        bounds = anti_join.bucket_bounds(chunks, baseline.cuts(listing.DATA))
+        earlier_files = [(key, BatchKind.PENDING) for key in pending]
+        earlier_files += [(key, BatchKind.FORMERLY_IN_KV) for key in baseline.former]
+        inputs = JoinInputs(
+            run.layout,
+            bounds,
+            anti_join.chunk_batches(chunks, bounds) + baseline.batches(bounds),
+            [(key, BatchKind.LIVE_IN_KV) for key in live.addresses.files],
+            earlier_files,
+            changed_sources(reads, baseline.units, run.layout),
+            partial(join_bucket, horizon=baseline.horizon),
+        )
+        return anti_join.result_of(inputs, _joined(run, inputs), chunks, live)
+
+
+def _joined(run: RunContext, inputs: JoinInputs) -> list[GarbageCount]:
+    if run.options.local_limits:
+        with suppress(local_executor.TooLarge):
+            return local_executor.join_here(inputs, run.options.local_limits)
+    return anti_join.join_in_spark(run.spark, inputs)
+
+
+def changed_sources(reads: CommitReads, before: CommitReads, layout: RunLayout) -> Sources:
+    """Return what is read now and was not before, and what was read before and is not now. Of the trees only
+    the ranges that the two do not share are read. Raises CorruptRange.
+    """
+    trees = trees_of(layout)
+    then, now = _ranges_of(trees, before.roots), _ranges_of(trees, reads.roots)
+    # in the order of their paths: one task sees a range and the one that it replaced (`BatchBuilder`)
+    changed = [(now[each], int(BatchKind.LIVE_IN_COMMITS)) for each in now.keys() - then.keys()]
+    changed += [(then[each], int(BatchKind.NO_LONGER_READ)) for each in then.keys() - now.keys()]
+    changed.sort(key=lambda each: (each[0].first_path, each[0].id))
+    added = [Listing(each, BatchKind.LIVE_IN_COMMITS) for each in sorted(reads.added - before.added)]
+    added += [Listing(each, BatchKind.NO_LONGER_READ) for each in sorted(before.added - reads.added)]
+    new_trees = [Tree(each) for each in sorted(reads.metaranges - before.metaranges)]
+    ranges = [(row.id, kind, -1) for row, kind in changed]
+    return Sources(new_trees, added, [], ranges, sum(row.rows for row, _ in changed))
+
+
+def _ranges_of(trees: TreeStore, metaranges: Iterable[str]) -> dict[str, RangeRow]:
+    return {row.id: row for metarange in metaranges for row in trees.metarange(metarange).rows}
+
+
+def join_bucket(layout: RunLayout, batches: Iterable[Batch], horizon: str = "") -> Iterator[GarbageCount]:
+    """Write the garbage of one bucket to the mark, and record for the next run what the bucket knows.
+
+    `horizon`: where the listing of an incremental run began. '': everything was listed.
+    """
+    store, bucket = store_at(layout.files, layout), Bucket(layout, batches)
+    keys, chunks = bucket.live_keys(), bucket.chunks()
+    lost = bucket.addresses(BatchKind.NO_LONGER_READ)
+    lost_keys = keys_of(lost, layout.seed)
+    in_commits, ranges = bucket.keys[BatchKind.LIVE_IN_COMMITS], bucket.keys[BatchKind.RANGES]
+    keys = keys._replace(expired=[*keys.expired, lost_keys])
+    if horizon:
+        open_chunks = list(chunks)
+        addresses = pa.concat_arrays([lost, bucket.addresses(BatchKind.FORMERLY_IN_KV)])
+        candidates = np.unique(
+            np.concatenate([keys_of(addresses, layout.seed), *(chunk.keys for chunk in open_chunks)])
+        )
+        known = [read_required(store, key, KnownKeys) for key in bucket.earlier_files] if len(candidates) else []
+        still = still_named(known, candidates, in_commits, lost_keys)
+        keys = keys._replace(live=[*bucket.keys[BatchKind.LIVE_IN_KV], still, *ranges, *ranges_in(known)])
+        chunks = iter(open_chunks)
+        earlier = _earlier_garbage(layout, horizon, known, addresses, keys)
+        yield from garbage.write_garbage(layout, EARLIER_NUMBERS + bucket.number, earlier, keys.expired)
+    staying: list[tuple[Any, Any]] = []
+    for chunk in chunks:
+        is_live = among(chunk.keys, keys.live)
+        yield from garbage.subtract_live(layout, chunk, keys, is_live)
+        blobs = is_live & (chunk.table.column("kind").to_numpy() == ObjectKind.DATA)
+        staying.append((chunk.keys[blobs], chunk.table.column("size_bytes").to_numpy()[blobs]))
+    if staying or in_commits or ranges or len(lost_keys):
+        key = bucket_key(layout.mark_id, bucket.number)
+        listed, sizes = [blobs for blobs, _ in staying], [sizes for _, sizes in staying]
+        write_value(store, key, KnownKeys.of(in_commits, lost_keys, ranges, listed, sizes))
+        yield GarbageCount(bucket.number, "", "carried", key, "", 0, 0)
+
+
+def _earlier_garbage(
+    layout: RunLayout, horizon: str, known: Sequence[KnownKeys], candidates: Any, keys: LiveKeys
+) -> Any:
+    """Return what is garbage of what an earlier run listed, as a table like a chunk's.
+
+    What commits lost is there, because only a sweep deletes it. What the KV let go of was most likely deleted by the
+    operation that let it go, so the store is asked. Nobody can name it again, so its presence is all there is to know.
+    """
+    addresses = pc.unique(candidates)
+    addresses = addresses.filter(pc.less(addresses, horizon))
+    own_keys = keys_of(addresses, layout.seed)
+    ordered, places = np.unique(own_keys, return_inverse=True)
+    sizes = sizes_of(known, ordered)[places]
+    is_garbage = (sizes >= 0) & ~among(own_keys, keys.live) & ~among(own_keys, keys.pending)
+    uncertain = np.flatnonzero(is_garbage & ~among(own_keys, keys.expired))
+    store = store_at(layout.url, layout)
+    with Workers(threads_at(layout)) as workers:
+        in_question = (addresses[place].as_py() for place in uncertain.tolist())
+        is_garbage[uncertain] = np.fromiter(workers.ahead(partial(is_there, store), in_question), bool, len(uncertain))
+    addresses, sizes = addresses.filter(pa.array(is_garbage)), sizes[is_garbage]
+    table = pa.table(
+        {
+            "address": addresses,
+            "size_bytes": pa.array(sizes, pa.int64()),
+            "mtime_ms": pa.nulls(len(addresses), pa.int64()),
+            "kind": pa.array(np.full(len(addresses), ObjectKind.DATA, np.int8)),
+        }
+    )
+    return table.sort_by("address")

@@ -1,0 +1,76 @@
+"""The keys of one bucket that a run records for the next one.
+
+What commits keep is counted, not guessed: each key stands there as often as it was read. It is taken off as often when
+what named it is not read any more. A key whose count comes to zero is named by no commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from refstore.errors import Corrupt
+from refstore_gc.address_codec import Keys, among
+from refstore_gc.checked_files import keys_in
+
+
+class KnownKeys(msgspec.Struct, frozen=True):
+    """Keys as their bytes lie in memory, and a size for each of `listed`."""
+
+    named: bytes
+    """What commits keep, each key as often as it was read."""
+    lost: bytes
+    """What is not read any more, each key as often as it was."""
+    ranges: bytes
+    listed: bytes
+    """Blobs that were listed, and stay."""
+    sizes: bytes
+
+    @classmethod
+    def of(
+        cls, named: Sequence[Keys], lost: Keys, ranges: Sequence[Keys], listed: Sequence[Keys], sizes: Sequence[Any]
+    ) -> KnownKeys:
+        return cls(*(b"".join(each.tobytes() for each in some) for some in (named, [lost], ranges, listed, sizes)))
+
+
+def still_named(known: Sequence[KnownKeys], candidates: Keys, new: Sequence[Keys], lost: Keys) -> Keys:
+    """Return the candidates that some commit still keeps. `candidates`: in order, each once.
+
+    Raises Corrupt: more is taken off than was ever there.
+    """
+    counts = np.zeros(len(candidates), np.int64)
+
+    def count(keys: Keys, sign: int) -> None:
+        relevant = keys[among(keys, [candidates])]
+        if len(relevant):
+            counts[:] += sign * np.bincount(np.searchsorted(candidates, relevant), minlength=len(candidates))
+
+    for each in known:
+        count(keys_in(each.named), 1)
+        count(keys_in(each.lost), -1)
+    for keys in new:
+        count(keys, 1)
+    count(lost, -1)
+    if bool((counts < 0).any()):
+        raise Corrupt("what earlier runs carried over does not agree with what commits name; mark again with --full")
+    return candidates[counts > 0]
+
+
+def sizes_of(known: Sequence[KnownKeys], candidates: Keys) -> NDArray[np.int64]:
+    """Return the sizes of blobs that an earlier run listed and left; -1 for a blob that no run listed. `candidates`: in
+    order, each once.
+    """
+    sizes = np.full(len(candidates), -1, np.int64)
+    for each in known:
+        listed = keys_in(each.listed)
+        chosen = among(listed, [candidates])
+        sizes[np.searchsorted(candidates, listed[chosen])] = np.frombuffer(each.sizes, np.int64)[chosen]
+    return sizes
+
+
+def ranges_in(known: Sequence[KnownKeys]) -> list[Keys]:
+    return [keys_in(each.ranges) for each in known]

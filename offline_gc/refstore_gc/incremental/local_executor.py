@@ -1,0 +1,64 @@
+"""Do small steps of an incremental run in the driver: each job of Spark takes a second, however little there is to do.
+
+Only incremental runs try this, because what is new may be little in a lake of any size. How much it is shows as it is
+done. A step that exceeds `LocalLimits` is given up, and Spark does it from its start. So the driver's time and memory
+stay bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from refstore.versioning.commits.workers import Workers
+from refstore_gc import listing, live_in_commits, live_in_kv
+from refstore_gc.address_codec import Cuts
+from refstore_gc.anti_join import JoinInputs
+from refstore_gc.batches import Batch
+from refstore_gc.garbage import GarbageCount
+from refstore_gc.listing import ListedChunk
+from refstore_gc.run_context import LocalLimits, RunContext
+from refstore_gc.run_layout import threads_at
+
+
+class TooLarge(Exception):
+    """The step exceeds the limits; Spark does it. Not an error."""
+
+
+def list_here(run: RunContext, data_from: str, limits: LocalLimits) -> list[ListedChunk]:
+    """Do what `listing.list_objects` does. Raises TooLarge."""
+    keys = count(1)
+
+    def count_key() -> None:
+        if next(keys) > limits.keys:
+            raise TooLarge
+
+    task: Callable[[tuple[int, listing.Interval]], list[ListedChunk]] = lambda each: list(  # noqa: E731
+        listing.list_interval(run.layout, *each, run.cutoff_ms, run.options.foreign, count_key)
+    )
+    intervals = listing.intervals(
+        run.repository.objects, now_ms=run.repository.clock.now_ms(), pieces_min=1, data_from=data_from
+    )
+    with Workers(threads_at(run.layout)) as workers:
+        return [chunk for chunks in workers.ahead(task, list(enumerate(intervals))) for chunk in chunks]
+
+
+def join_here(inputs: JoinInputs, limits: LocalLimits) -> list[GarbageCount]:
+    """Do what `anti_join.join_in_spark` does. Raises TooLarge, before anything was written."""
+    layout, cuts = inputs.layout, Cuts.of(inputs.bounds)
+    if cuts.buckets > limits.buckets or inputs.sources.rows > limits.rows:
+        raise TooLarge
+    buckets: dict[int, list[Batch]] = {}
+    rows = 0
+    for batches in (
+        inputs.batches,
+        live_in_kv.file_reader(layout, cuts)(live_in_kv.file_batches(inputs.files)),
+        live_in_kv.file_reader(layout.in_namespace(), cuts)(live_in_kv.file_batches(inputs.earlier_files)),
+        live_in_commits.read_addresses_here(layout, cuts, inputs.sources),
+    ):
+        for batch in batches:
+            buckets.setdefault(batch.bucket, []).append(batch)
+            rows += batch.rows
+            if rows > limits.rows:
+                raise TooLarge
+    return [count for bucket in sorted(buckets) for count in inputs.join_bucket(layout, buckets[bucket])]

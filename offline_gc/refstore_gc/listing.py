@@ -1,0 +1,236 @@
+"""List what the store holds, on the executors, in the order of keys, before anything of the KV is read (rule 13).
+
+The namespace is cut into intervals that touch each other, so that together they are everything. The cuts lie where the
+data is. A task lists its interval and writes chunks. It fails closed: a listing that breaks off raises
+(`objects/base.py`), and the run ends.
+
+A complete listing is never repeated after the live scan began: it would show objects that the scan could not know.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from refstore.core import ids
+from refstore.objects.base import ObjectInfo, ObjectStore
+from refstore.versioning.commits import names
+from refstore_gc.batches import Batch, BatchKind, received
+from refstore_gc.live_in_kv import batches_of
+from refstore_gc.run_context import RunContext
+from refstore_gc.run_layout import DATA, ROOT, ObjectKind, RunLayout, kind_of, store_at, write_table
+from refstore_gc.untyped_arrow import pa
+
+if TYPE_CHECKING:
+    pass
+
+CHUNK_ROWS: Final = 500_000
+"""How many objects a chunk holds: some 60 MB in a task."""
+INTERVALS_PER_CORE: Final = 4
+"""So that one large interval does not keep all cores waiting."""
+_PROBES_AT_ONCE: Final = 8
+_FEW: Final = 1000
+"""A page of the store. Listing less than this is faster than cutting it."""
+_ROUNDS: Final = 3
+"""How often intervals are narrowed: after that one is a few thousandths of the time."""
+HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * HOUR_MS
+_BEHIND: Final = "0"
+"""Follows the slash: `data0` sorts after everything in `data/`."""
+_HEX: Final = "0123456789abcdef"
+
+LISTED: Final = (
+    "number long, key string, first string, objects long, bytes long, young long, young_bytes long, foreign long, "
+    "foreign_bytes long"
+)
+_ARROW: Final = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("key", pa.string()),
+        ("first", pa.string()),
+        *((name, pa.int64()) for name in ("objects", "bytes", "young", "young_bytes", "foreign", "foreign_bytes")),
+    ]
+)
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Keys that start with `prefix`, strictly after `after`, before `before` ('': to the end)."""
+
+    prefix: str
+    after: str = ""
+    before: str = ""
+
+
+class ListedChunk(NamedTuple):
+    """A file of the listing. Its key is '' where the interval had no object to write."""
+
+    number: int
+    key: str
+    first: str
+    objects: int
+    bytes: int
+    young: int
+    young_bytes: int
+    foreign: int
+    foreign_bytes: int
+
+
+def list_objects(run: RunContext, data_from: str = "") -> list[ListedChunk]:
+    """List everything that was written by the run's cutoff; the chunks in order. `data_from`: of the blobs only those
+    from there on.
+    """
+    tasks = run.parts * INTERVALS_PER_CORE
+    now_ms = run.repository.clock.now_ms()
+    return list_in_spark(run, intervals(run.repository.objects, now_ms=now_ms, pieces_min=tasks, data_from=data_from))
+
+
+def list_in_spark(run: RunContext, planned: Sequence[Interval]) -> list[ListedChunk]:
+    """List intervals on the executors."""
+    layout, cutoff_ms, foreign = run.layout, run.cutoff_ms, run.options.foreign
+    batches = [Batch.of_value(0, BatchKind.LISTED, each) for each in enumerate(planned)]
+    tasks = len(batches) if len(batches) > run.parts * INTERVALS_PER_CORE else run.parts
+
+    def task(record_batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in received(record_batches):
+            number, interval = msgspec.msgpack.decode(batch.body, type=tuple[int, Interval])
+            for chunk in list_interval(layout, number, interval, cutoff_ms, foreign):
+                yield pa.RecordBatch.from_pylist([chunk._asdict()], schema=_ARROW)
+
+    rows = batches_of(run.spark, batches, tasks).mapInArrow(task, LISTED).collect()
+    return sorted((ListedChunk(*row) for row in rows), key=lambda chunk: chunk.number)
+
+
+def intervals(store: ObjectStore, *, now_ms: int, pieces_min: int, data_from: str = "") -> list[Interval]:
+    """Cut the namespace into at least so many intervals, in order; of the blobs those after `data_from`."""
+    ranges, data = names.RANGES, _data_cuts(store, now_ms=now_ms, pieces_min=pieces_min, data_from=data_from)
+    quarters = [ranges + _HEX[at] for at in (4, 8, 12)] if pieces_min > len(_HEX) else []
+    return [
+        *_between("", "", [], "_refstore/"),
+        *_between(names.ADDED, "", [], ""),
+        *_between(names.METARANGES, "", [], ""),
+        *_between(ranges, "", quarters, ""),
+        *_between("", f"_refstore{_BEHIND}", [], DATA),
+        *_between(DATA, data_from, data, ""),
+        *_between("", f"data{_BEHIND}", [], ""),
+    ]
+
+
+def _between(prefix: str, after: str, cuts: Sequence[str], before: str) -> list[Interval]:
+    bounds = [after, *cuts, before]
+    return [Interval(prefix, first, last) for first, last in pairwise(bounds)]
+
+
+def _data_cuts(store: ObjectStore, *, now_ms: int, pieces_min: int, data_from: str) -> list[str]:
+    """Return keys that cut the data where it is. They need not exist; only their order counts."""
+    if pieces_min < 2:
+        return []
+    first_keys = [info.key for info in islice(store.list(DATA, after=data_from), _FEW)]
+    start_ms = _time_of(first_keys[0]) if first_keys else None
+    if len(first_keys) < _FEW or start_ms is None:
+        return []
+    spans: list[tuple[int, int]] = [(start_ms, max(now_ms, start_ms) + _DAY_MS)]
+    with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="refstore-gc-probe") as pool:
+        for _ in range(_ROUNDS):
+            pieces = -(-pieces_min // len(spans))
+            if pieces < 2:
+                break
+            narrow = [part for low, high in spans for part in _parts(low, high, pieces)]
+            nexts = pool.map(_next_key, [store] * len(narrow), [cut_at(low) for low, _ in narrow])
+            spans = [
+                span for span, key in zip(narrow, nexts, strict=True) if key is not None and key < cut_at(span[1])
+            ] or spans[:1]
+    return sorted({cut_at(low) for low, _ in spans[1:]})
+
+
+def _parts(low: int, high: int, pieces: int) -> list[tuple[int, int]]:
+    step = max(1, -(-(high - low) // pieces))
+    return [(at, min(at + step, high)) for at in range(low, high, step)]
+
+
+def cut_at(at_ms: int) -> str:
+    """Return a key that sorts before every address made then, and after every one made earlier."""
+    slice_ = ids.slice_of(at_ms)
+    return f"{DATA}{slice_}/" if at_ms % HOUR_MS == 0 else f"{DATA}{slice_}/{ids.RandomIds().unique(at_ms)[:10]}"
+
+
+def _time_of(key: str) -> int | None:
+    made = ids.made_ms(ids.Address(key)) if ids.is_own(ids.Address(key)) else None
+    return None if made is None else made // HOUR_MS * HOUR_MS
+
+
+def _next_key(store: ObjectStore, after: str) -> str | None:
+    listing = store.list(DATA, after=after)
+    try:
+        return next((info.key for info in listing), None)
+    finally:
+        close: Callable[[], None] | None = getattr(listing, "close", None)
+        if close is not None:
+            close()
+
+
+def list_interval(
+    layout: RunLayout,
+    number: int,
+    interval: Interval,
+    cutoff_ms: int,
+    foreign: bool,
+    on_key: Callable[[], None] = lambda: None,
+) -> Iterator[ListedChunk]:
+    """List an interval and write its chunks. `on_key` is called for each key.
+
+    File names contain the attempt, because a task that was taken for lost may go on. It cuts its chunks elsewhere,
+    because something was deleted meanwhile. Under the same names its chunks would replace those whose first keys were
+    reported.
+    """
+    attempt = secrets.token_hex(8)
+    store, files_store = store_at(layout.url, layout), store_at(layout.files, layout)
+    rows: list[tuple[ObjectInfo, ObjectKind]] = []
+    files = 0
+    counts = {"young": 0, "young_bytes": 0, "foreign": 0, "foreign_bytes": 0}
+
+    def write_chunk() -> ListedChunk:
+        nonlocal files
+        chunk_number = number * 1000 + files
+        place = layout.place("listing", chunk_number, attempt)
+        infos = [info for info, _ in rows]
+        table = pa.table(
+            {
+                "address": pa.array([info.key for info in infos], pa.string()),
+                "size_bytes": pa.array([info.size_bytes for info in infos], pa.int64()),
+                "mtime_ms": pa.array([info.mtime_ms for info in infos], pa.int64()),
+                "kind": pa.array([int(kind) for _, kind in rows], pa.int8()),
+            }
+        )
+        key, first = "", ""
+        if rows:
+            write_table(files_store, place, table)
+            key, first = place, infos[0].key
+        chunk = ListedChunk(chunk_number, key, first, len(rows), sum(info.size_bytes for info in infos), **counts)
+        files += 1
+        rows.clear()
+        counts.update(dict.fromkeys(counts, 0))
+        return chunk
+
+    for info in store.list(interval.prefix, after=interval.after, before=interval.before):
+        on_key()
+        kind = kind_of(info.key)
+        if kind is ObjectKind.OURS or info.key.startswith(ROOT):
+            continue
+        if kind is ObjectKind.FOREIGN:
+            counts["foreign"] += 1
+            counts["foreign_bytes"] += info.size_bytes
+            if not foreign or not info.key.startswith(DATA):
+                continue
+        if info.mtime_ms > cutoff_ms:
+            counts["young"] += 1
+            counts["young_bytes"] += info.size_bytes
+            continue
+        rows.append((info, kind))
+        if len(rows) >= CHUNK_ROWS:
+            yield write_chunk()
+    yield write_chunk()

@@ -1,0 +1,383 @@
+"""The addresses that commits name. The executors read each distinct range once, and only what was added of a commit
+whose parent is live.
+
+A commit's tree is its first parent's tree with changes. Where the parent is live, the commit's other addresses stand in
+its listing of added addresses, so only that is read. A tree is read whole only where the parent is not live. So the
+cost follows what is distinct, not commits times objects.
+
+The result is batches: keys of the addresses, and keys of the ranges, which the store lists, too. Everything that is
+read is verified (`refstore/versioning/commits/`). What is missing or damaged raises CorruptRange, and the run marks
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from refstore.core.clock import SystemClock
+from refstore.core.ids import Address, CommitId, RandomIds, is_own, made_ms
+from refstore.core.records import Commit
+from refstore.versioning.commits import columns, listings, names, ranges
+from refstore.versioning.commits.metaranges import RangeRow
+from refstore.versioning.commits.store import Caches, TreeStore
+from refstore.versioning.commits.workers import Workers
+from refstore_gc.address_codec import Cuts
+from refstore_gc.batches import SCHEMA, Batch, BatchBuilder, BatchKind, Step, in_spark
+from refstore_gc.live_in_kv import batches_of
+from refstore_gc.run_layout import RunLayout, store_at, threads_at
+from refstore_gc.untyped_arrow import pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+BATCH: Final = 32
+"""How many trees, or listings, one batch holds."""
+
+
+ALL: Final = 2
+YOUNG: Final = 1
+NOTHING: Final = 0
+"""`Keeps` of `refstore/retention/path_rules.py`."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What is kept of the paths that start with a prefix, and with no longer prefix of the same filter."""
+
+    prefix: str
+    keeps: int
+    made_from_ms: int = 0
+    """Where only young objects are kept: those that were made from then on."""
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """What is kept of a tree of which only a part is kept."""
+
+    parts: tuple[Part, ...]
+    """The shortest prefix first, which is ''."""
+
+    def may_keep(self, first_path: str, last_path: str) -> bool:
+        """Return whether a range can hold something that is kept."""
+        return any(
+            part.keeps != NOTHING and last_path >= part.prefix and ranges.may_hold(first_path, part.prefix)
+            for part in self.parts
+        )
+
+
+class Tree(msgspec.Struct, frozen=True):
+    metarange: str
+    uses: tuple[tuple[int, int], ...] = ()
+    """(kind, number of a filter or -1), one for each use of its addresses. None: only its ranges are kept."""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    added: str
+    kind: int
+
+
+class Sources(NamedTuple):
+    """What there is to read of commits."""
+
+    trees: list[Tree]
+    added: list[Listing]
+    filters: list[Filter]
+    ranges: Sequence[tuple[str, int, int]] = ()
+    """(id, kind, -1), beyond those of the trees."""
+    rows: int = 0
+    """What stands in these."""
+
+
+class _Brief(NamedTuple):
+    parent: CommitId | None
+    metarange: str
+    added: str
+
+
+class CommitReads(msgspec.Struct, frozen=True):
+    """The names of what is read of live commits. These objects never change, so two runs differ only by the
+    names that one of them has. The field names stand in files.
+    """
+
+    roots: set[str]
+    """Metaranges of trees that are read whole, each of their ranges once."""
+    added: set[str]
+    """Listings of added addresses."""
+    metaranges: set[str]
+    """The metaranges of all scanned commits: their ranges are kept."""
+    past: set[CommitId]
+    """Commits of which only the ranges are kept."""
+
+
+class LiveCommits:
+    """Gathers commits in the driver, some hundred bytes for each, and says what to read of them."""
+
+    def __init__(self) -> None:
+        self._full: dict[CommitId, _Brief] = {}
+        self._part: dict[CommitId, tuple[_Brief, Filter]] = {}
+        self._past: dict[CommitId, _Brief] = {}
+
+    def add(self, commit_id: CommitId, commit: Commit, tree_filter: Filter | None) -> None:
+        """Add a commit. `tree_filter`: what it keeps of its tree; None: everything. A second call can only add."""
+        brief = _Brief(commit.parents[0] if commit.parents else None, commit.metarange, commit.added)
+        if tree_filter is None:
+            self._full[commit_id] = brief
+            self._part.pop(commit_id, None)
+            self._past.pop(commit_id, None)
+        elif commit_id not in self._full:
+            if any(part.keeps != NOTHING for part in tree_filter.parts):
+                self._part[commit_id] = (brief, tree_filter)
+            else:
+                self._past[commit_id] = brief
+
+    def commits(self) -> Iterator[CommitId]:
+        yield from (*self._full, *self._part, *self._past)
+
+    def objects(self) -> Iterator[str]:
+        """Yield the keys of the commits' metaranges and listings. Their ranges' keys come from reading them."""
+        for brief in (*self._full.values(), *(brief for brief, _ in self._part.values()), *self._past.values()):
+            if brief.metarange:
+                yield names.key(names.METARANGES, brief.metarange)
+            if brief.added:
+                yield names.key(names.ADDED, brief.added)
+
+    def sources(self, expired: Iterable[CommitId] = ()) -> Sources:
+        """Return what to read. `expired`: commits whose addresses tell why something is garbage."""
+        # what is read of those that are kept is what `reads` says, each once: the next run reckons with it
+        trees: dict[str, dict[tuple[int, int], None]] = {}
+        added: dict[str, Listing] = {}
+        filters: dict[Filter, int] = {}
+
+        def read(commits: Mapping[CommitId, _Brief], kind: BatchKind) -> None:
+            for brief in commits.values():
+                uses = trees.setdefault(brief.metarange, {})
+                if brief.parent is not None and brief.parent in commits:
+                    if brief.added:
+                        added.setdefault(brief.added, Listing(brief.added, kind))
+                else:
+                    uses[kind, -1] = None
+
+        read(self._full, BatchKind.LIVE_IN_COMMITS)
+        for brief, tree_filter in self._part.values():
+            trees.setdefault(brief.metarange, {})[
+                BatchKind.LIVE_IN_COMMITS, filters.setdefault(tree_filter, len(filters))
+            ] = None
+        for brief in self._past.values():
+            trees.setdefault(brief.metarange, {})
+        expired_briefs = {commit: brief for commit in expired if (brief := self._brief(commit)) is not None}
+        read(expired_briefs, BatchKind.EXPIRED)
+        trees.pop("", None)
+        return Sources(
+            [Tree(metarange, tuple(uses)) for metarange, uses in trees.items()], list(added.values()), list(filters)
+        )
+
+    def reads(self) -> CommitReads | None:
+        """Return what `sources` reads of live commits. None where some keep a part only: that can change by the
+        hour.
+        """
+        if self._part:
+            return None
+        roots: set[str] = set()
+        added: set[str] = set()
+        for brief in self._full.values():
+            if brief.parent is not None and brief.parent in self._full:
+                added.add(brief.added)
+            else:
+                roots.add(brief.metarange)
+        metaranges = {brief.metarange for brief in (*self._full.values(), *self._past.values())}
+        return CommitReads(roots - {""}, added - {""}, metaranges - {""}, set(self._past))
+
+    def whole_trees(self) -> set[str]:
+        """Return metaranges of live commits whose parents are not live: what is read of those that are kept as a
+        whole.
+        """
+        roots = {
+            brief.metarange for brief in self._full.values() if brief.parent is None or brief.parent not in self._full
+        }
+        return roots - {""}
+
+    def metarange(self, commit: CommitId) -> str | None:
+        """Return the metarange of a commit that the live scan met. None: the commit never landed."""
+        found = self._full.get(commit) or self._brief(commit)
+        return found.metarange if found else None
+
+    def keeps(self, commit: CommitId) -> bool:
+        """Return whether all that the commit names is kept."""
+        return commit in self._full
+
+    def _brief(self, commit: CommitId) -> _Brief | None:
+        return self._past.get(commit) or (self._part[commit][0] if commit in self._part else None)
+
+
+def read_addresses(
+    spark: SparkSession, layout: RunLayout, cuts: Cuts, sources: Sources, parts: int
+) -> tuple[list[DataFrame], Callable[[], object]]:
+    """Return batches of keys, and what to call after they were used."""
+    trees, filters, lone = sources.trees, sources.filters, sources.ranges
+    batches = _to_open(sources)
+    opener, reader = (
+        in_spark(tree_opener(layout, cuts, filters, parts * 2)),
+        in_spark(range_reader(layout, cuts, filters)),
+    )
+    frames: list[DataFrame] = []
+    if lone:
+        shares = enumerate(_deal(lone, parts * 2))
+        some = [Batch.of_value(number, BatchKind.TO_READ, each, len(each)) for number, each in shares]
+        frames.append(batches_of(spark, some, parts * 2).mapInArrow(reader, SCHEMA))
+    if not batches:
+        return frames, lambda: None
+    opened = batches_of(spark, batches, parts * 2).mapInArrow(opener, SCHEMA)
+    if not any(tree.uses for tree in trees):
+        return [*frames, opened], lambda: None
+    opened.persist()
+    of_ranges = opened.where(f"kind = {int(BatchKind.TO_READ)}")
+    read = of_ranges.repartitionById(parts * 2, "bucket").mapInArrow(reader, SCHEMA)
+    return [*frames, opened.where(f"kind != {int(BatchKind.TO_READ)}"), read], opened.unpersist
+
+
+def read_addresses_here(layout: RunLayout, cuts: Cuts, sources: Sources) -> Iterator[Batch]:
+    """Yield the same, read in this process."""
+    to_read = [Batch.of_value(0, BatchKind.TO_READ, sources.ranges, len(sources.ranges))] if sources.ranges else []
+    for batch in tree_opener(layout, cuts, sources.filters, 1)(_to_open(sources)):
+        if batch.kind is BatchKind.TO_READ:
+            to_read.append(batch)
+        else:
+            yield batch
+    yield from range_reader(layout, cuts, sources.filters)(to_read)
+
+
+def _to_open(sources: Sources) -> list[Batch]:
+    trees, added = sources.trees, sources.added
+    batches = [
+        Batch.of_value(0, BatchKind.TO_READ, ("trees", trees[at : at + BATCH])) for at in range(0, len(trees), BATCH)
+    ]
+    return batches + [
+        Batch.of_value(0, BatchKind.TO_READ, ("added", added[at : at + BATCH])) for at in range(0, len(added), BATCH)
+    ]
+
+
+def _deal(ranges_: Sequence[T], tasks: int) -> list[Sequence[T]]:
+    """Split ranges for the tasks; neighbours stay together."""
+    each = -(-len(ranges_) // tasks)
+    return [ranges_[at : at + each] for at in range(0, len(ranges_), each)] if each else []
+
+
+def tree_opener(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Step:
+    """Return a step that opens trees and reads listings of added addresses. It also yields which ranges to read, as
+    batches for so many tasks.
+    """
+
+    def open_trees(batches: Iterable[Batch]) -> Iterator[Batch]:
+        store = trees_of(layout)
+        builder = BatchBuilder(cuts, layout.seed)
+        known: set[str] = set()
+        to_read: dict[tuple[str, int, int], None] = {}
+        with Workers(threads_at(layout)) as workers:
+            for batch in batches:
+                what, items = msgspec.msgpack.decode(batch.body, type=tuple[str, list[Any]])
+                if what == "added":
+                    of_commits = msgspec.convert(items, list[Listing])
+                    columns_ = workers.ahead(lambda each: _added(store, each.added), of_commits)
+                    for listing, column in zip(of_commits, columns_, strict=True):
+                        yield from builder.add(BatchKind(listing.kind), column)
+                    continue
+                for tree, rows, range_ids in workers.ahead(
+                    lambda each: _opened(store, each), msgspec.convert(items, list[Tree])
+                ):
+                    new = [each for each in range_ids if each not in known]
+                    known.update(new)
+                    yield from builder.add(
+                        BatchKind.RANGES, pa.array([names.key(names.RANGES, each) for each in new], pa.string())
+                    )
+                    for kind, number in tree.uses:
+                        tree_filter = filters[number] if number >= 0 else None
+                        to_read.update(
+                            ((row.id, kind, number), None)
+                            for row in rows
+                            if tree_filter is None or tree_filter.may_keep(row.first_path, row.last_path)
+                        )
+        yield from builder.flush()
+        dealt: dict[int, list[tuple[str, int, int]]] = {}
+        for each in to_read:
+            dealt.setdefault(int(each[0][:8], 16) % tasks, []).append(each)
+        for bucket, some in dealt.items():
+            yield Batch.of_value(bucket, BatchKind.TO_READ, some, len(some))
+
+    return open_trees
+
+
+def range_reader(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter]) -> Step:
+    """Return a step that reads ranges, each once."""
+
+    def read_ranges(batches: Iterable[Batch]) -> Iterator[Batch]:
+        uses_of: dict[str, set[tuple[int, int]]] = {}
+        for batch in batches:
+            for range_id, kind, number in msgspec.msgpack.decode(batch.body, type=list[tuple[str, int, int]]):
+                uses_of.setdefault(range_id, set()).add((kind, number))
+        store = trees_of(layout)
+        builder = BatchBuilder(cuts, layout.seed, own=frozenset(BatchKind))
+
+        def opened(range_id: str) -> tuple[Any, Any]:
+            """Return the addresses, and the rows where only a part of them is kept."""
+            if all(number < 0 for _, number in uses_of[range_id]):
+                return store.range_addresses(range_id), None
+            rows = store.range(range_id)
+            return rows.column(ranges.ADDRESS), rows
+
+        with Workers(threads_at(layout)) as workers:
+            for uses, (addresses_, rows) in zip(uses_of.values(), workers.ahead(opened, list(uses_of)), strict=True):
+                whole = {BatchKind(kind) for kind, number in uses if number < 0}
+                for kind in whole & {BatchKind.LIVE_IN_COMMITS} or whole:  # what is live is not expired, too
+                    yield from builder.add(kind, addresses_)
+                if BatchKind.LIVE_IN_COMMITS not in whole:
+                    for _, number in uses:
+                        if number >= 0:
+                            yield from builder.add(
+                                BatchKind.LIVE_IN_COMMITS, _filtered_addresses(rows, filters[number])
+                            )
+        yield from builder.flush()
+
+    return read_ranges
+
+
+def _filtered_addresses(rows: Any, tree_filter: Filter) -> Any:
+    """Return the addresses that a filter keeps of a range. A longer prefix overrides a shorter one."""
+    keeps = np.zeros(rows.num_rows, np.int8)
+    made_from = np.zeros(rows.num_rows, np.int64)
+    for part in tree_filter.parts:
+        start = columns.position(rows, part.prefix)
+        end = columns.first_without(rows, part.prefix, start) if part.prefix else rows.num_rows
+        keeps[start:end], made_from[start:end] = part.keeps, part.made_from_ms
+    addresses: list[Address] = rows.column(ranges.ADDRESS).to_pylist()
+    chosen = [
+        address
+        for address, how, since_ms in zip(addresses, keeps.tolist(), made_from.tolist(), strict=True)
+        if how == ALL or (how == YOUNG and ((made_ms := made_of(address)) is None or made_ms >= since_ms))
+    ]
+    return pa.array(chosen, pa.string())
+
+
+def made_of(address: Address) -> int | None:
+    return made_ms(address) if is_own(address) else None
+
+
+def _opened(store: TreeStore, tree: Tree) -> tuple[Tree, Sequence[RangeRow], Sequence[str]]:
+    """Open a tree; return its ranges, or only their ids where nothing else of it is read."""
+    if not tree.uses:
+        return tree, (), store.range_ids(tree.metarange)
+    rows = store.metarange(tree.metarange).rows
+    return tree, rows, [row.id for row in rows]
+
+
+def _added(store: TreeStore, listing: str) -> Any:
+    found = [pa.array(batch, pa.string()) for batch in listings.read(store, listing)]
+    return pa.concat_arrays(found) if found else pa.array([], pa.string())
+
+
+def trees_of(layout: RunLayout) -> TreeStore:
+    """Return the trees of the namespace, without a cache."""
+    return TreeStore(store_at(layout.url, layout), RandomIds(), SystemClock(), Caches(0, 0))

@@ -1,0 +1,34 @@
+"""The breaker. A mark that takes more than anybody expected is written, and not swept until an operator confirms it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from refstore.errors import InvalidSettings
+from refstore_gc.run_summary import Count, Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    share: float = 0.5
+    """Of the repository's objects, or of their bytes. 1: no mark needs confirmation."""
+    floor_objects: int = 10_000
+    """A mark of fewer objects needs no confirmation: half of a small repository is nothing unusual."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1 or self.floor_objects < 0:
+            raise InvalidSettings(f"{self} makes no sense; the share is between 0 and 1, the floor not negative")
+
+
+def question(limits: Limits, summary: Summary) -> str:
+    """Return what an operator has to confirm; '' where nothing is unusual. Young objects count as listed."""
+    listed_now, before = summary.listed + summary.young, summary.there_before
+    total = Count(max(listed_now.objects, before.objects), max(listed_now.bytes, before.bytes))
+    marked = summary.marked
+    if marked.objects < limits.floor_objects or limits.share >= 1:
+        return ""
+    if marked.objects > limits.share * total.objects:
+        return f"{marked.objects} of {total.objects} objects would go, more than a share of {limits.share:g}"
+    if marked.bytes > limits.share * total.bytes:
+        return f"{marked.bytes} of {total.bytes} bytes would go, more than a share of {limits.share:g}"
+    return ""

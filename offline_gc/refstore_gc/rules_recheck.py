@@ -1,0 +1,126 @@
+"""Check the rules of today before a sweep: since the mark, somebody may have set a legal hold.
+
+    begin    rules, history -> what today's rules keep is unmarked -> begin_sweep -> the rules once more
+    keep     what today's rules keep of the commits that stay marked is excluded, mostly by a legal hold
+
+Nothing here adds garbage: it only takes objects off a mark. What a hold keeps of an expired commit
+needs no unmarking: the commit stays marked, as if the hold had been there when it was marked, and what it names below
+the prefix stays.
+
+A hold counts if it was set before the sweep began, and where one that stopped is made again, before that. Rules that
+cannot be read end the sweep, and nothing is deleted.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core.ids import CommitId
+from refstore.core.records import Mark
+from refstore.gc_marks import LiveCommit, Marks, Run, RunState
+from refstore.operations import rules_document
+from refstore.retention.active_commits import State as CommitState
+from refstore.retention.path_rules import Keeps, Plan, plan
+from refstore.retention.rules import Rules
+from refstore_gc.live_in_commits import ALL, NOTHING, Filter, LiveCommits, Part
+from refstore_gc.mark_plan import filters_of
+
+PAGE: Final = 1000
+
+
+class Begun(NamedTuple):
+    run: Run
+    plan: Plan | None
+    """What today's rules come to; None: the mark was swept already."""
+    changed: bool = False
+    """Whether these rules differ from those of the mark."""
+
+
+def begin(ctx: Context, marks: Marks, mark_id: str) -> Begun:
+    """Begin the sweep of what today's rules do not keep. Raises what `Marks.begin_sweep` raises, and CorruptRecord."""
+    mark = marks.run(mark_id)
+    is_due = mark.state is RunState.MARKED and mark.record.deletes_at_ms <= ctx.clock.now_ms()
+    if not is_due and mark.state is not RunState.SWEEPING:
+        run = marks.begin_sweep(mark_id)
+        if run.state is not RunState.SWEEPING:
+            return Begun(run, None)
+        # it was confirmed, or became due, a moment ago: what today's rules keep is excluded, as where a sweep is made
+        # again
+    rules = _rules(ctx)
+    history, refs = rules_document.read_history(ctx)
+    made = plan(history, refs, rules, ctx.clock.now_ms())
+    if is_due:
+        marks.unmark_where(mark_id, partial(is_kept, made))
+    run = marks.begin_sweep(mark_id)
+    latest = _rules(ctx)  # a hold that was set while the history was read
+    if latest != rules:
+        made = plan(history, refs, latest, ctx.clock.now_ms())
+    return Begun(run, made, latest.digest() != run.record.rules_digest)
+
+
+def is_kept(made: Plan, commit: CommitId, mark: Mark) -> bool:
+    """Return whether a mark takes, as a whole or at one of its prefixes, what the rules keep."""
+    number = _landed(made, commit)
+    if number is None:
+        return False
+    if not mark.prefixes and made.expiry.state(number) is CommitState.ACTIVE:
+        return True
+    return any(made.class_of(prefix).keeps[number] == Keeps.ALL for prefix in mark.prefixes or ("",))
+
+
+def keep(marks: Marks, begun: Begun, excluded: LiveCommits) -> int:
+    """Add to the excluded commits what today's rules keep of commits that stay marked. Return how many of the
+    commits that were excluded before are active by these rules.
+    """
+    made = begun.plan
+    if made is None:
+        return 0
+    known = set(excluded.commits())
+    if begun.changed:  # else the live scan kept it, by the same rules
+        # of all that is marked or swept, not of this mark's commits alone: what a swept one names below a new hold may
+        # have been kept for the sake of another, under another name, until now
+        marked = (
+            (commit, mark) for commit, mark in marks.scan() if commit not in known and _landed(made, commit) is not None
+        )
+        filter_of = filters_of(made)
+        while page := dict(islice(marked, PAGE)):
+            for commit, record in marks.records(page):
+                expired_prefixes = page[commit].prefixes or ("",)
+                kept_filter = _inside_prefixes(
+                    expired_prefixes, filter_of(LiveCommit(commit, record, expired_prefixes))
+                )
+                if kept_filter is None or any(part.keeps != NOTHING for part in kept_filter.parts):
+                    excluded.add(commit, record, kept_filter)
+    return sum(_is_active(made, commit) for commit in known)
+
+
+def _inside_prefixes(expired_prefixes: tuple[str, ...], kept_filter: Filter | None) -> Filter | None:
+    """Return what is kept of the paths that a mark takes; no mark ever took the others."""
+    if expired_prefixes == ("",):
+        return kept_filter
+    parts = (
+        kept_filter.parts
+        if kept_filter is not None
+        else tuple(Part(prefix, ALL) for prefix in sorted(expired_prefixes, key=len))
+    )
+    inside = tuple(part for part in parts if part.prefix.startswith(expired_prefixes))
+    return Filter((Part("", NOTHING), *inside))
+
+
+def _is_active(made: Plan, commit: CommitId) -> bool:
+    number = _landed(made, commit)
+    return number is not None and made.expiry.state(number) is CommitState.ACTIVE
+
+
+def _landed(made: Plan, commit: CommitId) -> int | None:
+    """Return the commit's number. None for what was given up: whatever the rules say, nobody can name it."""
+    number = made.expiry.history.numbers.get(commit)
+    return None if number is None or made.expiry.state(number) is CommitState.UNLANDED else number
+
+
+def _rules(ctx: Context) -> Rules:
+    document = rules_document.get(ctx)
+    return document.rules if document is not None else Rules()

@@ -1,0 +1,201 @@
+"""Where a run keeps its files in the repository's namespace, and what the objects of a namespace are.
+
+    _refstore/gc/<mark id>/listing/<number>-<attempt>.parquet    what the store listed: a chunk of addresses, in order
+    _refstore/gc/<mark id>/kept/<number>.parquet       what the KV names
+    _refstore/gc/<mark id>/mark/<number>-<attempt>.parquet       garbage: address, size, time, kind, reason
+    _refstore/gc/<mark id>/sweep/<number>-<attempt>.parquet      what became of each, as the store confirmed it
+    _refstore/gc/<mark id>/*.json, report.html         counts, for machines and for people
+
+The driver and the executors read and write them through refstore's own object stores: a run needs no other storage. A
+file is written whole or not at all. A step that is done again writes the same names again, except the listing and the
+mark. These depend on what the store says at the time, so each attempt of a task has names of its own, and reports
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import IntEnum
+from io import BytesIO
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core.ids import OWN_ADDRESS_PATTERN, Address, is_own
+from refstore.core.safety import Safety
+from refstore.errors import Corrupt, ObjectNotFound, RefstoreError
+from refstore.objects import open_objects
+from refstore.objects.base import ObjectStore
+from refstore.objects.local import LocalObjects
+from refstore.versioning.commits import names
+from refstore_gc.untyped_arrow import pa, pq
+
+ROOT: Final = "_refstore/gc/"
+PRIVATE: Final = "_refstore/"
+TAG: Final = "refstore-expire-now"
+"""The object tag that a bucket's lifecycle rule deletes by, where the sweep's mode is `tag`, and the settings do not
+name another.
+"""
+DATA: Final = "data/"
+BULK_KEYS: Final = 1000
+"""How many keys a store deletes in one request."""
+
+__all__ = [
+    "DATA",
+    "OWN_ADDRESS_PATTERN",
+    "PRIVATE",
+    "ROOT",
+    "TAG",
+    "ObjectKind",
+    "RunLayout",
+    "folder_of",
+    "kind_of",
+    "layout_of",
+    "read_json",
+    "store_at",
+    "write_json",
+]
+
+
+class ObjectKind(IntEnum):
+    """What an object of a namespace is. The numbers stand in files: only append."""
+
+    DATA = 0
+    RANGE = 1
+    METARANGE = 2
+    ADDED = 3
+    FOREIGN = 4
+    """Nothing that refstore writes, and nothing that it can name."""
+    OURS = 5
+    """Journals, reports, the namespace's own object: never listed for deletion."""
+
+
+_FOLDERS: Final = (
+    (names.RANGES, ObjectKind.RANGE),
+    (names.METARANGES, ObjectKind.METARANGE),
+    (names.ADDED, ObjectKind.ADDED),
+)
+
+
+def folder_of(kind: ObjectKind) -> str:
+    """Return the folder of a kind. Foreign objects are garbage only below `data/`."""
+    return next((folder for folder, each in _FOLDERS if each is kind), DATA)
+
+
+def kind_of(key: str) -> ObjectKind:
+    if key.startswith(DATA):
+        return ObjectKind.DATA if is_own(Address(key)) else ObjectKind.FOREIGN
+    for folder, kind in _FOLDERS:
+        if key.startswith(folder):
+            return kind if names.id_of_key(key) else ObjectKind.FOREIGN
+    return ObjectKind.OURS if key.startswith(PRIVATE) else ObjectKind.FOREIGN
+
+
+class RunLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """What every task of a run needs to know."""
+
+    url: str
+    """Of the namespace."""
+    files: str
+    """The store of the run's own files: the namespace itself, except in a simulation."""
+    mark_id: str
+    seed: int
+    """The seed of the addresses' keys."""
+    io_timeout_seconds: float = Safety().objects_io_seconds
+    """How long a request of a task may take: as long as one of the driver."""
+
+    def place(self, folder: str, number: int, attempt: str = "") -> str:
+        """Return a file's key. `attempt`: of the task, where another attempt may write something else."""
+        return f"{ROOT}{self.mark_id}/{folder}/{number:06d}{attempt and f'-{attempt}'}.parquet"
+
+    def in_namespace(self) -> RunLayout:
+        """Return the layout for files of other runs, which always lie in the namespace."""
+        return msgspec.structs.replace(self, files=self.url)
+
+    def file(self, name: str) -> str:
+        return f"{ROOT}{self.mark_id}/{name}"
+
+
+def layout_of(ctx: Context, mark_id: str, seed: int, *, files: str = "") -> RunLayout:
+    """Return the layout of a run. `files`: a store other than the namespace."""
+    url = ctx.objects.url
+    return RunLayout(
+        url=url, files=files or url, mark_id=mark_id, seed=seed, io_timeout_seconds=ctx.safety.objects_io_seconds
+    )
+
+
+_THREADS: Final = 8
+"""How many requests a task makes at once, at a store across a network."""
+_stores: dict[tuple[str, float], ObjectStore] = {}
+
+
+def store_at(url: str, layout: RunLayout) -> ObjectStore:
+    """Return the store of one of the layout's URLs. It is opened once in each process, for many tasks."""
+    cache_key = (url, layout.io_timeout_seconds)
+    found = _stores.get(cache_key)
+    if found is None:
+        found = _stores[cache_key] = open_objects(url, io_timeout_seconds=layout.io_timeout_seconds)
+    return found
+
+
+def threads_at(layout: RunLayout) -> int:
+    """Return how many requests a task makes at once."""
+    return 1 if isinstance(store_at(layout.url, layout), LocalObjects) else _THREADS
+
+
+def is_there(store: ObjectStore, address: str) -> bool:
+    try:
+        store.head(address)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+# ---- files
+
+
+def write_table(store: ObjectStore, key: str, table: Any) -> int:
+    """Write a Parquet file; return its size in bytes."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="lz4", use_dictionary=["reason", "outcome", "why"], write_statistics=False)
+    body: bytes = sink.getvalue().to_pybytes()
+    store.put(key, body)
+    return len(body)
+
+
+def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = None) -> Any:
+    """Raises Corrupt: it is not there, or not Parquet. What a run has written for itself must be there to the last
+    file.
+    """
+    try:
+        return pq.read_table(BytesIO(store.read(key)), columns=columns, use_threads=False)
+    except ObjectNotFound as error:
+        raise Corrupt(f"{key} is not in {store.url}; the run that wrote it cannot be trusted, mark again") from error
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(f"{key} in {store.url} is not the Parquet that was written ({error}); mark again") from error
+
+
+def remove(store: ObjectStore, mark_id: str, *beginnings: str) -> None:
+    """Remove a run's files whose names begin so, or all of them. Files that stay because the store does not answer are
+    removed by a later run.
+    """
+    with suppress(RefstoreError):
+        for beginning in beginnings or ("",):
+            found = (info.key for info in store.list(f"{ROOT}{mark_id}/{beginning}"))
+            while page := list(islice(found, BULK_KEYS)):
+                store.delete_many(page)
+
+
+def write_json(store: ObjectStore, key: str, value: object) -> None:
+    store.put(key, msgspec.json.format(msgspec.json.encode(value), indent=1))
+
+
+def read_json(store: ObjectStore, key: str) -> Any:
+    """Raises ObjectNotFound, Corrupt."""
+    try:
+        return msgspec.json.decode(store.read(key))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{key} in {store.url} is not the JSON that was written ({error}); mark again") from error

@@ -1,0 +1,98 @@
+"""The steps of a run: how long each took, how far it is, and what is left; and a sign of life for the run's flag.
+
+During a step a thread asks Spark how many tasks are done, and beats for the run, so that no other run takes it over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS: Final = 0.5
+BEAT_SECONDS: Final = 60.0
+
+
+class Progress(NamedTuple):
+    step: str
+    done: int
+    """Tasks of Spark, or what the step counts."""
+    total: int | None
+    seconds: float
+    """Since the step began."""
+
+    @property
+    def left_seconds(self) -> float | None:
+        """Estimate the rest by the speed so far."""
+        if not self.total or not self.done:
+            return None
+        return self.seconds * (self.total - self.done) / self.done
+
+
+Tell = Callable[[Progress], None]
+
+
+def silent(_: Progress) -> None:
+    """Report to nobody."""
+
+
+class Steps:
+    def __init__(self, spark: SparkSession, tell: Tell) -> None:
+        self._spark = spark
+        self._tell = tell
+        self._beat: Callable[[], None] = lambda: None
+        self.seconds: dict[str, float] = {}
+
+    def beat_with(self, beat: Callable[[], None]) -> None:
+        """Call `beat` once a minute, from a thread of its own. What it raises is left to the run, which checks its flag
+        before it concludes anything.
+        """
+        self._beat = beat
+
+    @contextmanager
+    def step(self, name: str) -> Generator[Callable[[int], None], None, None]:
+        """Run a step. Yields a function by which a step outside of Spark reports how far it is."""
+        began = time.monotonic()
+        self._tell(Progress(name, 0, None, 0.0))
+        over = threading.Event()
+        watching = threading.Thread(target=self._watch, args=(name, began, over), name="refstore-gc-steps", daemon=True)
+        watching.start()
+        try:
+            yield lambda done: self._tell(Progress(name, done, None, time.monotonic() - began))
+        finally:
+            over.set()
+            watching.join()
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - began, 3)
+
+    def _watch(self, name: str, began: float, over: threading.Event) -> None:
+        beaten = began
+        while not over.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            if now - beaten >= BEAT_SECONDS:
+                beaten = now
+                try:
+                    self._beat()
+                except Exception:  # noqa: BLE001  # the run itself looks at its flag before it concludes anything
+                    return
+            done, total = self._tasks()
+            if total:
+                self._tell(Progress(name, done, total, now - began))
+
+    def _tasks(self) -> tuple[int, int]:
+        tracker = self._spark.sparkContext.statusTracker()
+        done = total = 0
+        for job_id in tracker.getActiveJobsIds():
+            job = tracker.getJobInfo(job_id)
+            # no types
+            stages: list[int] = list(job.stageIds) if job else []  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            for stage_id in stages:
+                stage = tracker.getStageInfo(stage_id)
+                if stage is not None:
+                    done += stage.numCompletedTasks
+                    total += stage.numTasks
+        return done, total

@@ -1,0 +1,230 @@
+"""What a run did, counted from what the tasks and the store answered. These are its JSON files; they need no Spark.
+
+summary.json    Summary: what was listed, kept and marked, and why; after a sweep, what became of it
+mark.json       Manifest: what a sweep needs to know of a mark
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from refstore.errors import Corrupt, NotFound, ObjectNotFound
+from refstore.objects.base import ObjectStore
+from refstore_gc.run_layout import ROOT, TAG, ObjectKind, read_json, write_json
+
+Mode = Literal["delete", "tag"]
+"""Whether a sweep deletes, or tags for the bucket to delete."""
+
+SUMMARY: Final = "summary.json"
+MANIFEST: Final = "mark.json"
+
+# ---- what becomes of garbage
+
+DELETED: Final = "deleted"
+TAGGED: Final = "tagged"
+"""And not yet deleted by the bucket, as far as is known."""
+BUCKET: Final = "deleted by the bucket"
+MISSING: Final = "already gone"
+FAILED: Final = "failed"
+EXCLUDED: Final = "dropped out"
+"""Named again since it was marked."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    objects: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.objects + other.objects, self.bytes + other.bytes)
+
+    def __sub__(self, other: Count) -> Count:
+        return Count(self.objects - other.objects, self.bytes - other.bytes)
+
+
+Counts = dict[str, Count]
+
+
+class UnitRow(msgspec.Struct, frozen=True, array_like=True):
+    """A file of the mark."""
+
+    key: str
+    first: str
+    objects: int
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    mark_id: str
+    seed: int
+    mode: str
+    units: list[UnitRow]
+    tag: str = TAG
+    """The key of the tag, where the mode is `tag`."""
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of what was marked, as the store confirmed it."""
+
+    mode: str
+    at_ms: int
+    outcomes: Counts
+    """deleted, tagged (and not deleted by the bucket yet), deleted by the bucket, already gone, failed, dropped out."""
+    by_reason: dict[str, Counts]
+    """By why it was marked."""
+    by_prefix: dict[str, Counts] = {}
+    """By the first folder of the key, and below `_refstore/` by the second."""
+    commits_dropped_out: int = 0
+    """Commits that were unmarked since, or are marked by another run: what they name was excluded."""
+    dropped_out_by_rules: int = 0
+    """Of these, the ones that are active by the rules as they were when the sweep began."""
+    rules_changed: bool = False
+    """Whether these were other rules than those of the mark. What they keep of expired commits, by a legal hold,
+    was excluded, too.
+    """
+    failures: list[str] = []
+    """Examples, with the store's reasons."""
+    seconds: float = 0.0
+    newly: Counts = {}
+    """Of `outcomes`: what the last call of the sweep added to those before it."""
+    tagged_ms: int = 0
+    """Since when everything is tagged. 0: it is not, or the mode is another."""
+
+    @property
+    def tagged(self) -> Count:
+        """What waits for the bucket, at most."""
+        return self.outcomes.get(TAGGED, Count())
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes.get(FAILED, Count()).objects
+
+
+DRIFT_NOTE: Final = (
+    "Orphans may be counted too high: what the reaper deleted between the listing and the look is among them,"
+    " and S3 says 'deleted' of what was gone already."
+)
+"""A note for readers of the figures. Nothing is lost by it, because what is counted too much is not there any more."""
+
+
+class Online(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules took from branches before anything was marked, or would take: the online path deletes it, or its
+    history expires.
+    """
+
+    staged: Count = Count()
+    """Staged objects that were reset by `uncommitted`, or `all`."""
+    latest_view: Count = Count()
+    """Entries that were removed from branches by commits (`allow_deletion_from_latest_view`)."""
+    commits: int = 0
+    left: list[str] = []
+    """Branches that were not looked through to their ends, each with the reason."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    repository: str
+    mark_id: str
+    state: str
+    began_ms: int
+    deletes_at_ms: int
+    min_age_seconds: float
+    rules_digest: str
+    commits: dict[str, int]
+    """marked, marked in part, given up, kept, ..."""
+    rules_document: str = ""
+    """The retention rules that it went by: `refstore why` tells them years later."""
+    expired_by: dict[str, int] = {}
+    """How many commits expired by which rule."""
+    goes_on_from: str = ""
+    """The run before, where only what is newer was listed and read; '': everything was."""
+    why_complete: str = ""
+    """Why everything was."""
+    there_before: Count = Count()
+    """What the last complete listing had, where this run goes on from one."""
+    listed: Count
+    listed_by_kind: Counts
+    young: Count
+    """Not looked at: younger than the minimum age."""
+    foreign: Count
+    """Nothing that refstore can name: left alone unless asked for."""
+    kept: Count
+    pending: Count
+    """In an earlier mark already."""
+    marked: Count
+    by_reason: Counts
+    by_kind: Counts
+    by_day: dict[str, Counts]
+    """day of making -> reason -> count; of blobs."""
+    held_by_branch: Counts
+    """What each branch's head names: from the trees' own totals, so what two branches share counts for both."""
+    named_in_kv: int
+    """Addresses that references, staging areas and pins named."""
+    sources: dict[str, int]
+    """What was read of commits: trees, and listings of added addresses."""
+    question: str = ""
+    """What an operator has to confirm before the sweep."""
+    online: Online = Online()
+    by_prefix: Counts = {}
+    """Of what was marked: by the first folder of the key, and below `_refstore/` by the second."""
+    seconds: dict[str, float] = {}
+    """By step."""
+    swept: Swept | None = None
+
+    @property
+    def drift(self) -> Counts:
+        """What the online path had missed: what goes although no marked commit named it."""
+        return {reason: count for reason, count in self.by_reason.items() if reason != "expired"}
+
+
+def totals(rows: Iterable[tuple[str, int, int]]) -> Counts:
+    found: Counts = {}
+    for name, objects, size in rows:
+        found[name] = found.get(name, Count()) + Count(objects, size)
+    return found
+
+
+def kind_name(kind: int) -> str:
+    return ObjectKind(kind).name.lower()
+
+
+def write_summary(store: ObjectStore, summary: Summary) -> None:
+    write_json(store, f"{ROOT}{summary.mark_id}/{SUMMARY}", summary)
+
+
+def read_summary(store: ObjectStore, mark_id: str) -> Summary:
+    """Raises NotFound, Corrupt."""
+    try:
+        return _convert(read_json(store, f"{ROOT}{mark_id}/{SUMMARY}"), Summary, mark_id)
+    except ObjectNotFound as error:
+        raise NotFound(f"mark {mark_id} has no summary; it was not finished: run the marking again") from error
+
+
+def write_manifest(store: ObjectStore, manifest: Manifest) -> None:
+    write_json(store, f"{ROOT}{manifest.mark_id}/{MANIFEST}", manifest)
+
+
+def read_manifest(store: ObjectStore, mark_id: str) -> Manifest:
+    """Raises Corrupt: a mark that stands must have it."""
+    try:
+        return _convert(read_json(store, f"{ROOT}{mark_id}/{MANIFEST}"), Manifest, mark_id)
+    except ObjectNotFound as error:
+        raise Corrupt(f"mark {mark_id} has lost its files in {store.url}; unmark it, then mark again") from error
+
+
+def read_units(store: ObjectStore, mark_id: str) -> list[UnitRow]:
+    """What a mark is going to sweep. Raises Corrupt: its list, or a part of it, is lost."""
+    units = read_manifest(store, mark_id).units
+    if {unit.key for unit in units} - {info.key for info in store.list(f"{ROOT}{mark_id}/mark/")}:
+        raise Corrupt(f"mark {mark_id} has lost a part of its files in {store.url}; unmark it, then mark again")
+    return units
+
+
+def _convert(value: Any, kind: type[Any], mark_id: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Corrupt(
+            f"the files of mark {mark_id} are not as they were written ({error}); unmark it, then mark again"
+        ) from error

@@ -1,0 +1,238 @@
+"""Sweep on the executors: delete what a mark holds and nothing excludes, and write down what became of each.
+
+A task deletes a unit of the mark, then writes the unit's outcome. A sweep that is run again skips what has an outcome,
+and tries again what failed. Where a killed worker had deleted a key, the store says that it is missing, and it counts
+as already gone.
+
+The bucket deletes what was tagged. `settle` asks the store what it has deleted, and writes that down, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from refstore.errors import ObjectNotFound, ObjectsUnavailable
+from refstore.objects.base import ObjectStore
+from refstore.versioning.commits.workers import Workers
+from refstore_gc import live_in_commits
+from refstore_gc.address_codec import Cuts, Keys, among, keys_of
+from refstore_gc.batches import Batch, BatchKind, received
+from refstore_gc.deletion_index_writer import outcome_key
+from refstore_gc.live_in_commits import Sources
+from refstore_gc.live_in_kv import batches_of
+from refstore_gc.run_context import RunContext
+from refstore_gc.run_layout import TAG, RunLayout, is_there, read_table, store_at, threads_at, write_table
+from refstore_gc.run_summary import BUCKET, DELETED, EXCLUDED, FAILED, MISSING, TAGGED, Mode, UnitRow
+from refstore_gc.untyped_arrow import pa, pc
+
+TASKS_PER_CORE: Final = 4
+"""A task costs some hundredths of a second to begin; more tasks would only balance better."""
+OUTCOMES: Final = "unit string, outcome string, reason string, kind int, why string, objects long, bytes long"
+_ARROW: Final = pa.schema(
+    [
+        ("unit", pa.string()),
+        ("outcome", pa.string()),
+        ("reason", pa.string()),
+        ("kind", pa.int32()),
+        ("why", pa.string()),
+        ("objects", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A file of the mark, and where its outcome is written."""
+
+    key: str
+    outcome: str
+
+
+class Outcome(NamedTuple):
+    """A count of what became of a unit's objects."""
+
+    unit: str
+    outcome: str
+    reason: str
+    """Why it was marked."""
+    kind: int
+    why: str
+    """The store's reason for one of the failures, as an example."""
+    objects: int
+    bytes: int
+
+
+def unit_batches(keys: Sequence[str]) -> list[Batch]:
+    """Return a batch for each file of the mark; the n-th is for bucket n."""
+    return [Batch.of_value(number, BatchKind.LISTED, Unit(key, outcome_key(key))) for number, key in enumerate(keys)]
+
+
+def sweep(run: RunContext, units: Sequence[UnitRow], excluded: Sources, mode: Mode, tag: str = TAG) -> list[Outcome]:
+    """Delete, or tag, each unit's addresses; return what became of them, counted.
+
+    `excluded`: the commits whose addresses are named again. `tag`: the tag's key.
+    """
+    if not units:
+        return []
+    layout, tasks = run.layout, run.parts * TASKS_PER_CORE
+    frame = batches_of(run.spark, unit_batches([unit.key for unit in units]), tasks)
+    cuts = Cuts.of([unit.first for unit in units[1:]])
+    named_again, release = live_in_commits.read_addresses(run.spark, layout, cuts, excluded, run.parts)
+    for each in named_again:
+        frame = frame.unionByName(each)
+    if named_again:
+        frame = frame.repartitionById(min(cuts.buckets, tasks), "bucket")
+
+    def task(record_batches: Iterable[Any]) -> Iterator[Any]:
+        buckets: list[tuple[int, Unit]] = []
+        keys: dict[int, list[Keys]] = {}
+        for batch in received(record_batches):
+            if batch.kind is BatchKind.LISTED:
+                buckets.append((batch.bucket, msgspec.msgpack.decode(batch.body, type=Unit)))
+            else:
+                keys.setdefault(batch.bucket, []).append(batch.keys)
+        for bucket, unit in buckets:
+            yield _record_batch(sweep_unit(layout, unit, keys.get(bucket, []), mode, tag))
+
+    rows = frame.mapInArrow(task, OUTCOMES).collect()
+    release()
+    return [Outcome(*row) for row in rows]
+
+
+def settle(run: RunContext, units: Sequence[UnitRow]) -> list[Outcome]:
+    """Ask which of the tagged objects the bucket has deleted; return what became of all, counted. Nothing is deleted or
+    tagged here.
+
+    A unit is asked for object by object up to the first that is still there. So each object is asked for once when it
+    is gone, and a unit that waits costs one request a night. What still counts as tagged is an upper bound.
+    """
+    if not units:
+        return []
+    layout = run.layout
+
+    def task(record_batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in received(record_batches):
+            yield _record_batch(_settled(layout, msgspec.msgpack.decode(batch.body, type=Unit)))
+
+    frame = batches_of(run.spark, unit_batches([unit.key for unit in units]), run.parts * TASKS_PER_CORE)
+    return [Outcome(*row) for row in frame.mapInArrow(task, OUTCOMES).collect()]
+
+
+def _record_batch(outcomes: Sequence[Outcome]) -> Any:
+    return pa.RecordBatch.from_pylist([outcome._asdict() for outcome in outcomes], schema=_ARROW)
+
+
+def _settled(layout: RunLayout, unit: Unit) -> list[Outcome]:
+    store = store_at(layout.url, layout)
+    before = read_table(store, unit.outcome)
+    outcomes = before.column("outcome").to_numpy(zero_copy_only=False).copy()
+    whys = before.column("why").to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(outcomes == TAGGED)
+    keys: list[str] = before.column("address").take(pa.array(places)).to_pylist()
+    deleted_count = 0
+    with Workers(threads_at(layout)) as workers:
+        for there in workers.ahead(partial(is_there, store), keys):
+            if there:
+                break
+            deleted_count += 1
+    if deleted_count:
+        outcomes[places[:deleted_count]] = BUCKET
+        number = before.schema.get_field_index("outcome")
+        write_table(store, unit.outcome, before.set_column(number, "outcome", pa.array(outcomes, pa.string())))
+    return _counted(unit.key, read_table(store, unit.key), outcomes, whys)
+
+
+def sweep_unit(layout: RunLayout, unit: Unit, named_again: Sequence[Keys], mode: Mode, tag: str = TAG) -> list[Outcome]:
+    """Delete, or tag, the addresses of one unit. `back`: keys of what is named again."""
+    store = store_at(layout.url, layout)
+    marked = read_table(store, unit.key)
+    before = _before(store, unit)
+    if before is None:
+        outcomes = np.full(marked.num_rows, FAILED, object)
+        whys = np.full(marked.num_rows, "", object)
+    else:
+        outcomes = before.column("outcome").to_numpy(zero_copy_only=False).copy()
+        whys = before.column("why").to_numpy(zero_copy_only=False).copy()
+    is_open = (outcomes == FAILED) | ((outcomes == TAGGED) & (mode == "delete"))
+    if is_open.any():
+        # also where an earlier sweep failed to delete, or left it to the bucket: a legal hold may have come since
+        is_excluded = is_open & among(keys_of(marked.column("address"), layout.seed), named_again)
+        tagged = is_excluded & (outcomes == TAGGED)
+        outcomes[is_excluded], whys[is_excluded] = EXCLUDED, ""
+        if tagged.any():
+            outcomes[tagged] = _untagged(store, marked.column("address").filter(pa.array(tagged)).to_pylist())
+        waiting = np.flatnonzero(is_open & ~is_excluded)
+        keys: list[str] = marked.column("address").take(pa.array(waiting)).to_pylist()
+        done, others = _remove(store, keys, mode, tag) if keys else (DELETED, [])
+        outcomes[waiting], whys[waiting] = done, ""
+        if others:
+            place = dict(zip(keys, waiting.tolist(), strict=True))
+            for key, outcome, why in others:
+                outcomes[place[key]], whys[place[key]] = outcome, why
+        table = pa.table(
+            {
+                "address": marked.column("address"),
+                "size_bytes": marked.column("size_bytes"),
+                "reason": marked.column("reason"),
+                "outcome": pa.array(outcomes, pa.string()),
+                "why": pa.array(whys, pa.string()),
+            }
+        )
+        write_table(store, unit.outcome, table)
+    return _counted(unit.key, marked, outcomes, whys)
+
+
+def _remove(store: ObjectStore, keys: Sequence[str], mode: Mode, tag: str) -> tuple[str, list[tuple[str, str, str]]]:
+    """Delete, or tag, keys. Return what became of them, and of exceptions (key, outcome, the store's reason). Raises
+    ObjectsUnavailable: the store did not answer for a key.
+    """
+    if mode == "tag":
+        tagging = store.tag_many(keys, {tag: "true"})
+        done, missing, failed, outcome = tagging.tagged, tagging.missing, tagging.failed, TAGGED
+    else:
+        deletion = store.delete_many(keys)
+        done, missing, failed, outcome = deletion.deleted, deletion.missing, deletion.failed, DELETED
+    if len(done) + len(missing) + len(failed) != len(keys):
+        raise ObjectsUnavailable(
+            f"of {len(keys)} keys {store.url} confirmed {len(done) + len(missing) + len(failed)}; sweep again"
+        )
+    others = [(key, MISSING, "") for key in missing]
+    others += [(key, FAILED, why or "no reason was given") for key, why in failed]
+    return outcome, others
+
+
+def _untagged(store: ObjectStore, keys: Sequence[str]) -> list[str]:
+    """Take the tag off what is named again, because the bucket would delete it. Return what became of each key. A key
+    that keeps its tag is tried again.
+    """
+    done = {*store.tag_many(keys, {}).tagged}
+    # a store may confirm that nothing is tagged at a key at which nothing is any more
+    return [(EXCLUDED if key in done else TAGGED) if is_there(store, key) else BUCKET for key in keys]
+
+
+def _before(store: ObjectStore, unit: Unit) -> Any:
+    """Return the outcome that an earlier sweep wrote."""
+    try:
+        store.head(unit.outcome)
+    except ObjectNotFound:
+        return None
+    return read_table(store, unit.outcome)
+
+
+def _counted(unit: str, marked: Any, outcomes: Any, whys: Any) -> list[Outcome]:
+    sizes = marked.column("size_bytes").to_numpy()
+    reasons = pc.cast(marked.column("reason"), pa.string()).to_numpy(zero_copy_only=False)
+    kinds = marked.column("kind").to_numpy()
+    rows: list[Outcome] = []
+    for outcome in sorted({*outcomes.tolist()}):
+        for reason in sorted({*reasons[outcomes == outcome].tolist()}):
+            for kind in np.unique(kinds[(outcomes == outcome) & (reasons == reason)]).tolist():
+                of = (outcomes == outcome) & (reasons == reason) & (kinds == kind)
+                why = str(whys[of][0]) if outcome == FAILED else ""
+                rows.append(Outcome(unit, outcome, reason, kind, why, int(of.sum()), int(sizes[of].sum())))
+    return rows

@@ -1,0 +1,105 @@
+"""How much there is to do: counted for the breaker and for people, never further than a limit."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import structlog
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import BranchName, CommitId
+from refstore.core.records import Branch, decode_branch
+from refstore.errors import CommitNotFound, Corrupt, CorruptRecord
+from refstore.kv.base import ABSENT
+from refstore.operations import refs
+
+PAGE: Final = 5000
+HEADS_MAX: Final = 100
+"""Branches whose committed objects are counted: reading a head costs a request to the object store."""
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class Backlog(NamedTuple):
+    due: int
+    """Addresses whose time has come, counted no further than the limit."""
+    oldest_due_ms: int | None
+    """When the time of the first of them came; None where nothing waits."""
+    waiting: int
+    """All due hints, also those whose time is still to come; counted no further than the limit."""
+    tokens: int
+    """Tokens whose fate is decided and whose references are not released yet; counted no further than the limit."""
+
+
+def measure(ctx: Context, *, limit: int) -> Backlog:
+    now = ctx.clock.now_ms()
+    first = [name for shard in range(keys.SHARDS) for name, _ in ctx.kv.scan(keys.due_shard(ctx.repo, shard), limit=1)]
+    oldest = min((int(name.partition("/")[0]) for name in first if name.partition("/")[0].isdigit()), default=None)
+    tokens = ctx.kv.count(keys.deleted_tokens(ctx.repo), limit=limit) + ctx.kv.count(
+        keys.committed_tokens(ctx.repo), limit=limit
+    )
+    return Backlog(
+        count_due(ctx, now, limit),
+        oldest if oldest is not None and oldest <= now else None,
+        count_due(ctx, None, limit),
+        min(tokens, limit),
+    )
+
+
+def count_due(ctx: Context, now_ms: int | None, limit: int) -> int:
+    """Count the hints due by `now_ms`, or all (None), no further than `limit`."""
+    count = 0
+    bound = keys.due_time(now_ms) + f"/{keys.LAST_CODE_POINT}" if now_ms is not None else ""
+    for shard in range(keys.SHARDS):
+        partition = keys.due_shard(ctx.repo, shard)
+        if now_ms is None:
+            count += ctx.kv.count(partition, limit=limit - count)
+        else:
+            after = ""
+            while count < limit and (page := ctx.kv.scan(partition, after=after, limit=min(PAGE, limit - count))):
+                after = page[-1][0]
+                if after > bound:
+                    count += sum(name <= bound for name, _ in page)
+                    break
+                count += len(page)
+        if count >= limit:
+            return limit
+    return count
+
+
+def count_objects(ctx: Context, default_branch: BranchName, limit: int) -> int:
+    """Count the repository's objects, no further than `limit`: what is referenced, and what the largest head holds.
+
+    Heads share most of their objects, so they are not added up. A head that cannot be read counts as nothing: the
+    breaker then trips sooner.
+    """
+    count = 0
+    for shard in range(keys.SHARDS):
+        count += ctx.kv.count(keys.references(ctx.repo, shard), limit=limit - count)
+        if count >= limit:
+            return limit
+    largest = 0
+    for commit in _heads(ctx, default_branch):
+        try:
+            largest = max(largest, ctx.trees.count(refs.get_commit(ctx, commit).metarange))
+        except (Corrupt, CommitNotFound) as error:
+            _log.error("head_not_counted", repository=ctx.name, commit=commit, error=str(error))
+        if count + largest >= limit:
+            return limit
+    return count + largest
+
+
+def _heads(ctx: Context, default_branch: BranchName) -> list[CommitId]:
+    """Return different heads, the default branch's first, at most HEADS_MAX."""
+    heads: dict[CommitId, None] = {}
+    default = ctx.kv.get(keys.branch(ctx.repo, default_branch))
+    first = [] if default is ABSENT else [default]
+    for raw in [*first, *(raw for _, raw in ctx.kv.scan(keys.branches(ctx.repo), limit=HEADS_MAX * 10))]:
+        try:
+            record = decode_branch(raw)
+        except CorruptRecord:
+            continue
+        if isinstance(record, Branch) and len(heads) < HEADS_MAX:
+            heads[record.head] = None
+    return list(heads)

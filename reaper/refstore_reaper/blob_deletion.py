@@ -1,0 +1,56 @@
+"""The store's part in deleting a batch: write it down in the journal, then delete its blobs.
+
+`AsyncDeleter` does this while the caller works on the KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, Protocol
+
+from refstore.deletions.journal_format import PendingDelete
+from refstore.objects.base import Deletion, ObjectStore
+from refstore.objects.local import LocalObjects
+from refstore_reaper.delete_worker import DeleteWorker
+
+WORKER_KEYS_MIN: Final = 500
+"""The delete worker gets batches of at least so many local files: a smaller one is deleted sooner than sent."""
+
+
+class Journal(Protocol):
+    """Records each batch of deletions: before its blobs go, and again with what the store confirmed."""
+
+    def record_start(self, batch: Sequence[PendingDelete]) -> None:
+        """Raises what the journal's store raises: then no blob of the batch may go."""
+        ...
+
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
+
+
+def delete_blobs(
+    objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal, worker: DeleteWorker | None = None
+) -> Deletion:
+    """Write the batch to the journal, then delete its blobs. Raises ObjectsUnavailable: then nothing is confirmed."""
+    journal.record_start(batch)
+    addresses = [item.address for item in batch]
+    if worker is not None and isinstance(objects, LocalObjects) and len(addresses) >= WORKER_KEYS_MIN:
+        return worker.delete(objects.url, addresses)
+    return objects.delete_many(addresses)
+
+
+class AsyncDeleter:
+    """Deletes blobs, batch after batch, in a thread of its own; many local files go in a second process. Close it."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="refstore-delete")
+        self._worker = DeleteWorker()
+
+    def submit(self, objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> Future[Deletion]:
+        """Begin `delete_blobs`."""
+        return self._thread.submit(delete_blobs, objects, batch, journal, self._worker)
+
+    def close(self) -> None:
+        """Close after the batches that were submitted."""
+        self._thread.shutdown()
+        self._worker.close()

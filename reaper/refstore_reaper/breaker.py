@@ -1,0 +1,293 @@
+"""The breaker: stops hard deletion when it is more than anybody expected, until an operator lets it go on.
+
+The protocol deletes only what nobody names. The breaker is for the day when that is not what was meant: a script that
+reset the wrong branches, a KV restored from last month. It trips when
+
+- what is due is more than a set share of the repository's objects (and more than a floor: half of a small one is
+nothing; and not
+  where the repository was deleted: then all that was never committed is due, as was asked for), or
+- more than a set number of objects was deleted within an hour, by all reapers together,
+
+and stays tripped: the state stands in the KV, for every reaper. Releases go on, so grace windows run and `restore`
+works; blobs stay. A state that cannot be read counts as tripped.
+
+Counting is bounded by what is due, whatever else the repository holds: the objects are counted only as far as it takes
+to know that what is due is a small enough share of them.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import msgspec
+import structlog
+
+from refstore.audit import Actor
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import RepositoryId
+from refstore.core.records import BreakerState, Counter, decode, encode, maybe
+from refstore.core.settings import ReaperSettings
+from refstore.errors import Contention, CorruptRecord, Invalid
+from refstore.kv.base import KV, Absent
+
+HOUR_MS: Final = 3_600_000
+BUCKET_MS: Final = 300_000
+"""The time that one counter counts: the hour is the last twelve of them and the one that runs."""
+ATTEMPTS: Final = 16
+REPORTED_MAX: Final = 1_000_000
+"""How far what is due is counted only to say how much it is."""
+
+_COUNTERS: Final = "deleted/"
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class Reason(Enum):
+    SHARE = "share"
+    HOURLY = "hourly"
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    count: int
+    from_allowance: bool = False
+    """Whether it was taken from a number of objects that an operator allowed."""
+
+
+class Breaker:
+    """The breaker of one repository, as one reaper uses it in one pass."""
+
+    def __init__(self, ctx: Context, settings: ReaperSettings, reaper: str) -> None:
+        self._ctx = ctx
+        self._settings = settings
+        self._reaper = reaper
+        self._key = keys.reaper_state(ctx.repo, "breaker")
+        self._share_checked = False
+        self._reserved = 0
+        """What `reserve` reserved in this pass."""
+        self._objects = 0
+        """The repository has at least so many objects, as of the beginning of the pass."""
+        self._under_way = 0
+        """Permitted, and not reported yet."""
+
+    def state(self) -> BreakerState:
+        """Raises CorruptRecord."""
+        return self._read()[1]
+
+    def check_share(
+        self, count_hints: Callable[[int], int], count_due: Callable[[int], int], count_objects: Callable[[int], int]
+    ) -> bool:
+        """Return whether what is due is a small enough share; trip if not. The functions count no further than their
+        argument.
+
+        There are at least as many hints as there is due, and counting them reads no records; what is due is counted
+        only before the breaker trips.
+        """
+        raw, state = self._read()
+        if state.tripped_ms:
+            return False
+        if self._is_allowed(state) or self._settings.breaker_share >= 1:
+            # an allowance that is used up is followed by a check, not by more deletions
+            self._share_checked = self._settings.breaker_share >= 1
+            return True
+        share = self._settings.breaker_share
+        floor = bound = self._settings.breaker_floor_objects
+        while count_hints(bound + 1) > bound:
+            # perhaps more than `bound` is due: are there so many objects that four times as many would be few?
+            bound = max(4 * bound, 1000)
+            enough = math.ceil(bound / share) if share else REPORTED_MAX
+            objects = count_objects(enough)
+            if objects < enough or not share:
+                bound = max(int(objects * share), floor)
+                if count_hints(bound + 1) > bound and (due := count_due(max(bound + 1, REPORTED_MAX))) > bound:
+                    self._trip(raw, Reason.SHARE, due, objects)
+                    return False
+                break
+        self._share_checked = True
+        return True
+
+    def request_permit(self, wanted_count: int) -> Permit:
+        """Permit at most `wanted_count` deletions now; at the hourly limit, trip. Every permit is to be given back to
+        `report_deleted`.
+        """
+        for _ in range(ATTEMPTS):
+            raw, state = self._read()
+            if state.tripped_ms:
+                return Permit(0)
+            if self._is_allowed_by_time(state):
+                return self._grant(wanted_count)
+            if state.let_objects:
+                count = min(wanted_count, state.let_objects)
+                if self._write(raw, msgspec.structs.replace(state, let_objects=state.let_objects - count)):
+                    return self._grant(count, from_allowance=True)
+                continue
+            if not self._share_checked:
+                return Permit(0)  # what an operator allowed is used up: the next pass checks the share again
+            limit = self._settings.breaker_per_hour
+            if not limit:
+                return self._grant(wanted_count)
+            deleted = self._deleted_within_an_hour() + self._under_way
+            if deleted < limit:
+                return self._grant(min(wanted_count, limit - deleted))
+            if not self._under_way:  # what is under way may turn out to be gone already
+                self._trip(raw, Reason.HOURLY, deleted, limit)
+            return Permit(0)
+        raise Contention(f"others kept changing the breaker of {self._ctx.name!r}; the next pass tries again")
+
+    def report_deleted(self, permit: Permit, count: int) -> None:
+        """Report how many of those permitted were deleted."""
+        self._under_way -= permit.count
+        self._add_to_hour(count)
+        unused = permit.count - count if permit.from_allowance else 0
+        for _ in range(ATTEMPTS if unused > 0 else 0):
+            raw, state = self._read()
+            if state.tripped_ms or self._write(
+                raw, msgspec.structs.replace(state, let_objects=state.let_objects + unused)
+            ):
+                return
+
+    def _add_to_hour(self, count: int) -> None:
+        if count:
+            bucket = self._ctx.clock.now_ms() // BUCKET_MS * BUCKET_MS
+            key = keys.reaper_state(self._ctx.repo, f"{_COUNTERS}{keys.due_time(bucket)}/{self._reaper}")
+            counter = maybe(self._ctx.kv.get(key), Counter)
+            self._ctx.kv.set(key, encode(Counter(count + (counter.count if counter else 0))))
+
+    def reserve(self, count: int, count_objects: Callable[[int], int]) -> bool:
+        """Reserve `count` more deletions in this pass, if they surely trip nothing. This never trips the breaker: what
+        is not reserved is deleted by due hints.
+        """
+        try:
+            state = self.state()
+        except CorruptRecord:
+            return False
+        if state.tripped_ms:
+            return False
+        if not self._is_allowed_by_time(state):
+            if state.let_objects or (
+                self._settings.breaker_per_hour
+                and self._deleted_within_an_hour() + self._under_way + count > self._settings.breaker_per_hour
+            ):
+                return False
+            share, reserved = self._settings.breaker_share, self._reserved + count
+            if share < 1 and reserved > self._settings.breaker_floor_objects:
+                if share * self._objects < reserved and share:
+                    self._objects = count_objects(math.ceil(4 * reserved / share)) + self._reserved
+                if share * self._objects < reserved:
+                    return False
+        self._reserved += count
+        return True
+
+    def use_reserved(self, count: int) -> Permit:
+        """Return a permit for so many of what `reserve` reserved. It is to be given back to `report_deleted`."""
+        return self._grant(count)
+
+    def _grant(self, count: int, *, from_allowance: bool = False) -> Permit:
+        self._under_way += count
+        return Permit(count, from_allowance)
+
+    def _is_allowed(self, state: BreakerState) -> bool:
+        return bool(state.let_objects) or self._is_allowed_by_time(state)
+
+    def _is_allowed_by_time(self, state: BreakerState) -> bool:
+        return self._ctx.clock.now_ms() < state.let_until_ms
+
+    def _deleted_within_an_hour(self) -> int:
+        """Count what all reapers deleted within an hour. Remove older counters."""
+        partition = keys.reaper_states(self._ctx.repo)
+        first = self._ctx.clock.now_ms() - HOUR_MS
+        count = 0
+        old: list[str] = []
+        for name, value in self._ctx.kv.scan_all(partition, prefix=_COUNTERS):
+            if name[len(_COUNTERS) :] < keys.due_time(first - BUCKET_MS):
+                old.append(name)
+            else:
+                count += decode(value, Counter).count
+        if old:
+            self._ctx.kv.delete_range(partition, old[0], old[-1])
+        return count
+
+    def _trip(self, raw: bytes | Absent, reason: Reason, due: int, of: int) -> None:
+        """Losing the race is no failure: another reaper tripped the breaker, or an operator has just let it go on."""
+        now = self._ctx.clock.now_ms()
+        tripped = BreakerState(self._ctx.ids.unique(now), max(1, now), reason.value, due, of)
+        actor = Actor("reaper", self._reaper, socket.gethostname())
+        after = {"tripped": True, "reason": explain(tripped)}
+        with self._ctx.audit.act(
+            "breaker.trip", repository=self._ctx.name, after=after, actor=actor, bounded_wait=False
+        ) as told:
+            told.happened = self._ctx.kv.set_if(self._key, raw, encode(tripped))
+        if told.happened:
+            _log.error(
+                "hard_deletion_stopped",
+                repository=self._ctx.name,
+                reason=explain(tripped),
+                what_to_do=advice(self._ctx.name),
+            )
+
+    def _read(self) -> tuple[bytes | Absent, BreakerState]:
+        raw = self._ctx.kv.get(self._key)
+        return raw, maybe(raw, BreakerState) or BreakerState("")
+
+    def _write(self, raw: bytes | Absent, state: BreakerState) -> bool:
+        new = msgspec.structs.replace(state, write_id=self._ctx.ids.unique(self._ctx.clock.now_ms()))
+        return self._ctx.kv.set_if(self._key, raw, encode(new))
+
+
+def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = None) -> BreakerState:
+    """Let hard deletion go on, for a time or for so many objects. Raises Invalid if both are given.
+
+    After that, the next pass checks the share of what is due again.
+    """
+    if seconds is not None and objects is not None:
+        raise Invalid(
+            "hard deletion goes on for a time or for so many objects, not for so many within a time; give one of the "
+            "two"
+        )
+    now = ctx.clock.now_ms()
+    until_ms = now + int(seconds * 1000) if seconds is not None else 0
+    state = BreakerState(ctx.ids.unique(now), let_until_ms=until_ms, let_objects=objects or 0)
+    before = {"tripped": True, "reason": explain(read_state(ctx.kv, ctx.repo))}
+    before = before if before["reason"] else {"tripped": False}
+    after = {"tripped": False, "until_ms": until_ms, "objects": objects or 0}
+    with ctx.audit.act("breaker.resume", repository=ctx.name, before=before, after=after, bounded_wait=False):
+        ctx.kv.set(keys.reaper_state(ctx.repo, "breaker"), encode(state))
+    _log.warning("hard_deletion_resumed", repository=ctx.name, seconds=seconds, objects=objects)
+    return state
+
+
+def read_state(kv: KV, repo: RepositoryId) -> BreakerState | None:
+    """Return the state. None: it cannot be read, which counts as tripped."""
+    try:
+        return maybe(kv.get(keys.reaper_state(repo, "breaker")), BreakerState) or BreakerState("")
+    except CorruptRecord:
+        return None
+
+
+def explain(state: BreakerState | None) -> str:
+    """Say why hard deletion stands still; '' if it does not."""
+    if state is None:
+        return "the breaker's state cannot be read"
+    if not state.tripped_ms:
+        return ""
+    match state.reason:
+        case Reason.SHARE.value:
+            due = f"{state.due} or more" if state.due >= REPORTED_MAX else str(state.due)
+            return f"{due} objects are due for deletion, of {state.of} in the repository"
+        case Reason.HOURLY.value:
+            return f"{state.due} objects were deleted within an hour, of {state.of} that are allowed"
+        case _:
+            return f"{state.reason}: {state.due} of {state.of}"
+
+
+def advice(repository: str) -> str:
+    return (
+        f"see what is due with `refstore trash {repository}`; restore what should stay, or go on with `refstore "
+        f"reaper resume {repository}`"
+    )

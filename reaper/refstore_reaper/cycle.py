@@ -1,0 +1,402 @@
+"""One bounded pass over one repository.
+
+    publish     tokens that operations retired and did not live to publish -> markers (rule 3)
+    committed   committed markers: forget the references of what they added, hand their tokens over (rule 7)
+    deleted     deleted markers: release every reference under the token
+    due         what is empty, or issued and expired, and due: `deleting`, then the blob, then the key (rule 8)
+    scrub       what crashes left behind, each shard once per interval (rule 9)
+    remove      a deleted repository of which nothing is left: its KV partitions go, and its name is free
+
+Every step works unit by unit (a marker, a shard), under leases, and has a bounded time. A step fails closed: an error
+stops its unit, nothing that depended on the unit is deleted, and the summary names it. A request to stop is seen
+between batches; the batch in hand is finished.
+
+With no grace, no rate limit, and a quiet breaker, blobs are deleted while their tokens are processed, without due
+hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import Final
+
+import structlog
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import Token, commit_id, staging_token
+from refstore.core.records import CommittedTokens, DeletedToken, RepositoryRecord, Stamp, decode, encode
+from refstore.core.settings import ReaperSettings
+from refstore.deletions.journal_format import PendingDelete
+from refstore.errors import CorruptRecord, KVUnavailable, ObjectsUnavailable, RefstoreError
+from refstore.kv.base import ABSENT, Key
+from refstore.operations import branching
+from refstore.versioning.markers import COMMITTED, REPOSITORY_DELETED
+from refstore_reaper import backlog, reference_release, repository_removal, scrub
+from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
+from refstore_reaper.blob_deletion import AsyncDeleter, Journal
+from refstore_reaper.breaker import Breaker
+from refstore_reaper.cycle_summary import Summary, Tally
+from refstore_reaper.deletion import BatchDeleter, Hint, count_deletable, due_hints
+from refstore_reaper.leases import Leases
+from refstore_reaper.throttle import Throttle
+
+GROUP: Final = 8
+"""Units that are leased together: few enough that other reapers find some, many enough to save round trips."""
+
+MARKERS_PAGE: Final = 1000
+
+BATCHES_MAX: Final = 10_000
+"""Batches of one step of a pass, should its time never be over."""
+
+TOKENS: Final = "tokens"
+TEMPORARY: Final = "temporary"
+"""What is scrubbed besides the shards of the references."""
+
+TEMPORARY_SECONDS_MIN: Final = 3600.0
+"""The least age that stores accept for an unfinished upload to be called abandoned."""
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTools:
+    """What a reaper passes on to each of its passes."""
+
+    settings: ReaperSettings
+    reaper: str
+    """The reaper's id."""
+    journal: Journal
+    throttle: Throttle
+    random: Random
+    should_stop: Callable[[], bool]
+    async_deleter: AsyncDeleter | None = None
+    """Deletes blobs while the pass works on the KV. None: the pass deletes them itself, batch by batch."""
+    leases: Leases | None = None
+    """None: the pass makes its own, in the repository's KV."""
+    scrub_requested_ms: int | None = None
+    """What was not scrubbed since then is scrubbed, whatever the interval says: one pass may not come to all of it."""
+    tally: Tally = field(default_factory=Tally)
+    """What the pass did, also where an error broke it off."""
+
+
+def run_pass(ctx: Context, record: RepositoryRecord, tools: PassTools) -> Summary:
+    """Make one pass. Raises KVUnavailable: `tools.tally` says what was done until then, and the next pass goes on."""
+    return Pass(ctx, record, tools).run()
+
+
+class Pass:
+    def __init__(self, ctx: Context, record: RepositoryRecord, tools: PassTools) -> None:
+        settings = tools.settings
+        self._ctx = ctx
+        self._record = record
+        self._tools = tools
+        self._settings = settings
+        self._grace_seconds = (
+            ctx.grace_seconds if settings.grace_override_seconds is None else settings.grace_override_seconds
+        )
+        self._leases = tools.leases or Leases(
+            ctx.kv, ctx.repo, tools.reaper, ctx.clock, ctx.ids, seconds=settings.lease_seconds
+        )
+        # whoever deletes a repository wants all that was never committed to go; the hourly limit still holds
+        limits = replace(settings, breaker_share=1.0) if record.closed_ms else settings
+        self._breaker = Breaker(ctx, limits, tools.reaper)
+        self._tally = tools.tally
+        self._deleter = BatchDeleter(
+            ctx,
+            self._breaker,
+            tools.tally,
+            tools.journal,
+            grace_seconds=self._grace_seconds,
+            async_deleter=tools.async_deleter,
+            on_corrupt=lambda address, error: self._record_failure(f"reference/{address}", error),
+        )
+        self._step_ends = 0.0
+        self._step_batches = 0
+        self._store_down = False
+
+    def run(self) -> Summary:
+        try:
+            for step in (
+                self._publish_markers,
+                self._process_committed_markers,
+                self._process_deleted_markers,
+                self._delete_due,
+                self._scrub,
+                self._remove_repository,
+            ):
+                self._step_ends = self._ctx.clock.monotonic_seconds() + self._settings.budget_seconds
+                self._step_batches = 0
+                if self._tools.should_stop():
+                    self._tally.more = True
+                    break
+                step()
+        finally:
+            self._leases.release()
+        return self._tally.summary()
+
+    # ---- retired tokens -> markers
+
+    def _publish_markers(self) -> None:
+        def on_corrupt(name: str, error: CorruptRecord) -> None:
+            self._record_failure(f"branch/{name}", error)
+
+        with self._unit("publish"):
+            if self._record.closed_ms:
+                self._tally.count(published=branching.close_all(self._ctx, REPOSITORY_DELETED, on_corrupt=on_corrupt))
+            else:
+                self._tally.count(published=reference_release.publish_markers(self._ctx, on_corrupt=on_corrupt))
+
+    # ---- markers -> released references
+
+    def _process_committed_markers(self) -> None:
+        for unit, raw in self._leased_markers(keys.committed_tokens(self._ctx.repo), "committed"):
+            with self._unit(f"committed/{unit}"):
+                marker = decode(raw, CommittedTokens)
+                finished = reference_release.process_committed(
+                    self._ctx, commit_id(unit), marker, go_on=self._is_not_stopped, page=self._settings.batch_keys
+                )
+                self._tally.count(committed=int(finished))
+                self._tally.more |= not finished
+
+    def _process_deleted_markers(self) -> None:
+        for unit, raw in self._leased_markers(keys.deleted_tokens(self._ctx.repo), "deleted"):
+            with self._unit(f"deleted/{unit}"):
+                self._process_deleted_token(staging_token(unit), decode(raw, DeletedToken))
+
+    def _process_deleted_token(self, token: Token, marker: DeletedToken) -> None:
+        # what a commit took is mostly committed: how much of it would go is only known when it is due
+        at_once = (
+            self._grace_seconds == 0 and not self._tools.throttle.is_limited and not marker.cause.startswith(COMMITTED)
+        )
+
+        def delete_now(marked: Sequence[PendingDelete]) -> BatchSteps:
+            return self._deleter.delete_batch(self._breaker.use_reserved(len(marked)), marked=marked)
+
+        def on_released(references: int, emptied: int) -> None:
+            self._tally.count(released=references, emptied=emptied)
+
+        finished = reference_release.process_deleted(
+            self._ctx,
+            token,
+            marker,
+            grace_seconds=self._grace_seconds,
+            delete_now=delete_now if at_once else None,
+            may_delete_now=self._may_delete_now,
+            on_released=on_released,
+            go_on=self._may_go_on,
+            page=self._settings.batch_keys,
+        )
+        self._tally.count(tokens=int(finished))
+        self._tally.more |= not finished
+
+    def _may_delete_now(self, count: int) -> bool:
+        return not self._store_down and self._breaker.reserve(count, self._count_objects)
+
+    def _leased_markers(self, partition: str, kind: str) -> Generator[tuple[str, bytes], None, None]:
+        """Yield the markers that this reaper got the leases of, one at a time, while there is time."""
+        after = ""
+        while page := self._ctx.kv.scan(partition, after=after, limit=MARKERS_PAGE):
+            after = page[-1][0]
+            self._tools.random.shuffle(page)  # several reapers begin at different ends
+            for start in range(0, len(page), GROUP):
+                units = self._lease([f"{kind}/{name}" for name, _ in page[start : start + GROUP]])
+                # the page is older than the leases: another reaper may have done them meanwhile
+                values = (
+                    self._ctx.kv.get_many([Key(partition, unit.removeprefix(f"{kind}/")) for unit in units])
+                    if units
+                    else []
+                )
+                for unit, raw in zip(units, values, strict=True):
+                    if raw is ABSENT:
+                        continue
+                    if not self._may_go_on():
+                        self._tally.more = True
+                        return
+                    yield unit.removeprefix(f"{kind}/"), raw
+                self._leases.release(units)
+
+    # ---- due hints -> deleted blobs
+
+    def _delete_due(self) -> None:
+        """Delete what is due, in full batches over all leased shards: a request for few keys costs the store as much as
+        one for many.
+        """
+        # with a shorter window than the hints were written for, later hints may be due, too
+        now_ms = None if self._grace_seconds < self._ctx.grace_seconds else self._ctx.clock.now_ms()
+        shards = (
+            [] if self._store_down else [shard for shard in self._rotated_shards() if self._hints(shard, now_ms, "", 1)]
+        )
+        if not shards:
+            return
+        with self._unit("due"):
+            if not self._breaker.check_share(
+                partial(backlog.count_due, self._ctx, now_ms),
+                partial(self._count_deletable, now_ms),
+                self._count_objects,
+            ):
+                self._tally.count(held_back=1)
+                return
+            size = self._tools.throttle.batch_size(self._settings.batch_keys)
+            gathered: list[Hint] = []
+            with Pipeline() as pipeline:
+                for hints in self._leased_hints(shards, now_ms):
+                    gathered += hints
+                    while len(gathered) >= size:
+                        if not self._start_batch(pipeline, gathered[:size]):
+                            return
+                        del gathered[:size]
+                if gathered:
+                    self._start_batch(pipeline, gathered)
+
+    def _count_deletable(self, now_ms: int | None, limit: int) -> int:
+        return count_deletable(self._ctx, now_ms=now_ms, grace_seconds=self._grace_seconds, limit=limit)
+
+    def _leased_hints(self, shards: Sequence[int], now_ms: int | None) -> Generator[list[Hint], None, None]:
+        """Yield pages of hints of the shards that this reaper got the leases of, and keeps until the pass ends."""
+        for start in range(0, len(shards), GROUP):
+            for unit in self._lease([f"due/{shard:02x}" for shard in shards[start : start + GROUP]]):
+                shard, after = int(unit.removeprefix("due/"), 16), ""
+                while page := self._hints(shard, now_ms, after, self._settings.batch_keys):
+                    after = page[-1].key.name  # a hint that stays is read again in the next pass, not in this one
+                    yield page
+
+    def _hints(self, shard: int, now_ms: int | None, after: str, limit: int) -> list[Hint]:
+        with self._unit(f"due/{shard:02x}"):
+            return due_hints(self._ctx, shard, now_ms=now_ms, limit=limit, after=after)
+        return []  # a shard that cannot be read whole: what follows the bad key is not known
+
+    def _start_batch(self, pipeline: Pipeline, hints: Sequence[Hint]) -> bool:
+        """Start to delete what is due of the hints, as far as the breaker permits. Return whether to go on."""
+        permit = self._breaker.request_permit(len(hints))
+        if not permit.count or not self._tools.throttle.wait_for(permit.count, self._tools.should_stop):
+            self._breaker.report_deleted(permit, 0)
+            self._tally.more = True
+            self._tally.count(held_back=int(bool(self._breaker.state().tripped_ms)))
+            return False
+        pipeline.start(self._deleter.delete_batch(permit, hints=hints[: permit.count]))
+        return self._may_go_on()
+
+    # ---- what crashes left behind
+
+    def _scrub(self) -> None:
+        units = self._units_to_scrub()
+        for start in range(0, len(units), GROUP):
+            leased = self._lease(units[start : start + GROUP])
+            for unit in leased:
+                if not self._may_go_on():
+                    self._tally.more = True
+                    return
+                with self._unit(unit):
+                    if self._scrub_unit(unit.removeprefix("scrub/")):
+                        self._ctx.kv.set(self._stamp_of(unit), encode(Stamp(self._ctx.clock.now_ms())))
+            self._leases.release(leased)
+
+    def _scrub_unit(self, what: str) -> bool:
+        """Return whether all of it was scrubbed."""
+
+        def on_corrupt(name: str, error: CorruptRecord) -> None:
+            self._record_failure(f"scrub/{what}/{name}", error)
+
+        if what == TEMPORARY:
+            older_than = max(self._ctx.safety.scrub_after_seconds, TEMPORARY_SECONDS_MIN)
+            self._tally.count(
+                temporary=self._ctx.objects.sweep_temporary(older_than_seconds=older_than, clock=self._ctx.clock)
+            )
+            return True
+        if what == TOKENS:
+            done = scrub.scrub_tokens(self._ctx, on_corrupt=on_corrupt)
+        else:
+            done = scrub.scrub_references(
+                self._ctx,
+                int(what, 16),
+                grace_seconds=self._grace_seconds,
+                on_corrupt=on_corrupt,
+                go_on=self._is_not_stopped,
+            )
+        self._tally.count(scrubbed=done.references, hints=done.hints, dead_tokens=done.tokens)
+        self._tally.more |= not done.finished
+        return done.finished
+
+    def _units_to_scrub(self) -> list[str]:
+        """Return the units whose interval is over. New ones are spread over it, so that a repository is never scrubbed
+        all at once.
+        """
+        units = [f"scrub/{what}" for what in (*(f"{shard:02x}" for shard in range(keys.SHARDS)), TOKENS, TEMPORARY)]
+        every_ms = int(self._settings.scrub_every_seconds * 1000)
+        now = self._ctx.clock.now_ms()
+        stamps = dict(self._ctx.kv.scan(keys.reaper_states(self._ctx.repo), prefix="scrubbed/", limit=len(units) * 2))
+        due: list[str] = []
+        new: list[tuple[Key, bytes]] = []
+        for number, unit in enumerate(units, start=1):
+            raw = stamps.get(self._stamp_of(unit).name)
+            if raw is None and self._tools.scrub_requested_ms is None:
+                new.append((self._stamp_of(unit), encode(Stamp(now - every_ms + every_ms * number // len(units)))))
+            elif raw is None or not self._is_fresh(raw, now, every_ms):
+                due.append(unit)
+        if new:
+            self._ctx.kv.set_many(new)
+        self._tools.random.shuffle(due)
+        return due
+
+    def _is_fresh(self, raw: bytes, now: int, every_ms: int) -> bool:
+        try:
+            at_ms = decode(raw, Stamp).at_ms
+        except CorruptRecord:
+            return False
+        requested_ms = self._tools.scrub_requested_ms
+        return at_ms <= now < at_ms + every_ms and (requested_ms is None or requested_ms < at_ms)
+
+    def _stamp_of(self, unit: str) -> Key:
+        return keys.reaper_state(self._ctx.repo, f"scrubbed/{unit.removeprefix('scrub/')}")
+
+    # ---- the end of a deleted repository
+
+    def _remove_repository(self) -> None:
+        with self._unit("retire"):
+            if repository_removal.is_drained(self._ctx, self._record) and self._lease(["retire"]):
+                self._tally.count(drained=int(repository_removal.remove(self._ctx, self._record)))
+
+    # ---- what all steps share
+
+    @contextmanager
+    def _unit(self, unit: str) -> Generator[None, None, None]:
+        """An error in the block stops this unit only; a KV that does not answer stops the pass."""
+        try:
+            yield
+        except KVUnavailable:
+            raise
+        except RefstoreError as error:
+            self._store_down |= isinstance(error, ObjectsUnavailable)
+            self._record_failure(unit, error)
+
+    def _record_failure(self, unit: str, error: RefstoreError) -> None:
+        self._tally.fail(self._ctx.name, unit, error)
+        _log.error("unit_stopped", repository=self._ctx.name, unit=unit, code=error.code, error=str(error))
+
+    def _lease(self, units: Sequence[str]) -> list[str]:
+        acquired = self._leases.acquire(units)
+        self._tally.count(busy=len(units) - len(acquired))
+        return acquired
+
+    def _is_not_stopped(self) -> bool:
+        self._leases.renew()
+        return not self._tools.should_stop()
+
+    def _may_go_on(self) -> bool:
+        """Return whether the next batch may begin: there is time, nobody asked to stop, and the store answers."""
+        self._step_batches += 1
+        in_time = self._ctx.clock.monotonic_seconds() < self._step_ends and self._step_batches < BATCHES_MAX
+        return self._is_not_stopped() and in_time and not self._store_down
+
+    def _count_objects(self, limit: int) -> int:
+        return backlog.count_objects(self._ctx, self._record.default_branch, limit)
+
+    def _rotated_shards(self) -> list[int]:
+        """Return all shards, from a different one on in each pass, so that several reapers begin apart."""
+        first = self._tools.random.randrange(keys.SHARDS)
+        return [*range(first, keys.SHARDS), *range(first)]

@@ -1,0 +1,139 @@
+"""What a pass did. Only what was confirmed counts, never what was requested."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Final, NamedTuple
+
+from refstore.errors import Corrupt, InvalidSettings, MissingExtra, RefstoreError, StoreMisconfigured, Unavailable
+
+ERRORS_NAMED_MAX: Final = 100
+"""How many errors a summary names; all are counted."""
+
+
+class UnitError(NamedTuple):
+    """One unit of work that was stopped; nothing that depended on it was deleted."""
+
+    repository: str
+    unit: str
+    code: str
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    published: int = 0
+    """Retired tokens whose markers were published for their operations."""
+    committed: int = 0
+    """Commits whose addresses' references were forgotten."""
+    tokens: int = 0
+    """Tokens that were processed to their end."""
+    released: int = 0
+    """References that were taken off their lists."""
+    emptied: int = 0
+    """Addresses that lost their last reference."""
+    expired: int = 0
+    """Issued addresses that were not linked in time; those that were deleted are among the objects below."""
+    deleted: int = 0
+    """Objects that the store confirmed as deleted."""
+    bytes: int = 0
+    """Of those, as far as their sizes were known."""
+    missing: int = 0
+    """Addresses that had no object any more, or never had one."""
+    failed: int = 0
+    """Objects that the store did not delete; they are tried again. Of several rounds: those that the last one did not.
+    """
+    scrubbed: int = 0
+    """References of crashed operations that were dropped."""
+    hints: int = 0
+    """Due hints that a crash had left out."""
+    dead_tokens: int = 0
+    """Staging areas of tokens that were long dead."""
+    temporary: int = 0
+    """Unfinished uploads that a killed client left in the store."""
+    held_back: int = 0
+    """Repositories whose hard deletion the breaker stopped."""
+    busy: int = 0
+    """Units whose leases other reapers had."""
+    drained: int = 0
+    """Deleted repositories of which nothing was left to reap; their names are free again."""
+    error_count: int = 0
+    errors: tuple[UnitError, ...] = ()
+    """The first of them."""
+    more: bool = False
+    """Whether there was more to do than the pass had time for."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was done: a pass right after this one would do nothing either."""
+        counts = (
+            self.published,
+            self.committed,
+            self.tokens,
+            self.released,
+            self.deleted,
+            self.missing,
+            self.scrubbed,
+            self.hints,
+        )
+        return not any((*counts, self.dead_tokens, self.drained))
+
+    @property
+    def corrupt(self) -> bool:
+        return any(error.code in _CORRUPT for error in self.errors)
+
+    @property
+    def misconfigured(self) -> bool:
+        """Whether a store is set up so that it refuses: an operator must look."""
+        return any(error.code in _MISCONFIGURED for error in self.errors)
+
+    @property
+    def unavailable(self) -> bool:
+        return any(error.code in _UNAVAILABLE for error in self.errors)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Adds up a summary."""
+
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    errors: list[UnitError] = field(default_factory=list[UnitError])
+    more: bool = False
+
+    def count(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+
+    def fail(self, repository: str, unit: str, error: RefstoreError) -> None:
+        self.count(error_count=1)
+        if len(self.errors) < ERRORS_NAMED_MAX:
+            self.errors.append(UnitError(repository, unit, error.code, str(error), error.retryable))
+
+    def add(self, summary: Summary) -> None:
+        """Add the summary of another repository."""
+        self.count(**{name: getattr(summary, name) for name in _COUNTED})
+        self.errors += summary.errors[: ERRORS_NAMED_MAX - len(self.errors)]
+        self.more |= summary.more
+
+    def follow(self, summary: Summary) -> None:
+        """Add the summary of a later round over the same repositories, but count what was held back or failed once."""
+        held_back = max(self.counts.get("held_back", 0), summary.held_back)
+        self.counts["failed"] = 0
+        self.add(summary)
+        self.counts["held_back"] = held_back
+
+    def summary(self) -> Summary:
+        return Summary(**self.counts, errors=tuple(self.errors), more=self.more)
+
+
+_COUNTED: Final = tuple(item.name for item in fields(Summary) if item.name not in ("errors", "more"))
+
+
+def _codes(kind: type[RefstoreError]) -> frozenset[str]:
+    return frozenset({kind.code}.union(*(_codes(sub) for sub in kind.__subclasses__())))
+
+
+_CORRUPT: Final = _codes(Corrupt)
+_MISCONFIGURED: Final = _codes(StoreMisconfigured) | _codes(InvalidSettings) | _codes(MissingExtra)
+_UNAVAILABLE: Final = _codes(Unavailable)

@@ -1,0 +1,299 @@
+"""The reaper: it passes over every repository of a lake, once or for ever.
+
+Any number of reapers run at once, on any machines. A repository that fails is left alone for a while, longer each time,
+and stops no other. A request to stop is seen between batches: the batch in hand is finished.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from itertools import count
+from random import Random, SystemRandom
+from typing import Final
+
+import structlog
+
+from refstore.context import Context
+from refstore.core import ids, keys
+from refstore.core.ids import RepositoryId, RepositoryName
+from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
+from refstore.core.settings import ReaperSettings
+from refstore.errors import CorruptRecord, KVUnavailable, RefstoreError, StoreMisconfigured
+from refstore.lake import Lake
+from refstore_reaper import backlog, breaker, cycle
+from refstore_reaper.blob_deletion import AsyncDeleter
+from refstore_reaper.cycle_summary import Summary, Tally
+from refstore_reaper.journal_writer import JournalWriter
+from refstore_reaper.reaper_metrics import Metrics, NoMetrics
+from refstore_reaper.throttle import Backoff, Throttle, nap
+
+BEAT_SECONDS: Final = 5.0
+BACKLOG_SECONDS: Final = 30.0
+"""How often the backlog is measured for the metrics, and the log says again that deletion stands still."""
+BACKLOG_MAX: Final = 100_000
+"""How far the backlog is counted."""
+HEARTBEAT_KEPT_SECONDS: Final = 86_400
+GC_ALLOCATIONS: Final = 200_000
+"""A batch makes tens of thousands of small tuples, which hold no cycles. Looking for cycles every 700 allocations, as
+Python does by default, takes a quarter of the time of a pass.
+"""
+ROUNDS_MAX: Final = 100_000
+"""Rounds of `--once`, should there be more and more to do."""
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+def new_id() -> str:
+    """Return an id that says where the reaper runs: for the journal's names, leases, and `refstore reaper status`."""
+    host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-")[:40] or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+class Reaper:
+    """Not for several threads; close it."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        settings: ReaperSettings,
+        *,
+        repositories: Collection[str] = (),
+        scrub_now: bool = False,
+        metrics: Metrics | None = None,
+        random: Random | None = None,
+        reaper: str | None = None,
+        asynchronous: bool = True,
+    ) -> None:
+        """`repositories`: only these, if any are given. `asynchronous`: delete blobs while working on the KV."""
+        self.id = reaper or new_id()
+        self._lake = lake
+        self._clock = lake.clock
+        self._settings = settings
+        self._only = frozenset(repositories)
+        self._metrics = metrics or NoMetrics()
+        self._random = random or SystemRandom()
+        self._throttle = Throttle(settings.rate_per_second, lake.clock)
+        self._numbers = count(1)
+        self._async_deleter = AsyncDeleter() if asynchronous else None
+        self._backoffs: dict[RepositoryId, Backoff] = {}
+        self._reported: dict[RepositoryId, float] = {}
+        self._started_ms = lake.clock.now_ms()
+        self._scrub_requested_ms = self._started_ms if scrub_now else None
+        self._beat_at: float | None = None
+        self._cycles = 0
+        self._total = Tally()
+
+    def close(self) -> None:
+        if self._async_deleter is not None:
+            self._async_deleter.close()
+
+    def __enter__(self) -> Reaper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, should_stop: Callable[[], bool]) -> Summary:
+        """Run until asked to stop."""
+        backoff = Backoff(self._clock, self._random)
+        with self._heartbeat():
+            stop = self._with_heartbeat(should_stop)
+            while not stop():
+                try:
+                    done = self.run_round(stop)
+                except (
+                    KVUnavailable,
+                    StoreMisconfigured,
+                ) as error:  # a KV that may lose records by now, until it is set right
+                    seconds = backoff.record_failure()
+                    _log.error(error.code, error=str(error), pause_seconds=round(seconds, 1))
+                else:
+                    backoff.record_success()
+                    if done.more and not done.error_count:
+                        continue
+                    seconds = self._settings.cycle_seconds * (0.75 + self._random.random() / 2)
+                nap(self._clock, seconds, stop)
+        return self._total.summary()
+
+    def run_once(self, should_stop: Callable[[], bool]) -> Summary:
+        """Run until nothing is due. Raises KVUnavailable."""
+        with self._heartbeat():
+            stop = self._with_heartbeat(should_stop)
+            for _ in range(ROUNDS_MAX):
+                done = self.run_round(stop)
+                if stop() or (done.idle and (done.error_count or not done.more)):
+                    break
+        return self._total.summary()
+
+    def run_round(self, should_stop: Callable[[], bool]) -> Summary:
+        """Make one pass over each repository. Raises KVUnavailable."""
+        tally = Tally()
+        self._lake.audit.write_waiting()
+        try:
+            self._run_passes(should_stop, tally)
+        finally:  # what was done before the KV failed stands, and counts
+            self._total.follow(tally.summary())
+        return tally.summary()
+
+    def _run_passes(self, should_stop: Callable[[], bool], tally: Tally) -> None:
+        repository_ids: set[RepositoryId] = set()
+        for name, raw in self._lake.kv.scan_all(keys.REPOSITORIES):
+            if self._only and name not in self._only:
+                continue
+            if should_stop():
+                break
+            try:
+                record = decode(raw, RepositoryRecord)
+                repository_ids.add(record.id)
+                self._run_pass(ids.repository_name(name), record, should_stop, tally)
+            except RefstoreError as error:
+                if isinstance(error, KVUnavailable):
+                    raise
+                tally.add(self._failed(name, error))
+        else:
+            self._backoffs = {repo: backoff for repo, backoff in self._backoffs.items() if repo in repository_ids}
+            self._reported = {repo: at for repo, at in self._reported.items() if repo in repository_ids}
+            self._cycles += 1
+
+    def _run_pass(
+        self, name: RepositoryName, record: RepositoryRecord, should_stop: Callable[[], bool], tally: Tally
+    ) -> None:
+        """Add what the pass did to the tally, also where it fails. Raises KVUnavailable."""
+        backoff = self._backoffs.setdefault(record.id, Backoff(self._clock, self._random))
+        if backoff.is_waiting:
+            return
+        try:
+            ctx = self._lake.context(name, record)
+            tools = cycle.PassTools(
+                settings=self._settings,
+                reaper=self.id,
+                journal=JournalWriter(ctx.objects, self.id, self._clock, self._numbers),
+                throttle=self._throttle,
+                random=self._random,
+                should_stop=should_stop,
+                async_deleter=self._async_deleter,
+                scrub_requested_ms=self._scrub_requested_ms,
+            )
+            try:
+                cycle.run_pass(ctx, record, tools)
+            finally:
+                summary = tools.tally.summary()
+                tally.add(summary)
+                self._report_pass(name, summary)
+            self._report_backlog(ctx, name)
+        except RefstoreError as error:
+            if isinstance(error, KVUnavailable):
+                raise
+            summary = self._failed(name, error)
+            tally.add(summary)
+        # a fault of ours must not keep the other repositories from being reaped
+        except Exception as error:  # noqa: BLE001
+            _log.exception("pass_failed", repository=name)
+            summary = self._failed(
+                name, RefstoreError(f"unexpected {type(error).__name__}: {error}; see the log, and report it")
+            )
+            tally.add(summary)
+        if summary.unavailable:
+            seconds = backoff.record_failure()
+            _log.warning(
+                "repository_left_alone", repository=name, errors=summary.error_count, pause_seconds=round(seconds, 1)
+            )
+        else:
+            backoff.record_success()
+
+    def _report_pass(self, name: RepositoryName, summary: Summary) -> None:
+        """Report what was done to the log and the metrics."""
+        if not summary.idle:
+            _log.info(
+                "pass",
+                repository=name,
+                **{field: value for field, value in asdict(summary).items() if value and field != "errors"},
+            )
+        self._metrics.record_pass(name, summary)
+
+    def _report_backlog(self, ctx: Context, name: RepositoryName) -> None:
+        """Report what waits to the metrics, and now and then that hard deletion stands still to the log."""
+        now = self._clock.monotonic_seconds()
+        if now - self._reported.get(ctx.repo, -BACKLOG_SECONDS) < BACKLOG_SECONDS:
+            return
+        self._reported[ctx.repo] = now
+        stopped = breaker.explain(breaker.read_state(ctx.kv, ctx.repo))
+        if stopped:
+            _log.error("hard_deletion_stands_still", repository=name, reason=stopped, what_to_do=breaker.advice(name))
+        self._metrics.record_breaker(name, bool(stopped))
+        if self._metrics.is_read:
+            self._metrics.record_backlog(name, backlog.measure(ctx, limit=BACKLOG_MAX), self._clock.now_ms())
+
+    def _failed(self, name: str, error: RefstoreError) -> Summary:
+        _log.error("repository_stopped", repository=name, code=error.code, error=str(error))
+        tally = Tally()
+        tally.fail(name, "pass", error)
+        done = tally.summary()
+        self._metrics.record_pass(name, done)
+        return done
+
+    # ---- signs of life
+
+    @contextmanager
+    def _heartbeat(self) -> Generator[None, None, None]:
+        """Keep a heartbeat in the KV while the block runs. That of a killed reaper stays, and grows old."""
+        self._remove_old_heartbeats()
+        _log.info("reaper_started", reaper=self.id, repositories=sorted(self._only) or "all")
+        thresholds = gc.get_threshold()
+        gc.set_threshold(GC_ALLOCATIONS, *thresholds[1:])
+        try:
+            yield
+        finally:
+            gc.set_threshold(*thresholds)
+            _log.info("reaper_ended", reaper=self.id, cycles=self._cycles)
+            with suppress(KVUnavailable, StoreMisconfigured):
+                self._lake.kv.delete(keys.heartbeat(self.id))
+
+    def _with_heartbeat(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
+        """Return `should_stop`, which is called often, with a heartbeat now and then."""
+
+        def stop() -> bool:
+            now = self._clock.monotonic_seconds()
+            if self._beat_at is None or now - self._beat_at >= BEAT_SECONDS:
+                self._beat_at = now
+                self._write_heartbeat()
+            return should_stop()
+
+        return stop
+
+    def _write_heartbeat(self) -> None:
+        now = self._clock.now_ms()
+        done = self._total.summary()
+        beat = Heartbeat(
+            socket.gethostname(),
+            os.getpid(),
+            self._started_ms,
+            now,
+            BEAT_SECONDS,
+            self._cycles,
+            done.released,
+            done.deleted,
+            done.bytes,
+            done.error_count,
+        )
+        with suppress(KVUnavailable, StoreMisconfigured):
+            self._lake.kv.set(keys.heartbeat(self.id), encode(beat))
+        self._metrics.record_beat(now)
+
+    def _remove_old_heartbeats(self) -> None:
+        """Remove the heartbeats of reapers that were killed long ago."""
+        before = self._clock.now_ms() - HEARTBEAT_KEPT_SECONDS * 1000
+        for name, raw in self._lake.kv.scan(keys.REAPERS):
+            try:
+                old = decode(raw, Heartbeat).beat_ms < before
+            except CorruptRecord:
+                old = True
+            if old:
+                self._lake.kv.delete(keys.heartbeat(name))

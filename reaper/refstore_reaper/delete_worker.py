@@ -1,0 +1,103 @@
+"""A second process that deletes the files of a local store while this one works on the KV.
+
+Deleting a hundred thousand files is as many system calls, and so is the KV's work; two threads of one Python would take
+turns at them and be slower than one. Only for `file://` stores: across a network most of the time is waiting, and a
+thread can wait.
+
+The worker deletes one batch at a time, answers what the store confirmed, and keeps nothing. It ends when its parent
+does, however that ends, after the batch in hand. It imports little (no structlog, no msgspec), so that it is there
+within a tenth of a second; a child of `multiprocessing` or `concurrent.futures` would import the whole command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Pipe
+from typing import Final
+
+from refstore.errors import ObjectsUnavailable, RefstoreError
+from refstore.objects import open_objects
+from refstore.objects.base import Deletion, ObjectStore
+
+END_SECONDS: Final = 60.0
+"""How long the worker may take over the batch in hand when it is to end."""
+
+
+class DeleteWorker:
+    """For one thread at a time. The process is started with the first batch."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+
+    def delete(self, url: str, keys: Sequence[str]) -> Deletion:
+        """Delete a batch. Raises ObjectsUnavailable: then nothing is confirmed."""
+        try:
+            pipe = self._pipe or self._start()
+            pipe.send((url, keys))
+            answer = pipe.recv()
+        except (OSError, EOFError) as error:
+            self._kill()
+            import structlog
+
+            structlog.stdlib.get_logger(__name__).error("delete_worker_ended", error=repr(error))
+            raise ObjectsUnavailable(
+                f"the process that deletes files ended ({error!r}); the next batch starts another"
+            ) from error
+        if isinstance(answer, Deletion):
+            return answer
+        raise ObjectsUnavailable(answer)
+
+    def close(self) -> None:
+        """End the process after the batch in hand."""
+        if self._process is not None and self._pipe is not None:
+            self._pipe.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
+            self._kill()
+
+    def _start(self) -> Connection:
+        # In a process group of its own: an interrupt typed at the terminal must not stop the batch in hand. Not in
+        # a session of its own: Linux gives each session an equal share (sched(7), "The autogroup feature"), and our
+        # niceness would count for nothing.
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603  # this very Python
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # standard error: nothing that is printed there may end up in our own output
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+        return self._pipe
+
+    def _kill(self) -> None:
+        """Do away with what is left of the process; the next batch starts another."""
+        pipe, process, self._pipe, self._process = self._pipe, self._process, None, None
+        if pipe is not None:
+            pipe.close()
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def serve(pipe: Connection) -> None:
+    """Delete batch after batch until the parent closes the pipe."""
+    stores: dict[str, ObjectStore] = {}
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            url, keys = pipe.recv()
+            try:
+                if url not in stores:
+                    stores[url] = open_objects(url)
+                answer = stores[url].delete_many(keys)
+            except RefstoreError as error:
+                answer = str(error)
+            pipe.send(answer)
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))

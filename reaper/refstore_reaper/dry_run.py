@@ -1,0 +1,280 @@
+"""A dry run: the very same passes, over stores that are only read.
+
+`Overlay` is a KV whose writes stay in memory, over one that is only read; `ReadOnlyObjects` is an object store that
+remembers what would be deleted. Nothing is written, not even a lease or a heartbeat. The memory grows with what the run
+would change: some 500 bytes for each entry, reference and hint.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Final, NamedTuple
+
+from sortedcontainers import SortedDict
+
+from refstore.audit import AuditLog
+from refstore.context import Context
+from refstore.core import ids, keys
+from refstore.core.clock import Clock
+from refstore.core.records import RepositoryRecord, decode
+from refstore.core.settings import ReaperSettings
+from refstore.deletions.journal_format import PendingDelete
+from refstore.errors import Invalid, KVUnavailable, ObjectNotFound, RefstoreError
+from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
+from refstore.kv.memory import MemoryKV
+from refstore.lake import Lake
+from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore_reaper import cycle
+from refstore_reaper.cycle_summary import Summary, Tally
+from refstore_reaper.leases import Leases
+from refstore_reaper.throttle import Throttle
+
+ROUNDS_MAX: Final = 10_000
+
+
+class PlannedDelete(NamedTuple):
+    repository: str
+    item: PendingDelete
+
+
+def dry_run(
+    lake: Lake,
+    settings: ReaperSettings,
+    *,
+    repositories: Collection[str] = (),
+    scrub_now: bool = False,
+    report: Callable[[PlannedDelete], None],
+    should_stop: Callable[[], bool],
+) -> Summary:
+    """Return what `--once` would do now. `report` gets each address that would be deleted. Raises KVUnavailable."""
+    total = Tally()
+    overlay = Overlay(lake.kv)
+    for name, raw in lake.kv.scan_all(keys.REPOSITORIES):
+        if (repositories and name not in repositories) or should_stop():
+            continue
+        try:
+            checked, record = ids.repository_name(name), decode(raw, RepositoryRecord)
+            ctx = lake.context(checked, record)
+            objects = ReadOnlyObjects(ctx.objects)
+            audit = AuditLog(overlay, lambda objects=objects: objects, ctx.clock, ctx.ids, ctx.safety)
+            read_only = replace(ctx, kv=overlay, objects=objects, audit=audit)
+            total.add(_dry_run(read_only, record, settings, scrub_now, report, should_stop))
+        except RefstoreError as error:
+            if isinstance(error, KVUnavailable):
+                raise
+            total.fail(name, "pass", error)
+    return total.summary()
+
+
+def _dry_run(
+    ctx: Context,
+    record: RepositoryRecord,
+    settings: ReaperSettings,
+    scrub_now: bool,
+    report: Callable[[PlannedDelete], None],
+    should_stop: Callable[[], bool],
+) -> Summary:
+    total = Tally()
+    scrub_requested_ms = ctx.clock.now_ms() if scrub_now else None
+    leases = Leases(MemoryKV(), ctx.repo, "dry-run", ctx.clock, ctx.ids, seconds=settings.lease_seconds)
+    for _ in range(ROUNDS_MAX):
+        tools = cycle.PassTools(
+            settings=settings,
+            reaper="dry-run",
+            journal=_ReportingJournal(ctx.name, report),
+            throttle=Throttle(0, ctx.clock),
+            random=Random(0),  # noqa: S311  # an order, not a secret
+            should_stop=should_stop,
+            leases=leases,
+            scrub_requested_ms=scrub_requested_ms,
+        )
+        done = cycle.run_pass(ctx, record, tools)
+        total.follow(done)
+        if should_stop() or (done.idle and (done.error_count or not done.more)):
+            break
+    return total.summary()
+
+
+class _ReportingJournal:
+    """Reports what the journal would say, and keeps none of it."""
+
+    def __init__(self, repository: str, report: Callable[[PlannedDelete], None]) -> None:
+        self._repository = repository
+        self._report = report
+
+    def record_start(self, batch: Sequence[PendingDelete]) -> None:
+        for item in batch:
+            self._report(PlannedDelete(self._repository, item))
+
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
+
+
+class ReadOnlyObjects(ObjectStore):
+    """Reads the store, and deletes nothing."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._pretended: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        return self._objects.url
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
+        del key, if_absent
+        return Stored(sum(len(chunk) for chunk in chunks_of(body)), "")
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        return self._objects.get(key, start=start, end=end)
+
+    def head(self, key: str) -> ObjectInfo:
+        return self._objects.head(key)
+
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
+        return self._objects.list(prefix, after=after, before=before)
+
+    def delete_many(self, keys: Sequence[str]) -> Deletion:
+        """Say which keys are there; on a store across a network, each costs a request."""
+        deleted: list[str] = []
+        missing: list[str] = []
+        for key in keys:
+            try:
+                self._objects.head(key)
+            except ObjectNotFound:
+                missing.append(key)
+            else:
+                (missing if key in self._pretended else deleted).append(key)
+        self._pretended.update(deleted)
+        return Deletion(tuple(deleted), tuple(missing), ())
+
+    def presign_get(self, key: str, *, expires_seconds: int) -> str:
+        return self._objects.presign_get(key, expires_seconds=expires_seconds)
+
+    def presign_put(self, key: str, *, expires_seconds: int) -> str:
+        del key, expires_seconds
+        raise Invalid("a dry run hands out no URLs to write to")
+
+    def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
+        del older_than_seconds, clock
+        return 0
+
+
+class Overlay(KV):
+    """A KV whose writes stay here."""
+
+    def __init__(self, kv: KV) -> None:
+        self._kv = kv
+        self._partitions: dict[str, _Written] = {}
+        self._lock = threading.RLock()
+
+    def execute(self, ops: Sequence[Op]) -> list[Result]:
+        with self._lock:
+            keys_below = [op.key for op in ops if isinstance(op, Get | SetIf | Exchange) and not self._knows(op.key)]
+            below = dict(zip(keys_below, self._kv.get_many(keys_below), strict=True)) if keys_below else {}
+            return [self._perform(op, below) for op in ops]
+
+    def scan(
+        self, partition: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, bytes]]:
+        with self._lock:
+            written = self._partitions.get(partition)
+            if written is None:
+                return self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
+            return self._scan(written, partition, prefix, after, limit)
+
+    def _scan(self, written: _Written, partition: str, prefix: str, after: str, limit: int) -> list[tuple[str, bytes]]:
+        page: list[tuple[str, bytes]] = []
+        above = after  # the page has all changes up to here; `after` may be ahead of it, over ranges that were cut out
+        while True:
+            below = self._kv.scan(partition, prefix=prefix, after=after, limit=limit)
+            last = below[-1][0] if len(below) == limit else None
+            page += sorted([*written.uncovered(below), *written.between(prefix, above, last)])
+            if last is None or len(page) >= limit:
+                return page[:limit]
+            above, after = last, written.end_of_cut(last)
+
+    def delete_range(self, partition: str, first: str, last: str) -> None:
+        with self._lock:
+            self._partitions.setdefault(partition, _Written()).cut(first, last)
+
+    def count(self, partition: str, *, limit: int) -> int:
+        if partition not in self._partitions:
+            return self._kv.count(partition, limit=limit)
+        count, after = 0, ""
+        while count < limit and (page := self.scan(partition, after=after, limit=min(SCAN_LIMIT, limit - count))):
+            count, after = count + len(page), page[-1][0]
+        return count
+
+    def _knows(self, key: Key) -> bool:
+        written = self._partitions.get(key.partition)
+        return written is not None and written.knows(key.name)
+
+    def _perform(self, op: Op, below: Mapping[Key, bytes | Absent]) -> Result:
+        written = self._partitions.setdefault(op.key.partition, _Written())
+        name = op.key.name
+        old = written.changes.get(name, ABSENT) if written.knows(name) else below.get(op.key, ABSENT)
+        match op:
+            case Get():
+                return old
+            case Set(_, value):
+                written.changes[name] = value
+                return None
+            case SetIf(_, expected, value):
+                if old != expected:
+                    return False
+                written.changes[name] = value
+                return True
+            case Exchange(_, value):
+                written.changes[name] = value
+                return old
+            case Delete():
+                written.changes[name] = ABSENT
+                return None
+
+
+class _Written:
+    """What was written to one partition."""
+
+    def __init__(self) -> None:
+        self.changes: SortedDict[str, bytes | Absent] = SortedDict()
+        self._cuts: SortedDict[str, str] = SortedDict()
+        """First and last key of each range that was removed; they do not overlap. Changes came after the cuts."""
+
+    def knows(self, name: str) -> bool:
+        """Return whether the key was changed or cut here, so that the KV below does not matter."""
+        return name in self.changes or self._cut_at(name) is not None
+
+    def uncovered(self, below: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        return [(name, value) for name, value in below if not self.knows(name)]
+
+    def between(self, prefix: str, after: str, last: str | None) -> Iterator[tuple[str, bytes]]:
+        """Yield the changes under the prefix, after one key and up to another; None: to the end."""
+        low = max(prefix, after)
+        for name in self.changes.irange(low or None, last, inclusive=(low != after, True)):
+            value = self.changes[name]
+            if not name.startswith(prefix):
+                return
+            if value is not ABSENT:
+                yield name, value
+
+    def end_of_cut(self, name: str) -> str:
+        """Return the last key of the cut that the key is in; the key itself if it is in none."""
+        return self._cut_at(name) or name
+
+    def cut(self, first: str, last: str) -> None:
+        for name in list(self.changes.irange(first, last)):
+            del self.changes[name]
+        before = self._cuts.bisect_right(first) - 1
+        if before >= 0 and self._cuts.values()[before] >= first:
+            first = self._cuts.keys()[before]
+        for name in list(self._cuts.irange(first, last)):
+            last = max(last, self._cuts.pop(name))
+        self._cuts[first] = last
+
+    def _cut_at(self, name: str) -> str | None:
+        before = self._cuts.bisect_right(name) - 1
+        last = self._cuts.values()[before] if before >= 0 else None
+        return last if last is not None and last >= name else None

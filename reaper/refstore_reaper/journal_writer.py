@@ -1,0 +1,68 @@
+"""The reaper writes its journal. `refstore/deletions/journal_format.py` has the format, and reads it.
+
+A batch that cannot be written down is not deleted. If only its end cannot be written, that is logged: the blobs are
+gone.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from refstore.core import keys
+from refstore.core.clock import Clock
+from refstore.core.ids import Address
+from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, Event, Header, NotDeleted, PendingDelete, day_of
+from refstore.errors import RefstoreError
+from refstore.objects.base import Deletion, ObjectStore
+
+__all__ = ["BEGAN", "ENDED", "PREFIX", "Event", "JournalWriter"]
+
+_COMPRESSION: Final = 1
+"""Paths and tokens repeat: the fastest level saves nearly as much as the best one."""
+
+_encoder = msgspec.json.Encoder()
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class JournalWriter:
+    """Writes one reaper's segments. A batch is known by its first address: an address is in one batch at a time."""
+
+    def __init__(self, objects: ObjectStore, reaper: str, clock: Clock, numbers: Iterator[int]) -> None:
+        """`numbers`: each comes once in the reaper's life, so that no segment is written twice, however fast it is."""
+        self._objects = objects
+        self._reaper = reaper
+        self._clock = clock
+        self._numbers = numbers
+        self._open: dict[Address, str] = {}
+
+    def record_start(self, batch: Sequence[PendingDelete]) -> None:
+        """Raises ObjectsUnavailable."""
+        now = self._clock.now_ms()
+        name = f"{day_of(now)}/{keys.due_time(now)}-{self._reaper}-{next(self._numbers):06d}"
+        self._put(name + BEGAN, Header("began", now, self._reaper, len(batch)), batch)
+        self._open[batch[0].address] = name
+
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None:
+        name = self._open.pop(batch[0].address)
+        missing, failed = len(confirmed.missing), len(confirmed.failed)
+        header = Header(
+            "ended", self._clock.now_ms(), self._reaper, len(batch), len(confirmed.deleted), missing, failed
+        )
+        lines = [NotDeleted(address, missing=True) for address in confirmed.missing]
+        lines += [NotDeleted(address, failed=reason or "no reason was given") for address, reason in confirmed.failed]
+        try:
+            self._put(name + ENDED, header, lines)
+        except RefstoreError as error:
+            _log.error(
+                "journal_segment_not_written", segment=name + ENDED, deleted=len(confirmed.deleted), error=str(error)
+            )
+
+    def _put(self, key: str, header: Header, lines: Sequence[msgspec.Struct]) -> None:
+        body = _encoder.encode_lines([header, *lines])
+        self._objects.put(key, gzip.compress(body, _COMPRESSION, mtime=0))

@@ -1,0 +1,175 @@
+"""From decided fates to released references: the middle of the way `retired -> markers -> references -> empty`.
+
+Committed first (rule 7): a committed marker deletes the reference keys of the commit's added addresses, and only then
+hands its tokens over as deleted, so that what was overwritten or tombstoned before the commit loses its reference.
+
+A corrupt record, range or listing raises, and what depends on it is left as it is. All of this may be done again, by
+anybody, from any point: what was done before is found done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import Address, BranchName, CommitId, Path, Token, are_own, is_own
+from refstore.core.records import (
+    Branch,
+    CommittedTokens,
+    DeletedToken,
+    Entry,
+    Reference,
+    TokenRecord,
+    decode,
+    decode_branch,
+    decode_staged_many,
+    encode,
+)
+from refstore.deletions.journal_format import PendingDelete
+from refstore.errors import CorruptRecord
+from refstore.kv.base import ABSENT
+from refstore.operations import refs
+from refstore.versioning.markers import COMMITTED
+from refstore.versioning.references import Release
+from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
+
+PAGE: Final = 5000
+"""Entries of a token that are released with shared round trips: on SQLite, one transaction of some 40 ms."""
+
+
+DeleteNow = Callable[[list[PendingDelete]], BatchSteps]
+"""Deletes the blobs of a page; it may pause while the store does."""
+
+
+def publish_markers(ctx: Context, *, on_corrupt: Callable[[BranchName, CorruptRecord], None] | None = None) -> int:
+    """Publish what operations retired and did not live to publish (rule 3). Return how many tokens.
+
+    `on_corrupt` gets each branch record that cannot be read, and the others go on; without it this raises.
+    """
+    branches = ctx.branches
+    markers = ctx.markers
+    pending: list[BranchName] = []
+    for name, raw in ctx.kv.scan_all(keys.branches(ctx.repo)):
+        try:
+            record = decode_branch(raw)
+        except CorruptRecord as error:
+            if on_corrupt is None:
+                raise
+            on_corrupt(BranchName(name), error)
+            continue
+        if record.retired or not isinstance(record, Branch):
+            pending.append(BranchName(name))
+    return sum(markers.publish(branches, name) for name in pending)
+
+
+def process_committed(
+    ctx: Context,
+    commit_id: CommitId,
+    marker: CommittedTokens,
+    *,
+    go_on: Callable[[], bool] | None = None,
+    page: int = PAGE,
+) -> bool:
+    """Forget the references of what a commit added, then hand its tokens over as deleted. Return whether all was done.
+
+    Where `go_on` says no in between, the marker stays, and the next call begins again. Raises CommitNotFound,
+    CorruptRange: then nothing was released, and the marker stays.
+    """
+    commit = refs.get_commit(ctx, commit_id)
+    references = ctx.references
+    markers = ctx.markers
+    if commit.added:
+        for batch in ctx.trees.read_added(commit.added):
+            for start in range(0, len(batch), page):
+                if go_on is not None and not go_on():
+                    return False
+                references.forget(batch[start : start + page])
+    markers.set_deleted(marker.tokens, f"{COMMITTED}{commit_id}")
+    markers.remove_committed(commit_id)
+    return True
+
+
+def process_deleted(
+    ctx: Context,
+    token: Token,
+    marker: DeletedToken,
+    *,
+    grace_seconds: float,
+    delete_now: DeleteNow | None = None,
+    may_delete_now: Callable[[int], bool] | None = None,
+    on_released: Callable[[int, int], None] | None = None,
+    go_on: Callable[[], bool] | None = None,
+    page: int = PAGE,
+) -> bool:
+    """Release every reference under a token, page by page, then drop its entries, then the marker.
+
+    Return whether the whole token was processed; `go_on` may say no between pages. With `delete_now`, what loses its
+    last reference becomes `deleting` at once, and is deleted; without, or where `may_delete_now` says no to so many, it
+    enters its grace window. `on_released` learns of each page how many references were taken off, and how many
+    addresses lost their last one. Raises CorruptRecord: the page that it stands on was not touched.
+    """
+    references = ctx.references
+    staging = keys.staging(ctx.repo, token)
+    guess = not marker.cause.startswith(COMMITTED)  # what a commit took has mostly no list any more
+
+    def process_page(pairs: Sequence[tuple[str, bytes]]) -> BatchSteps:
+        """Release the page's references; delete what that left unnamed; only then drop its entries.
+
+        A crash in between leaves entries whose references are gone. Processed again, they finish what was begun.
+        """
+        nonlocal guess
+        items = _releases(token, marker.cause, pairs)
+        direct = delete_now is not None and (may_delete_now is None or may_delete_now(len(items)))
+        released = references.release(items, grace_seconds=grace_seconds, direct=direct, whole_token=True, guess=guess)
+        guess = guess and not released.missed  # reading a page is cheaper than to guess it wrong
+        if on_released is not None:
+            on_released(released.removed, len(released.emptied))
+        if delete_now is not None and direct and released.emptied:
+            yield from delete_now(_pending_deletes(items, released.emptied))
+        ctx.kv.delete_range(staging, pairs[0][0], pairs[-1][0])
+
+    after = ""
+    with Pipeline() as pipeline:
+        while pairs := ctx.kv.scan(staging, after=after, limit=page):
+            if go_on is not None and not go_on():
+                return False
+            after = pairs[-1][0]
+            pipeline.start(process_page(pairs))
+    _stamp_processed(ctx, token)
+    ctx.markers.remove_deleted(token)
+    return True
+
+
+def _releases(token: Token, cause: str, pairs: Sequence[tuple[str, bytes]]) -> list[Release]:
+    """Return the references of a page's entries; tombstones, and data that is not ours, have none."""
+    records = decode_staged_many([value for _, value in pairs])
+    entries = [(path, record) for (path, _), record in zip(pairs, records, strict=True) if isinstance(record, Entry)]
+    if not are_own([record.address for _, record in entries]):
+        entries = [(path, record) for path, record in entries if is_own(record.address)]
+    return [
+        Release(record.address, Reference(token, Path(path), record.reference_id), cause, record)
+        for path, record in entries
+    ]
+
+
+def _pending_deletes(items: Sequence[Release], emptied: Sequence[Address]) -> list[PendingDelete]:
+    by_address = {item.address: item for item in items}
+    return [
+        PendingDelete(
+            address, item.reference.token, item.reference.path, item.cause, item.entry.size_bytes if item.entry else -1
+        )
+        for address in emptied
+        for item in (by_address[address],)
+    ]
+
+
+def _stamp_processed(ctx: Context, token: Token) -> None:
+    """Record in the registry when the token was processed: late writes into it are scrubbed later (rule 9)."""
+    key = keys.token(ctx.repo, token)
+    raw = ctx.kv.get(key)
+    record = TokenRecord(created_ms=ctx.clock.now_ms()) if raw is ABSENT else decode(raw, TokenRecord)
+    ctx.kv.set(key, encode(msgspec.structs.replace(record, processed_ms=ctx.clock.now_ms())))

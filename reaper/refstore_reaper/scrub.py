@@ -1,0 +1,202 @@
+"""What crashes left behind (rule 9), found by a full pass over one shard at a time.
+
+- A reference whose token is dead (neither live nor retired, and without a marker) is dropped.
+- An empty list, an issued address or a `deleting` key without a due hint gets one.
+- A staging area whose token is long dead is removed, and the token forgotten.
+
+Only what has not changed for longer than the longest operation is looked at. The order of reading is load-bearing: the
+**branch first, then the committed markers, then the deleted ones**, the way a fate travels. In any other order a token
+can be missed on its way, and its references dropped while a commit takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import Address, BranchName, Token, branch_of, staging_token
+from refstore.core.records import (
+    Branch,
+    Deleting,
+    Due,
+    Emptied,
+    Issued,
+    Listed,
+    ReferenceRecord,
+    TokenRecord,
+    decode,
+    decode_reference,
+    encode,
+)
+from refstore.errors import CorruptRecord
+from refstore.kv.base import ABSENT, Key, SetIf
+
+PAGE: Final = 1000
+
+SCRUBBED_CAUSE: Final = "scrubbed"
+
+_DUE: Final = encode(Due())
+
+
+class ScrubResult(NamedTuple):
+    references: int
+    """References of dead tokens that were dropped."""
+    hints: int
+    """Due hints that were missing."""
+    tokens: int
+    """Dead tokens whose staging area was removed."""
+    finished: bool = True
+    """Whether all of it was scrubbed."""
+
+
+def scrub_references(
+    ctx: Context,
+    shard: int,
+    *,
+    grace_seconds: float,
+    on_corrupt: Callable[[str, CorruptRecord], None] | None = None,
+    go_on: Callable[[], bool] | None = None,
+) -> ScrubResult:
+    """Scrub one shard of the references.
+
+    `on_corrupt` gets each reference record that cannot be read, which is left; without it this raises CorruptRecord,
+    and the page with the record was not touched. A branch or marker that cannot be read always raises: any token might
+    be in it.
+    """
+    partition = keys.references(ctx.repo, shard)
+    dropped = hinted = 0
+    after = ""
+    while page := ctx.kv.scan(partition, after=after, limit=PAGE):
+        if go_on is not None and not go_on():
+            return ScrubResult(dropped, hinted, 0, finished=False)
+        after = page[-1][0]
+        records: list[tuple[Address, bytes, ReferenceRecord]] = []
+        for name, value in page:
+            try:
+                records.append((Address(name), value, decode_reference(value)))
+            except CorruptRecord as error:
+                if on_corrupt is None:
+                    raise
+                on_corrupt(name, error)
+        hinted += _write_missing_hints(ctx, records)
+        dropped += _drop_dead_references(ctx, records, grace_seconds)
+    return ScrubResult(dropped, hinted, 0)
+
+
+def scrub_tokens(ctx: Context, *, on_corrupt: Callable[[str, CorruptRecord], None] | None = None) -> ScrubResult:
+    """Remove the staging areas of tokens that have been dead for longer than the longest operation."""
+    before = ctx.clock.now_ms() - int(ctx.safety.scrub_after_seconds * 1000)
+    old: dict[Token, bytes] = {}
+    for name, value in ctx.kv.scan_all(keys.tokens(ctx.repo)):
+        try:
+            record = decode(value, TokenRecord)
+        except CorruptRecord as error:
+            if on_corrupt is None:
+                raise
+            on_corrupt(name, error)
+            continue
+        if max(record.created_ms, record.processed_ms) < before:
+            old[staging_token(name)] = value
+    forgotten = 0
+    for token in sorted(dead_tokens(ctx, old)):
+        # its references, if any are left, are dropped as a dead token's
+        ctx.kv.delete_range(keys.staging(ctx.repo, token), "", keys.LAST_CODE_POINT)
+        # a token that was processed meanwhile may still have late writers: its stamp makes this fail
+        forgotten += ctx.kv.set_if(keys.token(ctx.repo, token), old[token], ABSENT)
+    return ScrubResult(0, 0, forgotten)
+
+
+def dead_tokens(ctx: Context, tokens: Iterable[Token]) -> set[Token]:
+    """Return the tokens that are neither live nor retired and have no marker, read in the order of rule 9."""
+    branches = ctx.branches
+    markers = ctx.markers
+    left = set(tokens)
+    if not left:
+        return left
+    names: list[BranchName] = sorted({branch_of(token) for token in left})
+    for raw in ctx.kv.get_many([branches.key(name) for name in names]):
+        record = branches.decode(raw)
+        if record is not None:
+            left -= {retired.token for retired in record.retired}
+        if isinstance(record, Branch):
+            left -= set(record.live)
+    for _, marker in markers.committed():
+        left -= set(marker.tokens)
+    candidates = sorted(left)
+    values = ctx.kv.get_many([keys.deleted_token(ctx.repo, token) for token in candidates])
+    return {token for token, value in zip(candidates, values, strict=True) if value is ABSENT}
+
+
+def _drop_dead_references(
+    ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRecord]], grace_seconds: float
+) -> int:
+    now = ctx.clock.now_ms()
+    before = now - int(ctx.safety.scrub_after_seconds * 1000)
+    old = [
+        (address, value, record)
+        for address, value, record in records
+        if isinstance(record, Listed) and record.changed_ms < before
+    ]
+    dead = dead_tokens(ctx, {ref.token for _, _, record in old for ref in record.references})
+    _register(ctx, dead)
+    writes: list[SetIf] = []
+    dropped: list[int] = []
+    emptied: list[Address | None] = []
+    for address, value, record in old:
+        left = tuple(ref for ref in record.references if ref.token not in dead)
+        if len(left) == len(record.references):
+            continue
+        new: ReferenceRecord = Listed(left, now) if left else Emptied(now, record.references[-1], SCRUBBED_CAUSE)
+        writes.append(SetIf(keys.reference(ctx.repo, address), value, encode(new)))
+        dropped.append(len(record.references) - len(left))
+        emptied.append(None if left else address)
+    won = ctx.kv.set_if_many(writes) if writes else []
+    due_ms = now + int(grace_seconds * 1000)
+    hints = [
+        (keys.due(ctx.repo, due_ms, address), _DUE)
+        for address, ok in zip(emptied, won, strict=True)
+        if ok and address is not None
+    ]
+    if hints:
+        ctx.kv.set_many(hints)
+    return sum(count for count, ok in zip(dropped, won, strict=True) if ok)
+
+
+def _register(ctx: Context, dead: Iterable[Token]) -> None:
+    """Register dead tokens that the registry does not know, so that `scrub_tokens` removes their areas.
+
+    A KV that was restored from a backup does not know the tokens that were made since, and clients that were not
+    stopped have written under them. Only these references still name such a token, so it is registered before they
+    go. A token with an empty area is not: the registry knew it, and has removed it.
+    """
+    tokens = sorted(dead)
+    values = ctx.kv.get_many([keys.token(ctx.repo, token) for token in tokens]) if tokens else []
+    unknown = [token for token, value in zip(tokens, values, strict=True) if value is ABSENT]
+    left = [token for token in unknown if ctx.kv.scan(keys.staging(ctx.repo, token), limit=1)]
+    if left:
+        record = encode(TokenRecord(created_ms=ctx.clock.now_ms()))
+        ctx.kv.set_many([(keys.token(ctx.repo, token), record) for token in left])
+
+
+def _write_missing_hints(ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRecord]]) -> int:
+    """Write the due hints that a crash left out. Return how many."""
+    hints: list[Key] = []
+    before = ctx.clock.now_ms() - int(ctx.safety.scrub_after_seconds * 1000)
+    for address, _, record in records:
+        match record:
+            case Emptied(since_ms) if since_ms < before:
+                due_ms = since_ms + int(ctx.grace_seconds * 1000)
+            case Issued(_, expires_ms) if expires_ms < before:
+                due_ms = expires_ms
+            case Deleting(since_ms) if since_ms < before:
+                due_ms = since_ms
+            case _:
+                continue
+        hints.append(keys.due(ctx.repo, due_ms, address))
+    values = ctx.kv.get_many(hints) if hints else []
+    missing = [(key, _DUE) for key, value in zip(hints, values, strict=True) if value is ABSENT]
+    if missing:
+        ctx.kv.set_many(missing)
+    return len(missing)

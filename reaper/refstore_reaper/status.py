@@ -1,0 +1,116 @@
+"""What `refstore reaper status` shows: the reapers, what waits to be deleted, and where hard deletion stands still."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from refstore.core import keys
+from refstore.core.ids import RepositoryName
+from refstore.core.records import Heartbeat, RepositoryRecord, decode
+from refstore.errors import CorruptRecord, RefstoreError
+from refstore.lake import Lake
+from refstore_reaper import backlog, breaker
+
+LATE_BEATS: Final = 6
+"""A reaper that missed so many beats counts as dead: a long batch may cost one or two."""
+COUNT_MAX: Final = 100_000
+
+
+class ReaperStatus(NamedTuple):
+    reaper: str
+    alive: bool
+    host: str
+    pid: int
+    started_ms: int
+    beat_ms: int
+    cycles: int
+    released: int
+    deleted: int
+    bytes: int
+    errors: int
+
+
+class RepositoryStatus(NamedTuple):
+    repository: str
+    due: int
+    """Addresses that could be deleted now; COUNT_MAX: so many or more."""
+    oldest_due_ms: int | None
+    in_grace: int
+    """Addresses whose time is still to come."""
+    tokens: int
+    """Tokens whose references are to be released."""
+    stopped: str
+    """Why hard deletion stands still; '' if it does not."""
+    stopped_ms: int | None
+    let_until_ms: int | None
+    let_objects: int | None
+    closed_ms: int | None
+    """When the repository was deleted, if it was."""
+    error: str = ""
+    """The error that keeps its status from being read."""
+
+
+class Status(NamedTuple):
+    reapers: tuple[ReaperStatus, ...]
+    repositories: tuple[RepositoryStatus, ...]
+
+
+def read_status(lake: Lake, *, repository: str | None = None) -> Status:
+    return Status(tuple(_reapers(lake)), tuple(_repositories(lake, repository)))
+
+
+def _reapers(lake: Lake) -> list[ReaperStatus]:
+    now = lake.clock.now_ms()
+    reapers: list[ReaperStatus] = []
+    for name, raw in lake.kv.scan_all(keys.REAPERS):
+        try:
+            beat = decode(raw, Heartbeat)
+        except CorruptRecord:
+            continue  # the next heartbeat writes it anew
+        alive = now - beat.beat_ms <= (LATE_BEATS * beat.every_seconds + lake.safety.clock_skew_seconds) * 1000
+        reapers.append(
+            ReaperStatus(
+                name,
+                alive,
+                beat.host,
+                beat.pid,
+                beat.started_ms,
+                beat.beat_ms,
+                beat.cycles,
+                beat.released,
+                beat.deleted,
+                beat.bytes,
+                beat.errors,
+            )
+        )
+    return reapers
+
+
+def _repositories(lake: Lake, only: str | None) -> list[RepositoryStatus]:
+    statuses: list[RepositoryStatus] = []
+    for name, raw in lake.kv.scan_all(keys.REPOSITORIES):
+        if only is not None and name != only:
+            continue
+        try:
+            statuses.append(_repository(lake, RepositoryName(name), decode(raw, RepositoryRecord)))
+        except RefstoreError as error:
+            statuses.append(RepositoryStatus(name, 0, None, 0, 0, "", None, None, None, None, str(error)))
+    return statuses
+
+
+def _repository(lake: Lake, name: RepositoryName, record: RepositoryRecord) -> RepositoryStatus:
+    ctx = lake.context(name, record)
+    waiting = backlog.measure(ctx, limit=COUNT_MAX)
+    state = breaker.read_state(ctx.kv, ctx.repo)
+    return RepositoryStatus(
+        name,
+        waiting.due,
+        waiting.oldest_due_ms,
+        max(0, waiting.waiting - waiting.due),
+        waiting.tokens,
+        breaker.explain(state),
+        (state.tripped_ms or None) if state else None,
+        state.let_until_ms if state and state.let_until_ms > ctx.clock.now_ms() else None,
+        (state.let_objects or None) if state else None,
+        record.closed_ms or None,
+    )

@@ -1,0 +1,281 @@
+"""Record acts in the audit log. `change` refuses an act whose entry cannot be written; `act` needs no store for it.
+
+    change   entry `begun` --> the change --> entry `done`, `failed` or `unknown`, which names the first
+             The first cannot be written: AuditUnavailable, and nothing was changed. The last cannot: it waits in the
+             KV.
+    act      waits in the KV as `begun` --> the act --> entry with its outcome --> waits no more
+             The entry cannot be written: it goes on waiting, with its outcome, for `write_waiting`.
+
+A process that dies leaves an entry or a waiting record that says `begun`, so its outcome is unknown. If a record was
+written but not removed before a crash, it is written again; then two entries have the same act's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from refstore.audit.actors import Actor, current_actor
+from refstore.audit.chain import ChainWriter
+from refstore.audit.entries import Act, EntryPosition, Outcome, bounded, bounded_name, decode_act, encode_act, timestamp
+from refstore.core import deadline, keys
+from refstore.core.clock import Clock
+from refstore.core.ids import Ids
+from refstore.core.records import AuditWaiting, decode, encode
+from refstore.core.redaction import redact_text
+from refstore.core.safety import Safety
+from refstore.errors import AuditUnavailable, Contention, Corrupt, KVUnavailable, ObjectsUnavailable, RefstoreError
+from refstore.kv.base import ABSENT, KV, Key
+from refstore.objects.base import ObjectStore
+
+WAITING_MAX: Final = 10_000
+"""When more entries than this wait for the store, deletions of branches, tags and repositories are refused, because no
+entry may be dropped.
+"""
+WRITTEN_AT_ONCE: Final = 1000
+"""How many waiting entries one call writes at most."""
+WRITTEN_BY_THE_WAY: Final = 20
+"""How many waiting entries an act writes after its own."""
+PAUSE_SECONDS: Final = 30.0
+"""How long a process does not try a store again that refused an entry, so that acts need not wait each time."""
+PATIENCE_SECONDS: Final = 1.0
+"""How long an act waits for other threads' entries before its own waits in the KV."""
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class EntryDraft:
+    """The contents of an act's entry; the act may complete them before it ends."""
+
+    def __init__(self, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> None:
+        self.before = before
+        self.after = after
+        self.happened = True
+        """False: another process did it first, so nothing was done. Then `act` writes no entry, and `change` writes one
+        that says so.
+        """
+        self.landed = False
+        """True: the act took effect, even if a later step fails."""
+
+
+class AuditLog:
+    """Write the audit log of one lake; one instance per process."""
+
+    def __init__(self, kv: KV, store: Callable[[], ObjectStore], clock: Clock, ids: Ids, safety: Safety) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._ids = ids
+        self._safety = safety
+        self._chain = ChainWriter(kv, store, clock, ids)
+        self._failed_at: float | None = None
+
+    @contextmanager
+    def change(
+        self,
+        action: str,
+        *,
+        repository: str = "",
+        target: str = "",
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+    ) -> Generator[EntryDraft, None, None]:
+        """Run the block after its entry was written. Raises AuditUnavailable; then the block was not run."""
+        act = self._act(action, repository, target, before, after, None)
+        try:
+            begun = self._append(act, self._safety.objects_io_seconds)
+        except (KVUnavailable, AuditUnavailable):
+            raise
+        except RefstoreError as error:
+            raise AuditUnavailable(
+                f"the audit log cannot be written ({redact_text(str(error))}), so nothing was changed; repair the "
+                "lake's object store, then make the same call again"
+            ) from error
+        draft = EntryDraft(before, after)
+        try:
+            yield draft
+        except Exception as error:
+            self._finish_change(_ended(act, draft, error), begun)
+            raise
+        self._finish_change(_ended(act, draft, None), begun)
+
+    @contextmanager
+    def act(
+        self,
+        action: str,
+        *,
+        repository: str = "",
+        target: str = "",
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+        actor: Actor | None = None,
+        bounded_wait: bool = True,
+    ) -> Generator[EntryDraft, None, None]:
+        """Run the block. Its entry is written by the end, or waits in the KV for the store. Raises KVUnavailable before
+        the block.
+
+        `bounded_wait`: refuse the block if too many entries wait already. Raises AuditUnavailable then.
+        """
+        act = self._act(action, repository, target, before, after, actor)
+        count = self._kv.count(keys.AUDIT_WAITING, limit=WAITING_MAX + 1)
+        if bounded_wait and count > WAITING_MAX:
+            raise AuditUnavailable(
+                f"more than {WAITING_MAX} entries of the audit log wait for the lake's object store, so this was not "
+                "done; repair the store, run the reaper, then make the same call again"
+            )
+        key, raw = self._wait(act)
+        draft = EntryDraft(before, after)
+        try:
+            yield draft
+        except Exception as error:
+            self._finish_act(key, raw, _ended(act, draft, error) if draft.happened else None)
+            raise
+        self._finish_act(key, raw, _ended(act, draft, None) if draft.happened else None, others_wait=count > 0)
+
+    def write_waiting(self, *, limit: int = WRITTEN_AT_ONCE) -> int:
+        """Write the entries that wait in the KV while the store accepts them; return how many. Raises KVUnavailable.
+
+        An entry that says `begun` is left alone while its process may still be acting; after that its outcome is
+        unknown.
+        """
+        pairs = self._kv.scan(keys.AUDIT_WAITING, limit=limit)
+        return sum(
+            1
+            for name, raw in pairs
+            if not self._is_pausing() and self._write_waiting(Key(keys.AUDIT_WAITING, name), raw)
+        )
+
+    def _write_waiting(self, key: Key, raw: bytes) -> bool:
+        try:
+            record = decode(raw, AuditWaiting)
+            act = decode_act(record.act)
+        except Corrupt as error:
+            _log.error("audit_waiting_unreadable", id=key.name, error=str(error))
+            return False
+        now = self._clock.now_ms()
+        is_open = act.outcome == "begun"
+        if now - max(record.since_ms if is_open else 0, record.claimed_ms) < self._longest_ms:
+            return False
+        claim = encode(msgspec.structs.replace(record, claim=self._ids.unique(now), claimed_ms=now))
+        if not self._kv.set_if(key, raw, claim):
+            return False  # another process is writing it
+        try:
+            self._append(msgspec.structs.replace(act, outcome="unknown") if is_open else act, PATIENCE_SECONDS)
+        except RefstoreError as error:
+            self._kv.set_if(key, claim, raw)
+            _log.warning("audit_waits", action=act.action, error=redact_text(str(error)))
+            return False
+        self._kv.set_if(key, claim, ABSENT)
+        return True
+
+    @property
+    def _longest_ms(self) -> int:
+        """Return the longest time in ms that a process may take for an act."""
+        safety = self._safety
+        return int(
+            1000 * (safety.operation_deadline_seconds + 2 * safety.objects_io_seconds + safety.clock_skew_seconds)
+        )
+
+    def _act(
+        self,
+        action: str,
+        repository: str,
+        target: str,
+        before: Mapping[str, Any] | None,
+        after: Mapping[str, Any] | None,
+        actor: Actor | None,
+    ) -> Act:
+        now = self._clock.now_ms()
+        by = actor or current_actor()
+        return Act(
+            id=self._ids.unique(now),
+            time=timestamp(now),
+            actor=Actor(*(bounded_name(text) for text in (by.kind, by.id, by.address, by.command))),
+            action=action,
+            repository=bounded_name(repository),
+            target=bounded_name(target),
+            before=bounded(before),
+            after=bounded(after),
+        )
+
+    def _append(self, act: Act, patience_seconds: float) -> EntryPosition:
+        try:
+            begun = self._chain.append(act, patience_seconds=patience_seconds)
+        except RefstoreError as error:
+            if not isinstance(error, KVUnavailable):
+                self._failed_at = self._clock.monotonic_seconds()
+            raise
+        self._failed_at = None
+        return begun
+
+    def _is_pausing(self) -> bool:
+        return self._failed_at is not None and self._clock.monotonic_seconds() - self._failed_at < PAUSE_SECONDS
+
+    def _append_or_pause(self, act: Act) -> None:
+        """Append the act. Raises RefstoreError, without a call to the store if the store has just failed."""
+        if self._is_pausing():
+            raise ObjectsUnavailable(
+                "the object store refused the entry before this one; make the same call again, later"
+            )
+        self._append(act, PATIENCE_SECONDS)
+
+    def _wait(self, act: Act) -> tuple[Key, bytes]:
+        """Store the act in the KV to be written later. Raises KVUnavailable."""
+        now = self._clock.now_ms()
+        key = keys.audit_waiting(self._ids.unique(now))
+        raw = encode(AuditWaiting(encode_act(act), now))
+        self._kv.set(key, raw)
+        return key, raw
+
+    def _finish_change(self, act: Act, begun: EntryPosition) -> None:
+        """Write the outcome of a change. It raises nothing, because the change is over."""
+        act = msgspec.structs.replace(act, begun=begun)
+        try:
+            with deadline.lifted():
+                try:
+                    self._append(act, self._safety.objects_io_seconds)
+                except RefstoreError as error:
+                    self._wait(act)
+                    _log.warning("audit_waits", action=act.action, error=redact_text(str(error)))
+                else:
+                    self.write_waiting(limit=WRITTEN_BY_THE_WAY)
+        except Exception as error:  # noqa: BLE001  # the act is over: no error may replace its result
+            _log.error(
+                "audit_outcome_unwritten", action=act.action, outcome=act.outcome, error=redact_text(repr(error))
+            )
+
+    def _finish_act(self, key: Key, raw: bytes, act: Act | None, *, others_wait: bool = False) -> None:
+        """Write the outcome of an act; None: nothing happened. It raises nothing, because the act is over."""
+        try:
+            with deadline.lifted():
+                if act is not None:
+                    try:
+                        self._append_or_pause(act)
+                    except RefstoreError as error:
+                        self._kv.set_if(
+                            key, raw, encode(AuditWaiting(encode_act(act), decode(raw, AuditWaiting).since_ms))
+                        )
+                        _log.warning("audit_waits", action=act.action, error=redact_text(str(error)))
+                        return
+                self._kv.set_if(key, raw, ABSENT)
+                if others_wait:
+                    self.write_waiting(limit=WRITTEN_BY_THE_WAY)
+        except Exception as error:  # noqa: BLE001  # the act is over: no error may replace its result
+            _log.error(
+                "audit_outcome_unwritten", action="" if act is None else act.action, error=redact_text(repr(error))
+            )
+
+
+def _ended(act: Act, draft: EntryDraft, error: Exception | None) -> Act:
+    """Return the act with its outcome. An act that may have taken effect before an error is not called failed."""
+    outcome: Outcome = "done" if draft.happened else "failed"
+    if error is not None and not draft.landed:
+        outcome = "failed" if isinstance(error, RefstoreError) and not error.retryable else "unknown"
+    code = "" if draft.happened else Contention.code
+    if error is not None:
+        code = error.code if isinstance(error, RefstoreError) else "unexpected"
+    after = bounded(draft.after) if outcome != "failed" else None
+    return msgspec.structs.replace(act, before=bounded(draft.before), after=after, outcome=outcome, error=code)

@@ -1,0 +1,88 @@
+"""Read the entries of all chains, newest first, without verifying them; `verification.py` does that."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from refstore.audit.entries import ENTRY_BYTES_MAX, Entry, decode_entry, key_of
+from refstore.core import keys
+from refstore.core.records import AuditHead, decode
+from refstore.errors import Corrupt, ObjectNotFound
+from refstore.kv.base import KV
+from refstore.objects.base import ObjectStore
+
+CHAINS_AT_ONCE: Final = 10_000
+"""How many chain ends are held in memory; a lake may have had many more processes."""
+
+
+class NumberedEntry(NamedTuple):
+    chain: str
+    number: int
+    entry: Entry | None
+    """None: the entry is missing, or cannot be read."""
+
+
+class _ChainEnd(NamedTuple):
+    """A chain's newest entry, as its head says."""
+
+    written_ms: int
+    chain: str
+    number: int
+
+
+def entries_newest_first(kv: KV, store: ObjectStore) -> Iterator[NumberedEntry]:
+    """Yield the confirmed entries, the newest first. Raises Unavailable.
+
+    A chain is read backward from its end, and only once no other chain's end is newer. So a short answer reads little.
+    """
+    bound: _ChainEnd | None = None
+    heap: list[tuple[int, str, int, NumberedEntry]] = []
+    """A heap, by negative time."""
+    while True:
+        ends = heapq.nlargest(CHAINS_AT_ONCE, (end for end in _ends(kv) if bound is None or end < bound))
+        for end in ends:
+            while heap and -heap[0][0] >= end.written_ms:
+                yield _step(store, heap)
+            _push(store, heap, end.chain, end.number, end.written_ms)
+        if len(ends) < CHAINS_AT_ONCE:
+            break
+        bound = ends[-1]
+    while heap:
+        yield _step(store, heap)
+
+
+def _step(store: ObjectStore, heap: list[tuple[int, str, int, NumberedEntry]]) -> NumberedEntry:
+    """Take the newest entry from the heap, and add the one before it in its chain."""
+    minus_ms, chain, number, read = heapq.heappop(heap)
+    _push(store, heap, chain, number - 1, -minus_ms)
+    return read
+
+
+def _push(
+    store: ObjectStore, heap: list[tuple[int, str, int, NumberedEntry]], chain: str, number: int, at_most_ms: int
+) -> None:
+    if number < 1:
+        return
+    entry = _entry(store, chain, number)
+    # a clock may have been set back; keep the chain's order
+    written_ms = min(entry.written_ms, at_most_ms) if entry is not None else at_most_ms
+    heapq.heappush(heap, (-written_ms, chain, number, NumberedEntry(chain, number, entry)))
+
+
+def _ends(kv: KV) -> Iterator[_ChainEnd]:
+    for chain, raw in kv.scan_all(keys.AUDIT_HEADS):
+        try:
+            head = decode(raw, AuditHead)
+        except Corrupt:
+            continue  # `verification.py` reports it
+        if head.number:
+            yield _ChainEnd(head.written_ms, chain, head.number)
+
+
+def _entry(store: ObjectStore, chain: str, number: int) -> Entry | None:
+    try:
+        return decode_entry(b"".join(store.get(key_of(chain, number), end=ENTRY_BYTES_MAX)))
+    except (ObjectNotFound, Corrupt):
+        return None

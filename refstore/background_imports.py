@@ -1,0 +1,304 @@
+"""Imports in the background: every process shows their status, and continues an import whose process died.
+
+The state of an import is in the KV, under its id (`ImportRecord`). The process that runs it writes a heartbeat every
+second. A status request for an import without a heartbeat continues it: the process lists the sources **again**, under
+the same id, and commits once. The commit's id is recorded before the branch is moved to it, so that the next process
+knows whether it landed.
+
+    running    -> completed | failed | canceled
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import structlog
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import BranchName, CommitId
+from refstore.core.records import Commit, ImportRecord, ImportSource, decode, encode
+from refstore.errors import CommitNotFound, Conflict, NotFound, RefstoreError, Unavailable
+from refstore.kv.base import ABSENT
+from refstore.objects.foreign_objects import ForeignStores, Prefixes
+from refstore.operations import branching, committing, importing, refs
+from refstore.operations.committing import CommitOptions
+
+RUNNING: Final = "running"
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+CANCELED: Final = "canceled"
+
+TELL_SECONDS: Final = 1.0
+"""The interval of an import's heartbeats, while its store answers."""
+SILENCES: Final = 3
+"""An import counts as dead after so many times the longest request to a store without a heartbeat."""
+KEPT_MS: Final = 7 * 86_400_000
+"""How long the state of an ended import is kept."""
+CLOSE_SECONDS: Final = 10.0
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class TooManyImports(Unavailable):
+    code = "too_many_imports"
+
+
+class _Ended(Exception):  # not an error: somebody else decided about the import
+    pass
+
+
+class _Closing(Exception):  # not an error either: this process ends
+    pass
+
+
+class Imports:
+    """The imports that one process runs. Thread-safe."""
+
+    def __init__(self, stores: ForeignStores, allowed: Prefixes, *, at_once: int) -> None:
+        self._stores = stores
+        self._allowed = allowed
+        self._at_once = at_once
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+
+    def start(self, ctx: Context, branch: BranchName, sources: Sequence[ImportSource], options: CommitOptions) -> str:
+        """Begin an import, and return its id. Everything that can be checked before the listing is checked now.
+
+        Raises ForeignNotAllowed, Invalid, DirtyBranch, BranchNotFound, TooManyImports.
+        """
+        branching.get(ctx, branch)
+        importing.check(ctx, sources, self._stores, self._allowed)
+        committing.check_clean(ctx, branch)
+        self._forget_old(ctx)
+        now = ctx.clock.now_ms()
+        import_id = ctx.ids.unique(now)
+        record = ImportRecord(
+            write_id=ctx.ids.unique(now),
+            state=RUNNING,
+            branch=branch,
+            sources=tuple(sources),
+            message=options.message,
+            committer=options.committer,
+            metadata=dict(options.metadata),
+            allow_empty=options.allow_empty or not sources,
+            began_ms=now,
+            updated_ms=now,
+        )
+
+        def begin() -> None:
+            ctx.kv.set(keys.import_(ctx.repo, import_id), encode(record))
+
+        if not self._do(ctx, import_id, record, begin):
+            raise TooManyImports(
+                f"{self._at_once} imports are under way in this process; begin this one when one of them has ended"
+            )
+        return import_id
+
+    def status(self, ctx: Context, branch: BranchName, import_id: str) -> ImportRecord:
+        """Return the state of an import; continue one whose process died, if this process has room. Raises NotFound."""
+        record = self._get(ctx, branch, import_id)
+        if not self._is_dead(ctx, record):
+            return record
+        taken = _changed(ctx, record, attempts=record.attempts + 1, objects=0, skipped=0)
+
+        def take() -> None:
+            if not ctx.kv.set_if(keys.import_(ctx.repo, import_id), encode(record), encode(taken)):
+                raise _Ended
+
+        with suppress(_Ended):
+            if self._do(ctx, import_id, taken, take):
+                _log.warning("import_taken_up", repository=ctx.name, import_id=import_id, attempts=taken.attempts)
+        return self._get(ctx, branch, import_id)
+
+    def cancel(self, ctx: Context, branch: BranchName, import_id: str) -> None:
+        """End it between two pages; nothing is committed then. Raises NotFound, Conflict: it is over, or its commit is
+        about to land.
+        """
+        while True:
+            record = self._get(ctx, branch, import_id)
+            if record.state != RUNNING:
+                raise Conflict(f"import {import_id} is {record.state} already")
+            if record.commit and (not self._is_dead(ctx, record) or _landed(ctx, record.commit)):
+                raise Conflict(f"import {import_id} is being committed; look at its status")
+            if self.changed(
+                ctx,
+                import_id,
+                record,
+                state=CANCELED,
+                error="Canceled: somebody ended the import; nothing was committed",
+            ):
+                return
+
+    def close(self) -> None:
+        """End this process's imports at their next page; other processes may continue them at once."""
+        self._closing.set()
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(CLOSE_SECONDS)
+
+    def _do(self, ctx: Context, import_id: str, record: ImportRecord, begin: Callable[[], None]) -> bool:
+        """Begin an import in its own thread; return False if this process has no room for it."""
+        thread = threading.Thread(
+            target=self._run, args=(ctx, import_id, record), name=f"refstore-import-{import_id}", daemon=True
+        )
+        with self._lock:
+            if len(self._threads) >= self._at_once or self._closing.is_set():
+                return False
+            self._threads.add(thread)
+        try:
+            begin()
+        except BaseException:
+            with self._lock:
+                self._threads.discard(thread)
+            raise
+        thread.start()
+        return True
+
+    def _run(self, ctx: Context, import_id: str, record: ImportRecord) -> None:
+        attempt = _Attempt(self, ctx, import_id, record, self._closing)
+        try:
+            attempt.run(self._stores, self._allowed)
+        # the thread's end: what is not known is logged, and the next who asks takes the import up
+        except Exception:  # noqa: BLE001
+            _log.exception("import_broke_off", repository=ctx.name, import_id=import_id)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _is_dead(self, ctx: Context, record: ImportRecord) -> bool:
+        silent_ms = SILENCES * 1000 * ctx.safety.objects_io_seconds
+        return record.state == RUNNING and ctx.clock.now_ms() - record.updated_ms > silent_ms
+
+    def _get(self, ctx: Context, branch: BranchName, import_id: str) -> ImportRecord:
+        raw = ctx.kv.get(keys.import_(ctx.repo, import_id)) if import_id.isalnum() else ABSENT
+        record = decode(raw, ImportRecord) if isinstance(raw, bytes) else None
+        if record is None or record.branch != branch:
+            raise NotFound(
+                f"there is no import {import_id[:80]!r} to branch {branch!r}; its state is kept for a week after its "
+                "end"
+            )
+        return record
+
+    def changed(self, ctx: Context, import_id: str, record: ImportRecord, **changes: object) -> ImportRecord | None:
+        """Change the record in the KV and return it; None if another process changed it."""
+        new = _changed(ctx, record, **changes)
+        return new if ctx.kv.set_if(keys.import_(ctx.repo, import_id), encode(record), encode(new)) else None
+
+    def _forget_old(self, ctx: Context) -> None:
+        before = ctx.clock.now_ms() - KEPT_MS
+        for import_id, raw in ctx.kv.scan_all(keys.imports(ctx.repo)):
+            record = decode(raw, ImportRecord)
+            if record.began_ms < before and record.updated_ms < before:
+                ctx.kv.delete(keys.import_(ctx.repo, import_id))
+
+
+class _Attempt:
+    """One process's attempt at one import."""
+
+    def __init__(
+        self, imports: Imports, ctx: Context, import_id: str, record: ImportRecord, closing: threading.Event
+    ) -> None:
+        self._imports = imports
+        self._ctx = ctx
+        self._id = import_id
+        self._record = record
+        self._closing = closing
+        self._earlier = record.commit
+        """The commit that an earlier attempt was about to land."""
+        self._told = ctx.clock.monotonic_seconds()
+
+    def run(self, stores: ForeignStores, allowed: Prefixes) -> None:
+        """Run the import. Raises Unavailable where it is not known whether the commit landed."""
+        record = self._record
+        try:
+            if self._complete_if_landed(self._earlier):
+                return
+            options = CommitOptions(
+                message=record.message,
+                committer=record.committer,
+                metadata=record.metadata,
+                allow_empty=record.allow_empty,
+            )
+            done = importing.import_objects(
+                self._ctx,
+                record.branch,
+                record.sources,
+                options,
+                stores=stores,
+                allowed=allowed,
+                watch=self._watch,
+                about_to_land=self._about_to_land,
+            )
+            self._tell(state=COMPLETED, commit=done.commit or "", objects=done.objects, skipped=done.skipped)
+        except _Ended:
+            return
+        except _Closing:
+            with suppress(_Ended):
+                self._tell(updated_ms=0)
+        except RefstoreError as error:
+            with suppress(_Ended):
+                self._fail(error)
+        except Exception as error:  # a defect: whoever waits for the import must hear of it
+            with suppress(_Ended):
+                self._tell(
+                    state=FAILED,
+                    error=f"unexpected {type(error).__name__}; the service's log says more",
+                    error_code="unexpected",
+                )
+            raise
+
+    def _fail(self, error: RefstoreError) -> None:
+        if self._complete_if_landed(self._record.commit) or self._complete_if_landed(self._earlier):
+            return
+        if self._record.commit and isinstance(error, Unavailable):
+            raise error  # its last write may still land; the process that continues the import will know
+        self._tell(state=FAILED, commit="", error=str(error), error_code=error.code)
+
+    def _complete_if_landed(self, commit: str) -> bool:
+        if not commit or not _landed(self._ctx, commit):
+            return False
+        self._tell(state=COMPLETED, commit=commit)
+        return True
+
+    def _watch(self, objects: int, skipped: int) -> None:
+        if self._closing.is_set():
+            raise _Closing
+        now = self._ctx.clock.monotonic_seconds()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            self._tell(objects=objects, skipped=skipped)
+
+    def _about_to_land(self, commit: CommitId) -> None:
+        self._tell(commit=commit)
+
+    def _tell(self, **changes: object) -> None:
+        """Change the record. Raises _Ended where another process has decided about the import."""
+        new = self._imports.changed(self._ctx, self._id, self._record, **changes)
+        if new is None:
+            raise _Ended
+        self._record = new
+
+
+def _landed(ctx: Context, commit: str) -> bool:
+    return ctx.markers.landed(CommitId(commit))
+
+
+def _changed(ctx: Context, record: ImportRecord, **changes: object) -> ImportRecord:
+    now = ctx.clock.now_ms()
+    return msgspec.structs.replace(record, **{"updated_ms": now, **changes}, write_id=ctx.ids.unique(now))
+
+
+def landed_commit(ctx: Context, record: ImportRecord) -> tuple[CommitId, Commit] | None:
+    """Return the commit that the import made; None if it made none, or the commit does not exist any more."""
+    if record.state != COMPLETED or not record.commit:
+        return None
+    with suppress(CommitNotFound):
+        return CommitId(record.commit), refs.get_commit(ctx, CommitId(record.commit))
+    return None

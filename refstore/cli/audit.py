@@ -1,0 +1,146 @@
+"""The commands `refstore audit`: show and verify the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from refstore.audit.audit_reader import NumberedEntry, entries_newest_first
+from refstore.audit.entries import Entry, timestamp
+from refstore.audit.verification import Finding, Verification
+from refstore.cli.common import emit, invocation_of, open_lake, progress
+from refstore.cli.shapes import milliseconds
+
+app = typer.Typer(no_args_is_help=True)
+
+DAMAGED: Final = 6
+"""The exit code if an entry is missing or was changed: an operator must look."""
+
+
+@app.callback()
+def audit() -> None:
+    """Show who changed what, when, from where; and verify that log.
+
+    It records changes of access keys and of retention rules (pins and legal holds included), confirmations, marks,
+    the breaker's decisions, and deletions of branches, tags and repositories. docs/operating.md says what it protects
+    against.
+    """
+
+
+@app.command("verify")
+def verify(ctx: typer.Context) -> None:
+    """Verify every entry, and list what is missing, changed, moved or forged, and where a tail was cut.
+
+    The exit code is 0 if the log is whole, and 6 if it is not. An act with an unknown outcome is listed, too. It is no
+    damage: its process died, or is still running.
+
+    \b
+    Example: refstore audit verify
+             refstore audit verify --json
+    """
+    with open_lake(ctx) as lake:
+        verification = Verification(lake.kv, lake.own_store)
+        damaged = 0
+
+        def counted_findings() -> Iterator[Finding]:
+            nonlocal damaged
+            with progress("verifying the audit log") as bar:
+                for finding in verification.findings():
+                    damaged += finding.is_damage
+                    bar.advance()
+                    yield finding
+
+        emit(ctx, (_finding_row(finding) for finding in counted_findings()))
+        if not invocation_of(ctx).json:
+            state = f"{damaged} faults were found" if damaged else "none is missing, and none was changed"
+            typer.echo(f"{verification.entries} entries in {verification.chains} chains: {state}.", err=True)
+    if damaged:
+        raise typer.Exit(DAMAGED)
+
+
+@app.command("log")
+def log(
+    ctx: typer.Context,
+    *,
+    since: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Only entries written since then: 2026-11-21, or with a time.")
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option(metavar="ACTION", help="Only this action; key.* means all that begin with key.")
+    ] = None,
+    repository: Annotated[str | None, typer.Option(metavar="REPO", help="Only in this repository.")] = None,
+    actor: Annotated[str | None, typer.Option(metavar="ID", help="Only by this access key, user or reaper.")] = None,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="How many at most; 0: all.")] = 50,
+) -> None:
+    """List the entries of the audit log, newest first: who did what, when, from where. --json also shows before and
+    after.
+
+    A change has two entries: `begun` is written before it, and the other one says how it ended. This command does not
+    verify the log: run `refstore audit verify`. If an entry cannot be read, it says so and the exit code is 6.
+
+    \b
+    Example: refstore audit log --since 2026-11-21 --action "key.*"
+             refstore audit log --repository sales --limit 0 --json
+    """
+    since_ms = milliseconds(since)
+    unreadable: list[str] = []
+
+    def matches(read: NumberedEntry) -> bool:
+        entry = read.entry
+        if entry is None:
+            unreadable.append(f"{read.chain}/{read.number}") if len(unreadable) < 10 else None
+            return False
+        act = entry.act
+        return (
+            (action is None or (act.action.startswith(action[:-1]) if action.endswith("*") else act.action == action))
+            and repository in (None, act.repository)
+            and actor in (None, act.actor.id)
+        )
+
+    def chosen(reads: Iterator[NumberedEntry]) -> Iterator[Entry]:
+        for read in reads:
+            if since_ms is not None and read.entry is not None and read.entry.written_ms < since_ms:
+                return
+            if matches(read) and read.entry is not None:
+                yield read.entry
+
+    with open_lake(ctx) as lake:
+        entries = islice(chosen(entries_newest_first(lake.kv, lake.own_store)), limit or None)
+        emit(ctx, (_whole(entry) if invocation_of(ctx).json else _entry_row(entry) for entry in entries))
+    if unreadable:
+        typer.echo(
+            f"refstore: entries that cannot be read: {', '.join(unreadable)}; see: refstore audit verify", err=True
+        )
+        raise typer.Exit(DAMAGED)
+
+
+def _finding_row(finding: Finding) -> dict[str, object]:
+    return {
+        "finding": finding.kind.value,
+        "damage": finding.is_damage,
+        "chain": finding.chain,
+        "number": finding.number or None,
+        "message": finding.message,
+    }
+
+
+def _entry_row(entry: Entry) -> dict[str, object]:
+    act = entry.act
+    return {
+        "time": act.time,
+        "actor": f"{act.actor.kind}:{act.actor.id}",
+        "from": " ".join(word for word in (act.actor.address, act.actor.command) if word),
+        "action": act.action,
+        "repository": act.repository,
+        "target": act.target,
+        "outcome": f"{act.outcome} ({act.error})" if act.error else act.outcome,
+    }
+
+
+def _whole(entry: Entry) -> dict[str, object]:
+    act = msgspec.to_builtins(entry.act)
+    return {"chain": entry.chain, "number": entry.number, "written": timestamp(entry.written_ms), **act}

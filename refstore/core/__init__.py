@@ -1,0 +1,1 @@
+"""What every other part of refstore uses: names, keys, records, settings, time."""

@@ -1,0 +1,40 @@
+"""The clock that is passed in, so that no test sleeps to make time pass.
+
+Wall time is milliseconds since the epoch (it stands in records, and may jump); monotonic time is seconds (it
+measures how long something of this process took, a sleep of the machine included, and never jumps back).
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+_PASSED: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""This clock runs while the machine sleeps. `time.monotonic` does not, but other processes do not wait longer."""
+
+
+def utc_text(at_ms: int) -> str:
+    """Return a wall time as messages and tables show it: `2026-11-22T17:20:00Z`."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Wall time."""
+        ...
+
+    def monotonic_seconds(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_seconds(self) -> float:
+        return time.clock_gettime(_PASSED)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,88 @@
+"""The deadline of the operation under way.
+
+Rules 9 and 13 rest on "the longest operation": no operation works on anything that is older. So every
+SDK operation runs under a deadline, which is checked before each request to a store: a request that starts before the
+deadline lands at most `io_timeout_seconds` after it, and none starts later. Nested operations share the outermost one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from refstore.core.clock import Clock
+from refstore.errors import DeadlineExceeded
+
+
+class _Standing(NamedTuple):
+    clock: Clock
+    at: float
+    seconds: float
+    is_abandoned: Callable[[], bool] | None = None
+    """Tells of a read whether its client has gone."""
+
+
+_deadline: ContextVar[_Standing | None] = ContextVar("refstore_deadline", default=None)
+
+
+@contextmanager
+def operation(clock: Clock, seconds: float) -> Generator[None, None, None]:
+    """Run the block under a deadline `seconds` from now, or under the outer one if there is one."""
+    if _deadline.get() is not None:
+        yield
+        return
+    token = _deadline.set(_Standing(clock, clock.monotonic_seconds() + seconds, seconds))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+@contextmanager
+def reading(clock: Clock, seconds: float, is_abandoned: Callable[[], bool]) -> Generator[None, None, None]:
+    """Run a block that only reads, and all operations in it, for at most `seconds` and only while its client waits."""
+    token = _deadline.set(_Standing(clock, clock.monotonic_seconds() + seconds, seconds, is_abandoned))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+@contextmanager
+def lifted() -> Generator[None, None, None]:
+    """Run the block without a deadline, only to undo a write that came too late, or to log an outcome."""
+    token = _deadline.set(None)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def check() -> None:
+    """Raise DeadlineExceeded if the time of the current operation is up, or its client has gone."""
+    standing = _deadline.get()
+    if standing is None:
+        return
+    if standing.is_abandoned is not None and standing.is_abandoned():
+        raise DeadlineExceeded("the read was given up, as whoever asked for it has gone")
+    if standing.clock.monotonic_seconds() >= standing.at:
+        if standing.is_abandoned is not None:
+            raise DeadlineExceeded(
+                f"the read did not end within {standing.seconds:g} s (api.read_seconds); ask for less: fewer items, a "
+                "longer prefix,"
+                " fewer filters, a shorter stretch of history"
+            )
+        raise DeadlineExceeded(
+            f"the operation did not end within its deadline of {standing.seconds:g} s; what it wrote is safe, and it "
+            "may be made again,"
+            " in smaller parts or with a larger operation_deadline_seconds on every process"
+        )
+
+
+def checked(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the chunks of a body, and check the deadline before each, so that a slow body ends too."""
+    for chunk in chunks:
+        check()
+        yield chunk

@@ -1,0 +1,72 @@
+"""Who may read a lake that lies on a disk: its owner, or its group where the folder it lies in says so, and nobody
+else.
+
+A lake's folder holds the key that signs tokens, so whoever reads it can pass for anybody. Folders are made with mode
+0700 and files with 0600, which no umask widens. A folder that was made for a group (setgid, and the group may write:
+`install -d -m 2770 -g GROUP lake`) is shared: what is made in it gets 2770 and 0660, whatever the umask takes away.
+Folders that are there already keep their modes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+
+class Modes(NamedTuple):
+    folder: int
+    file: int
+    shared: bool
+    """Whether a group shares the folder. Modes are set after the file is made then, because of the umask."""
+
+
+PRIVATE: Final = Modes(0o700, 0o600, shared=False)
+SHARED: Final = Modes(0o2770, 0o660, shared=True)
+_OTHERS: Final = 0o007
+_GROUP: Final = 0o070
+
+
+def modes_in(folder: os.stat_result) -> Modes:
+    """Return the modes for new files and folders in the folder."""
+    return SHARED if folder.st_mode & stat.S_ISGID and folder.st_mode & stat.S_IWGRP else PRIVATE
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder and those above it, as far as they are missing. Raises OSError."""
+    missing_folders: list[Path] = []
+    while not folder.exists():
+        missing_folders.append(folder)
+        folder = folder.parent
+    if not missing_folders and not folder.is_dir():
+        raise NotADirectoryError(20, os.strerror(20), str(folder))
+    for below in reversed(missing_folders):
+        modes = modes_in(below.parent.stat())
+        with suppress(FileExistsError):  # another process was quicker
+            below.mkdir(modes.folder)
+            if modes.shared:
+                below.chmod(modes.folder)
+
+
+def open_to_others(places: Iterable[Path]) -> list[Path]:
+    """Return the files and folders that others than their owner, or the group that shares them, can access."""
+    return [place for place in places if _is_open(place)]
+
+
+def _is_open(place: Path) -> bool:
+    try:
+        status = place.stat()
+        above = [parent.stat().st_mode for parent in place.resolve().parents]
+    except OSError:
+        return False  # it is not there, or cannot be looked at
+    folder = status if stat.S_ISDIR(status.st_mode) else place.parent.stat()
+    for_others = status.st_mode & _OTHERS and all(mode & stat.S_IXOTH for mode in above)
+    for_group = (
+        status.st_mode & _GROUP
+        and not modes_in(folder).shared
+        and all(mode & (stat.S_IXGRP | stat.S_IXOTH) for mode in above)
+    )
+    return bool(for_others or for_group)

@@ -1,0 +1,246 @@
+"""Names and ids: which are valid, and how new ones are made.
+
+Every name is validated on the way in (a user's mistake: `InvalidName`, `InvalidPath`) and parsed again on the way out
+of storage (`refstore/core/keys.py`): a store may have been written by an older version, by hand, or by an enemy.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final, NewType, Protocol
+
+from refstore.errors import Invalid, InvalidName, InvalidPath
+
+RepositoryName = NewType("RepositoryName", str)
+RepositoryId = NewType("RepositoryId", str)
+"""Given once to each created repository and never reused, so that a repository created again under an old name shares
+no key with the old one."""
+BranchName = NewType("BranchName", str)
+TagName = NewType("TagName", str)
+Token = NewType("Token", str)
+"""A staging token, `<branch>:<id>`: it says which branch it belongs to."""
+CommitId = NewType("CommitId", str)
+"""Hex SHA-256 of the commit's content."""
+Path = NewType("Path", str)
+Address = NewType("Address", str)
+"""A physical address: a key relative to the repository's namespace (`data/<slice>/<id>`), or, for data that was staged
+from outside and is not ours to delete, a full URL."""
+
+PATH_BYTES_MAX: Final = 1024
+"""S3's own limit for a key, and lakeFS's for a path."""
+
+CONTENT_TYPE_MAX: Final = 256
+
+_CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:[ \t]*;[\x20-\x7e]*)?")
+"""RFC 9110, 8.3. Not `\\s`: to Python that is every line break of Unicode, and one of them ends a header."""
+_REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
+_REPOSITORY_ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}\.[0-9a-z]{26}")
+_BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,254}")
+_TOKEN = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_./-]{0,254}):([0-9a-z]{26})")
+_COMMIT = re.compile(r"[0-9a-f]{64}")
+OWN_ADDRESS_PATTERN: Final = r"data/([0-9]{10})/([0-9a-z]{26})"
+"""As a regular expression that RE2 reads too. `[0-9]`, not `\\d`: to Python that is every digit of Unicode."""
+_OWN_ADDRESS = re.compile(OWN_ADDRESS_PATTERN)
+_OWN_ADDRESSES = re.compile(rf"(?:{OWN_ADDRESS_PATTERN}\n)*")
+_OWN_ADDRESS_LENGTH: Final = 42
+_OWN_TIME_ENDS: Final = 26
+"""Where the time in an own address ends: after the slice and the first ten digits of the id."""
+_ID_LENGTH: Final = 26
+_FIRST_MS: Final = 946_684_800_000
+_LAST_MS: Final = 4_102_444_800_000
+"""Ids of this century are between these times."""
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Crockford's base 32 in lower case: sorts as it counts."""
+
+
+def repository_name(name: str) -> RepositoryName:
+    """Check a repository name by lakeFS's rule: 3 to 63 of a-z, 0-9 and `-`, not first a `-`. Raises InvalidName."""
+    if not _REPOSITORY.fullmatch(name):
+        raise InvalidName(
+            f"{name[:80]!r} is not a repository name; use 3 to 63 of a-z, 0-9 and '-', starting with a letter or digit"
+        )
+    return RepositoryName(name)
+
+
+def repository_id(text: str) -> RepositoryId:
+    if not _REPOSITORY_ID.fullmatch(text):
+        raise InvalidName(f"{text[:120]!r} is not a repository id")
+    return RepositoryId(text)
+
+
+def branch_name(name: str) -> BranchName:
+    """Check a branch name. `~`, `^`, `@` and `:` are operators of ref expressions and of tokens. Raises InvalidName."""
+    return BranchName(_ref_name(name, "branch"))
+
+
+def tag_name(name: str) -> TagName:
+    return TagName(_ref_name(name, "tag"))
+
+
+def _ref_name(name: str, kind: str) -> str:
+    if not _BRANCH.fullmatch(name) or _COMMIT.fullmatch(name) or _has_dot_segments(name):
+        raise InvalidName(
+            f"{name[:80]!r} is not a {kind} name; use up to 255 letters, digits and '_ . / -', starting with a letter, "
+            "digit or '_'"
+        )
+    return name
+
+
+def commit_id(text: str) -> CommitId:
+    if not _COMMIT.fullmatch(text):
+        raise InvalidName(f"{text[:80]!r} is not a commit id; it is 64 hexadecimal digits")
+    return CommitId(text)
+
+
+def object_path(path: str) -> Path:
+    """Check a path: 1 to 1024 UTF-8 bytes, without NUL and without `.` or `..` between slashes. Raises InvalidPath.
+
+    NUL separates the Redis driver's members; a dot segment would leave the namespace on a file system.
+    """
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        raise InvalidPath("a path must be valid Unicode; it has a lone surrogate") from None
+    if not path:
+        raise InvalidPath("a path must not be empty")
+    if size > PATH_BYTES_MAX:
+        raise InvalidPath(f"a path must be at most {PATH_BYTES_MAX} bytes; this one has {size}")
+    if "\0" in path:
+        raise InvalidPath("a path must not contain NUL")
+    if _has_dot_segments(path):
+        raise InvalidPath(f"a path must not contain '.' or '..' between slashes: {path[:80]!r}")
+    return Path(path)
+
+
+def content_type(text: str) -> str:
+    """Check a content type, which may be empty. Raises Invalid."""
+    if text and not is_content_type(text):
+        raise Invalid(
+            f"{text[:80]!r} is not a content type (RFC 9110, 8.3);"
+            f" give type/subtype, of at most {CONTENT_TYPE_MAX} characters, or leave it out"
+        )
+    return text
+
+
+def is_content_type(text: str) -> bool:
+    return len(text) <= CONTENT_TYPE_MAX and _CONTENT_TYPE.fullmatch(text) is not None
+
+
+def path_prefix(prefix: str) -> str:
+    """Check a prefix to list or reset: the beginning of a path, or empty. Dots at its end may begin a name."""
+    if prefix:
+        object_path(f"{prefix[:-1]}x" if prefix.endswith(".") else prefix.rstrip("/") or "x")
+    return prefix
+
+
+def staging_token(text: str) -> Token:
+    if not _TOKEN.fullmatch(text):
+        raise InvalidName(f"{text[:120]!r} is not a staging token")
+    return Token(text)
+
+
+def branch_of(token: Token) -> BranchName:
+    """Return the branch that a token belongs to."""
+    return BranchName(token.rpartition(":")[0])
+
+
+def own_address(text: str) -> Address:
+    """Check an address that refstore made inside the namespace, so that no text leads out of it. Raises InvalidName."""
+    if not _OWN_ADDRESS.fullmatch(text):
+        raise InvalidName(
+            f"{text[:120]!r} is not a physical address of this repository; it looks like data/<slice>/<id>"
+        )
+    return Address(text)
+
+
+def is_own(address: Address) -> bool:
+    """Return whether refstore made the address, and so may delete its blob."""
+    return _OWN_ADDRESS.fullmatch(address) is not None
+
+
+def are_own(addresses: Sequence[Address]) -> bool:
+    """Return whether all addresses are own ones, in half the time that `is_own` takes one by one."""
+    lines = "".join([address + "\n" for address in addresses])
+    # the length: one address with a line break in it must not pass for two
+    return len(lines) == (_OWN_ADDRESS_LENGTH + 1) * len(addresses) and _OWN_ADDRESSES.fullmatch(lines) is not None
+
+
+def made_ms(address: Address) -> int | None:
+    """Return when an own address was made, by its id; None if the id does not tell (see `RandomIds`)."""
+    return _time_in(address[:_OWN_TIME_ENDS])
+
+
+@lru_cache(maxsize=4096)
+def _time_in(beginning: str) -> int | None:
+    """Return the time in the first digits of an id, if it agrees with the slice before them."""
+    _, slice_, digits = beginning.split("/")
+    try:
+        at_ms = sum(_ALPHABET.index(digit) << shift for digit, shift in zip(digits, range(45, -5, -5), strict=True))
+        return at_ms if slice_of(at_ms) == slice_ else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def id_time_ms(id_: str) -> int | None:
+    """Return when an id was made (see `RandomIds`); None for an id without a plausible time."""
+    if len(id_) != _ID_LENGTH or any(digit not in _ALPHABET for digit in id_):
+        return None
+    at_ms = sum(_ALPHABET.index(digit) << shift for digit, shift in zip(id_[:10], range(45, -5, -5), strict=True))
+    return at_ms if _FIRST_MS <= at_ms < _LAST_MS else None
+
+
+def slice_of(at_ms: int) -> str:
+    """Return the slice of an address made at that time: the UTC hour, `YYYYMMDDHH`. Slices sort by time."""
+    return _hour(at_ms // 3_600_000)
+
+
+@lru_cache(maxsize=256)
+def _hour(since_epoch: int) -> str:
+    return datetime.fromtimestamp(since_epoch * 3600, UTC).strftime("%Y%m%d%H")
+
+
+_PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
+_SHIFTS: Final = range(70, -1, -10)
+"""Two characters of the 80 random bits at a time, because bulk uploads make many ids."""
+
+
+@lru_cache(maxsize=64)
+def _time_of(at_ms: int) -> str:
+    """Return the first ten characters of an id."""
+    return "".join(_ALPHABET[(at_ms >> shift) & 31] for shift in range(45, -1, -5))
+
+
+class Ids(Protocol):
+    """Makes new ids. Passed in, so that a simulated run can be repeated to the letter."""
+
+    def unique(self, at_ms: int) -> str:
+        """Return a new id: 26 characters that sort by time."""
+        ...
+
+
+class RandomIds:
+    """48 bits of time and 80 random bits, as a ULID has."""
+
+    def unique(self, at_ms: int) -> str:
+        number = secrets.randbits(80)
+        return _time_of(at_ms) + "".join([_PAIRS[(number >> shift) & 1023] for shift in _SHIFTS])
+
+
+def new_address(ids: Ids, at_ms: int) -> Address:
+    return Address(f"data/{slice_of(at_ms)}/{ids.unique(at_ms)}")
+
+
+def new_token(ids: Ids, branch: BranchName, at_ms: int) -> Token:
+    return Token(f"{branch}:{ids.unique(at_ms)}")
+
+
+def new_repository_id(ids: Ids, name: RepositoryName, at_ms: int) -> RepositoryId:
+    return RepositoryId(f"{name}.{ids.unique(at_ms)}")
+
+
+def _has_dot_segments(path: str) -> bool:
+    return "." in path and any(segment in (".", "..") for segment in path.split("/"))

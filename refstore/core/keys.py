@@ -1,0 +1,296 @@
+"""Build and parse KV keys; no other module does so.
+
+Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py` explains partitions):
+
+    repositories                      <name>                  RepositoryRecord
+    closed-repositories               <repo>                  RepositoryRecord   (drained; the offline job clears it)
+    cleared-repositories              <repo>                  ClearedRepository  (forgotten: its namespace is free)
+    <repo>/branches                   <branch>                Branch | ClosedBranch
+    <repo>/tags                       <tag>                   Tag
+    <repo>/tokens                     <token>                 TokenRecord        (which staging partitions there may be)
+    <repo>/staging/<token>            <path>                  Entry | Tombstone
+    <repo>/references/<shard>         <physical address>      Listed | Emptied | Issued | Deleting
+    <repo>/due/<shard>                <time>/<address>        Due                (hints; the reference key decides)
+    <repo>/staging/deleted            <token>                 DeletedToken
+    <repo>/staging/committed          <commit id>             CommittedTokens
+    <repo>/commits                    <commit id>             Commit
+    <repo>/landed                     <commit id>             (empty)            (a branch's head was moved to it)
+    <repo>/marks                      <commit id>             Mark
+    <repo>/retention                  rules                   RetentionRecord
+    <repo>/gc                         on                      GcFlag             (a run of marking is on)
+                                      indexed/<mark id>       (empty or `lost`)  (its deletions are in the index)
+                                      journal/indexed         key of a segment   (as far as the journal is in the index)
+                                      journal/damaged/<key>   (empty)            (a segment that could not be indexed)
+    <repo>/gc/runs                    <mark id>               GcRun
+    <repo>/gc/pins                    <mark id>/<address>     (empty)            (that run must keep the address)
+    <repo>/gc/marked/<mark id>        <commit id>             (or `complete`)    (that run marked it; and unmarked it)
+    <repo>/gc/complete                <commit id>             Complete           (expired, and none of its data is lost)
+    <repo>/imports                    <import id>             ImportRecord
+    <repo>/reaper                     breaker                 BreakerState
+                                      deleted/<time>/<reaper> Counter
+                                      scrubbed/<unit>         Stamp
+    leases                            <repo>/<unit>           Lease
+    reapers                           <reaper id>             Heartbeat
+    configuration/access-keys         <key id>                AccessKeyRecord
+    configuration/access-key-uses     <key id>                Stamp              (when it was used last, to the hour)
+    audit/heads                       <chain>                 AuditHead          (the newest entry of each chain)
+    audit/waiting                     <id>                    AuditWaiting       (entries that the store has not taken
+                                      yet)
+
+A staging token has one partition, so a branch's staging area is read in path order from any point. References and due
+hints are spread over SHARDS partitions, so that no slot of a cluster and no reaper owns a repository. Names are
+validated before they come here (`refstore/core/ids.py`): no name can hold a separator that would make two keys collide,
+and tokens hold a `:`, which keeps `staging/<token>` apart from `staging/deleted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+from zlib import crc32
+
+from refstore.core import ids
+from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId, RepositoryName, TagName, Token
+from refstore.errors import CorruptRecord, InvalidName
+from refstore.kv.base import Key
+
+SHARDS: Final = 64
+"""It decides in which partition a reference is, so it never changes once data exists."""
+
+REPOSITORIES: Final = "repositories"
+CLOSED_REPOSITORIES: Final = "closed-repositories"
+CLEARED_REPOSITORIES: Final = "cleared-repositories"
+LEASES: Final = "leases"
+REAPERS: Final = "reapers"
+ACCESS_KEYS: Final = "configuration/access-keys"
+ACCESS_KEY_USES: Final = "configuration/access-key-uses"
+AUDIT_HEADS: Final = "audit/heads"
+AUDIT_WAITING: Final = "audit/waiting"
+GC_INDEXED: Final = "indexed/"
+GC_JOURNAL_DAMAGED: Final = "journal/damaged/"
+LAST_CODE_POINT: Final = "\U0010ffff"
+"""What starts with a name sorts before the name with this after it."""
+
+
+def repository(name: RepositoryName) -> Key:
+    return Key(REPOSITORIES, name)
+
+
+def closed_repository(repo: RepositoryId) -> Key:
+    return Key(CLOSED_REPOSITORIES, repo)
+
+
+def cleared_repository(repo: RepositoryId) -> Key:
+    return Key(CLEARED_REPOSITORIES, repo)
+
+
+def access_key(id_: str) -> Key:
+    return Key(ACCESS_KEYS, id_)
+
+
+def access_key_use(id_: str) -> Key:
+    return Key(ACCESS_KEY_USES, id_)
+
+
+def audit_head(chain: str) -> Key:
+    return Key(AUDIT_HEADS, chain)
+
+
+def audit_waiting(id_: str) -> Key:
+    return Key(AUDIT_WAITING, id_)
+
+
+def branches(repo: RepositoryId) -> str:
+    return f"{repo}/branches"
+
+
+def branch(repo: RepositoryId, name: BranchName) -> Key:
+    return Key(branches(repo), name)
+
+
+def tags(repo: RepositoryId) -> str:
+    return f"{repo}/tags"
+
+
+def tag(repo: RepositoryId, name: TagName) -> Key:
+    return Key(tags(repo), name)
+
+
+def tokens(repo: RepositoryId) -> str:
+    return f"{repo}/tokens"
+
+
+def token(repo: RepositoryId, name: Token) -> Key:
+    return Key(tokens(repo), name)
+
+
+def staging(repo: RepositoryId, under: Token) -> str:
+    return f"{repo}/staging/{under}"
+
+
+def entry(repo: RepositoryId, under: Token, path: Path) -> Key:
+    return Key(staging(repo, under), path)
+
+
+def shard_of(address: Address) -> int:
+    return crc32(address.encode()) % SHARDS
+
+
+def references(repo: RepositoryId, shard: int) -> str:
+    return f"{repo}/references/{shard:02x}"
+
+
+def reference(repo: RepositoryId, address: Address) -> Key:
+    return Key(references(repo, shard_of(address)), address)
+
+
+def reference_many(repo: RepositoryId, addresses: Iterable[Address]) -> list[Key]:
+    """Return the `reference` key of each address, in a third of the time, for bulk operations."""
+    partitions = [references(repo, shard) for shard in range(SHARDS)]
+    return [Key(partitions[crc32(address.encode()) % SHARDS], address) for address in addresses]
+
+
+def due_shard(repo: RepositoryId, shard: int) -> str:
+    return f"{repo}/due/{shard:02x}"
+
+
+def due(repo: RepositoryId, at_ms: int, address: Address) -> Key:
+    return Key(due_shard(repo, shard_of(address)), f"{due_time(at_ms)}/{address}")
+
+
+def due_time(at_ms: int) -> str:
+    """Format a time for a due key: 13 digits, so that keys sort by time."""
+    return f"{min(max(at_ms, 0), 9_999_999_999_999):013d}"
+
+
+def parse_due(name: str) -> tuple[int, Address]:
+    """Parse a due key to (time in ms, address). Raises CorruptRecord."""
+    time, _, address = name.partition("/")
+    try:
+        return int(time), ids.own_address(address)
+    except (ValueError, InvalidName) as error:
+        raise CorruptRecord(f"{name[:120]!r} is not a due key; nothing that depends on it will be deleted") from error
+
+
+def deleted_tokens(repo: RepositoryId) -> str:
+    return f"{repo}/staging/deleted"
+
+
+def deleted_token(repo: RepositoryId, name: Token) -> Key:
+    return Key(deleted_tokens(repo), name)
+
+
+def committed_tokens(repo: RepositoryId) -> str:
+    return f"{repo}/staging/committed"
+
+
+def committed(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(committed_tokens(repo), commit_id)
+
+
+def commits(repo: RepositoryId) -> str:
+    return f"{repo}/commits"
+
+
+def commit(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(commits(repo), commit_id)
+
+
+def landed(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(landed_commits(repo), commit_id)
+
+
+def landed_commits(repo: RepositoryId) -> str:
+    return f"{repo}/landed"
+
+
+def marks(repo: RepositoryId) -> str:
+    return f"{repo}/marks"
+
+
+def mark(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(marks(repo), commit_id)
+
+
+def gc_flag(repo: RepositoryId) -> Key:
+    return Key(f"{repo}/gc", "on")
+
+
+def gc_states(repo: RepositoryId) -> str:
+    return gc_flag(repo).partition
+
+
+def gc_indexed(repo: RepositoryId, mark_id: str) -> Key:
+    return Key(gc_states(repo), f"{GC_INDEXED}{mark_id}")
+
+
+def gc_journal_indexed(repo: RepositoryId) -> Key:
+    return Key(gc_states(repo), "journal/indexed")
+
+
+def gc_journal_damaged(repo: RepositoryId, segment: str) -> Key:
+    return Key(gc_states(repo), f"{GC_JOURNAL_DAMAGED}{segment}")
+
+
+def gc_runs(repo: RepositoryId) -> str:
+    return f"{repo}/gc/runs"
+
+
+def gc_run(repo: RepositoryId, mark_id: str) -> Key:
+    return Key(gc_runs(repo), mark_id)
+
+
+def gc_pins(repo: RepositoryId) -> str:
+    return f"{repo}/gc/pins"
+
+
+def gc_pin(repo: RepositoryId, mark_id: str, address: Address) -> Key:
+    return Key(gc_pins(repo), f"{mark_id}/{address}")
+
+
+def gc_marked_by(repo: RepositoryId, mark_id: str) -> str:
+    return f"{repo}/gc/marked/{mark_id}"
+
+
+def gc_marked(repo: RepositoryId, mark_id: str, commit_id: CommitId) -> Key:
+    return Key(gc_marked_by(repo, mark_id), commit_id)
+
+
+def gc_complete(repo: RepositoryId) -> str:
+    return f"{repo}/gc/complete"
+
+
+def gc_complete_commit(repo: RepositoryId, commit_id: CommitId) -> Key:
+    return Key(gc_complete(repo), commit_id)
+
+
+def retention(repo: RepositoryId) -> str:
+    return f"{repo}/retention"
+
+
+def retention_rules(repo: RepositoryId) -> Key:
+    return Key(retention(repo), "rules")
+
+
+def imports(repo: RepositoryId) -> str:
+    return f"{repo}/imports"
+
+
+def import_(repo: RepositoryId, import_id: str) -> Key:
+    return Key(imports(repo), import_id)
+
+
+def reaper_states(repo: RepositoryId) -> str:
+    return f"{repo}/reaper"
+
+
+def reaper_state(repo: RepositoryId, what: str) -> Key:
+    return Key(reaper_states(repo), what)
+
+
+def heartbeat(reaper: str) -> Key:
+    return Key(REAPERS, reaper)
+
+
+def lease(repo: RepositoryId, unit: str) -> Key:
+    return Key(LEASES, f"{repo}/{unit}")

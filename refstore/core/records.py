@@ -1,0 +1,550 @@
+"""The values of the KV: frozen records and their versioned encoding.
+
+A record is a MessagePack array `[tag, field, …]`; the tag (a small integer, append-only) says which record it is. New
+fields are appended with a default, so old values still decode; a new meaning takes a new tag. Encoding is canonical:
+equal records have equal bytes, which is what `set_if` compares. Times are wall-clock milliseconds since the epoch.
+
+Rule numbers refer to `docs/protocol.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId, Token
+from refstore.errors import CorruptRecord
+from refstore.kv.base import ABSENT, Absent
+
+
+class Reference(NamedTuple):
+    """One name of a physical address: a path under a staging token."""
+
+    token: Token
+    path: Path
+    id: str = ""
+    """Tells two placements of one address at one path apart, so that releasing the first does not release the second
+    (rule 6). Empty where an address is placed for the first time; every later placement has its own.
+    """
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """Records hold no cycles, so Python's garbage collector may skip them: decoding a page takes half the time."""
+
+
+# ---- staging entries: <repo>/staging/<token>/<path>
+
+
+class Entry(Record, frozen=True, tag=1):
+    """What a path names: a physical address, and what is known of its object. Sizes are bytes, times milliseconds."""
+
+    address: Address
+    size_bytes: int
+    checksum: str
+    mtime_ms: int
+    metadata: dict[str, str] = {}
+    content_type: str = ""
+    reference_id: str = ""
+    """The id of the reference that this entry was placed with; '' once it is committed, and where it needs none."""
+    md5: str = ""
+    """Hex MD5 of the content, where it is known, for S3 clients; refstore decides nothing by it."""
+
+
+class Tombstone(Record, frozen=True, tag=2):
+    """The path is deleted under this token, whatever the tokens and the commit below it say."""
+
+
+# ---- references: <repo>/references/<shard>/<physical_address>
+
+
+class Listed(Record, frozen=True, tag=10):
+    """Named by at least one reference."""
+
+    references: tuple[Reference, ...]
+    """In the order they were added."""
+    changed_ms: int
+    """When the list last changed; the scrubber looks only at what is older than the longest operation (rule 9)."""
+
+
+class Emptied(Record, frozen=True, tag=11):
+    """The list is empty: the address is in grace. It takes no new copy (rule 5); `restore` may take it back."""
+
+    since_ms: int
+    last: Reference
+    """The reference whose removal emptied the list."""
+    cause: str
+    """Why it was removed: overwritten, deleted, reset, branch-deleted, committed-over, scrubbed, …"""
+    entry: Entry | None = None
+    """The entry that named the address, where one was known; `restore` writes it again."""
+
+
+class Issued(Record, frozen=True, tag=12):
+    """The address was issued, and is not linked yet (rule 10)."""
+
+    token_id: str
+    expires_ms: int
+    branch: BranchName
+    path: Path
+
+
+class Deleting(Record, frozen=True, tag=13):
+    """The reaper deletes the blob, then this key; nobody can take it back (rule 8)."""
+
+    since_ms: int
+    last: Reference
+    cause: str
+    size_bytes: int = -1
+    """-1: not known."""
+
+
+# ---- branches, tags, commits, repositories
+
+
+class Retired(NamedTuple):
+    """A token whose fate is decided (rule 3)."""
+
+    token: Token
+    fate: str
+    """`DELETED`, or the id of the commit that took it."""
+
+
+DELETED: Final = "deleted"
+
+
+class Branch(Record, frozen=True, tag=20):
+    """An open branch: its head commit, and the tokens that its uncommitted changes are staged under."""
+
+    head: CommitId
+    token: Token
+    """The current staging token."""
+    sealed: tuple[Token, ...]
+    """Oldest first."""
+    retired: tuple[Retired, ...]
+    write_id: str
+    """Differs in every version of the record, so that a retried write recognises its own."""
+    created_ms: int = 0
+    hidden: bool = False
+    id: str = ""
+    """Made once with the branch, so that a later branch of the same name is told apart."""
+
+    @property
+    def live(self) -> tuple[Token, ...]:
+        """The tokens that a reader reads, newest first."""
+        return (self.token, *reversed(self.sealed))
+
+
+class ClosedBranch(Record, frozen=True, tag=21):
+    """A deleted branch whose tokens are not published yet (rule 3)."""
+
+    retired: tuple[Retired, ...]
+    write_id: str
+
+
+class DeletedToken(Record, frozen=True, tag=22):
+    """`<repo>/staging/deleted/<token>`: the reaper releases the token's references."""
+
+    cause: str
+    """Why it was retired: reset, branch-deleted, repository-deleted, nothing-committed, or committed <commit id>."""
+    at_ms: int
+
+
+class CommittedTokens(Record, frozen=True, tag=23):
+    """`<repo>/staging/committed/<commit_id>`."""
+
+    tokens: tuple[Token, ...]
+    at_ms: int
+
+
+class Commit(Record, frozen=True, tag=30):
+    """`<repo>/commits/<commit_id>`: immutable but for its mark, which stands in a record of its own."""
+
+    parents: tuple[CommitId, ...]
+    metarange: str
+    """Key of the metarange's hash; '' is the empty tree."""
+    added: str
+    """Hash of the object that lists the addresses added against the first parent; '' where nothing was added."""
+    tokens: tuple[Token, ...]
+    created_ms: int
+    committer: str
+    message: str
+    metadata: dict[str, str] = {}
+    generation: int = 0
+    """Longest distance from a root commit."""
+
+
+class Mark(Record, frozen=True, tag=31):
+    """`<repo>/marks/<commit_id>`: the commit is expired and will be swept (rules 13 and 14)."""
+
+    since_ms: int
+    deletes_at_ms: int
+    mark_id: str = ""
+    sweeping_ms: int = 0
+    """When its sweep began; from then on nobody can unmark it. 0: not yet."""
+    swept_ms: int = 0
+    """When everything that only this commit named was deleted. 0: not yet."""
+    prefixes: tuple[str, ...] = ()
+    """Only its entries at paths with these prefixes have expired; (): all of them."""
+    earlier: bytes = b""
+    """The encoded mark that this one replaced, where a part of the commit was swept before; unmark restores it."""
+    tagged_ms: int = 0
+    """When everything that only this commit named was tagged for the bucket to delete (`--mode tag`). 0: not tagged."""
+
+    def covers(self, paths: Iterable[str]) -> bool:
+        """Return whether any of the paths has expired."""
+        return not self.prefixes or any(path.startswith(self.prefixes) for path in paths)
+
+
+class Complete(Record, frozen=True, tag=36):
+    """`<repo>/gc/complete/<commit_id>`: the commit has expired, but by the last run none of its data is deleted.
+
+    This is only shown to users: the commit is not marked, and every decision is made by the mark.
+    """
+
+    since_ms: int
+    """When a run found this first; every run since found the same."""
+    mark_id: str
+    """That run's."""
+
+
+class GcFlag(Record, frozen=True, tag=34):
+    """`<repo>/gc/on`: while it exists, a copy of an entry without a reference pins the address first (rule 13)."""
+
+    mark_id: str
+    """The run's mark id, which is used once, so no run takes another's flag for its own."""
+    since_ms: int
+    beat_ms: int
+    """The run's last heartbeat, which only tells a live run from a dead one."""
+    owner: str = ""
+
+
+class GcRun(Record, frozen=True, tag=35):
+    """`<repo>/gc/runs/<mark id>`: a run of the offline job (`refstore/gc_marks`)."""
+
+    write_id: str
+    state: str
+    began_ms: int
+    grace_ms: int
+    deletes_at_ms: int
+    """The earliest time of the sweep."""
+    rules_digest: str
+    disregards: tuple[str, ...] = ()
+    """Earlier marks whose commits this run treats as expired, too."""
+    marked_ms: int = 0
+    """When its last commit was marked; the run waits for operations that began before. 0: not yet."""
+    finished_ms: int = 0
+    counts: dict[str, int] = {}
+    question: str = ""
+    """What an operator has to confirm before the sweep; '': nothing."""
+    confirmed_by: str = ""
+    confirmed_ms: int = 0
+    sweep_began_ms: int = 0
+    swept_ms: int = 0
+    swept: dict[str, int] = {}
+    """What the sweep counted."""
+    ended: str = ""
+    """Why it was abandoned."""
+    tagged_ms: int = 0
+    """When all its objects were tagged for the bucket to delete; it is swept once the bucket did so. 0: not tagged."""
+
+
+class TokenRecord(Record, frozen=True, tag=24):
+    """`<repo>/tokens/<token>`: written before the token can be current, so that the scrubber knows every token."""
+
+    created_ms: int
+    processed_ms: int = 0
+    """When its entries were processed; late writes into it are scrubbed after that. 0: not yet."""
+
+
+class Tag(Record, frozen=True, tag=32):
+    """A fixed name of a commit."""
+
+    commit: CommitId
+    created_ms: int = 0
+
+
+class RepositoryRecord(Record, frozen=True, tag=40):
+    """`repositories/<name>`."""
+
+    id: RepositoryId
+    namespace: str
+    """URL of the object store's namespace."""
+    default_branch: BranchName
+    created_ms: int
+    metadata: dict[str, str] = {}
+    grace_seconds: int = -1
+    """-1: the reaper's default."""
+    closed_ms: int = 0
+    """When the repository was deleted; the record stays until the reaper has drained it. 0: it is not deleted."""
+    rules_id: str = ""
+    """The write id of the rules set last: a deletion that checked for legal holds before then finds another record."""
+    given_namespace: str = ""
+    """The namespace as a lakeFS client gave it (`local://...`), shown by the API instead of the URL; '': none."""
+
+
+class ClearedRepository(Record, frozen=True, tag=45):
+    """`cleared-repositories/<repo>`: a deleted repository, after its namespace was freed."""
+
+    namespace: str
+    created_ms: int
+    closed_ms: int
+    cleared_ms: int
+    runs: tuple[str, ...]
+    """The runs of the offline job that deleted what was in it."""
+    objects: int
+    """How many objects they deleted."""
+    bytes: int
+
+
+class RetentionRecord(Record, frozen=True, tag=41):
+    """`<repo>/retention/rules`: the rules document, whole."""
+
+    document: str
+    """The text as it was set (`refstore/retention/rules.py`)."""
+    set_ms: int
+    set_by: str
+    write_id: str
+    """Differs in every version of the record, so that a retried write recognises its own."""
+    read_as: dict[str, str] = {}
+    """Filter prefixes that were split as `branch/path` when the document was set, and the branch of each."""
+
+
+# ---- the reaper's own
+
+
+class Due(Record, frozen=True, tag=50):
+    """`<repo>/due/<shard>/<time>/<address>`: a hint to check an address at that time. The reference key decides."""
+
+
+class Lease(Record, frozen=True, tag=51):
+    owner: str
+    expires_ms: int
+    write_id: str
+
+
+class Heartbeat(Record, frozen=True, tag=52):
+    """`reapers/<reaper id>`: a running reaper, and what its last pass over all repositories did."""
+
+    host: str
+    pid: int
+    started_ms: int
+    beat_ms: int
+    every_seconds: float
+    """The interval of its heartbeats; it counts as dead some time after a missing one."""
+    cycles: int = 0
+    released: int = 0
+    deleted: int = 0
+    bytes: int = 0
+    errors: int = 0
+    """All counts are since it started."""
+
+
+class BreakerState(Record, frozen=True, tag=53):
+    """`<repo>/reaper/breaker`: why hard deletion is stopped, or how much an operator lets it delete."""
+
+    write_id: str
+    tripped_ms: int = 0
+    """0: it is not tripped."""
+    reason: str = ""
+    due: int = 0
+    """What was due for deletion, or was deleted within the hour."""
+    of: int = 0
+    """What `due` was compared with: the repository's objects, or the hourly limit."""
+    let_until_ms: int = 0
+    """Until then the breaker does not check, because an operator decided so."""
+    let_objects: int = 0
+    """How many objects may be deleted before the breaker checks again."""
+
+
+class Counter(Record, frozen=True, tag=54):
+    """`<repo>/reaper/deleted/<time>/<reaper id>`: how many objects one reaper deleted from that time on."""
+
+    count: int
+
+
+class Stamp(Record, frozen=True, tag=55):
+    """`<repo>/reaper/scrubbed/<unit>`: when the unit was last scrubbed."""
+
+    at_ms: int
+
+
+# ---- imports
+
+
+class ImportSource(NamedTuple):
+    """A source of an import: one foreign object, or all objects with a prefix."""
+
+    url: str
+    destination: str
+    """The object's path; or the folder that all paths begin with."""
+    is_object: bool = False
+
+
+class ImportRecord(Record, frozen=True, tag=70):
+    """`<repo>/imports/<id>`: an import in the background (`refstore/background_imports.py`)."""
+
+    write_id: str
+    state: str
+    branch: BranchName
+    sources: tuple[ImportSource, ...]
+    message: str
+    committer: str
+    metadata: dict[str, str]
+    allow_empty: bool
+    began_ms: int
+    updated_ms: int
+    """The last heartbeat of its process; 0: that process ended, and another may continue at once."""
+    objects: int = 0
+    """How many objects were listed so far, or imported."""
+    skipped: int = 0
+    attempts: int = 1
+    commit: str = ""
+    """The commit that it is about to land, or that landed."""
+    error: str = ""
+    error_code: str = ""
+
+
+# ---- the service's own
+
+
+class SecretHash(NamedTuple):
+    """A secret as it is stored."""
+
+    salt: bytes
+    hash: bytes
+    """HMAC-SHA-256 of the secret under the salt."""
+    ends_ms: int = 0
+    """When the secret stops to be valid. 0: never."""
+
+
+class AccessKeyRecord(Record, frozen=True, tag=60):
+    """`configuration/access-keys/<id>` (`refstore/access_keys.py`)."""
+
+    salt: bytes
+    hash: bytes
+    """HMAC-SHA-256 of the secret under the salt."""
+    role: int
+    created_ms: int
+    repositories: tuple[str, ...] = ()
+    """The only repositories that the key opens; empty: all."""
+    description: str = ""
+    expires_ms: int = 0
+    """When the key expires. 0: never."""
+    token_generation: int = 0
+    """Raised to end the bearer tokens that were issued before."""
+    previous: SecretHash | None = None
+    """The secret before the last rotation; after its end it is still recognised, so that its user learns the reason."""
+
+
+# ---- the audit log (`refstore/audit`)
+
+
+class AuditHead(Record, frozen=True, tag=80):
+    """`audit/heads/<chain>`: the newest entry that was confirmed; written before the first one."""
+
+    number: int
+    """0: none yet."""
+    sha256: str
+    """Of that entry's bytes."""
+    written_ms: int
+
+
+class AuditWaiting(Record, frozen=True, tag=81):
+    """`audit/waiting/<id>`: what has no entry yet, because it is under way or the store did not take it."""
+
+    act: bytes
+    """As its entry will have it (`refstore.audit.entries.Act`, in JSON)."""
+    since_ms: int
+    claim: str = ""
+    """Differs with each process that begins to write the entry; '': none has."""
+    claimed_ms: int = 0
+
+
+def unreferenced(entry: Entry) -> Entry:
+    """Return the entry as a commit holds it, without its reference id."""
+    return entry if not entry.reference_id else msgspec.structs.replace(entry, reference_id="")
+
+
+AnyRecord = (
+    Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
+    | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
+    | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
+)  # fmt: skip
+
+StagedRecord = Entry | Tombstone
+ReferenceRecord = Listed | Emptied | Issued | Deleting
+BranchRecord = Branch | ClosedBranch
+
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError)
+"""The errors of a decoder, which has none of its own for text that is not UTF-8."""
+
+_encoder = msgspec.msgpack.Encoder(order="sorted")
+_staged: Final = msgspec.msgpack.Decoder(StagedRecord)
+_reference: Final = msgspec.msgpack.Decoder(ReferenceRecord)
+_branch: Final = msgspec.msgpack.Decoder(BranchRecord)
+
+
+def encode(record: Record) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode_staged(value: bytes) -> StagedRecord:
+    """Decode a staging entry. All decoders raise CorruptRecord."""
+    return _decode(_staged, value, "staging entry")
+
+
+def decode_reference(value: bytes) -> ReferenceRecord:
+    return _decode(_reference, value, "reference")
+
+
+def decode_branch(value: bytes) -> BranchRecord:
+    return _decode(_branch, value, "branch")
+
+
+def decode_staged_many(values: Iterable[bytes]) -> list[StagedRecord]:
+    """Decode all values or none, for bulk operations."""
+    decode = _staged.decode
+    try:
+        return [decode(value) for value in values]
+    except _UNREADABLE as error:
+        raise _corrupt("staging entry", error) from error
+
+
+def decode_reference_many(values: Iterable[bytes | Absent]) -> list[ReferenceRecord | None]:
+    """Decode all values or none; None where there is no value."""
+    decode = _reference.decode
+    try:
+        return [None if value is ABSENT else decode(value) for value in values]
+    except _UNREADABLE as error:
+        raise _corrupt("reference", error) from error
+
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+_decoders: dict[type[Record], msgspec.msgpack.Decoder[Record]] = {}
+
+
+def decode(value: bytes, kind: type[R]) -> R:
+    """Decode a record of a known kind. Raises CorruptRecord."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    return _decode(decoder, value, kind.__name__)  # type: ignore[return-value]  # the table pairs kind and decoder
+
+
+def maybe(value: bytes | Absent, kind: type[R]) -> R | None:
+    """Decode a record of a known kind; None where there is no value."""
+    return None if value is ABSENT else decode(value, kind)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], value: bytes, what: str) -> T:
+    try:
+        return decoder.decode(value)
+    except _UNREADABLE as error:
+        raise _corrupt(what, error) from error
+
+
+def _corrupt(what: str, error: Exception) -> CorruptRecord:
+    return CorruptRecord(f"a {what} record cannot be decoded ({error}); nothing that depends on it will be deleted")

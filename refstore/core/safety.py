@@ -1,0 +1,61 @@
+"""Every duration that safety rests on, in one frozen object, validated against each other.
+
+The protocol's proofs know "the longest operation" and "the grace window"; these are the numbers behind the words. All
+processes that share a KV should run with the same ones: they stand in the configuration file or the environment, not
+in code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from refstore.errors import InvalidSettings
+
+IO_SECONDS_MIN: Final = 15.0
+"""The shortest time for a request to a store across a network; a smaller setting is for tests and demonstrations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Safety:
+    operation_deadline_seconds: float = 3600.0
+    """Every SDK operation ends, or fails, within this; the upload of a body included."""
+    io_timeout_seconds: float = 60.0
+    """How long one request to a store may be under way; a write sent before the deadline lands no later than this after
+    it. An object store across a network is never given less than 15 seconds (`objects_io_seconds`): with less this
+    bound does not hold.
+    """
+    clock_skew_seconds: float = 60.0
+    """How far the clocks of two machines may be apart."""
+    recheck_after_seconds: float = 60.0
+    """An upload that took longer re-checks its reference before its entry is written (rule 11)."""
+    scrub_after_seconds: float = 7200.0
+    """The scrubber touches only keys unchanged for this long (rule 9): longer than the longest operation."""
+    grace_seconds: float = 86_400.0
+    """How long an address stays after it lost its last reference, so that `restore` can take it back (rule 8)."""
+    issue_seconds: float = 3600.0
+    """How long an issued address may be linked (rule 10)."""
+
+    @property
+    def objects_io_seconds(self) -> float:
+        """How long a request to the object store may take, from the service, the reaper and the offline job alike."""
+        return max(self.io_timeout_seconds, IO_SECONDS_MIN)
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not 0 <= value < 10 * 366 * 86_400:
+                raise InvalidSettings(f"{name} is {value!r}; it must be a number of seconds between 0 and ten years")
+        longest = self.operation_deadline_seconds + self.io_timeout_seconds + self.clock_skew_seconds
+        if self.scrub_after_seconds < longest:
+            raise InvalidSettings(
+                f"scrub_after_seconds ({self.scrub_after_seconds:g}) must be at least operation_deadline_seconds + "
+                "io_timeout_seconds"
+                f" + clock_skew_seconds ({longest:g}); otherwise the scrubber could take what a running operation "
+                "still needs"
+            )
+        if self.recheck_after_seconds + self.io_timeout_seconds + self.clock_skew_seconds > self.scrub_after_seconds:
+            raise InvalidSettings(
+                "recheck_after_seconds + io_timeout_seconds + clock_skew_seconds must not exceed scrub_after_seconds;"
+                " otherwise an upload could miss that its reference was scrubbed"
+            )

@@ -1,0 +1,27 @@
+"""The bound on metadata that users give a repository or a commit, because it is read whenever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from refstore.errors import Invalid
+
+METADATA_BYTES_MAX: Final = 64 << 10
+"""Bytes of all keys and values of one repository or commit, in UTF-8."""
+
+
+def size_of(metadata: Mapping[str, str]) -> int:
+    """Return the bytes of all keys and values in UTF-8."""
+    return sum(len(text.encode(errors="replace")) for pair in metadata.items() for text in pair)
+
+
+def check(metadata: Mapping[str, str], of: str) -> None:
+    """Raise Invalid where the metadata is too large. `of` names its owner in the message."""
+    size_bytes = size_of(metadata)
+    if size_bytes > METADATA_BYTES_MAX:
+        raise Invalid(
+            f"the metadata of {of} has {size_bytes} bytes, and may have {METADATA_BYTES_MAX} (keys and values "
+            "together); keep large"
+            " things in an object"
+        )

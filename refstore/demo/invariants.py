@@ -1,0 +1,368 @@
+"""The audit: is anything named that is gone, or there that nothing names?
+
+It is written apart from the product's own reading: it knows the key layout and the records' tags by itself, decodes
+MessagePack without the record types, and reads Parquet with pyarrow. So a fault in the product's reading does not hide
+itself. It asks any KV and any object store, changes nothing, and judges a repository at rest: while others write, what
+it finds may be out of date.
+
+- *lost*: a live entry (under a current or sealed token of an open branch) or a reachable commit names data that is
+gone. - *leaked*: data is there, and no live entry and no commit names it, no live token holds it, it is not an
+unexpired issued
+  address, and it is not in its grace window.
+- *garbage*: records that have nothing left to say: references, entries, markers and registrations of dead tokens, hints
+  without cause.
+
+Memory: the named addresses are held as a set; everything else streams.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, cast
+from zlib import crc32
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from refstore.errors import ObjectNotFound
+from refstore.kv.base import ABSENT, KV, Key
+from refstore.objects.base import ObjectStore
+
+ENTRY, TOMBSTONE = 1, 2
+LISTED, EMPTIED, ISSUED, DELETING = 10, 11, 12, 13
+BRANCH, CLOSED_BRANCH = 20, 21
+COMMIT, TAG = 30, 32
+"""The tags of `refstore/core/records.py`, written down a second time on purpose."""
+
+SHARDS: Final = 64
+DATA: Final = "data/"
+NO_KEY: Final = "no reference key"
+
+Record = list[Any]
+
+
+class Lost(NamedTuple):
+    """What is named and gone."""
+
+    what: str
+    """A physical address, or the key of a commit, metarange or range."""
+    named_by: str
+
+
+class Leaked(NamedTuple):
+    """What is there and unnamed."""
+
+    address: str
+    size_bytes: int
+    state: str
+    """What its reference key says."""
+
+
+class Garbage(NamedTuple):
+    """A record that has nothing left to say."""
+
+    key: Key
+    why: str
+
+
+class Unreadable(NamedTuple):
+    where: str
+    why: str
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was found, and how much was looked at."""
+
+    repo: str
+    branches: int = 0
+    commits: int = 0
+    """Reachable ones."""
+    staged: int = 0
+    """Live entries."""
+    committed: int = 0
+    """Different addresses that reachable commits name."""
+    objects: int = 0
+    """Data objects in the store."""
+    size_bytes: int = 0
+    held: int = 0
+    """Unnamed objects that a reference under a live token holds: an upload that was cut off on a branch that lives."""
+    issued: int = 0
+    in_grace: int = 0
+    deleting: int = 0
+    offline: int = 0
+    """Objects that only commits name which are marked or no longer reachable: the offline job's to delete."""
+    lost: list[Lost] = field(default_factory=list[Lost])
+    leaked: list[Leaked] = field(default_factory=list[Leaked])
+    garbage: list[Garbage] = field(default_factory=list[Garbage])
+    unreadable: list[Unreadable] = field(default_factory=list[Unreadable])
+
+    @property
+    def ok(self) -> bool:
+        """Nothing lost, nothing leaked, everything readable."""
+        return not (self.lost or self.leaked or self.unreadable)
+
+    @property
+    def clean(self) -> bool:
+        """Moreover no garbage: what holds once scrubbing has had its time."""
+        return self.ok and not self.garbage
+
+    def findings(self) -> list[str]:
+        """Everything that is wrong, a line each."""
+        return [
+            *(f"lost: {what}, named by {by}" for what, by in self.lost),
+            *(f"leaked: {address} ({size} bytes): {state}" for address, size, state in self.leaked),
+            *(f"unreadable: {where}: {why}" for where, why in self.unreadable),
+            *(f"garbage: {key.partition} {key.name!r}: {why}" for key, why in self.garbage),
+        ]
+
+
+def audit(
+    kv: KV,
+    objects: ObjectStore,
+    repo_id: str,
+    *,
+    now_ms: int,
+    grace_seconds: float = 0.0,
+    shards: int = SHARDS,
+) -> Audit:
+    """Look at a whole repository that is at rest. `grace_seconds`: the window that the reaper works with."""
+    return _Auditor(kv, objects, repo_id, now_ms, grace_seconds, shards).run()
+
+
+class _Auditor:
+    def __init__(self, kv: KV, objects: ObjectStore, repo: str, now_ms: int, grace_seconds: float, shards: int) -> None:
+        self._kv = kv
+        self._objects = objects
+        self._repo = repo
+        self._now_ms = now_ms
+        self._grace_ms = grace_seconds * 1000
+        self._shards = shards
+        self._found = Audit(repo)
+        self._live: set[str] = set()
+        """Tokens."""
+        self._named: dict[str, str] = {}
+        """Address -> by what; taken out again as the listing shows that it is there."""
+        self._offline: set[str] = set()
+        """Addresses that only a marked or an unreachable commit names."""
+        self._ranges: dict[str, set[str]] = {"live": set(), "offline": set()}
+        """Ranges that were read, so that each is read once."""
+
+    def run(self) -> Audit:
+        heads = self._branches()
+        self._tokens()
+        self._commits(heads)
+        self._references()
+        self._listing()
+        self._found.lost += [Lost(address, by) for address, by in self._named.items()]
+        return self._found
+
+    # ---- what is named
+
+    def _branches(self) -> list[tuple[str, str]]:
+        """(commit, who names it) of every branch and tag."""
+        heads: list[tuple[str, str]] = []
+        for name, record in self._records("branches"):
+            retired: Sequence[Sequence[str]] = record[4] if record[0] == BRANCH else record[1]
+            if record[0] == BRANCH:
+                self._found.branches += 1
+                heads.append((record[1], f"the head of branch {name!r}"))
+                self._live.update((record[2], *record[3]))
+                for token in (record[2], *record[3]):
+                    self._entries(name, token)
+            elif record[0] == CLOSED_BRANCH:
+                self._garbage("branches", name, "a deleted branch that was not published")
+            else:
+                self._unreadable("branches", name, f"tag {record[0]}")
+            for token, fate in retired:
+                self._garbage("branches", name, f"token {token} is retired ({fate[:16]}) and not published")
+        heads += [(record[1], f"tag {name!r}") for name, record in self._records("tags") if record[0] == TAG]
+        return heads
+
+    def _entries(self, branch: str, token: str) -> None:
+        for path, record in self._records(f"staging/{token}"):
+            if record[0] == ENTRY:
+                self._found.staged += 1
+                if record[1].startswith(DATA):
+                    self._named.setdefault(record[1], f"{path!r} staged on {branch!r} under {token}")
+            elif record[0] != TOMBSTONE:
+                self._unreadable(f"staging/{token}", path, f"tag {record[0]}")
+
+    def _commits(self, heads: Sequence[tuple[str, str]]) -> None:
+        """Reachable commits name; marked ones (but for heads), and those that landed and were cut off, are the offline
+        job's.
+        """
+        marked = {name for name, _ in self._pairs("marks")}
+        first = {commit for commit, _ in heads}
+        waiting, seen = list(heads), set[str]()
+        while waiting:
+            commit, by = waiting.pop()
+            if commit in seen:
+                continue
+            seen.add(commit)
+            value = self._kv.get(Key(f"{self._repo}/commits", commit))
+            if value is ABSENT:
+                self._found.lost.append(Lost(f"commit {commit}", by))
+                continue
+            record = self._decoded("commits", commit, value)
+            if record is None:
+                continue
+            self._found.commits += 1
+            waiting += [(parent, f"commit {commit}") for parent in record[1]]
+            self._tree(record[2], f"commit {commit}", live=commit in first or commit not in marked)
+        for commit, _ in self._pairs("landed"):
+            if commit not in seen:
+                value = self._kv.get(Key(f"{self._repo}/commits", commit))
+                record = None if value is ABSENT else self._decoded("commits", commit, value)
+                if record is not None:
+                    self._tree(record[2], f"commit {commit}", live=False)
+        self._offline -= self._named.keys()
+        self._found.committed = sum(by.startswith("commit") for by in self._named.values())
+
+    def _tree(self, metarange: str, by: str, *, live: bool) -> None:
+        if not metarange:
+            return
+        seen = self._ranges["live" if live else "offline"]
+        for range_id in self._column(f"_refstore/metaranges/{metarange}.parquet", "range", by, must_be=live):
+            if range_id in seen:
+                continue
+            seen.add(range_id)
+            for address in self._column(f"_refstore/ranges/{range_id}.parquet", "address", by, must_be=live):
+                if not address.startswith(DATA):
+                    continue
+                if live:
+                    self._named.setdefault(address, by)
+                else:
+                    self._offline.add(address)
+
+    def _column(self, key: str, column: str, by: str, *, must_be: bool) -> Iterator[str]:
+        try:
+            yield from column_of(self._objects.read(key), column)
+        except ObjectNotFound:
+            if must_be:
+                self._found.lost.append(Lost(key, by))
+        except (pa.ArrowException, OSError) as error:
+            self._found.unreadable.append(Unreadable(key, str(error)))
+
+    # ---- what is there
+
+    def _listing(self) -> None:
+        for info in self._objects.list(DATA):
+            self._found.objects += 1
+            self._found.size_bytes += info.size_bytes
+            if self._named.pop(info.key, None) is not None:
+                continue
+            if info.key in self._offline:
+                self._found.offline += 1
+                continue
+            state = self._held(info.key)
+            if state:
+                self._found.leaked.append(Leaked(info.key, info.size_bytes, state))
+
+    def _held(self, address: str) -> str:
+        """Why an unnamed object has no right to be there; '' if it has."""
+        value = self._kv.get(Key(f"{self._repo}/references/{crc32(address.encode()) % self._shards:02x}", address))
+        if value is ABSENT:
+            return NO_KEY
+        record = self._decoded("references", address, value)
+        match record:
+            case [10, references, *_] if any(token in self._live for token, *_ in references):
+                self._found.held += 1
+            case [11, since_ms, *_] if since_ms + self._grace_ms > self._now_ms:
+                self._found.in_grace += 1
+            case [12, _, expires_ms, *_] if expires_ms > self._now_ms:
+                self._found.issued += 1
+            case [13, *_]:
+                self._found.deleting += 1
+                return f"deleting, and not finished: {record[1:]}"
+            case _:
+                return f"{record}"
+        return ""
+
+    # ---- what is left over
+
+    def _tokens(self) -> None:
+        registered: set[str] = set()
+        for token, _ in self._pairs("tokens"):
+            registered.add(token)
+            if token not in self._live:
+                self._garbage("tokens", token, "the token is dead")
+                for path, _ in self._pairs(f"staging/{token}"):
+                    self._garbage(f"staging/{token}", path, "an entry under a dead token")
+        for token in sorted(self._live - registered):
+            self._garbage(
+                "tokens",
+                token,
+                "missing: the token is live and not registered, so its staging area would not be scrubbed",
+            )
+        for folder in ("staging/deleted", "staging/committed"):
+            for name, _ in self._pairs(folder):
+                self._garbage(folder, name, "a marker that was not processed")
+
+    def _references(self) -> None:
+        for shard in range(self._shards):
+            folder = f"references/{shard:02x}"
+            for address, record in self._records(folder):
+                match record:
+                    case [10, references, *_]:
+                        for token, path, *_ in references:
+                            if token not in self._live:
+                                self._garbage(folder, address, f"a reference of {path!r} under {token}, which is dead")
+                    case [11, since_ms, *_] if since_ms + self._grace_ms > self._now_ms:
+                        pass
+                    case [12, _, expires_ms, *_] if expires_ms > self._now_ms:
+                        pass
+                    case [11 | 12 | 13, *_]:
+                        self._garbage(
+                            folder,
+                            address,
+                            f"due, and still {({11: 'empty', 12: 'issued', 13: 'deleting'})[record[0]]}",
+                        )
+                    case _:
+                        self._unreadable(folder, address, f"tag {record[0]}")
+            for name, _ in self._pairs(f"due/{shard:02x}"):
+                if int(name.partition("/")[0]) <= self._now_ms:
+                    self._garbage(f"due/{shard:02x}", name, "a hint that was not followed")
+
+    # ---- reading
+
+    def _pairs(self, folder: str) -> Iterator[tuple[str, bytes]]:
+        return self._kv.scan_all(f"{self._repo}/{folder}")
+
+    def _records(self, folder: str) -> Iterator[tuple[str, Record]]:
+        for name, value in self._pairs(folder):
+            record = self._decoded(folder, name, value)
+            if record is not None:
+                yield name, record
+
+    def _decoded(self, folder: str, name: str, value: bytes) -> Record | None:
+        record = decoded(value)
+        if record is None:
+            self._unreadable(folder, name, f"{len(value)} bytes that are no record")
+        return record
+
+    def _garbage(self, folder: str, name: str, why: str) -> None:
+        self._found.garbage.append(Garbage(Key(f"{self._repo}/{folder}", name), why))
+
+    def _unreadable(self, folder: str, name: str, why: str) -> None:
+        self._found.unreadable.append(Unreadable(f"{self._repo}/{folder} {name!r}", why))
+
+
+def decoded(value: bytes) -> Record | None:
+    """A record as the list it is stored as, its tag first; None if it is none."""
+    try:
+        record = msgspec.msgpack.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return cast(Record, record) if isinstance(record, list) and record and isinstance(record[0], int) else None
+
+
+def column_of(body: bytes, column: str) -> Iterator[str]:
+    """A column of text of a Parquet file. Raises what pyarrow does."""
+    file = pq.ParquetFile(io.BytesIO(body))
+    # the stub has a hole
+    for batch in file.iter_batches(columns=[column], use_threads=False):  # type: ignore[reportUnknownMemberType]
+        yield from cast("list[str]", batch.column(0).to_pylist())

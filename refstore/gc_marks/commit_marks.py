@@ -1,0 +1,222 @@
+"""The marks of single commits. Each is changed by `set_if` from the bytes that were read, so unmark and sweep cannot
+both win.
+
+A commit stands in its run's list before it is marked, so that the sweep, and a run that clears up, finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import CommitId
+from refstore.core.records import Commit, Complete, Mark, Tag, decode, encode, maybe
+from refstore.errors import Conflict, Contention, Corrupt, Gone, OutcomeUnknown
+from refstore.gc_marks.runs import ATTEMPTS
+from refstore.kv.base import ABSENT, Absent, SetIf
+
+PAGE: Final = 1000
+"""How many keys share a round trip."""
+COMPLETE: Final = b"complete"
+"""In a run's list: the run unmarked the commit itself, because it names no garbage (rule 13)."""
+
+T = TypeVar("T")
+
+
+class RunCommit(NamedTuple):
+    """A commit of a run's list, with the mark that it has now."""
+
+    commit: CommitId
+    raw: bytes | Absent
+    mark: Mark | None
+
+    def pending(self, mark_id: str) -> bool:
+        """Return whether this run marked it, and it can still be unmarked."""
+        return self.mark is not None and self.mark.mark_id == mark_id and not self.mark.sweeping_ms
+
+    def going(self, *mark_ids: str) -> bool:
+        """Return whether one of these runs sweeps it, or did."""
+        return self.mark is not None and self.mark.mark_id in mark_ids and bool(self.mark.sweeping_ms)
+
+
+class CommitMarks:
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._kv = ctx.kv
+        self._repo = ctx.repo
+
+    def of(self, commits: Sequence[CommitId]) -> list[Mark | None]:
+        values = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits]) if commits else []
+        return [maybe(value, Mark) for value in values]
+
+    def scan(self) -> Iterator[tuple[CommitId, Mark]]:
+        for name, value in self._kv.scan_all(keys.marks(self._repo)):
+            yield CommitId(name), decode(value, Mark)
+
+    def by(self, mark_id: str) -> Iterator[list[RunCommit]]:
+        """Yield what a run marked and did not find complete, in pages."""
+        listed = self._kv.scan_all(keys.gc_marked_by(self._repo, mark_id))
+        for page in pages((name for name, value in listed if value != COMPLETE), PAGE):
+            commits = [CommitId(name) for name in page]
+            raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
+            yield [RunCommit(commit, raw, maybe(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
+
+    def put(self, wanted: Mapping[CommitId, Mark]) -> int:
+        """Mark commits of one run, unless they are marked as much already; return how many are marked by it."""
+        count = 0
+        left = list(wanted)
+        for _ in range(ATTEMPTS):
+            raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in left]) if left else []
+            asked: list[tuple[CommitId, SetIf]] = []
+            for commit, raw in zip(left, raws, strict=True):
+                new = _over(maybe(raw, Mark), wanted[commit])
+                if new is not None:
+                    asked.append((commit, SetIf(keys.mark(self._repo, commit), raw, encode(new))))
+                elif isinstance(raw, bytes) and decode(raw, Mark).mark_id == wanted[commit].mark_id:
+                    count += 1
+            if not asked:
+                return count
+            left = [commit for commit, _ in asked]
+            self._kv.set_many([(keys.gc_marked(self._repo, wanted[commit].mark_id, commit), b"") for commit in left])
+            with suppress(OutcomeUnknown):  # once more then: the same mark twice is one mark
+                self._kv.set_if_many([op for _, op in asked])
+        raise Contention("others kept marking and unmarking the same commits; make the same call again")
+
+    def clear(self, mark_id: str, which: Callable[[CommitId, Mark], bool] = lambda _commit, _mark: True) -> int:
+        """Take off every mark of a run that can still be taken off and that `which` chooses; return how many."""
+        count = 0
+        for page in self.by(mark_id):
+            asked = [
+                self._without(item)
+                for item in page
+                if item.mark and item.pending(mark_id) and which(item.commit, item.mark)
+            ]
+            count += sum(self._kv.set_if_many(asked)) if asked else 0
+        return count
+
+    def take_off_complete(self, mark_id: str, commits: Iterable[CommitId]) -> set[CommitId]:
+        """Unmark commits that their run found complete; return those that were marked as a whole. Raises Contention.
+
+        The marks go first, then the run's list: a run that dies in between is abandoned, and the next run clears up by
+        that list.
+        """
+        whole: set[CommitId] = set()
+        for page in pages(iter(commits), PAGE):
+            for _ in range(ATTEMPTS):
+                raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in page])
+                items = [RunCommit(commit, raw, maybe(raw, Mark)) for commit, raw in zip(page, raws, strict=True)]
+                waiting = [item for item in items if item.pending(mark_id)]
+                if not waiting:
+                    break
+                whole.update(item.commit for item in waiting if item.mark and not item.mark.prefixes)
+                with suppress(OutcomeUnknown):
+                    self._kv.set_if_many([self._without(item) for item in waiting])
+            else:
+                raise Contention("others kept changing the marks of the same commits; run the marking again")
+            self._kv.set_many([(keys.gc_marked(self._repo, mark_id, commit), COMPLETE) for commit in page])
+        return whole
+
+    def note_complete(self, found: Set[CommitId], record: Complete) -> None:
+        """Record which commits are complete. Those that were complete before keep their date."""
+        old = {CommitId(name) for name, _ in self._kv.scan_all(keys.gc_complete(self._repo))}
+        for page in pages(iter(found - old), PAGE):
+            self._kv.set_many([(keys.gc_complete_commit(self._repo, commit), encode(record)) for commit in page])
+        for commit in old - found:
+            self._kv.delete(keys.gc_complete_commit(self._repo, commit))
+
+    def complete(self, commits: Sequence[CommitId]) -> list[Complete | None]:
+        values = (
+            self._kv.get_many([keys.gc_complete_commit(self._repo, commit) for commit in commits]) if commits else []
+        )
+        return [maybe(value, Complete) for value in values]
+
+    def check_pending(self, commit: CommitId) -> RunCommit:
+        """Raises Conflict (not marked), Gone (its sweep began)."""
+        raw = self._kv.get(keys.mark(self._repo, commit))
+        mark = maybe(raw, Mark)
+        if mark is None:
+            raise Conflict(f"commit {commit} is not marked; nothing is to be undone")
+        if mark.sweeping_ms:
+            raise Gone(f"commit {commit} cannot be unmarked any more; mark {mark.mark_id} has begun to delete its data")
+        return RunCommit(commit, raw, mark)
+
+    def clear_one(self, commit: CommitId) -> None:
+        """Raises Conflict (not marked), Gone (its sweep began)."""
+        for _ in range(ATTEMPTS):
+            if self._kv.set_if_many([self._without(self.check_pending(commit))])[0]:
+                return
+        raise Contention(f"others kept changing the mark of commit {commit}; make the same call again")
+
+    def send(self, mark_id: str, heads: Set[CommitId], now_ms: int) -> None:
+        """Begin to sweep the commits of a run: nobody can unmark them any more. Heads become active again."""
+        for page in self.by(mark_id):
+            self._kv.set_if_many(
+                [
+                    self._without(item) if item.commit in heads else self._changed(item, sweeping_ms=now_ms)
+                    for item in page
+                    if item.pending(mark_id)
+                ]
+            )
+
+    def sweep(self, mark_id: str, now_ms: int) -> None:
+        for page in self.by(mark_id):
+            gone = [item for item in page if item.going(mark_id) and item.mark is not None and not item.mark.swept_ms]
+            self._kv.set_if_many([self._changed(item, swept_ms=now_ms) for item in gone])
+
+    def tag(self, mark_id: str, now_ms: int) -> None:
+        """Note that what the commits of a run named is tagged: from here on it may be gone."""
+        for page in self.by(mark_id):
+            going = [item for item in page if item.going(mark_id) and item.mark is not None and not item.mark.tagged_ms]
+            self._kv.set_if_many([self._changed(item, tagged_ms=now_ms) for item in going])
+
+    def records(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
+        """Raises Corrupt where one is missing: nothing that depends on it may be deleted."""
+        for page in pages(iter(commits), PAGE):
+            for commit, value in zip(
+                page, self._kv.get_many([keys.commit(self._repo, commit) for commit in page]), strict=True
+            ):
+                if value is ABSENT:
+                    raise Corrupt(
+                        f"commit {commit} has no record; restore the KV from a backup before anything is collected"
+                    )
+                yield commit, decode(value, Commit)
+
+    def heads(self) -> set[CommitId]:
+        """Return what branches and tags name."""
+        branches = self._ctx.branches
+        found = {record.head for _, record in branches.scan_open()}
+        return found | {decode(value, Tag).commit for _, value in self._kv.scan_all(keys.tags(self._repo))}
+
+    def _without(self, item: RunCommit) -> SetIf:
+        earlier = item.mark.earlier if item.mark is not None else b""
+        return SetIf(keys.mark(self._repo, item.commit), item.raw, earlier or ABSENT)
+
+    def _changed(self, item: RunCommit, **changes: int) -> SetIf:
+        assert item.mark is not None  # noqa: S101  # asked for those that have one
+        return SetIf(
+            keys.mark(self._repo, item.commit), item.raw, encode(msgspec.structs.replace(item.mark, **changes))
+        )
+
+
+def _over(old: Mark | None, new: Mark) -> Mark | None:
+    """Return the mark that replaces `old`; None where `old` says as much already.
+
+    The expired part of a commit only grows. A part that was swept stays swept, whatever becomes of the rest.
+    """
+    if old is None:
+        return new
+    if not old.prefixes or set(new.prefixes or ("",)) <= set(old.prefixes):
+        return None
+    prefixes = tuple(sorted({*old.prefixes, *new.prefixes})) if new.prefixes else ()
+    return msgspec.structs.replace(new, prefixes=prefixes, earlier=encode(old) if old.sweeping_ms else old.earlier)
+
+
+def pages(source: Iterator[T], size: int) -> Iterator[list[T]]:
+    while page := list(islice(source, size)):
+        yield page

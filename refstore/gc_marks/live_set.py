@@ -1,0 +1,144 @@
+"""The live scan: everything that must be kept, read in the one order that is safe (rule 13).
+
+What moves during the scan moves from references to staging areas, from there to heads, and from heads to commits; or it
+is pinned. The scan reads in that order, after the object listing is complete, and the pins last. So it misses
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from refstore.context import Context
+from refstore.core import ids, keys
+from refstore.core.ids import Address, CommitId, Token, is_own
+from refstore.core.records import Branch, Commit, Entry, Mark, decode, decode_staged_many
+from refstore.errors import CorruptRecord, InvalidName
+from refstore.gc_marks.commit_marks import CommitMarks, pages
+from refstore.gc_marks.runs import Run
+from refstore.kv.base import ABSENT
+
+
+class LiveSource(StrEnum):
+    REFERENCE = "reference"
+    STAGED = "staged"
+    HEAD = "head"
+    COMMIT = "commit"
+    HISTORY = "history"
+    PIN = "pin"
+
+
+class LiveCommit(NamedTuple):
+    """A commit that the scan found. Its tree is immutable, so it may be read at any time."""
+
+    commit: CommitId
+    record: Commit
+    expired_prefixes: tuple[str, ...] = ()
+    """The commit does not keep what it names at paths with these prefixes. ('',): it keeps nothing."""
+
+
+class LiveBatch(NamedTuple):
+    """A part of what must be kept.
+
+    Of each commit: its range, metarange and listing objects, of all sources (history stays readable, merges find their
+    base); and the addresses that its tree names, except at `LiveCommit.expired_prefixes`.
+    """
+
+    source: LiveSource
+    addresses: Sequence[Address] = ()
+    commits: Sequence[LiveCommit] = ()
+
+
+def scan_live_set(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
+    yield from _references(ctx, page)
+    yield from _staged(ctx, page)
+    yield from _heads(ctx, page)
+    yield from _commits(ctx, run, page)
+    yield from _pins(ctx, run, page)
+
+
+def _references(ctx: Context, page: int) -> Iterator[LiveBatch]:
+    """Yield the addresses that have references: only the online path deletes them."""
+    for shard in range(keys.SHARDS):
+        for found in pages(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=page), page):
+            yield LiveBatch(LiveSource.REFERENCE, [_own(name) for name, _ in found])
+
+
+def _staged(ctx: Context, page: int) -> Iterator[LiveBatch]:
+    read: set[str] = set()
+    for token, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), page=page):
+        read.add(token)
+        yield from _under(ctx, ids.staging_token(token), page)
+    # a token is registered before it can be live; but a KV that lost writes (a cluster after a failover) may know the
+    # branch alone
+    for _, _, record in ctx.branches.scan():
+        for token in (
+            *(record.live if isinstance(record, Branch) else ()),
+            *(retired.token for retired in record.retired),
+        ):
+            if token not in read:
+                yield from _under(ctx, token, page)
+
+
+def _under(ctx: Context, token: Token, page: int) -> Iterator[LiveBatch]:
+    for found in pages(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=page), page):
+        entries = decode_staged_many([value for _, value in found])
+        yield LiveBatch(
+            LiveSource.STAGED,
+            [entry.address for entry in entries if isinstance(entry, Entry) and is_own(entry.address)],
+        )
+
+
+def _heads(ctx: Context, page: int) -> Iterator[LiveBatch]:
+    """Yield the heads. A head keeps all that it names, marked or not."""
+    marks = CommitMarks(ctx)
+    for found in pages(marks.records(sorted(marks.heads())), page):
+        yield LiveBatch(LiveSource.HEAD, commits=[LiveCommit(commit, record) for commit, record in found])
+
+
+def _commits(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
+    """Yield the commits. An unmarked commit keeps what it names, reachable or not, because it may be copied from."""
+    marks = CommitMarks(ctx)
+    for found in pages(ctx.kv.scan_all(keys.commits(ctx.repo), page=page), page):
+        commits = [(CommitId(name), decode(value, Commit)) for name, value in found]
+        expired = [_expired(run, mark) for mark in marks.of([commit for commit, _ in commits])]
+        kept = [LiveCommit(*commit, gone) for commit, gone in zip(commits, expired, strict=True) if gone != ("",)]
+        if kept:
+            yield LiveBatch(LiveSource.COMMIT, commits=kept)
+        left = [LiveCommit(*commit, gone) for commit, gone in zip(commits, expired, strict=True) if gone == ("",)]
+        landed = ctx.kv.get_many([keys.landed(ctx.repo, commit.commit) for commit in left]) if left else []
+        history = [commit for commit, value in zip(left, landed, strict=True) if value is not ABSENT]
+        if history:
+            yield LiveBatch(LiveSource.HISTORY, commits=history)
+
+
+def _pins(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
+    prefix = f"{run.mark_id}/"
+    for found in pages(ctx.kv.scan_all(keys.gc_pins(ctx.repo), prefix=prefix, page=page), page):
+        yield LiveBatch(LiveSource.PIN, [_own(name.removeprefix(prefix)) for name, _ in found])
+
+
+def _expired(run: Run, mark: Mark | None) -> tuple[str, ...]:
+    """Return the prefixes that the scan disregards of a commit: by the run's own mark, by one that stood before the run
+    began, or by one that is being swept.
+
+    A mark that another run makes meanwhile does not count, because this run did not wait for the operations before it.
+    """
+    if mark is None:
+        return ()
+    if mark.sweeping_ms or mark.mark_id == run.mark_id or mark.mark_id in run.record.disregards:
+        return mark.prefixes or ("",)
+    if mark.earlier:
+        return _expired(run, decode(mark.earlier, Mark))
+    return ()
+
+
+def _own(name: str) -> Address:
+    try:
+        return ids.own_address(name)
+    except InvalidName as error:
+        raise CorruptRecord(
+            f"{name[:120]!r} is the key of a reference or a pin and no address; nothing will be deleted"
+        ) from error

@@ -1,0 +1,85 @@
+"""What a key of an object store may look like: one rule for every driver, asked on the way in and on the way out.
+
+A key is `/`-separated text that stays inside its namespace on every store: no empty segment (so no leading or trailing
+slash), no `.` or `..`, at most 1024 UTF-8 bytes (the limit of S3), and no character that XML cannot carry (NUL and the
+other controls; bulk deletes and listings are XML on S3, and real servers break on them). A segment named `.tmp` is
+refused everywhere: the local store stages what is being written there.
+
+On the way out (`fault_of`), a key that refstore could not have written is foreign: it is never handed on, because
+whoever gets it may use it as a path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from refstore.errors import InvalidPath
+
+KEY_BYTES_MAX: Final = 1024
+STAGING_SEGMENT: Final = ".tmp"
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*").fullmatch
+"""All keys that refstore makes, in one match (reaping asks it of every key): no segment can be empty, or start with a
+dot.
+"""
+_NOT_XML: Final = re.compile("[\x00-\x1f\ufffe\uffff]")
+
+
+def object_key(key: str) -> str:
+    """`key`, if it is one. Raises InvalidPath."""
+    if _PLAIN(key) and len(key) <= KEY_BYTES_MAX:
+        return key
+    fault = fault_of(key)
+    if fault:
+        raise InvalidPath(
+            f"{key[:80]!r} is not an object key: {fault}; use a relative path without '.' and '..' segments"
+        )
+    return key
+
+
+def object_keys(keys: Sequence[str]) -> None:
+    """`object_key` for many, before anything is done with any of them."""
+    plain = _PLAIN
+    for key in keys:
+        if not plain(key) or len(key) > KEY_BYTES_MAX:
+            object_key(key)
+
+
+def object_prefix(prefix: str) -> str:
+    """A prefix to list: empty, or the beginning of some key. Raises InvalidPath."""
+    directory, slash, _ = prefix.rpartition("/")
+    if slash:
+        object_key(directory)
+    fault = _unencodable(prefix)
+    if fault:
+        raise InvalidPath(
+            f"{prefix[:80]!r} cannot begin an object key: {fault}; list with a prefix of keys that can exist"
+        )
+    return prefix
+
+
+def fault_of(key: str) -> str | None:
+    """Why `key` cannot be a key, or None if it can."""
+    fault = _unencodable(key)
+    if fault:
+        return fault
+    for segment in key.split("/"):
+        if segment in ("", ".", ".."):
+            return f"it has a segment {segment!r}"
+        if segment == STAGING_SEGMENT:
+            return f"the segment {STAGING_SEGMENT!r} is the store's own"
+    return None
+
+
+def _unencodable(text: str) -> str | None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    if size > KEY_BYTES_MAX:
+        return f"it has {size} bytes, and {KEY_BYTES_MAX} are the most"
+    if _NOT_XML.search(text):
+        return "it has a control character"
+    return None

@@ -1,0 +1,95 @@
+"""URLs of object stores: parsed once, strictly, so that a mistyped option is an error and not a default.
+
+    file:///var/lib/refstore/objects?fsync=0
+    s3://bucket/prefix?endpoint=http://127.0.0.1:8000&region=us-east-1
+    memory://name
+
+Secrets never stand in a URL: it is written into repositories' records and into logs. `user:password@` is refused, and
+the message that refuses it does not repeat it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from refstore.core.redaction import redact_url
+from refstore.errors import InvalidPath, InvalidSettings
+from refstore.objects.object_keys import object_key
+
+_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://")
+_USER_INFO: Final = re.compile(r"(?<=//)[^/?#]*@")
+_BOOLEANS: Final = {"0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
+
+
+class StoreURL(NamedTuple):
+    scheme: str
+    host: str
+    """The bucket, or the name of a memory store."""
+    path: str
+    """Decoded, as written."""
+    options: Mapping[str, str]
+
+    def text(self) -> str:
+        """The URL again, in one canonical spelling."""
+        query = urlencode(sorted(self.options.items()), safe="/:")
+        return f"{self.scheme}://{self.host}{quote(self.path)}{'?' + query if query else ''}"
+
+    def allow(self, *names: str) -> None:
+        """Raises InvalidSettings for an option that is none of `names`."""
+        for name in self.options:
+            if name not in names:
+                raise InvalidSettings(
+                    f"{name!r} is no option of {self.scheme}:// object stores; use "
+                    f"{', '.join(names) if names else 'none at all'}"
+                )
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.options.get(name)
+        if value is None:
+            return default
+        if value.lower() not in _BOOLEANS:
+            raise InvalidSettings(f"{name}={value!r} is neither yes nor no; use {name}=0 or {name}=1")
+        return _BOOLEANS[value.lower()]
+
+    def whole_number(self, name: str, default: int, low: int, high: int) -> int:
+        value = self.options.get(name, str(default))
+        if not value.isascii() or not value.isdigit() or not low <= int(value) <= high:
+            raise InvalidSettings(f"{name}={value!r} is out of bounds; use a whole number from {low} to {high}")
+        return int(value)
+
+
+def parse(url: str) -> StoreURL:
+    """Raises InvalidSettings."""
+    match = _SCHEME.match(url)
+    if match is None or any(ord(character) < 32 for character in url):
+        raise InvalidSettings(
+            f"{redact_url(url)!r} is not an object store's URL; it looks like file:///directory or s3://bucket/prefix"
+        )
+    parts = urlsplit(url)
+    if parts.fragment or "#" in url:
+        raise InvalidSettings(f"{redact_url(url)!r} has a '#'; write %23 for one that belongs to a name")
+    pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=False)
+    options = dict(pairs)
+    if len(options) != len(pairs):
+        raise InvalidSettings(f"{redact_url(url)!r} sets an option twice; keep one")
+    if "@" in parts.netloc or _USER_INFO.search(options.get("endpoint", "")):
+        raise InvalidSettings(
+            f"{redact_url(url)!r} holds credentials; leave them to the environment, a profile or the instance role, "
+            "URLs are stored and logged"
+        )
+    return StoreURL(match.group(1), parts.netloc, unquote(parts.path), options)
+
+
+def child(url: str, name: str) -> str:
+    """The URL of the namespace `name` directly below `url`, with the same options. Raises InvalidSettings."""
+    parsed = parse(url)
+    try:
+        object_key(name)
+    except InvalidPath as error:
+        raise InvalidSettings(f"{name[:80]!r} cannot name a namespace; {error}") from None
+    if "/" in name:
+        raise InvalidSettings(f"{name[:80]!r} cannot name a namespace; it must be one segment, without '/'")
+    return parsed._replace(path=f"{parsed.path.rstrip('/')}/{name}").text()

@@ -1,0 +1,28 @@
+"""The operations on a repository, one module each; every step of the protocol stands in its order in one function.
+
+    refs.py       ref expressions: main, main~2, main@, commit ids and their prefixes, tags
+    reading.py    resolve, list, get: head + sealed + current token, re-read until the branch stood still (rule 12)
+    stage_entries.py  put entries under the current token, and follow it when it moves (rules 1, 2, 6)
+    uploading.py  upload, stage, issue and link (rules 1, 10, 11)
+    copying.py    copy and move (rules 4, 5, 13)
+    deleting.py   delete, and reset of paths and prefixes (rules 2, 6)
+    committing.py seal, write, advance (rule 3); merge, revert and cherry-pick advance the same way
+    branching.py  create, reset and delete branches (rule 3)
+    tagging.py    create, read and delete tags
+    importing.py  name the objects of others in one commit (rule 16)
+    log_and_diff.py     the history of a ref, and what differs between two refs
+    restoring.py  take back addresses that lost their last reference (rules 5, 8, 17)
+    trash.py      list the addresses that can be taken back
+    rules_document.py   set and read the retention rules, and read the history that they apply to
+    rule_filters.py     decide whether a rule's filter means a path, or `branch/path`
+    rule_review.py      warn of rules that may not be meant, and count what expires by them tonight
+    expire_staged.py    reset staged objects that a path rule lets expire (rule 15)
+    expire_head.py      remove, by a commit, what an `all` rule lets expire of a branch's head
+    unmarking.py        make marked commits active again
+    hidden_commits.py   refuse to read commits that are hidden until they are deleted
+    committed_names.py  find out whether a commit names an address that has no reference
+    address_info.py     which references name an address, and in which state (the seed's proposal 3)
+    lakefs_gc_prepare.py  write the files that lakeFS's own collector asks for
+
+Operations take a `Context` first. `refstore.repository` calls them, each under its deadline.
+"""

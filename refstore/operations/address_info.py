@@ -1,0 +1,172 @@
+"""Which references name a physical address, and in which state: the per-reference states of the seed's proposal 3.
+
+Nothing stores these states. They follow from the reference list and from what became of each reference's token; where
+an address has no reference any more, from the commits that name it. Of several references the state of the address is
+that of the seed's "Key Update Order of Precedence": committed wins over staged, staged over deleted.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import ids, keys
+from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of
+from refstore.core.records import (
+    Branch,
+    BranchRecord,
+    DeletedToken,
+    Deleting,
+    Emptied,
+    Issued,
+    Listed,
+    Reference,
+    maybe,
+)
+from refstore.errors import ObjectNotFound
+from refstore.operations.committed_names import CommittedName, committed_name
+from refstore.operations.refs import get_commit
+
+
+class ReferenceState(Enum):
+    STAGED = "staged"
+    COMMITTED = "committed"
+    """A commit took the entry; the reaper has not processed it yet."""
+    DELETED = "deleted"
+    """The token was reset or its branch deleted, or a commit took the token and not this entry, which was overwritten
+    or deleted; the reaper has not processed it yet.
+    """
+    ORPHANED = "orphaned"
+    """Left over from a crash; the scrubber takes it."""
+
+
+class AddressState(Enum):
+    REFERENCED = "referenced"
+    ISSUED = "issued"
+    IN_GRACE = "in grace"
+    DELETING = "deleting"
+    COMMITTED = "committed"
+    """It has no reference, and a commit that is not swept names it."""
+    SWEPT = "swept"
+    """It has no reference, and only swept commits name it; the blob is still there."""
+    ORPHAN = "orphan"
+    """The blob is there, and nothing names it; the offline job deletes it."""
+    UNKNOWN = "unknown"
+    """It has no reference, and the blob is there. History is too long to look for a commit that names it here
+    (`refstore why` does).
+    """
+    GONE = "gone"
+
+
+UNREFERENCED: Final = frozenset((AddressState.COMMITTED, AddressState.SWEPT, AddressState.ORPHAN, AddressState.UNKNOWN))
+"""The blob is there, and no reference names it."""
+
+
+class AddressReference(NamedTuple):
+    branch: BranchName
+    path: Path
+    token: Token
+    state: ReferenceState
+    last_modified_ms: int | None = None
+    """When the reference was made, or its token's fate was decided; None where its id does not say."""
+
+
+class AddressInfo(NamedTuple):
+    address: Address
+    state: AddressState
+    references: tuple[AddressReference, ...]
+    since_ms: int | None
+    """When the list last changed, became empty, or deletion began; None where nothing is recorded."""
+    cause: str
+    """What emptied the list; '' where it is not empty."""
+    expires_ms: int | None
+    """For an issued address: when it can no longer be linked."""
+    reference_state: ReferenceState | None = None
+    """The state over all references, by precedence. None: no reference and no commit names the address."""
+    committed: CommittedName | None = None
+    """What committed history says of an address that has no reference."""
+
+
+_PRECEDENCE: Final = (ReferenceState.COMMITTED, ReferenceState.STAGED, ReferenceState.DELETED, ReferenceState.ORPHANED)
+
+
+def address_info(ctx: Context, address: str) -> AddressInfo:
+    """Return an address's state and its references. Raises InvalidName.
+
+    An address that was never given out reads as gone.
+    """
+    own = ids.own_address(address)
+    match ctx.references.get_many((own,))[0]:
+        case Listed(references, changed_ms):
+            names = tuple(_named_by(ctx, own, ref) for ref in references)
+            overall = min((each.state for each in names), key=_PRECEDENCE.index)
+            return AddressInfo(own, AddressState.REFERENCED, names, changed_ms, "", None, overall)
+        case Emptied(since_ms, last, cause, _):
+            names = (AddressReference(branch_of(last.token), last.path, last.token, ReferenceState.DELETED, since_ms),)
+            return AddressInfo(own, AddressState.IN_GRACE, names, since_ms, cause, None, ReferenceState.DELETED)
+        case Issued(_, expires_ms, _, _):
+            return AddressInfo(own, AddressState.ISSUED, (), None, "", expires_ms)
+        case Deleting(since_ms, _, cause, _):
+            return AddressInfo(own, AddressState.DELETING, (), since_ms, cause, None, ReferenceState.DELETED)
+        case None:
+            return _without_references(ctx, own)
+
+
+def _without_references(ctx: Context, address: Address) -> AddressInfo:
+    """Describe an address without a key: it may be committed, an orphan, or nothing at all (rule 4)."""
+    try:
+        ctx.objects.head(address)
+    except ObjectNotFound:
+        return AddressInfo(address, AddressState.GONE, (), None, "", None)
+    history = committed_name(ctx, address)
+    if history.commit is not None:
+        return AddressInfo(address, AddressState.COMMITTED, (), None, "", None, ReferenceState.COMMITTED, history)
+    if ctx.references.get_many((address,))[0] is not None:
+        return address_info(ctx, address)  # it was restored meanwhile
+    state = (
+        AddressState.UNKNOWN
+        if not history.complete
+        else AddressState.ORPHAN
+        if history.swept is None
+        else AddressState.SWEPT
+    )
+    return AddressInfo(address, state, (), None, "", None, None, history)
+
+
+def _named_by(ctx: Context, address: Address, reference: Reference) -> AddressReference:
+    state, decided_ms = _state(ctx, address, reference)
+    made_ms = ids.id_time_ms(reference.id) if reference.id else ids.made_ms(address)
+    last_modified_ms = max((at for at in (made_ms, decided_ms) if at is not None), default=None)
+    return AddressReference(branch_of(reference.token), reference.path, reference.token, state, last_modified_ms)
+
+
+def _state(ctx: Context, address: Address, reference: Reference) -> tuple[ReferenceState, int | None]:
+    """Return a reference's state, and when its token's fate was decided (None where no record says).
+
+    The branch is read first, then the markers, in the order of rule 9.
+    """
+    token = reference.token
+    branches = ctx.branches
+    record: BranchRecord | None = branches.decode(branches.raw(branch_of(token)))
+    if isinstance(record, Branch) and token in record.live:
+        return ReferenceState.STAGED, None
+    for retired in record.retired if record is not None else ():
+        if retired.token == token:
+            taken_by = CommitId(retired.fate) if len(retired.fate) == 64 else None
+            return (ReferenceState.DELETED if taken_by is None else _taken(ctx, taken_by, address, reference)), None
+    for commit, marker in ctx.markers.committed():
+        if token in marker.tokens:
+            return _taken(ctx, commit, address, reference), marker.at_ms
+    deleted = maybe(ctx.kv.get(keys.deleted_token(ctx.repo, token)), DeletedToken)
+    return (ReferenceState.ORPHANED, None) if deleted is None else (ReferenceState.DELETED, deleted.at_ms)
+
+
+def _taken(ctx: Context, commit: CommitId, address: Address, reference: Reference) -> ReferenceState:
+    """Return whether the commit that took the token has this entry.
+
+    A commit takes only the entries that its tokens show, not those that were overwritten or deleted since, under this
+    token or a later one.
+    """
+    entry = ctx.trees.get(get_commit(ctx, commit).metarange, reference.path)
+    return ReferenceState.COMMITTED if entry is not None and entry.address == address else ReferenceState.DELETED

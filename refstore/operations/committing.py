@@ -1,0 +1,318 @@
+"""Commit, merge, revert and cherry-pick: seal, write, advance.
+
+    seal     make a new token current; the entries under the sealed tokens stand still from then on, but for those of
+             late writers, who notice that their token moved and write again under the new one (rule 2)
+    write    write ranges, metarange, the listing of added addresses and the commit record, all under new names
+    advance  move the head and retire the sealed tokens with the commit's id, by one `set_if` on the branch record
+             (rule 3)
+    publish  publish the committed marker, from which the reaper works (rule 7)
+
+Merge, revert, cherry-pick and the removal of expired objects do the same with nothing staged: what they add is
+committed already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypedDict
+
+from refstore.context import Context
+from refstore.core import keys, user_metadata
+from refstore.core.ids import BranchName, CommitId, Token
+from refstore.core.records import Branch, Commit, Entry, encode
+from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit, Unavailable
+from refstore.operations import refs
+from refstore.operations.reading import while_still
+from refstore.versioning.commits import graph
+from refstore.versioning.commits.applying import WrittenTree
+from refstore.versioning.commits.imported import Spool
+from refstore.versioning.commits.merging import Strategy
+from refstore.versioning.markers import NOTHING_COMMITTED
+from refstore.versioning.staging import Staging
+
+ATTEMPTS: Final = 8
+"""How often a commit starts over because another one took its tokens first."""
+
+Changes = Iterable[tuple[str, Entry | None]]
+"""Changes of a tree, sorted by path; None removes."""
+
+
+class CommitInfo(NamedTuple):
+    """A commit: its id, and its record (message, date, parents, metadata)."""
+
+    id: CommitId
+    record: Commit
+
+
+class CommitDetails(TypedDict, total=False):
+    """Keyword arguments of every method that makes a commit; each may be left out."""
+
+    committer: str
+    metadata: dict[str, str]
+    date_ms: int | None
+    """The commit's date in milliseconds since 1970; None: now."""
+    allow_empty: bool
+    """Whether to make a commit that changes nothing; otherwise the method raises NothingToCommit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOptions:
+    message: str
+    committer: str = ""
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    date_ms: int | None = None
+    """When the commit says it was made; None: now."""
+    allow_empty: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises Invalid."""
+        user_metadata.check(self.metadata, "the commit")
+
+
+def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitInfo:
+    """Commit what is staged. Raises NothingToCommit, BranchNotFound, Contention."""
+    branches = ctx.branches
+    staging = ctx.staging
+    for _ in range(ATTEMPTS):
+        if not options.allow_empty and while_still(
+            ctx, branch, lambda branch_record: _nothing_staged(ctx, branch_record)
+        ):
+            raise NothingToCommit(f"nothing is staged on branch {branch!r}; upload or delete something first")
+        record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
+        base, sealed = record.head, record.sealed
+        tree = refs.head_commit(ctx, base)
+        written = ctx.trees.apply_encoded(tree.metarange, _changes(staging, sealed))
+        if not written.changed and not options.allow_empty:
+            # the staged entries equal the committed ones: retire their tokens, or every later commit reads them again
+            if not branches.advance(branch, base, sealed, base, NOTHING_COMMITTED):
+                continue  # another commit took the tokens, so perhaps not all entries were read
+            ctx.markers.publish(branches, branch)
+            raise NothingToCommit(f"what is staged on branch {branch!r} does not change it; there is nothing to commit")
+        made = _write(ctx, options, (base,), written, sealed)
+        if _advance(ctx, branch, base, sealed, made.id):
+            _publish(ctx, branch)
+            return made
+    raise branches.contention(branch)
+
+
+def merge(
+    ctx: Context, source: str, branch: BranchName, options: CommitOptions, *, strategy: str = "", squash: bool = False
+) -> CommitInfo:
+    """Merge a ref into a branch, three-way. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone, NotFound.
+
+    `strategy`: '' reports conflicts; 'dest-wins' and 'source-wins' decide them (lakeFS's words).
+    """
+    theirs = refs.resolve(ctx, source).commit
+
+    def base_of(ours: CommitId) -> CommitId | None:
+        base = graph.merge_base(lambda commit: refs.get_commit(ctx, commit), ours, theirs)
+        if base == theirs and not options.allow_empty:
+            raise NothingToCommit(f"branch {branch!r} already has everything of {source!r}")
+        return base
+
+    return _three_way(
+        ctx, branch, options, theirs, base_of, strategy=strategy, second_parent=None if squash else theirs
+    )
+
+
+def revert(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitInfo:
+    """Undo a commit on top of the branch. `parent`, from 1, selects the parent that a merge commit is compared with."""
+    undone = refs.resolve(ctx, ref).commit
+    return _three_way(ctx, branch, options, _parent(ctx, undone, parent), lambda _ours: undone)
+
+
+def cherry_pick(ctx: Context, branch: BranchName, ref: str, options: CommitOptions, *, parent: int = 0) -> CommitInfo:
+    """Repeat a commit's changes on top of the branch. `parent`, from 1, selects a merge commit's parent."""
+    picked = refs.resolve(ctx, ref).commit
+    before = _parent(ctx, picked, parent)
+    return _three_way(ctx, branch, options, picked, lambda _ours: before)
+
+
+def remove(
+    ctx: Context, branch: BranchName, options: CommitOptions, paths_of: Callable[[CommitId], Iterable[str]]
+) -> CommitInfo:
+    """Commit the removal of the paths, in order, that `paths_of` returns for the branch's head.
+
+    Raises DirtyBranch where the branch has staged changes, which stay as they are; NothingToCommit, BranchNotFound,
+    Contention.
+    """
+    return _combine(ctx, branch, options, lambda ours: _applied(ctx, ours, ((path, None) for path in paths_of(ours))))
+
+
+def replace(
+    ctx: Context,
+    branch: BranchName,
+    options: CommitOptions,
+    spool: Spool,
+    prefixes: Sequence[str],
+    about_to_land: Callable[[CommitId], None],
+) -> tuple[CommitInfo, WrittenTree]:
+    """Commit the spooled entries in place of all that the head has below the prefixes, none of which lies in another.
+
+    `about_to_land` is called with the commit's id before the branch is moved to it. Raises DirtyBranch,
+    NothingToCommit, BranchNotFound, Contention, and what `about_to_land` raises: nothing has landed then.
+    """
+    written: list[WrittenTree] = []
+
+    def write(ours: CommitId) -> WrittenTree:
+        written.append(ctx.trees.replace(_tree(ctx, ours), spool, prefixes))
+        return written[-1]
+
+    return _combine(ctx, branch, options, write, about_to_land=about_to_land), written[-1]
+
+
+def _three_way(
+    ctx: Context,
+    branch: BranchName,
+    options: CommitOptions,
+    theirs: CommitId | None,
+    base_of: Callable[[CommitId], CommitId | None],
+    *,
+    strategy: str = "",
+    second_parent: CommitId | None = None,
+) -> CommitInfo:
+    """Merge `theirs` into the branch, three-way, against the base that `base_of` returns for the branch's head.
+
+    None stands for the empty tree.
+    """
+    decides = _strategy(strategy)
+
+    def changes_of(ours: CommitId) -> Changes:
+        return ctx.trees.merge_changes(_tree(ctx, base_of(ours)), _tree(ctx, ours), _tree(ctx, theirs), decides)
+
+    return _combine(
+        ctx,
+        branch,
+        options,
+        lambda ours: _applied(ctx, ours, changes_of(ours)),
+        theirs=theirs,
+        second_parent=second_parent,
+    )
+
+
+def _combine(
+    ctx: Context,
+    branch: BranchName,
+    options: CommitOptions,
+    written_on: Callable[[CommitId], WrittenTree],
+    *,
+    theirs: CommitId | None = None,
+    second_parent: CommitId | None = None,
+    about_to_land: Callable[[CommitId], None] = lambda _commit: None,
+) -> CommitInfo:
+    """Commit a tree that is made of committed ones, where nothing is staged.
+
+    `written_on` writes the tree that follows the branch's head. `theirs`: the commit whose changes it brings in.
+    """
+    branches = ctx.branches
+    staging = ctx.staging
+    for _ in range(ATTEMPTS):
+        if theirs is not None:
+            refs.check_mark(
+                ctx, theirs
+            )  # what a marked commit alone names will be deleted; if it is marked later, the run waits for us
+        branch_record = branches.open(branch).record
+        if not _nothing_staged(ctx, branch_record):
+            raise _dirty(branch)
+        ours = branch_record.head
+        written = written_on(ours)
+        if not written.changed and second_parent is None and not options.allow_empty:
+            raise NothingToCommit(f"branch {branch!r} has these changes already")
+        record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
+        if any(not staging.is_empty(token) for token in record.sealed):
+            raise _dirty(branch)  # somebody staged changes meanwhile; they stay staged under a sealed token
+        if record.head != ours:
+            continue
+        parents = (ours,) if second_parent is None else (ours, second_parent)
+        made = _write(ctx, options, parents, written, record.sealed)
+        about_to_land(made.id)
+        if _advance(ctx, branch, ours, record.sealed, made.id):
+            _publish(ctx, branch)
+            return made
+    raise branches.contention(branch)
+
+
+def _advance(ctx: Context, branch: BranchName, base: CommitId, sealed: tuple[Token, ...], new: CommitId) -> bool:
+    """Return whether the branch was moved to the new commit: by this call, or by an attempt whose reply was lost."""
+    try:
+        return ctx.branches.advance(branch, base, sealed, new, new) or ctx.markers.landed(new)
+    except BranchNotFound:
+        if ctx.markers.landed(new):
+            return True  # the commit landed, and the branch was deleted since
+        raise
+
+
+def _publish(ctx: Context, branch: BranchName) -> None:
+    """Publish the markers after the commit landed; best effort, because the next operation or the reaper repeats it."""
+    with suppress(Unavailable):
+        ctx.markers.publish(ctx.branches, branch)
+
+
+def _changes(staging: Staging, sealed: Sequence[Token]) -> Iterator[tuple[str, bytes]]:
+    """Yield the changes under the sealed tokens, encoded, in path order. The last token that has a path decides."""
+    return ((path, value) for path, value, _token in staging.merged(tuple(reversed(sealed))))
+
+
+def _strategy(name: str) -> Strategy:
+    try:
+        return Strategy(name or Strategy.NONE.value)
+    except ValueError:
+        raise Invalid(
+            f"{name!r} is not a merge strategy; use one of {', '.join(item.value for item in Strategy)}"
+        ) from None
+
+
+def _write(
+    ctx: Context, options: CommitOptions, parents: tuple[CommitId, ...], written: WrittenTree, tokens: tuple[Token, ...]
+) -> CommitInfo:
+    """Write the commit record, under an id that nothing names yet. Writing it again writes the same."""
+    record = Commit(
+        parents=parents,
+        metarange=written.metarange,
+        added=written.added,
+        tokens=tokens,
+        created_ms=ctx.clock.now_ms() if options.date_ms is None else options.date_ms,
+        committer=options.committer,
+        message=options.message,
+        metadata=dict(options.metadata),
+        generation=graph.next_generation(refs.get_commit(ctx, parent) for parent in parents),
+    )
+    new = graph.commit_id(record)
+    ctx.kv.set(keys.commit(ctx.repo, new), encode(record))
+    return CommitInfo(new, record)
+
+
+def _applied(ctx: Context, ours: CommitId, changes: Changes) -> WrittenTree:
+    return ctx.trees.apply(_tree(ctx, ours), changes)
+
+
+def check_clean(ctx: Context, branch: BranchName) -> None:
+    """Raise DirtyBranch where something is staged. What is staged later, the commit itself refuses."""
+    if not _nothing_staged(ctx, ctx.branches.open(branch).record):
+        raise _dirty(branch)
+
+
+def _nothing_staged(ctx: Context, record: Branch) -> bool:
+    return all(ctx.staging.is_empty(token) for token in record.live)
+
+
+def _tree(ctx: Context, commit: CommitId | None) -> str:
+    return refs.get_commit(ctx, commit).metarange if commit is not None else ""
+
+
+def _parent(ctx: Context, commit: CommitId, number: int) -> CommitId | None:
+    """Return the parent that a commit is compared with. Raises Invalid where the caller has to select one."""
+    parents = refs.get_commit(ctx, commit).parents
+    if number == 0 and len(parents) <= 1:
+        return parents[0] if parents else None
+    if not 1 <= number <= len(parents):
+        raise Invalid(
+            f"commit {commit} has {len(parents)} parents; say which one to compare with, from 1 to {len(parents)}"
+        )
+    return parents[number - 1]
+
+
+def _dirty(branch: BranchName) -> DirtyBranch:
+    return DirtyBranch(f"branch {branch!r} has uncommitted changes; commit or reset them first")

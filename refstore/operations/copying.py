@@ -1,0 +1,197 @@
+"""Copy and move: a second name for the same physical address, made without reading a byte of it.
+
+The source's address is held before the copy's entry is written, or it is committed (rules 4 and 5):
+
+    source staged:     list has it -> reference for the copy, then the entry
+                       list empty  -> the source has changed: start over
+                       no key      -> read the source again: if it is unchanged, it is committed; else start over
+                                      (while a run marks commits, the address is pinned before that, rule 13)
+    source committed:  no reference; the commit's mark is checked before and after (rule 13)
+
+Move is copy, then delete, under the same rules: no lock, so no stale lock.
+
+Pairs of one call are copied as if at once: a->b and b->c leave at c what was at b. So while b->c starts over, a->b
+waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore import gc_marks
+from refstore.context import Context
+from refstore.core import ids
+from refstore.core.ids import Address, BranchName, CommitId, Path, is_own
+from refstore.core.records import Entry, Reference
+from refstore.errors import Conflict, Contention, InvalidPath, ObjectNotFound
+from refstore.operations import refs
+from refstore.operations.deleting import delete_copied
+from refstore.operations.reading import Resolved, resolve_many
+from refstore.operations.refs import Ref
+from refstore.operations.stage_entries import Placement, TokenMoved, check_distinct, place
+from refstore.versioning.references import AddOutcome
+
+ATTEMPTS: Final = 16
+"""How often a copy whose source keeps changing starts over."""
+
+
+class Copy(NamedTuple):
+    """One copy: from a path of the source ref to a path of the destination branch."""
+
+    source: str
+    destination: str
+
+
+class Move(Copy):
+    """One move: a copy whose source path is deleted after it."""
+
+    __slots__ = ()
+
+
+class _Copied(NamedTuple):
+    source: Entry
+    """The source's entry as it was read: a move deletes this entry, and no other that names the same address."""
+    entry: Entry
+
+
+def copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[Entry]:
+    """Copy up to a batch of paths. Raises ObjectNotFound; pairs that were copied by then stay copied."""
+    return [copied.entry for copied in _copy_many(ctx, source_ref, branch, copies)]
+
+
+def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequence[Copy]) -> list[_Copied]:
+    pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
+    check_distinct([Placement(destination, None, referenced=False) for _, destination in pairs])
+    copied: dict[Path, _Copied] = {}
+    over: dict[Path, Address] = {}
+    for _ in range(ATTEMPTS):
+        waiting = [pair for pair in pairs if pair[1] not in copied]
+        if not waiting:
+            return [copied[destination] for _, destination in pairs]
+        copied |= _attempt(ctx, refs.resolve(ctx, source_ref), branch, waiting, over)
+    raise Contention(f"the source on {source_ref!r} kept changing while it was copied; make the same call again")
+
+
+def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[Move]) -> list[Entry]:
+    """Copy from the branch to the same or another branch, then delete the sources.
+
+    A crash in between leaves both names, and the address referenced.
+    """
+    onto_itself = next((item.source for item in moves if branch == to and item.source == item.destination), None)
+    if onto_itself is not None:
+        raise InvalidPath(f"{onto_itself!r} cannot be moved onto itself; give another destination")
+    copied = _copy_many(ctx, branch, to, moves)
+    moved = {ids.object_path(item.source): each.source for item, each in zip(moves, copied, strict=True)}
+    delete_copied(ctx, branch, moved)
+    return [each.entry for each in copied]
+
+
+def _attempt(
+    ctx: Context, source: Ref, branch: BranchName, pairs: Sequence[tuple[Path, Path]], over: dict[Path, Address]
+) -> dict[Path, _Copied]:
+    """Try each pair once, and return the entries of those that were copied. The caller tries the others again.
+
+    `over` collects, over all tries, the addresses that this call wrote over its own sources. Raises Conflict where such
+    a source is read again: what it was cannot be known any more.
+    """
+    if source.from_history:
+        refs.check_mark(ctx, source.commit, [path for path, _ in pairs])
+    resolved = resolve_many(ctx, source, [path for path, _ in pairs])
+    missing = [path for path, _ in pairs if path not in resolved]
+    if missing:
+        raise ObjectNotFound(f"{missing[0]!r} is not on {source.text!r}")
+    overwritten = [path for path, _ in pairs if over.get(path) == resolved[path].entry.address]
+    if overwritten:
+        raise Conflict(
+            f"{branch!r} was committed or reset while {overwritten[0]!r} was copied on and copied over; look what is "
+            "there now"
+        )
+    sources: dict[CommitId, list[Path]] = {}
+    for src, _ in pairs:
+        commit = resolved[src].commit
+        if commit is not None:
+            sources.setdefault(commit, []).append(src)
+    for commit, paths in sources.items():
+        # a branch's head is checked too: a branch that was made at an expired commit, and not deleted again because of
+        # a crash, has a marked head. The check comes before the entry is written as well as after it, because somebody
+        # could copy the entry on before it is taken back
+        if not (source.from_history and commit == source.commit):
+            refs.check_mark(ctx, commit, paths)
+    token = ctx.branches.open(branch).record.token
+    now = ctx.clock.now_ms()
+    copies = {dst: _copied(ctx, resolved[src].entry, now) for src, dst in pairs}
+    staged = [
+        (src, dst) for src, dst in pairs if resolved[src].token is not None and is_own(resolved[src].entry.address)
+    ]
+    holds = ctx.references.add(
+        [(copies[dst].address, Reference(token, dst, copies[dst].reference_id)) for _, dst in staged], on_empty=False
+    )
+    outcome = {dst: hold for (_, dst), hold in zip(staged, holds, strict=True)}
+    committed = _committed_after_all(
+        ctx, source, resolved, [src for src, dst in staged if outcome[dst] is AddOutcome.MISSING]
+    )
+    placements: list[Placement] = []
+    for src, dst in pairs:
+        entry = copies[dst]
+        match outcome.get(dst):
+            case AddOutcome.LISTED:
+                placements.append(Placement(dst, entry, referenced=True))
+            case None:
+                placements.append(Placement(dst, entry, referenced=False))
+            case AddOutcome.MISSING if src in committed:
+                placements.append(Placement(dst, entry, referenced=False))
+            case _:
+                continue
+    if source.branch == branch:
+        placements = _not_over_sources(pairs, placements)
+        # a commit may take these entries while the reference of another pair cannot follow; that pair then starts over
+        over |= {
+            item.path: item.entry.address
+            for item in placements
+            if item.entry is not None
+            and item.path in resolved
+            and item.entry.address != resolved[item.path].entry.address
+        }
+    source_of = {dst: resolved[src].entry for src, dst in pairs}
+    copied = {item.path: _Copied(source_of[item.path], item.entry) for item in placements if item.entry is not None}
+    if placements:
+        try:
+            place(ctx, branch, token, placements, on_empty=False, sources=sources)
+        except TokenMoved as moved:
+            for item in moved.placements:
+                copied.pop(item.path)
+    return copied
+
+
+def _not_over_sources(pairs: Sequence[tuple[Path, Path]], placements: Sequence[Placement]) -> list[Placement]:
+    """Return the placements that overwrite no source still to be copied.
+
+    The references of the others stay until their token is processed.
+    """
+    ready = {item.path: item for item in placements}
+    source_of = {dst: src for src, dst in pairs}
+    waiting = [src for src, dst in pairs if dst not in ready]
+    for path in waiting:
+        if ready.pop(path, None) is not None:
+            # that placement waits too now: the list grows while the loop runs
+            waiting.append(source_of[path])  # noqa: PERF401
+    return list(ready.values())
+
+
+def _committed_after_all(
+    ctx: Context, source: Ref, before: dict[Path, Resolved], paths: Sequence[Path]
+) -> frozenset[Path]:
+    """Return the sources without a reference key that still have the same entry: they are committed (rule 4)."""
+    if not paths:
+        return frozenset()
+    gc_marks.pin(ctx, [before[path].entry.address for path in paths])
+    again = resolve_many(ctx, refs.resolve(ctx, source.text), paths)
+    return frozenset(path for path in paths if path in again and again[path] == before[path])
+
+
+def _copied(ctx: Context, source: Entry, now_ms: int) -> Entry:
+    """Return the copy's entry: the source's, with a modification time and a reference of its own."""
+    return msgspec.structs.replace(source, mtime_ms=now_ms, reference_id=ctx.ids.unique(now_ms))

@@ -1,0 +1,186 @@
+"""Deletion from the latest view: a commit on the branch removes the paths that an `all` rule lets expire.
+
+So nothing that a head names is ever deleted. The branch moves on first, as by any commit. From then on the removed
+objects are history, and the ordinary path rules apply to them: they are marked, and during the grace a revert of that
+commit takes them back.
+
+A branch with staged changes is left as it is, because its users commit those; so is one whose head a tag or a pin
+holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import deadline
+from refstore.core.ids import Address, BranchName, CommitId, is_own, made_ms
+from refstore.errors import BranchNotFound, Contention, DirtyBranch, NothingToCommit
+from refstore.operations import committing, refs, tagging
+from refstore.operations.committing import CommitOptions
+from refstore.retention.path_rules import LatestViewRule
+from refstore.retention.rules import Rules
+
+COMMITTER: Final = "refstore"
+REMOVED_MAX: Final = 50_000
+"""How many paths one commit removes, so that it ends well within an operation's deadline."""
+RANGES_MAX: Final = 1_000
+"""How many ranges one page reads."""
+NEVER_MS: Final = 2**63 - 1
+
+
+class HeadExpiry(NamedTuple):
+    """What was removed from a branch."""
+
+    objects: int = 0
+    size_bytes: int = 0
+    commits: int = 0
+    left: str = ""
+    """Why paths may be left; '' where none are."""
+
+
+@dataclass(slots=True)
+class RangeAges:
+    """When the oldest object of each range was made.
+
+    Ranges never change, and branches share them, so each is read once in a run.
+    """
+
+    oldest_ms: dict[str, int] = field(default_factory=dict[str, int])
+
+    def oldest(self, ctx: Context, range_id: str) -> int:
+        oldest_ms = self.oldest_ms.get(range_id)
+        if oldest_ms is None:
+            oldest_ms = self.oldest_ms[range_id] = _oldest(ctx.trees.addresses_of_range(range_id))
+        return oldest_ms
+
+
+class _RemovalPage(NamedTuple):
+    """The paths that one commit removes."""
+
+    paths: list[str]
+    size_bytes: int
+    next_after: str
+    """'' at the end."""
+
+
+_NOTHING: Final = _RemovalPage([], 0, "")
+
+
+def protected_commits(ctx: Context, rules: Rules) -> set[CommitId]:
+    """Return the commits that tags and pins hold: nothing is removed from a branch whose head is one of them."""
+    tagged = {tag.commit for name, tag in tagging.scan(ctx, prefix="", after="") if rules.holds_tag(name)}
+    return tagged | {CommitId(commit) for commit in rules.pins.commits}
+
+
+def expire_head(
+    ctx: Context,
+    branch: BranchName,
+    rule: LatestViewRule,
+    protected: Set[CommitId],
+    ages: RangeAges,
+    *,
+    dry_run: bool = False,
+) -> HeadExpiry:
+    """Remove the paths that a rule lets expire from a branch's head, by as many commits as are needed.
+
+    `dry_run`: only count them.
+    """
+    total, after = HeadExpiry(), ""
+    while True:
+        try:
+            with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+                page, was_made = _remove_page(ctx, branch, rule, protected, ages, after, dry_run=dry_run)
+        except BranchNotFound:
+            return total
+        except (DirtyBranch, Contention) as error:
+            return total._replace(
+                left="it has uncommitted changes" if isinstance(error, DirtyBranch) else "it kept being changed"
+            )
+        total = HeadExpiry(
+            total.objects + len(page.paths), total.size_bytes + page.size_bytes, total.commits + was_made
+        )
+        if not page.next_after:
+            return total
+        after = page.next_after
+
+
+def _remove_page(
+    ctx: Context,
+    branch: BranchName,
+    rule: LatestViewRule,
+    protected: Set[CommitId],
+    ages: RangeAges,
+    after: str,
+    *,
+    dry_run: bool,
+) -> tuple[_RemovalPage, bool]:
+    """Return the removed page, and whether a commit was made."""
+    head = ctx.branches.open(branch).record.head
+    page = _page(ctx, head, rule, protected, ages, after)
+    if not page.paths:
+        return page, False
+    if dry_run:
+        committing.check_clean(ctx, branch)
+        return page, False
+
+    def paths_of(head: CommitId) -> list[str]:
+        nonlocal page
+        # read again: the branch may have moved on since, and may show something else there
+        page = _page(ctx, head, rule, protected, ages, after)
+        return page.paths
+
+    message = f"Remove what was made more than {rule.days} days ago" + (
+        f" below {rule.prefix!r}" if rule.prefix else ""
+    )
+    try:
+        committing.remove(
+            ctx, branch, CommitOptions(message=message, committer=COMMITTER, metadata=metadata_of(rule)), paths_of
+        )
+    except NothingToCommit:
+        return page, False
+    return page, True
+
+
+def _page(
+    ctx: Context, head: CommitId, rule: LatestViewRule, protected: Set[CommitId], ages: RangeAges, after: str
+) -> _RemovalPage:
+    if head in protected:
+        return _NOTHING
+    paths: list[str] = []
+    size_bytes = 0
+    ranges = ctx.trees.stretches(refs.head_commit(ctx, head).metarange, prefix=rule.prefix, after=after)
+    for number, row in enumerate(ranges):
+        if number >= RANGES_MAX or len(paths) >= REMOVED_MAX:
+            return _RemovalPage(paths, size_bytes, ranges[number - 1].last_path)
+        if ages.oldest(ctx, row.id) >= rule.made_before_ms:
+            continue
+        for path, entry in ctx.trees.entries_of_range(row.id, prefix=rule.prefix, after=after):
+            if rule.expires(path, _made_ms(entry.address)):
+                paths.append(path)
+                size_bytes += entry.size_bytes
+    return _RemovalPage(paths, size_bytes, "")
+
+
+def _oldest(addresses: Sequence[Address]) -> int:
+    """Return when the oldest address was made. Own addresses sort by time, and parsing one is cheaper than all."""
+    first = min(addresses, default=None)
+    oldest_ms = _made_ms(first) if first is not None else None
+    if oldest_ms is not None:
+        return oldest_ms
+    return min((each for each in map(_made_ms, addresses) if each is not None), default=NEVER_MS)
+
+
+def _made_ms(address: Address) -> int | None:
+    return made_ms(address) if is_own(address) else None
+
+
+def metadata_of(rule: LatestViewRule) -> dict[str, str]:
+    """Return the commit's metadata, which says why it was made."""
+    return {"refstore.rule": "all", "refstore.rule.prefix": rule.prefix, "refstore.rule.days": str(rule.days)}
+
+
+def open_branches(ctx: Context) -> list[BranchName]:
+    return [name for name, _ in ctx.branches.scan_open()]

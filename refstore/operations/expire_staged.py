@@ -1,0 +1,126 @@
+"""Reset staged objects that a path rule lets expire, one by one as a user would (rule 15); the reaper deletes them.
+
+An object's age counts from the last change of its reference list, whatever its own date says. An entry without a
+reference (of a committed or a foreign object) stays, because nothing could be deleted with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import deadline, keys
+from refstore.core.ids import BranchName, Path, Token, is_own
+from refstore.core.records import Entry, Listed, decode_reference_many, decode_staged
+from refstore.errors import BranchNotFound, Contention
+from refstore.operations.deleting import take_staged
+from refstore.operations.reading import resolve_many
+from refstore.operations.refs import Ref
+from refstore.retention.path_rules import uncommitted_before
+from refstore.retention.rules import Rules
+
+PAGE: Final = 1000
+EXPIRED: Final = "expired"
+"""The cause that `trash` and the journal show."""
+
+
+class StagedExpiry(NamedTuple):
+    """What was reset on one page of a branch's staged changes, or on all of them."""
+
+    objects: int = 0
+    """How many were reset."""
+    next_after: str = ""
+    """Where to go on; '' at the end."""
+    left: bool = False
+    """Whether changes were left: the branch has an unfinished commit, or was committed, reset or deleted meanwhile."""
+    size_bytes: int = 0
+
+    def __add__(self, other: StagedExpiry) -> StagedExpiry:  # type: ignore[override]  # of counts, not of tuples
+        return StagedExpiry(
+            self.objects + other.objects, other.next_after, self.left or other.left, self.size_bytes + other.size_bytes
+        )
+
+
+def any_rule(rules: Rules) -> bool:
+    return any(rule.expiration.uncommitted or rule.expiration.all for rule in rules.path_rules)
+
+
+def expire_branch(ctx: Context, rules: Rules, branch: BranchName, *, dry_run: bool = False) -> StagedExpiry:
+    """Reset a branch's expired staged changes page by page, each page in an operation of its own.
+
+    `dry_run`: only count them.
+    """
+    total = StagedExpiry()
+    while any_rule(rules):
+        with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+            total += expire_page(ctx, rules, branch, total.next_after, dry_run=dry_run)
+        if not total.next_after:
+            break
+    return total
+
+
+def expire_page(ctx: Context, rules: Rules, branch: BranchName, after: str, *, dry_run: bool = False) -> StagedExpiry:
+    """Reset the expired ones among the next page of staged changes after the path `after`."""
+    try:
+        record = ctx.branches.open(branch).record
+        if record.sealed:
+            return StagedExpiry(left=True)
+        page = list(islice(ctx.staging.scan(record.token, after=after), PAGE))
+        due = _due(ctx, rules, branch, record.token, page)
+        removed, stood_still = (
+            (due, True) if dry_run or not due else take_staged(ctx, branch, record.token, due, cause=EXPIRED)
+        )
+        if not stood_still:
+            removed = _not_there(ctx, branch, removed)
+    except (BranchNotFound, Contention):
+        return StagedExpiry(left=True)
+    size_bytes = sum(entry.size_bytes for _, value in removed if isinstance(entry := decode_staged(value), Entry))
+    return StagedExpiry(
+        len(removed),
+        page[-1][0] if stood_still and len(page) == PAGE else "",
+        left=not stood_still,
+        size_bytes=size_bytes,
+    )
+
+
+def _not_there(ctx: Context, branch: BranchName, removed: Sequence[tuple[Path, bytes]]) -> list[tuple[Path, bytes]]:
+    """Return the removed entries that the branch does not show any more.
+
+    The branch was committed or reset meanwhile, and the commit may have read the other ones before.
+    """
+    now = resolve_many(ctx, Ref.to_branch(branch), [path for path, _ in removed])
+    return [
+        (path, value)
+        for path, value in removed
+        if isinstance(entry := decode_staged(value), Entry)
+        and not (path in now and now[path].entry.address == entry.address)
+    ]
+
+
+def _due(
+    ctx: Context, rules: Rules, branch: BranchName, token: Token, page: Sequence[tuple[str, bytes]]
+) -> list[tuple[Path, bytes]]:
+    """Return the expired staged objects of a page, as they were read."""
+    now = ctx.clock.now_ms()
+    candidates: list[tuple[Path, bytes, Entry, int]] = []
+    for path, value in page:
+        entry = decode_staged(value)
+        before = (
+            uncommitted_before(rules, branch, path, now) if isinstance(entry, Entry) and is_own(entry.address) else None
+        )
+        if before is not None and isinstance(entry, Entry):
+            candidates.append((Path(path), value, entry, before))
+    records = decode_reference_many(
+        ctx.kv.get_many(keys.reference_many(ctx.repo, [entry.address for _, _, entry, _ in candidates]))
+    )
+    return [
+        (path, value)
+        for (path, value, entry, before), record in zip(candidates, records, strict=True)
+        if isinstance(record, Listed)
+        and record.changed_ms < before
+        and any(
+            each.token == token and each.path == path and each.id == entry.reference_id for each in record.references
+        )
+    ]

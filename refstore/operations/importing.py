@@ -1,0 +1,254 @@
+"""Import: name any number of foreign objects in one commit, without reading their data.
+
+    list     list the sources page by page into a temporary file of this machine; this may take long, and writes nothing
+             to any store
+    write    write ranges, metarange and commit record of the listed objects, as a merge does
+    advance  move the head by one `set_if` on the branch record (rule 16: nothing may be staged)
+
+Writing and advancing are one operation under its deadline. So ranges that no commit names yet are never older than the
+longest operation, and the offline job leaves those alone. Foreign objects have no own address and no reference: neither
+the reaper nor the offline job deletes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import deadline, ids
+from refstore.core.ids import BranchName, CommitId
+from refstore.core.records import Commit, ImportSource
+from refstore.errors import Conflict, ForeignNotAllowed, Invalid, ObjectNotFound, StoreMisconfigured
+from refstore.namespaces import Namespaces
+from refstore.objects.base import ListedPage, ObjectInfo, ObjectStore, Skipped
+from refstore.objects.foreign_objects import ForeignLocation, ForeignStores, Prefixes, parse_place
+from refstore.objects.local import LocalObjects
+from refstore.operations import committing, refs
+from refstore.operations.committing import CommitOptions
+from refstore.versioning.commits import imported
+from refstore.versioning.commits.imported import Spool
+
+Watch = Callable[[int, int], None]
+"""Called with the number of objects listed so far, and of those left out. If it raises, the import ends, and nothing
+lands.
+"""
+
+SOURCES_MAX: Final = 1000
+"""How many sources one import may have."""
+
+
+class ImportResult(NamedTuple):
+    """The commit that an import made, and its counts."""
+
+    commit: CommitId | None
+    """None: it was a dry run."""
+    record: Commit | None
+    objects: int
+    size_bytes: int
+    there: int
+    """How many paths the destinations had before."""
+    removed: int
+    """How many of those the branch lost because they were not imported again; 0 in a dry run."""
+    skipped: int
+    """How many entries of the sources cannot be named: links, and names that are no paths."""
+    examples: tuple[tuple[str, str], ...]
+    """(name, why it was left out) of the first few."""
+
+
+class _Source(NamedTuple):
+    """Where to list a source, and how its keys become paths and addresses."""
+
+    given: ImportSource
+    store: ObjectStore
+    prefix: str
+    cut: int
+    destination: str
+    root: str
+    key: str = ""
+    """The key of a single object; '' for a prefix."""
+
+
+def nothing_to_tell(_objects: int, _skipped: int) -> None:
+    return
+
+
+def import_objects(
+    ctx: Context,
+    branch: BranchName,
+    sources: Sequence[ImportSource],
+    options: CommitOptions,
+    *,
+    stores: ForeignStores | None = None,
+    allowed: Prefixes | None = None,
+    watch: Watch = nothing_to_tell,
+    about_to_land: Callable[[CommitId], None] = lambda _commit: None,
+    dry_run: bool = False,
+) -> ImportResult:
+    """Replace the entries at the destinations by names of the sources' objects, in one commit.
+
+    If two sources have one path, a single object wins over a prefix, and a later source over an earlier one. `allowed`:
+    sources must lie below one of these; None: they may lie anywhere but in a namespace of this lake. `about_to_land` is
+    called with the commit's id before the branch is moved.
+
+    Raises Invalid (a source or destination is none), ObjectNotFound (a source holds nothing), DirtyBranch,
+    NothingToCommit, BranchNotFound, Unavailable, Contention. Nothing is changed then.
+    """
+    stores = stores or ctx.foreign
+    planned = check(ctx, sources, stores, allowed)
+    prefixes = _outermost([source.destination for source in planned if not source.key])
+    committing.check_clean(ctx, branch)
+    skipped = Skipped()
+    spool = Spool(lambda: watch(spool.objects, skipped.count))
+    with spool:
+        try:
+            size_bytes = _list(planned, spool, skipped, watch)
+        except StoreMisconfigured as error:  # the source's, which is not this lake's to mend
+            raise Invalid(f"nothing was imported, as the source cannot be read: {error}") from error
+        totals = spool.objects, size_bytes
+        left_out = skipped.count, tuple(skipped.examples)
+        with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+            if dry_run:
+                head = refs.resolve(ctx, branch).commit
+                return ImportResult(
+                    None,
+                    None,
+                    *totals,
+                    ctx.trees.count_below(refs.get_commit(ctx, head).metarange, prefixes),
+                    0,
+                    *left_out,
+                )
+            (new, made), tree = committing.replace(ctx, branch, options, spool, prefixes, about_to_land)
+        existing_count = tree.replaced + tree.removed + tree.unchanged
+        return ImportResult(new, made, *totals, existing_count, tree.removed, *left_out)
+
+
+def check(
+    ctx: Context, sources: Sequence[ImportSource], stores: ForeignStores, allowed: Prefixes | None
+) -> list[_Source]:
+    """Check the sources, and prepare to list them. Raises what `import_objects` raises for a source."""
+    if len(sources) > SOURCES_MAX:
+        raise Invalid(
+            f"an import has at most {SOURCES_MAX:,} sources, this one {len(sources):,}; make several imports of them"
+        )
+    namespaces = Namespaces.read(ctx.kv)
+    return [_planned(source, namespaces, stores, allowed) for source in sources]
+
+
+def _planned(source: ImportSource, namespaces: Namespaces, stores: ForeignStores, allowed: Prefixes | None) -> _Source:
+    place = parse_place(source.url).real()
+    folder = None
+    if allowed is not None:
+        if place.options:  # else a caller could have this process's credentials sent to a server of his own
+            raise Invalid(
+                f"{place.url[:200]!r} has options; leave them out: how a bucket is reached is the operator's to say"
+            )
+        folder = allowed.covering(place)
+        if folder is None:
+            raise ForeignNotAllowed(f"{source.url[:200]!r} cannot be imported: {allowed.refusal}")
+    if source.is_object:
+        ids.object_path(source.destination)
+        namespaces.check_object(place.url)
+        store, key = stores.store_of(place, folder)
+        # of a file the store begins above it, and the address above that
+        root = ForeignLocation(place.kind, place.bucket, place.path.removesuffix(key)).url
+        return _Source(source, store, "", len(key), source.destination, root, key)
+    destination = source.destination
+    if destination and not destination.endswith("/"):
+        destination += "/"
+    ids.path_prefix(destination)
+    if place.kind == "file":
+        place = place._replace(path=place.path.rstrip("/") + "/")
+        _check_folder(place)
+        namespaces.check_source(place.url)
+        # from the allowed folder downward, where no link is followed: what was resolved a moment ago may be a link by
+        # now
+        top = folder or place
+        below = place.path.removeprefix(top.path)
+        return _Source(
+            source, LocalObjects("/" + top.path, fsync=False, make=False), below, len(below), destination, top.url
+        )
+    namespaces.check_source(place.url)
+    # relative to the last slash, as lakeFS has it: s3://bucket/a/b brings b/c, and s3://bucket/a/b/ brings c
+    return _Source(source, stores.bucket(place), place.path, place.path.rfind("/") + 1, destination, place.root)
+
+
+def _check_folder(place: ForeignLocation) -> None:
+    path = "/" + place.path
+    if Path(path).is_dir():
+        return
+    if os.path.lexists(path.rstrip("/")):
+        raise Conflict(f"{path.rstrip('/')} is not a folder; import it as an object")
+    raise ObjectNotFound(f"{path} is not there; nothing was imported")
+
+
+def _list(sources: Sequence[_Source], spool: Spool, skipped: Skipped, watch: Watch) -> int:
+    """List all sources into the spool, single objects last because later rows win, and return the bytes."""
+    size_bytes = 0
+    for source in sources:
+        if source.key:
+            continue
+        spool.start_run()
+        before = spool.objects
+        for page in source.store.list_pages(source.prefix, skipped=skipped):
+            fitting = _with_short_paths(source, page, skipped)
+            size_bytes += sum(fitting.sizes_bytes)
+            if fitting.keys:
+                spool.add(imported.rows_of(fitting, cut=source.cut, destination=source.destination, root=source.root))
+            watch(spool.objects, skipped.count)
+        if spool.objects == before:
+            left_out = f" that can be named ({skipped.count} were left out)" if skipped.count else ""
+            raise ObjectNotFound(
+                f"{source.given.url!r} holds no objects{left_out}; nothing was imported, and {source.destination!r} is "
+                "as it was"
+            )
+    singles = {source.given.destination: source for source in sources if source.key}
+    if singles:
+        spool.start_run()
+    for path in sorted(singles):
+        source = singles[path]
+        listed = _look(source)
+        size_bytes += listed.sizes_bytes[0]
+        spool.add(imported.rows_of(listed, cut=source.cut, destination=path, root=source.root))
+        watch(spool.objects, skipped.count)
+    return size_bytes
+
+
+def _with_short_paths(source: _Source, page: ListedPage, skipped: Skipped) -> ListedPage:
+    """Return the page without the objects whose paths would be too long."""
+    room = ids.PATH_BYTES_MAX - len(source.destination.encode())
+    if max(map(len, page.keys), default=0) * 4 <= room:  # no character takes more than four bytes
+        return page
+    fits = [len(key[source.cut :].encode()) <= room for key in page.keys]
+    if all(fits):
+        return page
+    for key, short in zip(page.keys, fits, strict=True):
+        if not short:
+            skipped.add(key, f"its path would have over {ids.PATH_BYTES_MAX} bytes")
+    return page.where(fits)
+
+
+def _look(source: _Source) -> ListedPage:
+    """List a single object. Raises ObjectNotFound."""
+    if isinstance(source.store, LocalObjects):
+        return _page(source.store.head(source.key))
+    # a listing says what `head` does not: the ETag
+    page = next(source.store.list_pages(source.key, skipped=Skipped()), None)
+    if page is None or page.keys[:1] != [source.key]:
+        raise ObjectNotFound(f"there is no object at {source.given.url!r}; nothing was imported")
+    return page.where([True])
+
+
+def _page(info: ObjectInfo) -> ListedPage:
+    return ListedPage([info.key], [info.size_bytes], [info.mtime_ms], [""])
+
+
+def _outermost(destinations: Sequence[str]) -> list[str]:
+    """Return the prefixes that do not lie in another one."""
+    outer: list[str] = []
+    for prefix in sorted(set(destinations)):
+        if not outer or not prefix.startswith(outer[-1]):
+            outer.append(prefix)
+    return outer

@@ -1,0 +1,227 @@
+"""Read a ref: its head commit, overlaid by its sealed tokens, overlaid by its current one.
+
+The reaper removes entries from a token's staging area once the token is processed. So a reader trusts what it read only
+if the branch record did not change meanwhile (rule 12).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from refstore.context import Context
+from refstore.core import keys, user_metadata
+from refstore.core.ids import BranchName, CommitId, Path, Token, is_own
+from refstore.core.records import Branch, Entry, StagedRecord, Tombstone, decode_staged
+from refstore.errors import Contention, CorruptObject, ObjectNotFound
+from refstore.kv.base import SCAN_LIMIT
+from refstore.operations import refs
+from refstore.operations.hidden_commits import check_hidden
+from refstore.operations.refs import Ref, get_commit, head_commit
+
+ATTEMPTS: Final = 64
+"""How often a read is done again because the branch moved; each time means that a commit or reset got through."""
+
+PAGE_BYTES_MAX: Final = 4 << 20
+"""How many bytes of paths and metadata end a page, although more items were requested; a page has at least one item."""
+
+
+T = TypeVar("T")
+
+
+class Resolved(NamedTuple):
+    """A path's entry, and the level it was read from."""
+
+    entry: Entry
+    token: Token | None
+    """The token that the entry is staged under; None: it is committed."""
+    commit: CommitId | None = None
+    """The commit that a committed entry was read from, not the branch's head since."""
+
+
+class ListedPath(NamedTuple):
+    """One line of a listing: an object, or a common prefix (then `entry` is None)."""
+
+    path: str
+    entry: Entry | None
+
+
+class ListingPage(NamedTuple):
+    results: tuple[ListedPath, ...]
+    has_more: bool
+
+    @property
+    def next_after(self) -> str:
+        return self.results[-1].path if self.results else ""
+
+
+def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Resolved]:
+    """Return the entries at the paths; paths without one are left out.
+
+    Raises Gone where the rules hide the commit, or its data is tagged for the bucket to delete.
+    """
+    if ref.branch is None:
+        check_hidden(ctx, ref, paths)
+        return _committed(ctx, ref.commit, get_commit(ctx, ref.commit).metarange, paths)
+
+    def read(branch: Branch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, Resolved]:
+        resolved = {
+            path: Resolved(record, token) for path, (record, token) in staged.items() if isinstance(record, Entry)
+        }
+        unstaged = [path for path in paths if path not in staged]
+        if unstaged:
+            resolved |= _committed(ctx, branch.head, head_commit(ctx, branch.head).metarange, unstaged)
+        return resolved
+
+    branches = ctx.branches
+    open_branch = branches.open(ref.branch)
+    for _ in range(ATTEMPTS):
+        keys_read = [(token, path) for token in open_branch.record.live for path in paths]
+        values = ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token, path in keys_read])
+        # a call of its own: within one batch of Gets the KV chooses the order, and could read the branch before an
+        # entry is removed, and the entry after that
+        again = branches.open(ref.branch)
+        if _same(open_branch.record, again.record):
+            staged: dict[Path, tuple[StagedRecord, Token]] = {}
+            for (token, path), value in zip(keys_read, values, strict=True):
+                if isinstance(value, bytes) and path not in staged:
+                    staged[path] = (decode_staged(value), token)
+            return read(open_branch.record, staged)
+        open_branch = again
+    raise branches.contention(ref.branch)
+
+
+def resolve(ctx: Context, ref: Ref, path: Path) -> Resolved:
+    """Return the entry at one path. Raises ObjectNotFound."""
+    resolved = resolve_many(ctx, ref, (path,)).get(path)
+    if resolved is None:
+        raise ObjectNotFound(f"{path!r} is not on {ref.text!r}")
+    return resolved
+
+
+def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None) -> Iterator[bytes]:
+    """Return the object's bytes. The path is resolved again if the blob was deleted before the read (rule 12).
+
+    Raises Gone where the object was swept, or where its foreign owner removed or changed it.
+    """
+    for _ in range(ATTEMPTS):
+        resolved = resolve(ctx, refs.resolve(ctx, ref), path)
+        if not is_own(resolved.entry.address):
+            return ctx.foreign.get(resolved.entry.address, resolved.entry.size_bytes, start, end)
+        try:
+            return ctx.objects.get(resolved.entry.address, start=start, end=end)
+        except ObjectNotFound:
+            if resolve(ctx, refs.resolve(ctx, ref), path) == resolved:
+                if resolved.commit is not None and (mark := refs.swept_mark(ctx, resolved.commit, path)) is not None:
+                    raise refs.marked(resolved.commit, mark) from None
+                raise CorruptObject(
+                    f"{path!r} on {ref!r} names {resolved.entry.address}, which is gone; do not run any collection, "
+                    "and report this"
+                ) from None
+    raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
+
+
+def list_page(ctx: Context, ref: Ref, *, prefix: str, after: str, amount: int, delimiter: str) -> ListingPage:
+    """Return one page, in path order. Paths with the delimiter after the prefix are folded into common prefixes."""
+    if ref.branch is None:
+        check_hidden(ctx, ref)
+        metarange = get_commit(ctx, ref.commit).metarange
+        return _page(
+            lambda start: _committed_stream(ctx, metarange, prefix, start, amount), prefix, after, amount, delimiter
+        )
+    return while_still(
+        ctx,
+        ref.branch,
+        lambda branch: _page(
+            lambda start: stream(ctx, branch, prefix, start, amount), prefix, after, amount, delimiter
+        ),
+    )
+
+
+def while_still(ctx: Context, name: BranchName, read: Callable[[Branch], T]) -> T:
+    """Call `read` with the branch record, again until the record did not change meanwhile (rule 12)."""
+    branches = ctx.branches
+    open_branch = branches.open(name)
+    for _ in range(ATTEMPTS):
+        result = read(open_branch.record)
+        again = branches.open(name)
+        if _same(open_branch.record, again.record):
+            return result
+        open_branch = again
+    raise Contention(f"branch {name!r} kept moving while it was read; make the same call again")
+
+
+def stream(ctx: Context, branch: Branch, prefix: str, after: str, amount: int) -> Iterator[tuple[str, Entry]]:
+    """Yield a branch's entries after `after` under the record; the caller checks that the record did not change."""
+    page = min(SCAN_LIMIT, amount + 1)
+    staged = ctx.staging.merged(branch.live, prefix=prefix, after=after, page=page)
+    metarange = head_commit(ctx, branch.head).metarange
+    if not metarange:
+        for path, value, _token in staged:
+            record = decode_staged(value)
+            if isinstance(record, Entry):
+                yield path, record
+        return
+    overlay = ((path, 0, value) for path, value, _token in staged)
+    below = ((path, 1, entry) for path, entry in _committed_stream(ctx, metarange, prefix, after, page))
+    previous: str | None = None
+    for path, _rank, value in heapq.merge(overlay, below, key=lambda item: item[:2]):
+        if path == previous:
+            continue  # the staged entry came first
+        previous = path
+        record = decode_staged(value) if isinstance(value, bytes) else value
+        if not isinstance(record, Tombstone):
+            yield path, record
+
+
+def _committed_stream(ctx: Context, metarange: str, prefix: str, after: str, page: int) -> Iterator[tuple[str, Entry]]:
+    while True:
+        entries = ctx.trees.scan(metarange, prefix=prefix, after=after, limit=page)
+        yield from entries
+        if len(entries) < page:
+            return
+        after = entries[-1][0]
+
+
+def _page(
+    source: Callable[[str], Iterator[tuple[str, Entry]]], prefix: str, after: str, amount: int, delimiter: str
+) -> ListingPage:
+    results: list[ListedPath] = []
+    size_bytes = 0
+    folded = ""
+    cursor = after
+    if delimiter and (inside := _common_prefix(after, prefix, delimiter)):
+        folded, cursor = inside, inside + keys.LAST_CODE_POINT
+    while True:
+        for path, entry in source(cursor):
+            common = _common_prefix(path, prefix, delimiter) if delimiter else ""
+            if common and common == folded:
+                continue
+            if len(results) == amount or size_bytes >= PAGE_BYTES_MAX:
+                return ListingPage(tuple(results), has_more=True)
+            size_bytes += len(common or path) + (0 if common else user_metadata.size_of(entry.metadata))
+            if common:
+                results.append(ListedPath(common, None))
+                folded, cursor = common, common + keys.LAST_CODE_POINT
+                break  # continue after the whole prefix rather than through it
+            results.append(ListedPath(path, entry))
+        else:
+            return ListingPage(tuple(results), has_more=False)
+
+
+def _common_prefix(path: str, prefix: str, delimiter: str) -> str:
+    """Return the part of `path` through the first delimiter after `prefix`; '' if there is none."""
+    if not path.startswith(prefix):
+        return ""
+    at = path.find(delimiter, len(prefix))
+    return "" if at < 0 else path[: at + len(delimiter)]
+
+
+def _committed(ctx: Context, commit: CommitId, metarange: str, paths: Sequence[Path]) -> dict[Path, Resolved]:
+    return {Path(path): Resolved(entry, None, commit) for path, entry in ctx.trees.get_many(metarange, paths).items()}
+
+
+def _same(one: Branch, other: Branch) -> bool:
+    """Return whether head and live tokens are equal, so that a reader may trust what it read between the two."""
+    return (one.head, one.token, one.sealed) == (other.head, other.token, other.sealed)

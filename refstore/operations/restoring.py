@@ -1,0 +1,309 @@
+"""Restore: take back addresses that lost their last reference, until the reaper begins to delete them (rules 5, 8, 17).
+
+Restore writes the entry again that named the address. The grace window keeps that entry; before the reaper has
+processed the retired token, the entry still stands under it. An entry that was written since is not replaced, unless
+the caller forces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import ids, keys
+from refstore.core.ids import Address, BranchName, Path, Token, branch_of, made_ms
+from refstore.core.records import Emptied, Entry, Issued, Listed, Reference, ReferenceRecord, decode_staged
+from refstore.errors import AddressNotFound, AlreadyExists, Contention, Gone, ObjectNotFound, RefstoreError
+from refstore.operations.expire_staged import EXPIRED
+from refstore.operations.reading import Resolved, resolve_many
+from refstore.operations.refs import Ref
+from refstore.operations.stage_entries import DELETED, Placement, TokenMoved, check_committed, check_distinct, place
+from refstore.operations.trash import InGrace
+from refstore.versioning.markers import BRANCH_DELETED, RESET
+from refstore.versioning.references import AddOutcome
+
+BATCH: Final = 1000
+"""How many addresses share their round trips."""
+
+ATTEMPTS: Final = 16
+"""How often a list is read again because it changed while its entries were read; each time somebody made progress."""
+
+LOSSES: Final = (RESET, BRANCH_DELETED, DELETED, EXPIRED)
+"""Causes by which a path loses its entry. The others leave older versions, and the remains of uploads that died."""
+
+
+class RestoreOutcome(Enum):
+    RESTORED = "restored"
+    UNCHANGED = "unchanged"
+    """The branch has it at that path already."""
+    OLDER = "older"
+    """A later version of the path was lost too, or this one was overwritten; only its address restores it."""
+    CONFLICT = "conflict"
+    """The path has an entry that was written since; it was left."""
+    TOO_LATE = "too late"
+    """Its grace window is over, or it cannot be restored."""
+
+
+class RestoreRequest(NamedTuple):
+    """One address to restore, at `path` or, if that is None, at its last path."""
+
+    address: str
+    path: str | None = None
+
+
+class RestoreResult(NamedTuple):
+    """What happened to one address."""
+
+    address: Address
+    path: Path
+    """The path that it has, or was to have; '' where none is known. It may have other names on the branch."""
+    entry: Entry | None
+    """The entry at the path now, if it was restored or is unchanged; else None. In a dry run, the entry to write."""
+    outcome: RestoreOutcome
+    error: RefstoreError | None = None
+    """Why it was not restored."""
+
+
+class _Lookup(NamedTuple):
+    """The names that an address still has, in the order they were added, and the entries that are left of them."""
+
+    names: tuple[Reference, ...]
+    entries: dict[Reference, Entry]
+    error: RefstoreError | None = None
+
+
+class _PlannedRestore(NamedTuple):
+    address: Address
+    path: Path
+    entry: Entry
+
+
+def restore_many(
+    ctx: Context, branch: BranchName, requests: Sequence[RestoreRequest], *, force: bool = False, dry_run: bool = False
+) -> list[RestoreResult]:
+    """Restore addresses to a branch, and return what happened to each. No two requests may have one path.
+
+    `force`: also replace entries that were written since. `dry_run`: change nothing.
+
+    Raises BranchNotFound, InvalidName, InvalidPath.
+    """
+    branches = ctx.branches
+    addresses = [ids.own_address(item.address) for item in requests]
+    paths = [ids.object_path(item.path) if item.path is not None else None for item in requests]
+    results: dict[int, RestoreResult] = {}
+    plans: dict[int, _PlannedRestore] = {}
+    lookups = _look_up(ctx, addresses)
+    bare = _described_by_the_store(
+        ctx, [each for each, lookup in zip(addresses, lookups, strict=True) if not lookup.entries and not lookup.error]
+    )
+
+    token = branches.open(branch).record.token
+    requested_paths = {path for path in paths if path is not None} | {
+        name.path for path, lookup in zip(paths, lookups, strict=True) if path is None for name in lookup.names
+    }
+    current = _on_branch(ctx, branch, sorted(requested_paths))
+    for index, (address, path, lookup) in enumerate(zip(addresses, paths, lookups, strict=True)):
+        same = next(
+            (name for name in _paths(path, lookup) if name in current and current[name].entry.address == address), None
+        )
+        if same is not None:
+            results[index] = RestoreResult(address, same, current[same].entry, RestoreOutcome.UNCHANGED)
+            continue
+        error = lookup.error or (None if lookup.entries or bare[address] else _not_written(address))
+        if error is not None:
+            results[index] = RestoreResult(address, path or Path(""), None, RestoreOutcome.TOO_LATE, error)
+            continue
+        name, entry = _choose(branch, path, lookup)
+        each = plans[index] = _PlannedRestore(address, name, entry or _bare(address, bare))
+        if not force and name in current and _is_newer(current[name], address):
+            error = AlreadyExists(
+                f"{name!r} on {branch!r} was written since; give another path, or force to put {address} over it"
+            )
+            results[index] = RestoreResult(address, each.path, None, RestoreOutcome.CONFLICT, error)
+            del plans[index]
+
+    check_distinct([Placement(item.path, None, referenced=False) for item in plans.values()])
+    for index, item in plans.items():
+        results[index] = RestoreResult(item.address, item.path, item.entry, RestoreOutcome.RESTORED)
+    if plans and not dry_run:
+        results |= _put_back(ctx, branch, token, plans)
+    return [results[index] for index in range(len(requests))]
+
+
+def choose(lost_names: Iterable[InGrace], *, by_path: bool) -> tuple[list[InGrace], list[InGrace]]:
+    """Split what one branch lost into the last lost entry of each path, and the older rest.
+
+    Without `by_path`, entries that were only overwritten belong to the rest.
+    """
+    newest: dict[Path, InGrace] = {}
+    older: list[InGrace] = []
+    for item in lost_names:
+        if not by_path and item.cause not in LOSSES:
+            older.append(item)
+            continue
+        before = newest.get(item.path)
+        if before is None or _order(before) < _order(item):
+            newest[item.path], rest = item, before
+        else:
+            rest = item
+        if (
+            rest is not None and rest.address != newest[item.path].address
+        ):  # an address may be listed twice while the reaper processes its token
+            older.append(rest)
+    return list(newest.values()), older
+
+
+def _order(item: InGrace) -> tuple[str, int, str]:
+    """Return a sort key: the token, because the reaper may come late to it; then the time of the loss."""
+    return item.token.rpartition(":")[2], item.since_ms, item.address
+
+
+def _look_up(ctx: Context, addresses: Sequence[Address]) -> list[_Lookup]:
+    """Read each address's list, then the entries that its names have under their tokens.
+
+    The reaper first takes a name off the list, whose record keeps the entry then, and only then removes the entry from
+    its token. So if no entry is found the list is read again, until it has the entry or did not change.
+    """
+    references = ctx.references
+    lookups: dict[int, _Lookup] = {}
+    before: dict[int, ReferenceRecord | None] = {}
+    for _ in range(ATTEMPTS):
+        waiting = [index for index in range(len(addresses)) if index not in lookups]
+        if not waiting:
+            return [lookups[index] for index in range(len(addresses))]
+        names: dict[int, tuple[Reference, ...]] = {}
+        records = references.get_many([addresses[index] for index in waiting])
+        for index, record in zip(waiting, records, strict=True):
+            match record:
+                case Emptied(last=last, entry=Entry() as entry):
+                    lookups[index] = _Lookup((last,), {last: entry})
+                case Emptied(last=last):
+                    names[index] = (last,)
+                case Listed(listed):
+                    names[index] = listed
+                case _:
+                    lookups[index] = _Lookup((), {}, _not_in_grace(addresses[index], record))
+        entries = _entries(ctx, [(addresses[index], name) for index, listed in names.items() for name in listed])
+        for index, record in zip(waiting, records, strict=True):
+            if index in names:
+                own_entries = {
+                    name: entries[addresses[index], name]
+                    for name in names[index]
+                    if (addresses[index], name) in entries
+                }
+                if own_entries or (index in before and before[index] == record):
+                    lookups[index] = _Lookup(names[index], own_entries)
+                before[index] = record
+    raise Contention("others kept changing the references of one address; make the same call again")
+
+
+def _entries(ctx: Context, names: Sequence[tuple[Address, Reference]]) -> dict[tuple[Address, Reference], Entry]:
+    """Return the entries under each name's token at its path, where they still name the address."""
+    unique = list(dict.fromkeys((name.token, name.path) for _, name in names))
+    values = dict(
+        zip(unique, ctx.kv.get_many([keys.entry(ctx.repo, *each) for each in unique]) if unique else (), strict=True)
+    )
+    entries: dict[tuple[Address, Reference], Entry] = {}
+    for address, name in names:
+        value = values[name.token, name.path]
+        record = decode_staged(value) if isinstance(value, bytes) else None
+        if isinstance(record, Entry) and record.address == address:
+            entries[address, name] = record
+    return entries
+
+
+def _described_by_the_store(ctx: Context, addresses: Sequence[Address]) -> dict[Address, Entry | None]:
+    """Make entries from what the store knows of blobs without an entry; None: nothing was written there."""
+    infos = ctx.objects.head_many(addresses) if addresses else ()
+    return {
+        address: Entry(address, info.size_bytes, "", info.mtime_ms) if info is not None else None
+        for address, info in zip(addresses, infos, strict=True)
+    }
+
+
+def _bare(address: Address, bare: dict[Address, Entry | None]) -> Entry:
+    entry = bare[address]
+    assert entry is not None  # noqa: S101  # what was never written is done with by then
+    return entry
+
+
+def _on_branch(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Path, Resolved]:
+    return resolve_many(ctx, Ref.to_branch(branch), paths) if paths else {}
+
+
+def _paths(path: Path | None, lookup: _Lookup) -> list[Path]:
+    """Return the paths at which the branch may already name the address."""
+    return [path] if path is not None else [name.path for name in lookup.names]
+
+
+def _choose(branch: BranchName, path: Path | None, lookup: _Lookup) -> tuple[Path, Entry | None]:
+    """Return the path to restore to, and the entry: of a name on this branch first, then of one with an entry."""
+    best = max(
+        lookup.names, key=lambda name: (branch_of(name.token) == branch, name.path == path, name in lookup.entries)
+    )
+    return path if path is not None else best.path, lookup.entries.get(best) or next(
+        iter(lookup.entries.values()), None
+    )
+
+
+def _is_newer(current: Resolved, address: Address) -> bool:
+    """Return whether the entry at a path was written since: it is staged, or its object is newer than the address."""
+    if current.token is not None:
+        return True
+    current_made_ms = made_ms(current.entry.address) if ids.is_own(current.entry.address) else current.entry.mtime_ms
+    return current_made_ms is not None and current_made_ms > (made_ms(address) or 0)
+
+
+def _put_back(
+    ctx: Context, branch: BranchName, token: Token, plans: dict[int, _PlannedRestore]
+) -> dict[int, RestoreResult]:
+    """Restore each address under a reference of its own (rule 1), whether its list is empty or has names (rule 17)."""
+    references = ctx.references
+    now = ctx.clock.now_ms()
+    entries = {
+        index: msgspec.structs.replace(item.entry, reference_id=ctx.ids.unique(now)) for index, item in plans.items()
+    }
+    new_references = [
+        (item.address, Reference(token, item.path, entries[index].reference_id)) for index, item in plans.items()
+    ]
+    outcomes = dict(zip(plans, references.add(new_references, on_empty=True), strict=True))
+    results: dict[int, RestoreResult] = {}
+    placements: list[Placement] = []
+    for index, item in plans.items():
+        if outcomes[index] is AddOutcome.LISTED:
+            results[index] = RestoreResult(item.address, item.path, entries[index], RestoreOutcome.RESTORED)
+            placements.append(Placement(item.path, entries[index], referenced=True))
+        else:
+            error = Gone(f"{item.address} left its grace window while it was being restored; nothing was changed")
+            results[index] = RestoreResult(item.address, item.path, None, RestoreOutcome.TOO_LATE, error)
+    by_path = {item.path: index for index, item in plans.items()}
+    try:
+        if placements:
+            place(ctx, branch, token, placements, on_empty=True)
+    except TokenMoved as moved:
+        for placement in moved.placements:
+            try:
+                check_committed(ctx, branch, TokenMoved([placement]))
+            except Contention as error:
+                index = by_path[placement.path]
+                results[index] = RestoreResult(
+                    plans[index].address, placement.path, None, RestoreOutcome.CONFLICT, error
+                )
+    return results
+
+
+def _not_in_grace(address: Address, record: ReferenceRecord | None) -> RefstoreError:
+    if isinstance(record, Issued):
+        return AddressNotFound(f"{address} was issued and never linked; link it instead")
+    return Gone(
+        f"{address} is not in its grace window: it is committed, or deleted, or about to be; ask `refstore why` about "
+        "it"
+    )
+
+
+def _not_written(address: Address) -> ObjectNotFound:
+    return ObjectNotFound(f"nothing was written to {address}; its upload died before, or is under way")

@@ -1,0 +1,102 @@
+"""Decide what a filter of a rules document means in this repository: a path on all branches, or lakeFS's `branch/path`.
+
+`main/logs/` can be either. It is `logs/` on main if there is a branch main and no branch shows anything at the path
+`main/logs/`; where both are there it is refused, and the document has to say which is meant (`{"branch": "main",
+"prefix": "logs/"}`, or `"branch": "*"`). The answer is kept with the document. What a rule takes then stays the same,
+whichever branches and paths there are later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core.ids import CommitId
+from refstore.core.records import Branch
+from refstore.errors import BranchNotFound, Contention
+from refstore.operations import reading
+from refstore.operations.refs import Ref
+from refstore.retention.rules import Filter, ParsedRules, Rules
+
+BRANCHES_MAX: Final = 1000
+"""How many branches are searched for one prefix; what only the others show is not known."""
+
+
+def read_filters(ctx: Context, parsed: ParsedRules) -> ParsedRules:
+    """Split the document's `branch/path` prefixes. Raises InvalidRules for a prefix that can be read in two ways."""
+    names = {name for name, _ in ctx.branches.scan_open()}
+    read_as: dict[str, str] = {}
+    for index, rule in enumerate(parsed.rules.rules):
+        prefix, place = rule.filter.prefix, ("rules", index, "filter", "prefix")
+        candidates = [prefix[:at] for at, character in enumerate(prefix) if character == "/" and prefix[:at] in names]
+        if rule.filter.branch or not candidates:
+            continue
+        as_branch = [f'{{"branch": "{name}", "prefix": "{prefix[len(name) + 1 :]}"}}' for name in candidates]
+        if len(candidates) > 1 or shows(ctx, prefix) is not False:
+            as_path = f'{{"branch": "*", "prefix": "{prefix}"}}'
+            raise parsed.positions.error(
+                place,
+                f"prefix {prefix!r} begins with the name of a branch, and may be a path; write "
+                f"{' or '.join([*as_branch, as_path])}",
+            )
+        read_as[prefix] = candidates[0]
+    rules = bind(parsed.rules, read_as)
+    known_filters: set[tuple[str, str]] = set()
+    for index, rule in enumerate(rules.rules):
+        own = (rule.filter.prefix, rule.filter.own_branch)
+        if rule.status == "enabled":
+            if own in known_filters:
+                raise parsed.positions.error(
+                    ("rules", index), f"a second enabled rule for prefix {own[0]!r} on branch {own[1]!r}; keep one"
+                )
+            known_filters.add(own)
+    return parsed._replace(rules=rules, read_as=read_as)
+
+
+def bind(rules: Rules, read_as: Mapping[str, str]) -> Rules:
+    """Return `rules` with those prefixes split into branch and path that were when the document was set."""
+    bound = tuple(
+        msgspec.structs.replace(rule, filter=Filter(rule.filter.prefix[len(branch) + 1 :], branch))
+        if not rule.filter.branch and (branch := read_as.get(rule.filter.prefix)) is not None
+        else rule
+        for rule in rules.rules
+    )
+    return msgspec.structs.replace(rules, rules=bound)
+
+
+def shows(ctx: Context, prefix: str, branch: str = "") -> bool | None:
+    """Return whether a branch (that one, or any) has a path that starts with `prefix`; None: not all were searched.
+
+    Branches with the same head and nothing staged show the same, and are searched once.
+    """
+    heads: set[CommitId] = set()
+    every = ctx.branches.scan_open()
+    chosen = ((name, record) for name, record in every if branch in ("", name))
+    for number, (name, record) in enumerate(islice(chosen, BRANCHES_MAX + 1)):
+        if number == BRANCHES_MAX:
+            return None
+        if _same_as_seen(ctx, record, prefix, heads):
+            continue
+        try:
+            page = reading.list_page(
+                ctx, Ref.to_branch(name, record.head), prefix=prefix, after="", amount=1, delimiter=""
+            )
+        except (BranchNotFound, Contention):  # it was deleted meanwhile, or is being written to
+            continue
+        if page.results:
+            return True
+    return False
+
+
+def _same_as_seen(ctx: Context, record: Branch, prefix: str, heads: set[CommitId]) -> bool:
+    staging = ctx.staging
+    if any(next(staging.scan(token, prefix=prefix, page=1), None) is not None for token in record.live):
+        return False
+    if record.head in heads:
+        return True
+    heads.add(record.head)
+    return False

@@ -1,0 +1,108 @@
+"""Warn of rules before they act: names and filters that match nothing here, and how much expires tonight.
+
+A mistyped branch is no error, as branches come and go; but its rule then protects nothing, and the branch that was
+meant falls under the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core.ids import CommitId
+from refstore.gc_marks import Marks
+from refstore.operations import rule_filters, rules_document
+from refstore.retention.active_commits import CommitExpiry, Refs, State, compute_expiry
+from refstore.retention.rules import Periods, Rules, warnings
+
+MARKS_PAGE: Final = 1000
+
+
+class Review(NamedTuple):
+    warnings: tuple[str, ...]
+    unused: tuple[str, ...]
+    """The `branch_id` of rules that apply to no branch that is there now."""
+    commits: int
+    expired: int
+    """How many commits have expired by these rules, now."""
+    unmarked: int
+    """How many of these no run has marked yet; the next run marks them."""
+
+
+def review(ctx: Context, rules: Rules) -> Review:
+    """Review rules against the whole history. Raises CorruptRecord: a part of it cannot be read."""
+    history, refs = rules_document.read_history(ctx)
+    return review_history(ctx, rules, compute_expiry(history, refs, rules, ctx.clock.now_ms()), refs)
+
+
+def review_history(ctx: Context, rules: Rules, expiry: CommitExpiry, refs: Refs) -> Review:
+    """Review rules against a history that was read already."""
+    expired = expiry.commits(State.EXPIRED)
+    unmarked = _unmarked(ctx, expired)
+    unused = _unused(rules, refs)
+    messages = [*warnings(rules), *_of_branches(rules, refs, unused), *_of_filters(ctx, rules, refs)]
+    if unmarked:
+        messages.append(
+            f"by these rules {unmarked} of {len(expiry.history)} commits expire tonight: the next collection marks them"
+        )
+    return Review(tuple(messages), unused, len(expiry.history), len(expired), unmarked)
+
+
+def _unmarked(ctx: Context, commits: list[CommitId]) -> int:
+    marks = Marks(ctx)
+    pages = (commits[start : start + MARKS_PAGE] for start in range(0, len(commits), MARKS_PAGE))
+    return sum(mark is None or bool(mark.prefixes) for page in pages for mark in marks.of(page))
+
+
+def _unused(rules: Rules, refs: Refs) -> tuple[str, ...]:
+    periods = Periods(rules)
+    used = {periods.of(name).branch_id for name in refs.heads}
+    return tuple(rule.branch_id for rule in rules.branches if rule.branch_id not in used)
+
+
+def _of_branches(rules: Rules, refs: Refs, unused: tuple[str, ...]) -> Iterator[str]:
+    periods = Periods(rules)
+    for name in unused:
+        yield f"{name!r} is the rule of no branch that is there now{_meant(name, refs, periods)}"
+
+
+def _meant(name: str, refs: Refs, periods: Periods) -> str:
+    """Suggest a branch with nearly that name, with its period."""
+    close = get_close_matches(name, [branch for branch in refs.heads if periods.of(branch).branch_id != branch], n=1)
+    if not close:
+        return ""
+    chosen = periods.of(close[0])
+    days = "never expires" if chosen.days is None else f"is kept for {chosen.days} days"
+    return f"; did you mean {close[0]!r}, which by {chosen.rule} {days}?"
+
+
+def _of_filters(ctx: Context, rules: Rules, refs: Refs) -> Iterator[str]:
+    for hold in rules.legal_holds:
+        if rule_filters.shows(ctx, hold.prefix) is False:
+            yield (
+                f"the legal hold on {hold.prefix!r} matches nothing that a branch shows "
+                f"now{_as_branch(hold.prefix, refs)}"
+            )
+    for rule in rules.path_rules:
+        prefix, branch = rule.filter.prefix, rule.filter.own_branch
+        if branch and branch not in refs.heads:
+            close = get_close_matches(branch, refs.heads, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            yield f"the filter for branch {branch!r} matches nothing: there is no such branch{hint}"
+        elif rule_filters.shows(ctx, prefix, branch) is False:
+            where = f"branch {branch!r} shows" if branch else "a branch shows"
+            yield (
+                f"the filter for prefix {prefix!r} matches nothing that {where} "
+                f"now{'' if branch else _as_branch(prefix, refs)}"
+            )
+
+
+def _as_branch(prefix: str, refs: Refs) -> str:
+    """Suggest a branch where the prefix may be meant as `branch/path`."""
+    first, slash, rest = prefix.partition("/")
+    close = get_close_matches(first, refs.heads, n=1) if slash else []
+    if not close or close[0] == first:
+        return ""
+    return f"; there is no branch {first!r} either: did you mean {close[0] + '/' + rest!r}?"

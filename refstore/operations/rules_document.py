@@ -1,0 +1,264 @@
+"""The retention rules of a repository, set and kept as one document; and the history that they apply to.
+
+The history is read in an order: commits first, branches and tags after them. Then no branch is older than the commits
+that were read, and a commit that landed meanwhile is found from its branch. The marks of rule 13 protect the one case
+that is left: a branch that is made while the branches are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import ids, keys
+from refstore.core.ids import CommitId
+from refstore.core.records import Commit, RetentionRecord, decode, encode, maybe
+from refstore.errors import Conflict, Contention, CorruptRecord, InvalidRules, NotFound
+from refstore.kv.base import ABSENT, Absent
+from refstore.operations import branching, tagging
+from refstore.operations.rule_filters import bind, read_filters
+from refstore.retention.active_commits import Refs
+from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION, CommitRow, History, HistoryBuilder
+from refstore.retention.rules import GcRules, ParsedRules, Rules, read_rules, render, with_gc_rules
+
+ATTEMPTS: Final = 16
+FETCH: Final = 1000
+ROUNDS: Final = 10_000
+"""How often missing parents are fetched; each round goes one commit further back."""
+
+
+class Retention(NamedTuple):
+    """The rules that are in force."""
+
+    document: str
+    """As it was set."""
+    rules: Rules
+    set_ms: int
+    set_by: str
+
+
+def get(ctx: Context) -> Retention | None:
+    """Return the rules in force; None: no commit expires.
+
+    Raises CorruptRecord: then no job may go on by other rules, or by none.
+    """
+    return _read(ctx)[1]
+
+
+def set_rules(ctx: Context, document: str, *, by: str) -> Retention:
+    """Replace the whole document. Raises InvalidRules, RepositoryNotFound, Contention."""
+    parsed = check(ctx, document)
+    key, record = keys.retention_rules(ctx.repo), _record(ctx, document, by, parsed.read_as)
+    with ctx.audit.change(
+        "rules.set", repository=ctx.name, before=_shown(ctx.kv.get(key)), after=_shown(encode(record))
+    ):
+        ctx.kv.set(key, encode(record))
+        return _written(ctx, record, parsed.rules)
+
+
+def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> Retention | None:
+    """Replace lakeFS's part of the rules (None: remove it); what lakeFS's format cannot express stays as it was set.
+
+    Return None where nothing is left of the document. Raises InvalidRules, Contention.
+    """
+    key = keys.retention_rules(ctx.repo)
+    for _ in range(ATTEMPTS):
+        raw, old = _read(ctx)
+        rules = with_gc_rules(old.rules if old is not None else None, new)
+        if new is None and not rules.extended:
+            if raw is ABSENT:
+                return None
+            with ctx.audit.change("rules.delete", repository=ctx.name, before=_shown(raw)) as told:
+                told.happened = ctx.kv.set_if(key, raw, ABSENT)
+            if told.happened:
+                return None
+            continue
+        done = _replace(ctx, "rules.set", raw, _record(ctx, render(rules), by), rules)
+        if done is not None:
+            return done
+    raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
+
+
+def pin(ctx: Context, commits: Iterable[CommitId], *, by: str) -> Retention:
+    """Add commits to `pins.commits`: they never expire from then on. All else stays. Raises InvalidRules (one never
+    landed), Contention.
+    """
+    pinned = list(commits)
+    for _ in range(ATTEMPTS):
+        raw, old = _read(ctx)
+        rules = old.rules if old is not None else Rules()
+        pins = msgspec.structs.replace(rules.pins, commits=tuple(dict.fromkeys((*rules.pins.commits, *pinned))))
+        document = render(msgspec.structs.replace(rules, pins=pins))
+        parsed = check(ctx, document)
+        done = _replace(ctx, "rules.pin", raw, _record(ctx, document, by), parsed.rules)
+        if done is not None:
+            return done
+    raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
+
+
+def delete(ctx: Context) -> Retention:
+    """Delete the rules: from then on no commit expires. Raises NotFound, Conflict.
+
+    Only the rules that were read are deleted. A deletion whose reply was lost may have landed, and the rules that stand
+    now may have a legal hold that somebody set after it.
+    """
+    key = keys.retention_rules(ctx.repo)
+    raw, rules = _read(ctx)
+    if rules is None:
+        raise no_rules(ctx)
+    with ctx.audit.change("rules.delete", repository=ctx.name, before=_shown(raw)):
+        if not ctx.kv.set_if(key, raw, ABSENT) and ctx.kv.get(key) is not ABSENT:
+            raise Conflict(
+                f"the retention rules of {ctx.name!r} were changed while they were deleted; look at them, and delete "
+                "again if need be"
+            )
+    return rules
+
+
+def check(ctx: Context, document: str) -> ParsedRules:
+    """Parse a document and resolve its filters for this repository (`rule_filters.py`).
+
+    Raises InvalidRules, also for a pinned commit that does not exist and for a prefix that can be read in two ways.
+    """
+    parsed = read_filters(ctx, read_rules(document))
+    pinned = parsed.rules.pins.commits
+    pinned_rows = _rows_of(ctx, [CommitId(commit) for commit in pinned])
+    landed = {row.id for row in pinned_rows if row.landed}
+    for index, commit in enumerate(pinned):
+        if commit not in landed:
+            raise parsed.positions.error(
+                ("pins", "commits", index),
+                f"commit {commit} does not exist in {ctx.name!r}; pin one that the log shows",
+            )
+    return parsed
+
+
+def check_no_holds(ctx: Context) -> None:
+    """Raise Conflict where a legal hold forbids to delete the repository: its paths would be unknown then."""
+    in_force = get(ctx)
+    if in_force is not None and in_force.rules.legal_holds:
+        prefix = in_force.rules.legal_holds[0].prefix
+        raise Conflict(
+            f"repository {ctx.name!r} has a legal hold on {prefix!r}; take it out of the retention rules before the "
+            "repository goes"
+        )
+
+
+def no_rules(ctx: Context) -> NotFound:
+    return NotFound(
+        f"repository {ctx.name!r} has no retention rules, so nothing that was committed expires; set some with:"
+        f" refstore retention set {ctx.name} FILE"
+    )
+
+
+def read_history(ctx: Context) -> tuple[History, Refs]:
+    """Read all commits, then all branches and tags. Raises CorruptRecord: a commit that something names is missing."""
+    builder = HistoryBuilder()
+    for row in _scan(ctx):
+        builder.add(row)
+    branches = ctx.branches
+    heads: dict[str, CommitId] = {name: record.head for name, record in branches.scan_open()}
+    refs = Refs(heads, {name: tag.commit for name, tag in tagging.scan(ctx, prefix="", after="")})
+    named = [*refs.heads.values(), *refs.tags.values()]
+    for _ in range(ROUNDS):
+        missing = builder.missing(named)
+        if not missing:
+            break
+        fetched = _rows_of(ctx, missing)
+        if not fetched:
+            raise CorruptRecord(
+                f"commit {missing[0]} is named and has no record; restore the KV from a backup before anything expires"
+            )
+        for row in fetched:
+            builder.add(row)
+    return builder.done(), refs
+
+
+def _scan(ctx: Context) -> Iterator[CommitRow]:
+    """Yield every commit, with whether it landed; both partitions are read in order of id."""
+    landed = (name for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo)))
+    mark = next(landed, None)
+    for name, value in ctx.kv.scan_all(keys.commits(ctx.repo)):
+        while mark is not None and mark < name:
+            mark = next(landed, None)
+        commit = decode(value, Commit)
+        yield CommitRow(ids.commit_id(name), commit.parents, commit.created_ms, mark == name, _begins_view(commit))
+
+
+def _rows_of(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
+    """Return the rows of those commits that have a record."""
+    rows: list[CommitRow] = []
+    unique = list(dict.fromkeys(commits))
+    for start in range(0, len(unique), FETCH):
+        page = unique[start : start + FETCH]
+        records = ctx.kv.get_many([keys.commit(ctx.repo, commit) for commit in page])
+        landed = ctx.kv.get_many([keys.landed(ctx.repo, commit) for commit in page])
+        for commit, value, mark in zip(page, records, landed, strict=True):
+            record = maybe(value, Commit)
+            if record is not None:
+                rows.append(
+                    CommitRow(commit, record.parents, record.created_ms, mark is not ABSENT, _begins_view(record))
+                )
+    return rows
+
+
+def _begins_view(commit: Commit) -> bool:
+    return commit.metadata.get(TRANSACTION) == SNAPSHOT
+
+
+def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:
+    raw = ctx.kv.get(keys.retention_rules(ctx.repo))
+    record = maybe(raw, RetentionRecord)
+    if record is None:
+        return raw, None
+    try:
+        rules = bind(read_rules(record.document).rules, record.read_as)
+        return raw, Retention(record.document, rules, record.set_ms, record.set_by)
+    except InvalidRules as error:
+        raise CorruptRecord(
+            f"the retention rules of {ctx.name!r} cannot be read ({error}); set them again before anything expires"
+        ) from error
+
+
+def _record(ctx: Context, document: str, by: str, read_as: Mapping[str, str] | None = None) -> RetentionRecord:
+    now = ctx.clock.now_ms()
+    return RetentionRecord(document, now, by, ctx.ids.unique(now), dict(read_as or {}))
+
+
+def _replace(ctx: Context, action: str, raw: bytes | Absent, record: RetentionRecord, rules: Rules) -> Retention | None:
+    """Write the record where the rules are still what was read; None: they are not."""
+    with ctx.audit.change(action, repository=ctx.name, before=_shown(raw), after=_shown(encode(record))) as told:
+        told.happened = ctx.kv.set_if(keys.retention_rules(ctx.repo), raw, encode(record))
+        return _written(ctx, record, rules) if told.happened else None
+
+
+def _shown(raw: bytes | Absent) -> dict[str, object] | None:
+    """The rules as the audit log shows them."""
+    try:
+        record = maybe(raw, RetentionRecord)
+    except CorruptRecord:
+        return {"unreadable": True}
+    return (
+        {"document": record.document, "set_by": record.set_by, "set_ms": record.set_ms} if record is not None else None
+    )
+
+
+def _written(ctx: Context, record: RetentionRecord, rules: Rules) -> Retention:
+    """Return the rules that were written; if the repository was deleted meanwhile, delete them and raise.
+
+    The repository's record changes with its rules. A deletion of the repository reads the record before it looks for
+    legal holds, and closes the record only if it is unchanged. So it cannot miss a hold that was set meanwhile.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            raw, repository = branching.open_record(ctx)
+        except NotFound:
+            ctx.kv.delete(keys.retention_rules(ctx.repo))
+            raise
+        changed = msgspec.structs.replace(repository, rules_id=record.write_id)
+        if ctx.kv.set_if(keys.repository(ctx.name), raw, encode(changed)):
+            return Retention(record.document, rules, record.set_ms, record.set_by)
+    raise Contention(f"others kept changing repository {ctx.name!r}; make the same call again")

@@ -1,0 +1,290 @@
+"""Put entries under a branch's current token, and follow the token when it moves.
+
+Rules 1, 2 and 6 are implemented here, and entries are written nowhere else:
+
+    reference under T on the list  ->  entry under T  ->  is T still the branch's token?
+        yes: release the reference that the replaced entry carried, that one and no other
+        no:  reference under the new token, entry there, check again; the old reference stays until T is processed
+        the reply was lost: a new reference, an entry that carries it, check again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import deadline, keys
+from refstore.core.ids import BranchName, CommitId, Path, Token, is_own
+from refstore.core.records import Entry, Listed, Mark, Reference, decode, decode_staged, encode
+from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnknown
+from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
+from refstore.operations.reading import Resolved, resolve_many
+from refstore.operations.refs import Ref, marked
+from refstore.versioning.references import AddOutcome, Release
+from refstore.versioning.staging import TOMBSTONE
+
+ATTEMPTS: Final = 16
+"""How often the token may move under one placement. Each move is a commit or reset of the branch."""
+
+OVERWRITTEN: Final = "overwritten"
+REFUSED: Final = "refused: something is at the path"
+DELETED: Final = "deleted"
+
+
+class Placement(msgspec.Struct, frozen=True):
+    path: Path
+    entry: Entry | None
+    """None: a tombstone."""
+    referenced: bool
+    """Whether the entry needs a reference: it does unless its address is committed or outside the namespace."""
+    if_absent: bool = False
+    """Whether to refuse the entry where the path has one. Such a placement has an entry, and a reference."""
+
+    def again(self, reference_id: str) -> Placement:
+        """Return the placement with a new reference, because the old one may have been released since."""
+        if self.entry is None or not self.referenced:
+            return self
+        return msgspec.structs.replace(self, entry=msgspec.structs.replace(self.entry, reference_id=reference_id))
+
+    @property
+    def encoded(self) -> bytes:
+        return TOMBSTONE if self.entry is None else encode(self.entry)
+
+
+class TokenMoved(Exception):  # not an error: the operation starts over, or tells the caller what happened
+    """A reference could not follow the branch to its new token: the address was committed, or released, meanwhile."""
+
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        super().__init__("the address was committed or released meanwhile")
+        self.placements = placements
+
+
+def place(
+    ctx: Context,
+    branch: BranchName,
+    token: Token,
+    placements: Sequence[Placement],
+    *,
+    on_empty: bool,
+    sources: Mapping[CommitId, Sequence[Path]] | None = None,
+) -> None:
+    """Write the entries under `token`, under which their references are listed already, and follow the branch.
+
+    They replace whatever is there: placements with `if_absent` are for `place_if_absent`.
+
+    `on_empty`: whether a list that was emptied meanwhile takes the reference again (the writer's own retry, restore).
+    `sources`: the commits, and the paths there, that entries without a reference were copied from. If one of these was
+    marked meanwhile, the entries are taken back (rule 13).
+
+    Raises TokenMoved, BranchNotFound, Gone, Contention. After any of them nothing is lost: an entry under a token that
+    is not live any more is removed with its token.
+    """
+    check_distinct(placements)
+    branches = ctx.branches
+    references = ctx.references
+    moved: list[Placement] = []
+    for _ in range(ATTEMPTS):
+        writes = [Exchange(keys.entry(ctx.repo, token, item.path), item.encoded) for item in placements]
+        marks = [Get(keys.mark(ctx.repo, commit)) for commit in sources or ()]
+        try:
+            # one round trip: first the entries, then the marks and the branch (rules 2 and 13)
+            results = ctx.kv.execute([*writes, *marks, branches.get_op(branch)])
+        except OutcomeUnknown:
+            # an entry that landed may have been overwritten and released since, so none is written again as it was
+            released = _released(ctx, token, placements)
+            open_branch = branches.open(branch)  # in this order
+            if token == open_branch.record.token:
+                placements = [item for item in placements if item.path not in released]
+            placements = [item.again(ctx.ids.unique(ctx.clock.now_ms())) for item in placements]
+        else:
+            old = cast("list[bytes | Absent]", results[: len(writes)])
+            _take_back_if_marked(ctx, writes, old, sources or {}, results[len(writes) : -1])
+            open_branch = branches.parse_open(branch, results[-1])
+            if open_branch.record.token == token:
+                references.release(_overwritten(token, placements, old), grace_seconds=ctx.grace_seconds)
+                break
+        token = open_branch.record.token
+        following = [(item.path, item.entry) for item in placements if item.entry is not None and item.referenced]
+        new_references = [(entry.address, Reference(token, path, entry.reference_id)) for path, entry in following]
+        outcomes = references.add(new_references, on_empty=on_empty)
+        unlisted = {path for (path, _), hold in zip(following, outcomes, strict=True) if hold is not AddOutcome.LISTED}
+        moved += [item for item in placements if item.path in unlisted]
+        placements = [item for item in placements if item.path not in unlisted]
+        if not placements:
+            break
+    else:
+        raise branches.contention(branch)
+    if moved:
+        raise TokenMoved(moved)
+
+
+def _released(ctx: Context, token: Token, placements: Sequence[Placement]) -> set[Path]:
+    """Return the paths of placements whose reference is not listed any more.
+
+    If the token is current after that, these entries landed and were replaced. A missing key tells nothing (rule 4):
+    the address may be committed under another name, which a copy or `restore` gave it.
+    """
+    own_entries = [(item.path, item.entry) for item in placements if item.entry is not None and item.referenced]
+    records = ctx.references.get_many([entry.address for _, entry in own_entries])
+    return {
+        path
+        for (path, entry), record in zip(own_entries, records, strict=True)
+        if record is not None
+        and not (isinstance(record, Listed) and Reference(token, path, entry.reference_id) in record.references)
+    }
+
+
+def find_existing(ctx: Context, branch: BranchName, placements: Sequence[Placement]) -> dict[Path, AlreadyExists]:
+    """Return what `place_if_absent` would refuse, before anything is written."""
+    paths = [item.path for item in placements if item.if_absent]
+    return {path: _already_exists(branch, path) for path in _current(ctx, branch, paths)} if paths else {}
+
+
+def place_if_absent(
+    ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement], *, on_empty: bool
+) -> dict[Path, AlreadyExists | Contention]:
+    """Place those entries that have `if_absent`, and return why some of them were refused."""
+    refused: dict[Path, AlreadyExists | Contention] = {}
+    for item in placements:
+        try:
+            if item.if_absent:
+                _place_one_if_absent(ctx, branch, token, item, on_empty=on_empty)
+        except (AlreadyExists, Contention) as error:
+            refused[item.path] = error
+        except TokenMoved as moved:
+            try:
+                check_committed(ctx, branch, moved)
+            except Contention as error:
+                refused[item.path] = error
+    return refused
+
+
+def _place_one_if_absent(ctx: Context, branch: BranchName, token: Token, item: Placement, *, on_empty: bool) -> None:
+    """Place one entry by a `set_if` over nothing, or over a tombstone (rule 2): an entry that was there first stays.
+
+    Both of these states can return. If the `set_if` were repeated after a lost reply it could land twice: written,
+    deleted by somebody (who releases its reference), and written again under the released reference. So it is made
+    `once`, and repeated under a new reference. When the entry is refused its reference is released, because under this
+    token it was never placed. Raises AlreadyExists, TokenMoved.
+    """
+    branches = ctx.branches
+    references = ctx.references
+    was_visible = False
+    for _ in range(ATTEMPTS):
+        entry = cast("Entry", item.entry)
+        key = keys.entry(ctx.repo, token, item.path)
+        raw = ctx.kv.get(key)
+        current = _current(ctx, branch, [item.path]).get(item.path)
+        if current is not None and current.entry.address != entry.address:
+            own = Reference(token, item.path, entry.reference_id)
+            references.release([Release(entry.address, own, REFUSED, None)], grace_seconds=ctx.grace_seconds)
+            if was_visible:  # others may have read it, or a commit taken it, so nobody can tell which entry was first
+                raise Contention(
+                    f"{item.path!r} on {branch!r} was changed by others while it was written; look what is there now"
+                )
+            raise _already_exists(branch, item.path)
+        record = None if raw is ABSENT else decode_staged(raw)
+        # nobody else makes this address: an entry with it landed although its reply was lost
+        is_placed = isinstance(record, Entry) and record.address == entry.address
+        try:
+            if not is_placed and not isinstance(record, Entry):
+                is_placed = ctx.kv.set_if(key, raw, encode(entry), once=True)
+        except OutcomeUnknown:
+            # it may have landed and been removed since, or it may land later: its reference stays until its token is
+            # processed
+            released = _released(ctx, token, [item])
+            now = branches.open(branch).record.token  # in this order
+            if now == token and released:
+                return  # it had landed; whoever removed it released its reference
+            item = item.again(ctx.ids.unique(ctx.clock.now_ms()))
+            token, was_visible = now, True
+        else:
+            now = branches.open(branch).record.token
+            if now == token:
+                if is_placed:
+                    return
+                continue  # somebody was faster: read again
+            token, was_visible = now, was_visible or is_placed
+        reference = Reference(token, item.path, cast("Entry", item.entry).reference_id)
+        if references.add([(entry.address, reference)], on_empty=on_empty)[0] is not AddOutcome.LISTED:
+            raise TokenMoved([item])
+    raise branches.contention(branch)
+
+
+def _current(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Path, Resolved]:
+    return resolve_many(ctx, Ref.to_branch(branch), paths)
+
+
+def _already_exists(branch: BranchName, path: Path) -> AlreadyExists:
+    return AlreadyExists(f"{path!r} is on {branch!r} already; it was left as it is")
+
+
+def replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]], cause: str) -> list[Release]:
+    """Return releases of the references that replaced or removed entries carried.
+
+    The caller releases them if the token stayed current (rule 6).
+    """
+    releases: list[Release] = []
+    for path, value in old:
+        record = None if value is ABSENT else decode_staged(value)
+        if isinstance(record, Entry) and is_own(record.address):
+            releases.append(Release(record.address, Reference(token, path, record.reference_id), cause, record))
+    return releases
+
+
+def check_committed(ctx: Context, branch: BranchName, moved: TokenMoved) -> None:
+    """Check that a commit took the entries whose reference could not follow; else raise Contention.
+
+    If the path now resolves to the address, a commit took the entry, as the caller meant. Otherwise the branch was
+    reset, or the entry was replaced, after it had been written.
+    """
+    paths = [item.path for item in moved.placements]
+    now = _current(ctx, branch, paths)
+    for item in moved.placements:
+        current_entry = now.get(item.path)
+        if current_entry is None or item.entry is None or current_entry.entry.address != item.entry.address:
+            raise Contention(
+                f"branch {branch!r} was committed or reset while {item.path!r} was written, and it is not there now; "
+                "write it again"
+            )
+
+
+def _overwritten(token: Token, placements: Sequence[Placement], old: Sequence[bytes | Absent]) -> list[Release]:
+    deletions = [(item.path, value) for item, value in zip(placements, old, strict=True) if item.entry is None]
+    others = [(item.path, value) for item, value in zip(placements, old, strict=True) if item.entry is not None]
+    return [*replaced(token, deletions, DELETED), *replaced(token, others, OVERWRITTEN)]
+
+
+def check_distinct(placements: Sequence[Placement]) -> None:
+    """Raise InvalidPath if a path is written twice in one call: two writes in one batch would have no order."""
+    if len({item.path for item in placements}) != len(placements):
+        paths: set[Path] = set()
+        twice = next(item.path for item in placements if item.path in paths or paths.add(item.path))
+        raise InvalidPath(f"{twice!r} is written twice in one call; give each path once")
+
+
+def _take_back_if_marked(
+    ctx: Context,
+    writes: Sequence[Exchange],
+    replaced: Sequence[bytes | Absent],
+    sources: Mapping[CommitId, Sequence[Path]],
+    marks: Sequence[Result],
+) -> None:
+    """Undo entries that were copied from a commit that was marked meanwhile (rule 13). Raises Gone.
+
+    An entry that replaced itself had landed before, and its reply was lost. What it replaced then is not known, so
+    nothing stays staged at its path.
+    """
+    for (commit, paths), mark in zip(sources.items(), marks, strict=True):
+        if isinstance(mark, bytes) and decode(mark, Mark).covers(paths):
+            with deadline.lifted():  # an operation that comes this late may have outlived the wait of the marking run
+                ctx.kv.set_if_many(
+                    [
+                        SetIf(op.key, op.value, ABSENT if old == op.value else old)
+                        for op, old in zip(writes, replaced, strict=True)
+                    ]
+                )
+            raise marked(commit, decode(mark, Mark))

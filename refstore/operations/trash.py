@@ -1,0 +1,168 @@
+"""Trash: addresses that lost their last reference and can still be taken back.
+
+    released   a reset or a branch deletion retired the token; the reaper has not processed it, so the grace window has
+               not begun
+    due        the reference list is empty: the address is in its grace window, and a due hint finds it
+
+A listing reads them in this order, and tokens in the order in which a fate travels: branch records, then markers. So an
+address that moves from one to the next during the listing is found in the next; it may then be listed in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from refstore.context import Context
+from refstore.core import ids, keys
+from refstore.core.batches import batched
+from refstore.core.ids import Address, BranchName, Path, Token, branch_of
+from refstore.core.records import Emptied, Entry, Listed, Reference, decode_staged_many
+from refstore.errors import Invalid, InvalidName
+from refstore.kv.base import ABSENT
+from refstore.versioning.markers import COMMITTED, commit_of
+
+_PAGE: Final = 500
+
+_RELEASED: Final = "released"
+_DUE: Final = "due"
+
+
+class InGrace(NamedTuple):
+    """The last name of an address whose blob is still there."""
+
+    address: Address
+    branch: BranchName
+    path: Path
+    token: Token
+    """The token that the entry was staged under. Later tokens of a branch sort after earlier ones."""
+    cause: str
+    since_ms: int
+    deletes_at_ms: int | None
+    """None: the grace window begins when the reaper processes the token."""
+    entry: Entry | None
+    cursor: str
+    """Give this as `after` to continue the listing."""
+
+
+class _Retired(NamedTuple):
+    """Why and when a token was retired."""
+
+    cause: str
+    at_ms: int
+
+
+def in_grace(ctx: Context, *, branch: BranchName | None = None, prefix: str = "", after: str = "") -> Iterator[InGrace]:
+    """Yield what could be restored now: by token and path, then by shard and time. Raises Invalid.
+
+    `after`: the cursor of the last item that the caller has. Only staging areas of retired tokens and the due hints are
+    read, never all references.
+    """
+    kind, within, name = _cursor(after)
+    if kind == _RELEASED:
+        yield from _released(ctx, branch, prefix, within, name)
+    for shard in range(int(within, 16) if kind == _DUE else 0, keys.SHARDS):
+        start = name if kind == _DUE and shard == int(within, 16) else ""
+        for page in batched(ctx.kv.scan_all(keys.due_shard(ctx.repo, shard), after=start, page=_PAGE), _PAGE):
+            yield from _due(ctx, shard, [name for name, _ in page], branch, prefix)
+
+
+def _released(ctx: Context, branch: BranchName | None, prefix: str, from_token: str, after: str) -> Iterator[InGrace]:
+    """Yield the entries under retired tokens that no commit took and no live token names."""
+    retired = _retired_tokens(ctx)
+    for token in sorted(retired):
+        if token < from_token or branch not in (None, branch_of(token)):
+            continue
+        area = ctx.kv.scan_all(
+            keys.staging(ctx.repo, token), prefix=prefix, after=after if token == from_token else "", page=_PAGE
+        )
+        for page in batched(area, _PAGE):
+            yield from _last_names(ctx, retired, token, page)
+
+
+def _retired_tokens(ctx: Context) -> dict[Token, _Retired]:
+    """Return the retired tokens that the reaper has not processed, without those that a commit took.
+
+    The commit names most entries of the latter.
+    """
+    now = ctx.clock.now_ms()
+    retired: dict[Token, _Retired] = {}
+    for _, _, record in ctx.branches.scan():
+        retired |= {token: _Retired(fate, now) for token, fate in record.retired if commit_of(fate) is None}
+    for token, marker in ctx.markers.deleted():
+        if not marker.cause.startswith(COMMITTED):
+            retired[token] = _Retired(marker.cause, marker.at_ms)
+    return retired
+
+
+def _last_names(
+    ctx: Context, retired: dict[Token, _Retired], token: Token, page: Sequence[tuple[str, bytes]]
+) -> Iterator[InGrace]:
+    records = decode_staged_many([value for _, value in page])
+    entries = [
+        (Path(path), record)
+        for (path, _), record in zip(page, records, strict=True)
+        if isinstance(record, Entry) and ids.is_own(record.address)
+    ]
+    lists = ctx.references.get_many([entry.address for _, entry in entries])
+    for (path, entry), names in zip(entries, lists, strict=True):
+        own = Reference(token, path, entry.reference_id)
+        # an address with an empty list is in its grace window already; a name under a live token keeps an address
+        if (
+            isinstance(names, Listed)
+            and own in names.references
+            and all(name.token in retired for name in names.references)
+        ):
+            cause, at_ms = retired[token]
+            cursor = f"{_RELEASED}/{quote(token, safe='')}/{path}"
+            yield InGrace(entry.address, branch_of(token), path, token, cause, at_ms, None, entry, cursor)
+
+
+def _due(ctx: Context, shard: int, names: Sequence[str], branch: BranchName | None, prefix: str) -> Iterator[InGrace]:
+    page = [keys.parse_due(name) for name in names]
+    records = ctx.references.get_many([address for _, address in page])
+    outdated = _outdated(ctx, page, records)
+    for name, (due_ms, address), record in zip(names, page, records, strict=True):
+        if not isinstance(record, Emptied) or not record.last.path.startswith(prefix) or (due_ms, address) in outdated:
+            continue
+        of = branch_of(record.last.token)
+        if branch in (None, of):
+            cursor = f"{_DUE}/{shard:02x}/{name}"
+            last = record.last
+            yield InGrace(
+                address, of, last.path, last.token, record.cause, record.since_ms, due_ms, record.entry, cursor
+            )
+
+
+def _outdated(ctx: Context, page: Sequence[tuple[int, Address]], records: Sequence[object]) -> set[tuple[int, Address]]:
+    """Return the due hints of earlier grace windows.
+
+    An address that was restored, and lost its name again, has a hint of each time; only the last hint's date is true.
+    """
+    grace_ms = int(ctx.grace_seconds * 1000)
+    now_due = {
+        (due_ms, address): keys.due(ctx.repo, record.since_ms + grace_ms, address)
+        for (due_ms, address), record in zip(page, records, strict=True)
+        if isinstance(record, Emptied) and due_ms != record.since_ms + grace_ms
+    }
+    values = ctx.kv.get_many(list(now_due.values())) if now_due else []
+    return {hint for hint, value in zip(now_due, values, strict=True) if value is not ABSENT}
+
+
+def _cursor(text: str) -> tuple[str, str, str]:
+    """Parse a cursor: (released or due, the token or shard, the name in it). Raises Invalid."""
+    if not text:
+        return _RELEASED, "", ""
+    kind, _, rest = text.partition("/")
+    within, _, name = rest.partition("/")
+    try:
+        if kind == _RELEASED:
+            return kind, ids.staging_token(unquote(within)), name
+        if kind == _DUE and 0 <= int(within, 16) < keys.SHARDS:
+            return kind, within, name
+    except (ValueError, InvalidName):
+        pass
+    raise Invalid(
+        f"{text[:120]!r} is not where a listing of the trash can go on; give what the page before said, or nothing"
+    )

@@ -1,0 +1,424 @@
+"""Upload, stage, issue and link: the operations that bring data in.
+
+Upload: branch -> reference under its token (rule 1) -> blob -> [re-check of a long upload, rule 11] -> entry and token
+check (rule 2) -> release of what was replaced (rule 6). A body that cannot be stored leaves a reference without an
+entry; when its token is processed, the reference is released, and the blob, if any, is deleted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import deadline, ids
+from refstore.core.ids import Address, BranchName, Path, Token
+from refstore.core.records import Deleting, Entry, Issued, Reference
+from refstore.errors import (
+    AlreadyExists,
+    AlreadyLinked,
+    Contention,
+    InvalidName,
+    InvalidPath,
+    InvalidToken,
+    KVUnavailable,
+    ObjectNotFound,
+    OutcomeUnknown,
+    RefstoreError,
+)
+from refstore.namespaces import Namespaces
+from refstore.objects.base import Body, Stored, chunks_of
+from refstore.operations.stage_entries import (
+    Placement,
+    TokenMoved,
+    check_committed,
+    check_distinct,
+    find_existing,
+    place,
+    place_if_absent,
+)
+from refstore.versioning.issuance import Claims
+from refstore.versioning.references import Release
+
+ATTEMPTS: Final = 8
+"""How often new addresses are made because the KV did not say whether it took the last ones."""
+
+UPLOAD_FAILED: Final = "upload failed"
+
+BATCH: Final = 1000
+"""How many objects of a bulk call share their round trips. More would delay a batch's first object."""
+
+WRITERS: Final = 4
+"""How many bodies of a batch are written at a time; more only helps where the store is far away."""
+
+METADATA_BYTES_MAX: Final = 8192
+"""User metadata of one object, keys and values together; S3 allows 2 KiB, lakeFS bounds it by its request size."""
+
+
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """One object to upload."""
+
+    path: str
+    body: Body
+    metadata: dict[str, str] = {}
+    content_type: str = ""
+    mtime_ms: int | None = None
+    """When the content was last changed; None: now."""
+    if_absent: bool = False
+    """Whether it is refused where something is at the path already (AlreadyExists)."""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """One object that exists outside the namespace, to be named and never deleted."""
+
+    path: str
+    url: str
+    size_bytes: int
+    checksum: str = ""
+    metadata: dict[str, str] = {}
+    content_type: str = ""
+    mtime_ms: int | None = None
+
+
+class IssuedAddress(NamedTuple):
+    """A physical address to write to, and the token that links it (rule 10)."""
+
+    branch: BranchName
+    path: Path
+    address: Address
+    token: str
+    expires_ms: int
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """One issued address that has been written to."""
+
+    path: str
+    token: str
+    address: str = ""
+    """The address that the caller means, refused if the token was issued for another; '': the token's."""
+    size_bytes: int | None = None
+    """How much the writer believes it wrote, refused if the store has another size; None: the store's size."""
+    checksum: str = ""
+    metadata: dict[str, str] = {}
+    content_type: str = ""
+    if_absent: bool = False
+    """Whether it is refused where something is at the path already (AlreadyExists)."""
+
+
+Item = TypeVar("Item", Upload, Link)
+Outcome = TypeVar("Outcome", bound=Entry | RefstoreError)
+
+
+def upload_many(ctx: Context, branch: BranchName, uploads: Sequence[Upload]) -> list[Entry]:
+    """Upload up to BATCH objects; if one is refused, raise its error after the others were uploaded.
+
+    Raises AlreadyExists before anything is written where that is known by then.
+    """
+    return _write_all(ctx, branch, uploads, _upload)
+
+
+def upload_each(
+    ctx: Context, branch: BranchName, uploads: Sequence[Upload]
+) -> list[Entry | AlreadyExists | Contention]:
+    """Upload up to BATCH objects with shared round trips, and return the entry or the refusal of each.
+
+    The body of an upload that is refused at once is not read.
+    """
+    return _write_each(ctx, branch, uploads, _upload)
+
+
+def _write_all(
+    ctx: Context,
+    branch: BranchName,
+    items: Sequence[Item],
+    write: Callable[[Context, BranchName, Sequence[Item], Sequence[Path]], Sequence[Entry | RefstoreError]],
+) -> list[Entry]:
+    """Write all items, then raise the first refusal. Entries after the refused one stay on the branch."""
+    planned = _planned(items)
+    for error in find_existing(ctx, branch, planned).values():
+        raise error
+    entries: list[Entry] = []
+    for outcome in write(ctx, branch, items, [item.path for item in planned]):
+        if isinstance(outcome, RefstoreError):
+            raise outcome
+        entries.append(outcome)
+    return entries
+
+
+def _write_each(
+    ctx: Context,
+    branch: BranchName,
+    items: Sequence[Item],
+    write: Callable[[Context, BranchName, Sequence[Item], Sequence[Path]], Sequence[Outcome]],
+) -> list[Outcome | AlreadyExists]:
+    """Write the items whose paths are free, and return the outcome of each item in order."""
+    planned = _planned(items)
+    refused = find_existing(ctx, branch, planned)
+    accepted = [(item, each.path) for item, each in zip(items, planned, strict=True) if each.path not in refused]
+    outcomes = iter(
+        write(ctx, branch, [item for item, _ in accepted], [path for _, path in accepted]) if accepted else ()
+    )
+    return [refused.get(each.path) or next(outcomes) for each in planned]
+
+
+def _planned(items: Sequence[Upload | Link]) -> list[Placement]:
+    """Return placements without entries yet, after every check that needs no store. Raises Invalid."""
+    planned = [Placement(ids.object_path(item.path), None, referenced=True, if_absent=item.if_absent) for item in items]
+    check_distinct(planned)
+    for item in items:
+        _check_metadata(item.metadata)
+        ids.content_type(item.content_type)
+    return planned
+
+
+def _upload(
+    ctx: Context, branch: BranchName, uploads: Sequence[Upload], paths: Sequence[Path]
+) -> list[Entry | AlreadyExists | Contention]:
+    """Upload to free paths. Raises what `place` does, and what the stores do."""
+    references = ctx.references
+    token = ctx.branches.open(branch).record.token
+    now = ctx.clock.now_ms()
+    reserved = _reserve(ctx, token, paths)
+    addresses = [address for address, _ in reserved]
+    began = ctx.clock.monotonic_seconds()
+    try:
+        stored = put_all(ctx, [(address, item.body) for address, item in zip(addresses, uploads, strict=True)])
+    except Exception:
+        with suppress(RefstoreError):
+            _withdraw(ctx, reserved)
+        raise
+    if ctx.clock.monotonic_seconds() - began >= ctx.safety.recheck_after_seconds and not all(
+        references.are_listed(reserved)
+    ):
+        _withdraw(ctx, reserved)
+        raise Contention(
+            f"the upload outlived its reference, because branch {branch!r} was committed or reset long ago; upload "
+            "again"
+        )
+    placements = [
+        Placement(path, _entry(address, blob, item, now), referenced=True, if_absent=item.if_absent)
+        for path, address, blob, item in zip(paths, addresses, stored, uploads, strict=True)
+    ]
+    refused = _place(ctx, branch, token, placements)
+    return [refused.get(item.path) or item.entry for item in placements if item.entry is not None]
+
+
+def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> None:
+    """Take back stored blobs that will not be placed: what was never placed was never committed.
+
+    Their references are released at once. A blob is deleted only where its address is `deleting` (rule 11): an address
+    in its grace window may be restored, and one without a key may have been restored and committed. If the reaper was
+    done with an address before its blob was written, the blob is left to the offline job.
+    """
+    references = ctx.references
+    references.release([Release(*item, UPLOAD_FAILED, None) for item in reserved], grace_seconds=ctx.grace_seconds)
+    addresses = [address for address, _ in reserved]
+    records = references.get_many(addresses)
+    leaving = [address for address, record in zip(addresses, records, strict=True) if isinstance(record, Deleting)]
+    if leaving:
+        ctx.objects.delete_many(leaving)
+
+
+def _place(
+    ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement]
+) -> dict[Path, AlreadyExists | Contention]:
+    """Place the entries, and return why some were refused. Raises what `place` does, but TokenMoved."""
+    refused = place_if_absent(ctx, branch, token, placements, on_empty=True)
+    others = [item for item in placements if not item.if_absent]
+    if others:
+        try:
+            place(ctx, branch, token, others, on_empty=True)
+        except TokenMoved as moved:
+            for item in moved.placements:
+                try:
+                    check_committed(ctx, branch, TokenMoved([item]))
+                except Contention as error:
+                    refused[item.path] = error
+    return refused
+
+
+def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[Entry]:
+    """Name objects outside of this lake. They have no reference, and are never deleted.
+
+    Raises InvalidName for objects inside the lake.
+    """
+    placements: list[Placement] = []
+    namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
+    now = ctx.clock.now_ms()
+    for item in items:
+        _check_metadata(item.metadata)
+        ids.content_type(item.content_type)
+        address = _foreign_address(item.url, namespaces)
+        mtime = now if item.mtime_ms is None else item.mtime_ms
+        entry = Entry(address, item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
+        placements.append(Placement(ids.object_path(item.path), entry, referenced=False))
+    token = ctx.branches.open(branch).record.token
+    place(ctx, branch, token, placements, on_empty=False)
+    return [item.entry for item in placements if item.entry is not None]
+
+
+def issue_many(ctx: Context, branch: BranchName, paths: Sequence[str]) -> list[IssuedAddress]:
+    """Issue physical addresses to write to, each with a token that links it once, at its path (rule 10)."""
+    checked = [ids.object_path(path) for path in paths]
+    for _ in range(ATTEMPTS):
+        ctx.branches.open(branch)
+        with suppress(OutcomeUnknown):  # try new addresses then: these may have been issued, and expire unused
+            return _issue(ctx, branch, checked)
+    raise KVUnavailable("the KV did not keep an issued address, several times over; try again later")
+
+
+def _issue(ctx: Context, branch: BranchName, checked: Sequence[Path]) -> list[IssuedAddress]:
+    now = ctx.clock.now_ms()
+    expires = now + int(ctx.safety.issue_seconds * 1000)
+    issued: list[IssuedAddress] = []
+    records: list[tuple[Address, Issued]] = []
+    for path in checked:
+        address = ids.new_address(ctx.ids, now)
+        token_id = ctx.ids.unique(now)
+        token = ctx.issuer.sign(Claims(ctx.repo, branch, path, address, token_id, expires))
+        records.append((address, Issued(token_id, expires, branch, path)))
+        issued.append(IssuedAddress(branch, path, address, token, expires))
+    ctx.references.issue(records)
+    return issued
+
+
+def link_many(ctx: Context, branch: BranchName, items: Sequence[Link]) -> list[Entry]:
+    """Link issued addresses; if one is refused, raise its error after the others were linked.
+
+    Raises AlreadyLinked; and AlreadyExists before anything is linked where that is known by then.
+    """
+    return _write_all(ctx, branch, items, _link)
+
+
+def link_each(
+    ctx: Context, branch: BranchName, items: Sequence[Link]
+) -> list[Entry | AlreadyLinked | AlreadyExists | Contention]:
+    """Put issued addresses that were written to on the branch, and return the entry or the refusal of each.
+
+    Everything is checked before anything is linked. A refused token leaves its address to expire. Raises InvalidToken,
+    ObjectNotFound.
+    """
+    return _write_each(ctx, branch, items, _link)
+
+
+def _link(
+    ctx: Context, branch: BranchName, items: Sequence[Link], paths: Sequence[Path]
+) -> list[Entry | AlreadyLinked | AlreadyExists | Contention]:
+    branches = ctx.branches
+    references = ctx.references
+    claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
+    token = branches.open(branch).record.token
+    if any(item.address and item.address != claim.address for item, claim in zip(items, claims, strict=True)):
+        raise InvalidToken("the token was issued for another physical address; link the one that it came with")
+    placements: list[Placement] = []
+    links: list[tuple[Address, str, Reference]] = []
+    now = ctx.clock.now_ms()
+    infos = ctx.objects.head_many([claim.address for claim in claims])
+    for item, path, claim, info in zip(items, paths, claims, infos, strict=True):
+        if info is None:
+            raise ObjectNotFound(f"nothing was uploaded to {claim.address}; write the data there first, then link it")
+        if item.size_bytes is not None and item.size_bytes != info.size_bytes:
+            raise InvalidPath(
+                f"{path!r}: the store holds {info.size_bytes} bytes, not {item.size_bytes}; upload again, then link"
+            )
+        ref = Reference(
+            token, path, ctx.ids.unique(now)
+        )  # a reference of its own: a repeated link must not mistake the other one's for its own
+        entry = Entry(
+            claim.address, info.size_bytes, item.checksum, info.mtime_ms, item.metadata, item.content_type, ref.id
+        )
+        placements.append(Placement(path, entry, referenced=True, if_absent=item.if_absent))
+        links.append((claim.address, claim.token_id, ref))
+    linked_flags = references.link(links)
+    linked = [item for item, ok in zip(placements, linked_flags, strict=True) if ok]
+    refused = _place(ctx, branch, token, linked)
+    entries = {item.path: item.entry for item in linked}
+    return [
+        refused.get(path)
+        or entries.get(path)
+        or AlreadyLinked(
+            f"{path!r}: this physical address was linked before, or is expired; if a link of yours was not answered, "
+            "look at the path; "
+            "if your upload is not there, get a new address and upload again"
+        )
+        for path in paths
+    ]
+
+
+def _reserve(ctx: Context, token: Token, paths: Sequence[Path]) -> list[tuple[Address, Reference]]:
+    """Make new addresses, each with its first reference (rule 1)."""
+    for _ in range(ATTEMPTS):
+        now = ctx.clock.now_ms()
+        reserved = [(ids.new_address(ctx.ids, now), Reference(token, path)) for path in paths]
+        with suppress(OutcomeUnknown):  # try new addresses then: nothing was written to these
+            ctx.references.create(reserved)
+            return reserved
+        deadline.check()
+    raise KVUnavailable("the KV did not keep a reference, several times over; try again later")
+
+
+def put_all(ctx: Context, bodies: Sequence[tuple[Address, Body]]) -> list[Stored]:
+    """Write the blobs, several at a time; every thread checks the operation's deadline."""
+
+    def put(address: Address, body: Body) -> Stored:
+        return ctx.objects.put(address, deadline.checked(chunks_of(body)) if not isinstance(body, bytes) else body)
+
+    if len(bodies) == 1:
+        return [put(*bodies[0])]
+    waiting = deque(enumerate(bodies))
+    stored: dict[int, Stored] = {}
+
+    def write() -> None:
+        while True:
+            try:
+                place, (address, body) = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                stored[place] = put(address, body)
+            except BaseException:
+                waiting.clear()  # the batch has failed: do not begin the rest
+                raise
+
+    # one task for each writer, not for each body: handing small bodies over one by one takes longer than writing them
+    with ThreadPoolExecutor(max_workers=min(WRITERS, len(bodies)), thread_name_prefix="refstore-put") as pool:
+        for writer in [pool.submit(copy_context().run, write) for _ in range(min(WRITERS, len(bodies)))]:
+            writer.result()
+    return [stored[place] for place in range(len(bodies))]
+
+
+def _foreign_address(url: str, namespaces: Namespaces) -> Address:
+    """Return the address of foreign data. Raises InvalidName for anything that refstore could delete."""
+    scheme, separator, rest = url.partition("://")
+    if (
+        not separator
+        or not scheme.isalnum()
+        or not rest
+        or not url.isprintable()
+        or len(url.encode(errors="replace")) > 2048
+    ):
+        raise InvalidName(f"{url[:80]!r} is not the URL of an object; give its full address, such as s3://bucket/key")
+    namespaces.check_object(url)
+    return Address(url)
+
+
+def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry:
+    mtime = now_ms if item.mtime_ms is None else item.mtime_ms
+    return Entry(
+        address, stored.size_bytes, stored.checksum, mtime, dict(item.metadata), item.content_type, md5=stored.md5
+    )
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    size = sum(
+        len(key.encode(errors="replace")) + len(value.encode(errors="replace")) for key, value in metadata.items()
+    )
+    if size > METADATA_BYTES_MAX:
+        raise InvalidPath(f"metadata of {size} bytes is more than {METADATA_BYTES_MAX}; keep large things in an object")

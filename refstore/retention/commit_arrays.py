@@ -1,0 +1,125 @@
+"""The commits of a repository as arrays: a number for each commit, its first parent's number, its date.
+
+A million commits take some 200 MB here, most of it their ids. Commits come in any order, a parent often after its
+child; at the end each parent must be there. Second parents of merges must exist too, but are not stored: their changes
+are the merge commit's own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from refstore.core.ids import CommitId
+from refstore.errors import CorruptRecord
+
+NONE: Final = -1
+"""The number of no commit."""
+TRANSACTION: Final = "refstore.transaction"
+"""The metadata key by which a commit says whether it replaces everything or adds to it."""
+SNAPSHOT: Final = "SNAPSHOT"
+"""The value by which a commit begins a view. Any other value, by convention APPEND, continues the view before it."""
+_DATE_MS_MAX: Final = 2**62
+
+
+class CommitRow(NamedTuple):
+    id: CommitId
+    parents: Sequence[CommitId]
+    created_ms: int
+    landed: bool = True
+    """Whether a branch's head was ever moved to it. Otherwise the commit is under way, or was given up."""
+    begins_view: bool = False
+    """Whether its metadata says that it replaces what was there before."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    numbers: dict[CommitId, int]
+    """Commit id -> number, in the order of the numbers."""
+    first_parents: Sequence[int]
+    """NONE: a root."""
+    created_ms: Sequence[int]
+    landed: bytearray
+    begins_view: bytearray
+
+    @classmethod
+    def of(cls, rows: Iterable[CommitRow]) -> History:
+        """Raises CorruptRecord: a parent is missing, a commit is there twice, or a date cannot be one."""
+        builder = HistoryBuilder()
+        for row in rows:
+            builder.add(row)
+        return builder.done()
+
+    def __len__(self) -> int:
+        return len(self.created_ms)
+
+    def number(self, commit: CommitId, what: str) -> int:
+        """Return a commit's number. Raises CorruptRecord: `what` names a commit that does not exist."""
+        index = self.numbers.get(commit)
+        if index is None:
+            raise CorruptRecord(
+                f"{what} names commit {commit}, which has no record; restore the KV from a backup before anything "
+                "expires"
+            )
+        return index
+
+    def ids(self) -> list[CommitId]:
+        """Return the commit ids by number."""
+        return list(self.numbers)
+
+
+class HistoryBuilder:
+    """Collects commits as they are read, and tells which are missing, so that the caller can fetch these by id."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[CommitId, int] = {}
+        self._first = array("i")
+        self._created = array("q")
+        self._landed = bytearray()
+        self._views = bytearray()
+        self._seen = bytearray()
+
+    def add(self, row: CommitRow) -> None:
+        me = self._number(row.id)
+        if self._seen[me]:
+            raise CorruptRecord(f"commit {row.id} was read twice; read the commits again")
+        if not -_DATE_MS_MAX <= row.created_ms <= _DATE_MS_MAX:
+            raise CorruptRecord(f"commit {row.id} has the date {row.created_ms}; restore its record from a backup")
+        self._seen[me], self._created[me], self._landed[me], self._views[me] = (
+            1,
+            row.created_ms,
+            row.landed,
+            row.begins_view,
+        )
+        parents = [self._number(parent) for parent in row.parents]
+        if parents:
+            self._first[me] = parents[0]
+
+    def missing(self, named: Iterable[CommitId] = ()) -> list[CommitId]:
+        """Return the parents, and those of `named`, that were not added yet."""
+        missing_commits = {commit for commit in named if commit not in self._numbers}
+        if 0 in self._seen:
+            missing_commits |= {commit for commit, at in self._numbers.items() if not self._seen[at]}
+        return sorted(missing_commits)
+
+    def done(self) -> History:
+        """Raises CorruptRecord: a parent is missing."""
+        missing = self.missing()
+        if missing:
+            raise CorruptRecord(
+                f"commit {missing[0]} is some commit's parent and has no record; restore the KV from a backup before "
+                "anything expires"
+            )
+        return History(self._numbers, self._first, self._created, self._landed, self._views)
+
+    def _number(self, commit: CommitId) -> int:
+        index = self._numbers.setdefault(commit, len(self._first))
+        if index == len(self._first):
+            self._first.append(NONE)
+            self._created.append(0)
+            self._landed.append(0)
+            self._views.append(0)
+            self._seen.append(0)
+        return index

@@ -1,0 +1,1 @@
+"""The state of a repository: branches, staging areas, reference lists, commits."""

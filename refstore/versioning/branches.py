@@ -1,0 +1,137 @@
+"""The branch record: head, current token, sealed tokens, and the retired ones with their fate.
+
+Every decision about staged data is one `set_if` on this record (rule 3). A record is compared by the bytes that were
+read, and each version has its own write id, so a retried write recognises itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore.core import keys
+from refstore.core.clock import Clock
+from refstore.core.ids import BranchName, CommitId, Ids, RepositoryId, Token
+from refstore.core.records import Branch, BranchRecord, ClosedBranch, Retired, decode_branch, encode
+from refstore.errors import BranchNotFound, Contention
+from refstore.kv.base import ABSENT, KV, Absent, Get, Key, Result
+
+ATTEMPTS: Final = 64
+"""How often a lost race over one branch record is run again; each loss means that another operation got through."""
+
+
+class OpenBranch(NamedTuple):
+    """An open branch as it was read: the bytes to compare with, and the decoded record."""
+
+    raw: bytes
+    record: Branch
+
+
+class Branches:
+    def __init__(self, kv: KV, repo: RepositoryId, ids: Ids, clock: Clock) -> None:
+        self._kv = kv
+        self._repo = repo
+        self._ids = ids
+        self._clock = clock
+
+    def key(self, name: BranchName) -> Key:
+        return keys.branch(self._repo, name)
+
+    def get_op(self, name: BranchName) -> Get:
+        """Return the read for the token check of rule 2, which an operation adds to its batch after its entries."""
+        return Get(self.key(name))
+
+    def open(self, name: BranchName) -> OpenBranch:
+        """Read an open branch. Raises BranchNotFound, also for a closed one."""
+        return self.parse_open(name, self._kv.get(self.key(name)))
+
+    def parse_open(self, name: BranchName, value: Result) -> OpenBranch:
+        """Decode the result of a `get_op`. Raises BranchNotFound."""
+        record = self.decode(value)
+        if not isinstance(value, bytes) or not isinstance(record, Branch):
+            raise BranchNotFound(f"branch {name!r} does not exist; list the branches to see which do")
+        return OpenBranch(value, record)
+
+    def decode(self, value: Result) -> BranchRecord | None:
+        return decode_branch(value) if isinstance(value, bytes) else None
+
+    def raw(self, name: BranchName) -> bytes | Absent:
+        return self._kv.get(self.key(name))
+
+    def scan(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, bytes, BranchRecord]]:
+        """Yield every branch record, the closed ones included, in order of name."""
+        for name, raw in self._kv.scan_all(keys.branches(self._repo), prefix=prefix, after=after):
+            yield BranchName(name), raw, decode_branch(raw)
+
+    def scan_open(self, *, prefix: str = "", after: str = "") -> Iterator[tuple[BranchName, Branch]]:
+        """Yield the open branches, in order of name."""
+        for name, _, record in self.scan(prefix=prefix, after=after):
+            if isinstance(record, Branch):
+                yield name, record
+
+    def create(self, name: BranchName, head: CommitId, token: Token, *, hidden: bool = False) -> bytes | None:
+        """Create a branch, and return its record's bytes; None if an open or an undrained closed branch has the name.
+
+        An empty closed record is written first. If the branch record itself were written over nothing, and again after
+        a lost reply, it could bring back a branch that was deleted and drained meanwhile, with a used token. `token` is
+        for one try, and becomes the branch's id.
+        """
+        now = self._clock.now_ms()
+        reserved = encode(ClosedBranch((), self._ids.unique(now)))
+        if not self._kv.set_if(self.key(name), ABSENT, reserved):
+            return None
+        raw = encode(Branch(head, token, (), (), self._ids.unique(now), now, hidden, id=token))
+        return raw if self._kv.set_if(self.key(name), reserved, raw) else None
+
+    def change(self, name: BranchName, open_branch: OpenBranch, **changes: object) -> bool:
+        """Write the record with `changes` (fields of Branch), by one `set_if` over what was read."""
+        new = msgspec.structs.replace(open_branch.record, **changes, write_id=self._write_id())
+        return self._kv.set_if(self.key(name), open_branch.raw, encode(new))
+
+    def seal(self, name: BranchName, new_token: Callable[[], Token]) -> Branch:
+        """Make a new token current, seal the old one, and return the written record.
+
+        Each round has a token of its own: a token that landed unnoticed, and was sealed by others, must not become
+        current again. Raises BranchNotFound, Contention.
+        """
+        for _ in range(ATTEMPTS):
+            open_branch = self.open(name)
+            sealed = (*open_branch.record.sealed, open_branch.record.token)
+            new = msgspec.structs.replace(
+                open_branch.record, token=new_token(), sealed=sealed, write_id=self._write_id()
+            )
+            if self._kv.set_if(self.key(name), open_branch.raw, encode(new)):
+                return new
+        raise self.contention(name)
+
+    def advance(self, name: BranchName, base: CommitId, sealed: tuple[Token, ...], head: CommitId, fate: str) -> bool:
+        """Move the head from `base` to `head` and retire `sealed` with their fate, in one step (rule 3).
+
+        Return False where another commit or a reset took these tokens; then nothing changed. Tokens that were sealed
+        later stay sealed.
+        """
+        for _ in range(ATTEMPTS):
+            open_branch = self.open(name)
+            record = open_branch.record
+            if record.head != base or record.sealed[: len(sealed)] != sealed:
+                return False
+            retired = (*record.retired, *(Retired(token, fate) for token in sealed))
+            if self.change(name, open_branch, head=head, sealed=record.sealed[len(sealed) :], retired=retired):
+                return True
+        raise self.contention(name)
+
+    def close(self, name: BranchName, open_branch: OpenBranch, cause: str) -> bool:
+        """Retire every token on a closed record (rule 3); the name is free again once they are published."""
+        record = open_branch.record
+        retired = tuple(Retired(token, cause) for token in (*record.sealed, record.token))
+        return self._kv.set_if(
+            self.key(name), open_branch.raw, encode(ClosedBranch((*record.retired, *retired), self._write_id()))
+        )
+
+    def contention(self, name: BranchName) -> Contention:
+        return Contention(f"other operations kept changing branch {name!r}; make the same call again")
+
+    def _write_id(self) -> str:
+        return self._ids.unique(self._clock.now_ms())

@@ -1,0 +1,311 @@
+"""Apply changes to a tree: rewrite only the ranges that change, and those up to where the old cuts are met again.
+
+The old ranges are walked in order beside the changes. A range that no change falls into is inherited, if the rows
+before it ended in a cut. Otherwise its rows go to the cutter, the changes among them, in whole chunks; once the
+cutter ends a range where an old one ended, inheritance goes on. As the cuts are a function of the rows, the result is
+cut as if it had been written from nothing.
+
+Memory, whatever the size of the tree or of the changes: two pages of changes, and per thread two ranges being read and
+two being written; besides, some 300 bytes per range of the old and the new tree.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from refstore.versioning.commits import columns, names, ranges
+from refstore.versioning.commits.changes import ChangePage
+from refstore.versioning.commits.columns import Rows
+from refstore.versioning.commits.cutting import Cutter, Fresh, Old, Piece
+from refstore.versioning.commits.listings import Collector
+from refstore.versioning.commits.metaranges import Metarange, RangeRow
+from refstore.versioning.commits.ranges import Cut
+from refstore.versioning.commits.store import TreeStore
+from refstore.versioning.commits.workers import Job, Workers
+
+RUNS_MAX: Final = 64
+"""Up to so many alternations of old and new rows the cutter gets slices of both; beyond, one copy is cheaper."""
+
+
+class WrittenTree(NamedTuple):
+    """The tree that an apply wrote, and its counts."""
+
+    metarange: str
+    """The new tree; the base itself, by its own id, if nothing changed."""
+    added: str
+    """The listing of all own addresses that were put, also of unchanged entries; '': none."""
+    inserted: int
+    replaced: int
+    removed: int
+    unchanged: int
+    """Puts of what was there already, and deletions of what was not."""
+    ranges_written: int
+    ranges_inherited: int
+    alike: int = 0
+    """How many replaced entries have the old content (`ranges.alike`): the tree has the new address."""
+
+    @property
+    def changed(self) -> int:
+        """How many changes readers can notice; 0: the new tree reads like the base."""
+        return self.inserted + self.replaced - self.alike + self.removed
+
+
+class Run(NamedTuple):
+    """Neighbouring rows of one origin: the old range, or the page of changes."""
+
+    is_new: bool
+    start: int
+    end: int
+
+
+class Open:
+    """An old range that changes fall into."""
+
+    def __init__(self, index: int, rows: Rows) -> None:
+        self.index = index
+        self.rows = rows
+        self.merged = 0
+        """How many rows were compared with the changes."""
+        self.fed = 0
+        """How many rows went to the cutter. Rows wait until a change really changes something: perhaps none does."""
+        self._paths: list[str] = []
+
+    def paths(self) -> list[str]:
+        if not self._paths:
+            self._paths = ranges.paths_of(self.rows)
+        return self._paths
+
+
+class Apply:
+    """One apply, for one thread."""
+
+    def __init__(self, store: TreeStore, cut: Cut, base_id: str, workers: Workers) -> None:
+        self._store = store
+        self._cut = cut
+        self._base_id = base_id
+        self._base = store.metarange(base_id)
+        self._is_cut_so = self._base.cut == cut.label
+        self._workers = workers
+        self._cutter = Cutter(cut)
+        self._collector = Collector(workers)
+        self._open: Open | None = None
+        self._passed = 0
+        """How many old ranges were inherited or fed."""
+        self._result: list[RangeRow | None] = []
+        """The new tree's ranges; None: still being written."""
+        self._writing: deque[tuple[int, Job[RangeRow]]] = deque()
+        """The ranges being written, with their place in the result."""
+        self._touched: deque[int] = deque()
+        """Old ranges that the rest of the page changes, and that are not being read yet."""
+        self._reading: dict[int, Job[Rows]] = {}
+        self._old_by_hash: dict[str, RangeRow] = {}
+        """The old ranges that were opened: a new range with the same content becomes the old one."""
+        self._inserted = self._replaced = self._removed = self._unchanged = self._alike = 0
+
+    def run(self, pages: Iterable[ChangePage]) -> WrittenTree:
+        try:
+            for page in pages:
+                self._apply(page)
+            self._pass(len(self._base.rows))
+            self._write(self._cutter.finish())
+            listing = self._collector.finish(self._store)
+            self._await_writes(0)
+            added = "" if listing is None else listing.result()
+        finally:
+            self._collector.close()
+        rows = [row for row in self._result if row is not None]
+        old = {row.id for row in self._base.rows}
+        inherited = sum(row.id in old for row in rows)
+        metarange = self._base_id
+        if self._inserted + self._replaced + self._removed:
+            cut = self._cut.label if self._is_cut_so or not inherited else ""
+            metarange = self._store.put_metarange(Metarange.of(rows, cut))
+        counts = self._inserted, self._replaced, self._removed, self._unchanged
+        return WrittenTree(metarange, added, *counts, len(rows) - inherited, inherited, self._alike)
+
+    # ---- the old ranges beside the changes
+
+    def _apply(self, page: ChangePage) -> None:
+        self._collector.add(page)
+        parts = list(self._parts(page))
+        if len(parts) > 1:  # let requests overlap; a single range is read when it is needed
+            self._touched.extend(owner for owner, _, _ in parts if owner < len(self._base.rows))
+        for owner, start, end in parts:
+            self._pass(owner)
+            self._merge(self._opened(owner), page.part(start, end))
+
+    def _parts(self, page: ChangePage) -> Iterator[tuple[int, int, int]]:
+        """Split the page by the old ranges that it changes: (range, start, end)."""
+        start, last = 0, len(self._base.rows) - 1
+        while start < len(page.paths):
+            owner = self._owner(page.paths[start])
+            end = bisect_right(page.paths, self._base.last_paths[owner], lo=start) if owner < last else len(page.paths)
+            yield owner, start, end
+            start = end
+
+    def _owner(self, path: str) -> int:
+        """Return the old range that a change of this path belongs to; the number of ranges if it is after them all."""
+        rows = self._base.rows
+        at = self._base.at_or_behind(path)
+        if at == len(rows) and rows and not self._cut.closes(rows[-1].last_path, rows[-1].rows):
+            return at - 1
+        return at
+
+    def _read(self, index: int) -> Rows:
+        job = self._reading.pop(index, None)
+        while self._touched and len(self._reading) < 2 * self._workers.threads:
+            ahead = self._touched.popleft()
+            if ahead > index and ahead not in self._reading:
+                self._reading[ahead] = self._workers.submit(self._store.range, self._base.rows[ahead].id)
+        row = self._base.rows[index]
+        self._old_by_hash[names.hash_of(row.id)] = row
+        return self._store.range(row.id) if job is None else job.result()
+
+    def _pass(self, index: int) -> None:
+        """Inherit or feed every old range before that one."""
+        if self._open is not None and self._open.index < index:
+            self._close(self._open)
+        while self._passed < index:
+            if self._cutter.is_between_ranges:
+                self._result.extend(self._base.rows[self._passed : index])
+                self._passed = index
+            else:
+                self._feed_old(self._read(self._passed), 0, self._base.rows[self._passed].rows)
+                self._passed += 1
+
+    def _opened(self, index: int) -> Open:
+        if self._open is None:
+            is_there = index < len(self._base.rows)
+            self._open = Open(index, self._read(index) if is_there else columns.empty(ranges.LAYOUT))
+        return self._open
+
+    def _close(self, old: Open) -> None:
+        self._open = None
+        if old.fed == 0 and self._cutter.is_between_ranges:
+            return  # nothing changed in it, so `_pass` inherits it
+        self._feed_old(old.rows, old.fed, old.rows.num_rows)
+        self._passed = old.index + 1
+
+    # ---- rows
+
+    def _merge(self, old: Open, page: ChangePage) -> None:
+        """Merge the changes with the rows of the old range up to the last change."""
+        start = old.merged
+        end, runs, changed = self._runs(old, page)
+        old.merged = end
+        if not changed:
+            return
+        self._feed_old(old.rows, old.fed, start)
+        old.fed = end
+        if len(runs) <= RUNS_MAX:
+            for run in runs:
+                if run.is_new:
+                    new = page.part(run.start, run.end)
+                    self._write(self._cutter.feed(Fresh(self._cut, new.rows, new.paths)))
+                else:
+                    self._feed_old(old.rows, run.start, run.end)
+            return
+        shift = old.rows.num_rows
+        order: list[int] = []
+        for run in runs:
+            order.extend(range(run.start + shift * run.is_new, run.end + shift * run.is_new))
+        rows = columns.pick(columns.combined([old.rows, page.rows]), order)
+        self._write(self._cutter.feed(Fresh(self._cut, rows, ranges.paths_of(rows))))
+
+    def _runs(self, old: Open, page: ChangePage) -> tuple[int, list[Run], int]:
+        """Return (the old row that the changes reach, the merged rows, how many changes really change something)."""
+        if old.merged == old.rows.num_rows and True not in page.deleted:
+            self._inserted += len(page.paths)
+            return old.merged, [Run(True, 0, len(page.paths))], len(page.paths)
+        places, matched = _places(old, page)
+        identical, alike = _count_identical(old, page, places, matched)
+        self._alike += alike
+        runs: list[Run] = []
+        next_old = old.merged
+        for change, (place, is_there) in enumerate(zip(places, matched, strict=True)):
+            _extend(runs, False, next_old, place)
+            next_old = place + is_there
+            if not page.deleted[change]:
+                _extend(runs, True, change, change + 1)
+        removals = sum(is_there and is_deletion for is_there, is_deletion in zip(matched, page.deleted, strict=True))
+        replaced = sum(matched) - removals - identical
+        inserted = len(places) - sum(matched) - sum(page.deleted) + removals
+        self._inserted += inserted
+        self._replaced += replaced
+        self._removed += removals
+        self._unchanged += len(places) - inserted - replaced - removals
+        return next_old, runs, inserted + replaced + removals
+
+    def _feed_old(self, rows: Rows, start: int, end: int) -> None:
+        if start < end:
+            self._write(self._cutter.feed(Old(self._cut, rows, start, end, is_cut_so=self._is_cut_so)))
+
+    # ---- writing
+
+    def _write(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            self._await_writes(2 * self._workers.threads)
+            job = self._workers.submit(self._write_range, piece, self._store.suffix())
+            self._writing.append((len(self._result), job))
+            self._result.append(None)
+
+    def _await_writes(self, pending: int) -> None:
+        """Wait until only `pending` ranges are being written."""
+        while len(self._writing) > pending:
+            place, job = self._writing.popleft()
+            self._result[place] = job.result()
+
+    def _write_range(self, piece: Piece, suffix: str) -> RangeRow:
+        """Write a range; runs in a worker."""
+        rows = columns.combined(piece.parts)
+        body = ranges.encode(rows)
+        content_hash = ranges.hash_hex(body)
+        if (old := self._old_by_hash.get(content_hash)) is not None:
+            return old
+        first, last = columns.text(rows, ranges.PATH, 0), columns.text(rows, ranges.PATH, piece.rows - 1)
+        row = RangeRow(
+            first, last, names.new_id(content_hash, suffix), piece.rows, columns.total(rows, ranges.SIZE_BYTES)
+        )
+        self._store.put_range(row, body)
+        return row
+
+
+def _places(old: Open, page: ChangePage) -> tuple[list[int], list[bool]]:
+    """Return for each change the position of its path among the old rows, and whether it is there."""
+    if len(page.paths) <= ranges.FEW:
+        places = [columns.position(old.rows, path) for path in page.paths]
+        count = old.rows.num_rows
+        return places, [
+            at < count and columns.text(old.rows, ranges.PATH, at) == path
+            for at, path in zip(places, page.paths, strict=True)
+        ]
+    paths = old.paths()
+    places: list[int] = []
+    at = old.merged
+    for path in page.paths:
+        at = bisect_left(paths, path, lo=at)
+        places.append(at)
+    return places, [at < len(paths) and paths[at] == path for at, path in zip(places, page.paths, strict=True)]
+
+
+def _count_identical(old: Open, page: ChangePage, places: list[int], matched: list[bool]) -> tuple[int, int]:
+    """Count the changes that put the same entry again, and those that put the same content again."""
+    both = [change for change, is_there in enumerate(matched) if is_there and not page.deleted[change]]
+    if not both:
+        return 0, 0
+    new, old_rows = columns.pick(page.rows, both), columns.pick(old.rows, [places[change] for change in both])
+    equal = columns.equal_values(new, old_rows, ranges.COMPARED)
+    others = [at for at, same in enumerate(equal) if not same]
+    return sum(equal), ranges.count_alike(columns.pick(new, others), columns.pick(old_rows, others)) if others else 0
+
+
+def _extend(runs: list[Run], is_new: bool, start: int, end: int) -> None:
+    if start == end:
+        return
+    if runs and runs[-1].is_new is is_new and runs[-1].end == start:
+        runs[-1] = Run(is_new, runs[-1].start, end)
+    else:
+        runs.append(Run(is_new, start, end))

@@ -1,0 +1,47 @@
+"""A bounded, thread-safe cache of immutable values, so that nothing in it is ever stale."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Cache(Generic[T]):
+    """Keeps the values used last, as long as their weights together stay under `bytes_max`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = Lock()
+        self._values: OrderedDict[str, tuple[T, int]] = OrderedDict()
+        self._held_bytes = 0
+
+    def get(self, key: str) -> T | None:
+        with self._lock:
+            entry = self._values.get(key)
+            if entry is None:
+                return None
+            self._values.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: str, value: T, weight_bytes: int) -> None:
+        if weight_bytes > self._bytes_max:
+            return  # it would evict everything else, and itself
+        with self._lock:
+            old = self._values.pop(key, None)
+            if old is not None:
+                self._held_bytes -= old[1]
+            self._values[key] = (value, weight_bytes)
+            self._held_bytes += weight_bytes
+            while self._held_bytes > self._bytes_max:
+                _, (_, freed_bytes) = self._values.popitem(last=False)
+                self._held_bytes -= freed_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
+
+    def __len__(self) -> int:
+        return len(self._values)

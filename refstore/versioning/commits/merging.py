@@ -1,0 +1,127 @@
+"""Three-way merge: what `theirs` changed since `base`, brought onto `ours`.
+
+Path by path, in order: what theirs did not change stays as ours has it. What theirs changed is taken if ours still has
+what base had. If ours has what theirs has, both came to the same and nothing is to do. Otherwise they conflict, and the
+strategy decides.
+
+Two entries are *the same thing* here if address, checksum, metadata and content type are equal, or if they are two
+uploads of one content (`ranges.alike`, by SHA-256). An own address is written once, so it alone says which bytes; the
+checksum tells versions of a foreign address apart. Size follows from the bytes, and the time of modification is when it
+was put, not what it is. (`apply` and `diff` compare all fields: there a new time is a change.)
+
+Only what theirs changed is looked up in ours: the cost is that of `diff(base, theirs)`, whatever else ours did. A
+revert of a commit is a merge with that commit as base and its parent as theirs; a cherry-pick the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from refstore.core.records import Entry
+from refstore.errors import MergeConflict
+from refstore.versioning.commits.diffing import Change
+from refstore.versioning.commits.ranges import alike
+
+BATCH: Final = 1000
+"""How many changes are looked up in ours together."""
+CONFLICTS_MAX: Final = 100
+"""How many paths MergeConflict carries; `merge` gives all of them."""
+
+
+class Strategy(Enum):
+    NONE = "none"
+    """Conflicts are reported."""
+    OURS = "dest-wins"
+    """In a conflict ours stays."""
+    THEIRS = "source-wins"
+    """In a conflict theirs is taken."""
+
+
+class Take(NamedTuple):
+    """A change to apply to ours."""
+
+    path: str
+    entry: Entry | None
+
+
+class Sides(NamedTuple):
+    """A path on which theirs has something that ours has not. None: it is not there."""
+
+    path: str
+    base: Entry | None
+    ours: Entry | None
+    theirs: Entry | None
+
+    @property
+    def conflict(self) -> bool:
+        return not same(self.ours, self.base)
+
+
+class Conflict(Sides):
+    """Both changed it since base, to different things."""
+
+    __slots__ = ()
+
+
+class Readable(Protocol):
+    """The methods of `Trees` that a merge needs."""
+
+    def diff(self, left: str, right: str) -> Iterator[Change]: ...
+
+    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]: ...
+
+
+def same(left: Entry | None, right: Entry | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    if left.address != right.address:
+        return alike(left, right)
+    return (left.checksum, left.metadata, left.content_type) == (right.checksum, right.metadata, right.content_type)
+
+
+def sides(
+    changes: Iterator[Change], ours: Callable[[list[str]], Mapping[str, Entry]] | None, *, batch: int = BATCH
+) -> Iterator[Sides]:
+    """Yield the paths that theirs changed since base and that ours has otherwise, in path order.
+
+    `ours` looks up a batch of paths; None: ours equals base, so no lookup is needed.
+    """
+    while some := list(islice(changes, batch)):
+        present = ours([change.path for change in some]) if ours is not None else None
+        for path, _kind, old, new in some:
+            mine = old if present is None else present.get(path)
+            if not same(mine, new):
+                yield Sides(path, old, mine, new)
+
+
+def merge(trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy) -> Iterator[Take | Conflict]:
+    """Yield what to apply to ours, and the conflicts, in path order."""
+    for step in sides(trees.diff(base, theirs), None if ours == base else partial(trees.get_many, ours)):
+        if not step.conflict or strategy is Strategy.THEIRS:
+            yield Take(step.path, step.theirs)
+        elif strategy is Strategy.NONE:
+            yield Conflict(*step)
+
+
+def merge_changes(
+    trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy
+) -> Iterator[tuple[str, Entry | None]]:
+    """Yield a merge as changes. Raises MergeConflict before the first change, so that nothing is written in vain."""
+    if strategy is Strategy.NONE:
+        conflicts = (step.path for step in merge(trees, base, ours, theirs, strategy) if isinstance(step, Conflict))
+        paths = tuple(islice(conflicts, CONFLICTS_MAX))
+        if paths:
+            more = " or more" if next(conflicts, None) is not None else ""
+            raise MergeConflict(
+                f"{len(paths)}{more} paths were changed on both sides, {paths[0]!r} among them; choose source-wins or "
+                "dest-wins, or"
+                " make them equal first",
+                paths,
+            )
+    for step in merge(trees, base, ours, theirs, strategy):
+        if isinstance(step, Take):
+            yield step

@@ -1,0 +1,170 @@
+"""A metarange: the ranges of one tree, in path order, in a Parquet file.
+
+Its id's hash is over what the tree *is*: per range the hash part of the range's id, its first and last path, rows and
+sizes. The unique suffixes of the ranges' ids are left out, so two trees that were built apart, of equal rows, by the
+same version of the writer, have equal hashes. Equal hashes mean equal trees; different hashes do not mean different
+trees (other versions, other cuts): only a diff tells.
+
+A suffix that went bad would name a range that is not there, and leave the true one unnamed for the offline job to
+delete. So the file also carries a *seal*: the SHA-256 of its own bytes, taken with the seal's digits as zeros. It is
+compared before the file is parsed. Below the seal stands the content's hash once more, for who reads the ids alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore.versioning.commits import columns, names
+from refstore.versioning.commits.columns import Kind, Layout, UnreadableColumns
+
+LAYOUT: Final = Layout(
+    "refstore.metarange",
+    "1",
+    (
+        ("first_path", Kind.TEXT),
+        ("last_path", Kind.TEXT),
+        ("range", Kind.DIGITS),
+        ("rows", Kind.INTEGER),
+        ("size_bytes", Kind.INTEGER),
+    ),
+)
+
+CUT_KEY: Final = "refstore.cut"
+CONTENT_KEY: Final = "refstore.content"
+SEAL_KEY: Final = "refstore.seal"
+
+_SEAL = re.compile(rb"refstore\.seal\x18@([0-9a-f]{64})")
+"""The key, then Thrift's field header and length, then the digits: as every Parquet footer lays out a key-value pair.
+"""
+_UNSEALED: Final = "0" * 64
+
+
+class RangeRow(NamedTuple):
+    """One range of a tree."""
+
+    first_path: str
+    last_path: str
+    id: str
+    rows: int
+    size_bytes: int
+    """Bytes of the objects that the entries name, not of the Parquet file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metarange:
+    rows: tuple[RangeRow, ...]
+    last_paths: tuple[str, ...]
+    """The last paths of `rows`, for bisection."""
+    cut: str
+    """The label of the `Cut` that the whole tree is cut by; '' if it is cut by several."""
+
+    @classmethod
+    def of(cls, rows: Iterable[RangeRow], cut: str) -> Metarange:
+        fixed = tuple(rows)
+        return cls(fixed, tuple(row.last_path for row in fixed), cut)
+
+    def at_or_behind(self, path: str) -> int:
+        """Return the place of the first range that ends at or after `path`: the only one that can hold it."""
+        return bisect_left(self.last_paths, path)
+
+    @property
+    def count(self) -> int:
+        return sum(row.rows for row in self.rows)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(row.size_bytes for row in self.rows)
+
+    @property
+    def content_hash(self) -> str:
+        content = [
+            (names.hash_of(row.id), row.first_path, row.last_path, row.rows, row.size_bytes) for row in self.rows
+        ]
+        return _content_hash(self.cut, content)
+
+
+EMPTY: Final = Metarange((), (), "")
+
+
+def encode(metarange: Metarange, content_hash: str = "") -> bytes:
+    """Encode a metarange. `content_hash`: its hash, where the caller knows it."""
+    rows = columns.rows_of(LAYOUT, tuple(zip(*metarange.rows, strict=True)))
+    body = bytearray(
+        columns.encode(
+            LAYOUT,
+            rows,
+            {CUT_KEY: metarange.cut, CONTENT_KEY: content_hash or metarange.content_hash, SEAL_KEY: _UNSEALED},
+        )
+    )
+    start, end = _seal_at(body)
+    body[start:end] = hashlib.sha256(body).hexdigest().encode()
+    return bytes(body)
+
+
+def decode(metarange_id: str, body: bytes) -> Metarange:
+    """Decode a metarange. Raises CorruptRange for anything but the one that was written under that id."""
+    if not _is_sealed(body):
+        raise names.damaged(names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal")
+    try:
+        rows, metadata = columns.decode(LAYOUT, body)
+    except UnreadableColumns as error:
+        raise names.damaged(names.METARANGES, metarange_id, str(error)) from error
+    values = (rows.column(at).to_pylist() for at in range(len(LAYOUT.fields)))
+    metarange = Metarange.of(map(RangeRow._make, zip(*values, strict=True)), metadata.get(CUT_KEY, ""))
+    if metarange.content_hash != names.hash_of(metarange_id):
+        raise names.damaged(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
+    if not metarange.rows or not _in_order(metarange):
+        raise names.damaged(names.METARANGES, metarange_id, "its ranges are not in order")
+    return metarange
+
+
+def range_ids(metarange_id: str, body: bytes) -> list[str]:
+    """Decode only the ids of the ranges. Raises CorruptRange.
+
+    A job reads the metaranges of all commits for them, so the content is not hashed again: the seal verifies the bytes,
+    and the hash among them must be the one in the name.
+    """
+    if not _is_sealed(body):
+        raise names.damaged(names.METARANGES, metarange_id, f"its {len(body)} bytes do not have the hash in their seal")
+    try:
+        rows, metadata = columns.decode(LAYOUT, body, ["range"])
+    except UnreadableColumns as error:
+        raise names.damaged(names.METARANGES, metarange_id, str(error)) from error
+    if metadata.get(CONTENT_KEY, "") != names.hash_of(metarange_id):
+        raise names.damaged(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
+    return rows.column(0).to_pylist()
+
+
+def _content_hash(cut: str, content: list[tuple[str, str, str, int, int]]) -> str:
+    return hashlib.sha256(msgspec.msgpack.encode((LAYOUT.name, LAYOUT.version, cut, content))).hexdigest()
+
+
+def _in_order(metarange: Metarange) -> bool:
+    before = ""
+    for row in metarange.rows:
+        if not before < row.first_path <= row.last_path or row.rows < 1:
+            return False
+        before = row.last_path
+    return True
+
+
+def _seal_at(body: bytes | bytearray) -> tuple[int, int]:
+    """Return where the seal's digits are, or (-1, -1). The footer comes last, so the last match is the seal."""
+    at = body.rfind(SEAL_KEY.encode())
+    match = _SEAL.match(body, at) if at >= 0 else None
+    return match.span(1) if match else (-1, -1)
+
+
+def _is_sealed(body: bytes) -> bool:
+    start, end = _seal_at(body)
+    if start < 0:
+        return False
+    unsealed = body[:start] + _UNSEALED.encode() + body[end:]
+    return hashlib.sha256(unsealed).hexdigest().encode() == body[start:end]

@@ -1,0 +1,109 @@
+"""Ranges, metaranges and listings in the object store: written once, verified on every read, cached while decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+from refstore.core.clock import Clock
+from refstore.core.ids import Ids
+from refstore.errors import ObjectNotFound
+from refstore.objects.base import ObjectStore
+from refstore.versioning.commits import metaranges, names, ranges
+from refstore.versioning.commits.cache import Cache
+from refstore.versioning.commits.columns import Column, Rows
+from refstore.versioning.commits.metaranges import Metarange, RangeRow
+
+RANGES_CACHE_BYTES: Final = 64 << 20
+"""About 300,000 decoded entries."""
+METARANGES_CACHE_BYTES: Final = 32 << 20
+"""About 100,000 range rows: trees of 100 million entries together."""
+
+_ROW_BYTES: Final = 200
+"""The bytes that a decoded range row takes besides its paths."""
+
+
+class Caches:
+    """Decoded ranges and metaranges of any number of repositories; their ids are unique across all of them."""
+
+    def __init__(self, ranges_bytes: int = RANGES_CACHE_BYTES, metaranges_bytes: int = METARANGES_CACHE_BYTES) -> None:
+        self.ranges: Cache[Rows] = Cache(ranges_bytes)
+        self.metaranges: Cache[Metarange] = Cache(metaranges_bytes)
+
+
+class TreeStore:
+    """Thread-safe."""
+
+    def __init__(self, objects: ObjectStore, ids: Ids, clock: Clock, caches: Caches) -> None:
+        self._objects = objects
+        self._ids = ids
+        self._clock = clock
+        self._ranges = caches.ranges
+        self._metaranges = caches.metaranges
+
+    def suffix(self) -> str:
+        """Make a new object's suffix, in the operation's own thread, so that a simulated run can be repeated."""
+        return self._ids.unique(self._clock.now_ms())
+
+    def kept_range(self, range_id: str) -> Rows | None:
+        """Return the range if it is cached, so that it costs no request and needs no thread."""
+        return self._ranges.get(range_id)
+
+    def range(self, range_id: str) -> Rows:
+        """Raises CorruptRange, ObjectsUnavailable."""
+        rows = self._ranges.get(range_id)
+        if rows is None:
+            rows = ranges.decode(range_id, self.read(names.RANGES, range_id))
+            self._ranges.put(range_id, rows, rows.nbytes)
+        return rows
+
+    def range_addresses(self, range_id: str) -> Column:
+        """Read only the addresses of a range, without caching it. Raises CorruptRange, ObjectsUnavailable."""
+        return ranges.decode_addresses(range_id, self.read(names.RANGES, range_id))
+
+    def metarange(self, metarange_id: str) -> Metarange:
+        """Raises CorruptRange, ObjectsUnavailable."""
+        if not metarange_id:
+            return metaranges.EMPTY
+        tree = self._metaranges.get(metarange_id)
+        if tree is None:
+            tree = metaranges.decode(metarange_id, self.read(names.METARANGES, metarange_id))
+            self._keep(metarange_id, tree)
+        return tree
+
+    def range_ids(self, metarange_id: str) -> list[str]:
+        """Read only the range ids of a metarange, without caching it. Raises CorruptRange, ObjectsUnavailable."""
+        return metaranges.range_ids(metarange_id, self.read(names.METARANGES, metarange_id)) if metarange_id else []
+
+    def put_range(self, row: RangeRow, body: bytes) -> None:
+        self._objects.put(names.key(names.RANGES, row.id), body)
+
+    def put_metarange(self, metarange: Metarange) -> str:
+        """Write a metarange and return its id; '' if it is empty."""
+        if not metarange.rows:
+            return ""
+        content_hash = metarange.content_hash
+        metarange_id = names.new_id(content_hash, self.suffix())
+        self._objects.put(names.key(names.METARANGES, metarange_id), metaranges.encode(metarange, content_hash))
+        self._keep(metarange_id, metarange)  # the next commit's base
+        return metarange_id
+
+    def read(self, folder: str, object_id: str) -> bytes:
+        try:
+            return self._objects.read(names.key(folder, object_id))
+        except ObjectNotFound as error:
+            raise names.damaged(folder, object_id, "it is not in the object store") from error
+
+    def chunks(self, folder: str, object_id: str) -> Iterator[bytes]:
+        """Yield the chunks of an object that may be large."""
+        try:
+            yield from self._objects.get(names.key(folder, object_id))
+        except ObjectNotFound as error:
+            raise names.damaged(folder, object_id, "it is not in the object store") from error
+
+    def put_listing(self, listing_id: str, body: BinaryIO) -> None:
+        self._objects.put(names.key(names.ADDED, listing_id), body)
+
+    def _keep(self, metarange_id: str, metarange: Metarange) -> None:
+        weight_bytes = sum(_ROW_BYTES + len(row.first_path) + len(row.last_path) for row in metarange.rows)
+        self._metaranges.put(metarange_id, metarange, weight_bytes)

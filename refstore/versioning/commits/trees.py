@@ -1,0 +1,198 @@
+"""Trees: the contents of commits. A tree is an immutable map from paths to entries, named by its metarange.
+
+Other packages use this one only through `Trees` and `graph`: to read a tree, to write a new one from an old one and
+changes, and to compare trees. Everything read is verified (`ranges`, `metaranges`). A damaged or missing object raises
+CorruptRange, a store that does not answer ObjectsUnavailable. '' is the empty tree. Thread-safe, but each iterator
+belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+from typing import Final
+
+from refstore.core import deadline
+from refstore.core.clock import Clock
+from refstore.core.ids import Address, Ids
+from refstore.core.records import Entry
+from refstore.objects.base import ObjectStore
+from refstore.versioning.commits import changes, diffing, imported, listings, merging, names, ranges
+from refstore.versioning.commits.applying import Apply, WrittenTree
+from refstore.versioning.commits.changes import PAGE_ROWS
+from refstore.versioning.commits.columns import Rows
+from refstore.versioning.commits.diffing import Change
+from refstore.versioning.commits.filters import PathFilter
+from refstore.versioning.commits.imported import Spool
+from refstore.versioning.commits.merging import Conflict, Strategy, Take
+from refstore.versioning.commits.metaranges import Metarange, RangeRow
+from refstore.versioning.commits.ranges import CUT, Cut
+from refstore.versioning.commits.store import Caches, TreeStore
+from refstore.versioning.commits.workers import Workers
+
+THREADS: Final = 8
+"""How many requests are under way at once, for a store across a network."""
+
+SCAN_LIMIT: Final = 1000
+"""The default page of a listing, from two or three ranges."""
+
+
+class Trees:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        ids: Ids,
+        clock: Clock,
+        *,
+        cut: Cut = CUT,
+        page_rows: int = PAGE_ROWS,
+        threads: int = THREADS,
+        caches: Caches | None = None,
+    ) -> None:
+        """`threads` below 2: the caller makes every request, one after the other. `caches`: None for own ones."""
+        self._store = TreeStore(objects, ids, clock, caches or Caches())
+        self._cut = cut
+        self._page_rows = page_rows
+        self._threads = threads
+
+    # ---- reading
+
+    def get(self, metarange: str, path: str) -> Entry | None:
+        return self.get_many(metarange, (path,)).get(path)
+
+    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]:
+        """Return the entries of those paths that exist. Each range is read once."""
+        tree = self._store.metarange(metarange)
+        paths_by_range: dict[int, list[str]] = {}
+        for path in sorted(set(paths)):
+            at = tree.at_or_behind(path)
+            if at < len(tree.rows) and tree.rows[at].first_path <= path:
+                paths_by_range.setdefault(at, []).append(path)
+        entries: dict[str, Entry] = {}
+        with Workers(self._threads) as workers:
+            for rows, inside in zip(
+                self._rows(workers, [tree.rows[at] for at in paths_by_range]), paths_by_range.values(), strict=True
+            ):
+                entries.update(ranges.lookup(rows, inside))
+        return entries
+
+    def scan(
+        self, metarange: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, Entry]]:
+        """Return a page of the entries with `prefix`, strictly after `after`; fewer than `limit` at the end."""
+        deadline.check()  # cached ranges make no request, and only requests check the deadline
+        tree = self._store.metarange(metarange)
+        at = tree.at_or_behind(max(prefix, after))
+        page: list[tuple[str, Entry]] = []
+        with Workers(self._threads) as workers:
+            while len(page) < limit and (
+                range_rows := self._following(tree, at, prefix, 1 if not page else limit - len(page))
+            ):
+                for rows in self._rows(workers, range_rows):
+                    part = ranges.part(rows, prefix, after)
+                    page.extend(ranges.items_of(part.slice(0, limit - len(page))))
+                at += len(range_rows)
+        return page
+
+    def _following(self, tree: Metarange, at: int, prefix: str, rows: int) -> list[RangeRow]:
+        """Return the ranges from `at` on that have so many rows, while they may have the prefix."""
+        range_rows: list[RangeRow] = []
+        while rows > 0 and at < len(tree.rows) and ranges.may_hold(tree.rows[at].first_path, prefix):
+            range_rows.append(tree.rows[at])
+            rows -= tree.rows[at].rows
+            at += 1
+        return range_rows
+
+    def count(self, metarange: str) -> int:
+        """Return how many entries the tree has, from the metarange alone."""
+        return self._store.metarange(metarange).count
+
+    def size_bytes(self, metarange: str) -> int:
+        """Return the bytes of all objects that the tree names, from the metarange alone."""
+        return self._store.metarange(metarange).size_bytes
+
+    def stretches(self, metarange: str, *, prefix: str = "", after: str = "") -> list[RangeRow]:
+        """Return the ranges that can have entries with `prefix` after `after`, in order; many trees share ranges."""
+        tree = self._store.metarange(metarange)
+        rows = tree.rows[tree.at_or_behind(max(prefix, after)) :]
+        return list(takewhile(lambda row: ranges.may_hold(row.first_path, prefix), rows))
+
+    def entries_of_range(self, range_id: str, *, prefix: str = "", after: str = "") -> list[tuple[str, Entry]]:
+        return ranges.items_of(ranges.part(self._store.range(range_id), prefix, after))
+
+    def same(self, left: str, right: str) -> bool:
+        """Return whether two trees surely have equal content; if False, only a diff can tell."""
+        return names.same_content(left, right)
+
+    # ---- writing
+
+    def apply(self, base: str, sorted_changes: Iterable[tuple[str, Entry | None]]) -> WrittenTree:
+        """Write a new tree: the base with the changes, sorted by path, each path once; None deletes."""
+        return self._apply(base, changes.pages_of_entries(sorted_changes, self._page_rows))
+
+    def apply_encoded(self, base: str, sorted_changes: Iterable[tuple[str, bytes]]) -> WrittenTree:
+        """Write a new tree from the base and staging values of the KV: encoded entries and tombstones."""
+        return self._apply(base, changes.pages_of_values(sorted_changes, self._page_rows))
+
+    def _apply(self, base: str, pages: Iterator[changes.ChangePage]) -> WrittenTree:
+        with Workers(self._threads) as workers:
+            return Apply(self._store, self._cut, base, workers).run(pages)
+
+    def replace(self, base: str, spool: Spool, prefixes: Sequence[str]) -> WrittenTree:
+        """Put the spooled entries, and remove all others below the prefixes, none of which lies in another."""
+        return self._apply(base, imported.changes_of(spool.merged(), self._paths_below(base, sorted(prefixes))))
+
+    def _paths_below(self, metarange: str, prefixes: Sequence[str]) -> Iterator[list[str]]:
+        """Yield the paths below the prefixes in order, range by range."""
+        with Workers(self._threads) as workers:
+            for prefix in prefixes:
+                for rows in self._rows(workers, self.stretches(metarange, prefix=prefix)):
+                    if paths := ranges.paths_of(ranges.part(rows, prefix, "")):
+                        yield paths
+
+    def count_below(self, metarange: str, prefixes: Sequence[str]) -> int:
+        """Count the paths below the prefixes, none of which lies in another."""
+        return sum(len(paths) for paths in self._paths_below(metarange, prefixes))
+
+    def read_added(self, listing: str) -> Iterator[list[Address]]:
+        """Yield the own addresses that an apply put (`WrittenTree.added`), sorted, in batches."""
+        return listings.read(self._store, listing)
+
+    # ---- comparing
+
+    def diff(
+        self, left: str, right: str, *, prefix: str = "", after: str = "", only: PathFilter | None = None
+    ) -> Iterator[Change]:
+        """Yield the changes from `left` to `right` (of paths in `only`), in path order. Shared ranges are not read."""
+        return diffing.diff(self._store, self._threads, left, right, prefix=prefix, after=after, only=only)
+
+    def merge(self, base: str, ours: str, theirs: str, strategy: Strategy = Strategy.NONE) -> Iterator[Take | Conflict]:
+        """Yield what to apply to `ours` to bring in the changes of `theirs` since `base`, and the conflicts."""
+        return merging.merge(self, base, ours, theirs, strategy)
+
+    def merge_changes(
+        self, base: str, ours: str, theirs: str, strategy: Strategy = Strategy.NONE
+    ) -> Iterator[tuple[str, Entry | None]]:
+        """Yield a merge as changes for `apply`. Raises MergeConflict before the first of them."""
+        return merging.merge_changes(self, base, ours, theirs, strategy)
+
+    # ---- for the audit and the offline job
+
+    def ranges(self, metarange: str) -> list[str]:
+        """Return the ids of a tree's ranges, in path order; many trees share ranges."""
+        return [row.id for row in self._store.metarange(metarange).rows]
+
+    def addresses_of_range(self, range_id: str) -> list[Address]:
+        """Return every address that the range names, foreign ones included, in path order."""
+        return ranges.addresses_of(self._store.range(range_id))
+
+    def addresses(self, metarange: str) -> Iterator[list[Address]]:
+        """Yield every address that a tree names, range by range."""
+        with Workers(self._threads) as workers:
+            for rows in self._rows(workers, self._store.metarange(metarange).rows):
+                yield ranges.addresses_of(rows)
+
+    def _rows(self, workers: Workers, range_rows: Iterable[RangeRow]) -> Iterator[Rows]:
+        return workers.ahead(
+            lambda row: self._store.range(row.id), range_rows, known=lambda row: self._store.kept_range(row.id)
+        )

@@ -1,0 +1,124 @@
+"""Deleted and committed markers: they tell the reaper that a token's fate is decided.
+
+The operation itself, the next one or the reaper publishes the markers from a branch record's `retired` list, and only
+then removes them from the list (rule 3). A marker may be published again after it was processed; processing it again
+finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from refstore.core import keys
+from refstore.core.clock import Clock
+from refstore.core.ids import BranchName, CommitId, RepositoryId, Token, commit_id
+from refstore.core.records import (
+    Branch,
+    ClosedBranch,
+    CommittedTokens,
+    DeletedToken,
+    Retired,
+    decode,
+    decode_branch,
+    encode,
+)
+from refstore.errors import InvalidName
+from refstore.kv.base import ABSENT, KV
+from refstore.versioning.branches import Branches, OpenBranch
+
+RESET: Final = "reset"
+BRANCH_DELETED: Final = "branch-deleted"
+REPOSITORY_DELETED: Final = "repository-deleted"
+NOTHING_COMMITTED: Final = "nothing-committed"
+"""Fates of a token that no commit took; each is also the cause in the journal."""
+
+COMMITTED: Final = "committed "
+"""The beginning of the cause of a token that a commit took: entries that the commit did not keep are released."""
+
+_ATTEMPTS: Final = 8
+
+
+class Markers:
+    def __init__(self, kv: KV, repo: RepositoryId, clock: Clock) -> None:
+        self._kv = kv
+        self._repo = repo
+        self._clock = clock
+
+    def publish(self, branches: Branches, name: BranchName) -> int:
+        """Publish a branch's retired tokens, then remove them from its record, and return how many there were.
+
+        The record of a closed branch is deleted. To lose the race for the record is no failure: the winner sees the
+        same list and publishes it again.
+        """
+        for _ in range(_ATTEMPTS):
+            raw = branches.raw(name)
+            record = branches.decode(raw)
+            if record is None or (isinstance(record, Branch) and not record.retired):
+                return 0
+            assert raw is not ABSENT  # noqa: S101  # a decoded record had bytes
+            self._write(record.retired)
+            match record:
+                case Branch():
+                    is_current = branches.change(name, OpenBranch(raw, record), retired=())
+                case ClosedBranch():
+                    is_current = self._kv.set_if(branches.key(name), raw, ABSENT)
+            if is_current:
+                return len(record.retired)
+        return 0
+
+    def landed(self, commit: CommitId) -> bool:
+        """Return whether a branch's head was ever moved to the commit; a record alone may be of an abandoned commit.
+
+        Between the move and its publication only the branch record knows, so the branches are read too.
+        """
+        if self._kv.get(keys.landed(self._repo, commit)) is not ABSENT:
+            return True
+        for _, value in self._kv.scan_all(keys.branches(self._repo)):
+            if any(retired.fate == commit for retired in decode_branch(value).retired):
+                return True
+        return self._kv.get(keys.landed(self._repo, commit)) is not ABSENT  # it may have been published meanwhile
+
+    def committed(self) -> Iterator[tuple[CommitId, CommittedTokens]]:
+        for name, value in self._kv.scan_all(keys.committed_tokens(self._repo)):
+            yield commit_id(name), decode(value, CommittedTokens)
+
+    def deleted(self) -> Iterator[tuple[Token, DeletedToken]]:
+        for name, value in self._kv.scan_all(keys.deleted_tokens(self._repo)):
+            yield Token(name), decode(value, DeletedToken)
+
+    def set_deleted(self, tokens: Iterable[Token], cause: str) -> None:
+        marker = encode(DeletedToken(cause, self._clock.now_ms()))
+        self._kv.set_many([(keys.deleted_token(self._repo, token), marker) for token in tokens])
+
+    def remove_committed(self, commit: CommitId) -> None:
+        self._kv.delete(keys.committed(self._repo, commit))
+
+    def remove_deleted(self, token: Token) -> None:
+        self._kv.delete(keys.deleted_token(self._repo, token))
+
+    def _write(self, retired: tuple[Retired, ...]) -> None:
+        """Record first that a commit landed, then publish its marker: a ref by commit id resolves only from then on."""
+        now = self._clock.now_ms()
+        by_commit: dict[CommitId, list[Token]] = {}
+        for token, fate in retired:
+            taken_by = commit_of(fate)
+            if taken_by is None:
+                self.set_deleted((token,), fate)
+            else:
+                by_commit.setdefault(taken_by, []).append(token)
+        self._kv.set_many([(keys.landed(self._repo, commit), b"") for commit in by_commit])
+        self._kv.set_many(
+            [
+                (keys.committed(self._repo, commit), encode(CommittedTokens(tuple(tokens), now)))
+                for commit, tokens in by_commit.items()
+            ]
+        )
+
+
+def commit_of(fate: str) -> CommitId | None:
+    """Return the commit that a fate names; None where no commit took the token."""
+    try:
+        return commit_id(fate)
+    except InvalidName:
+        return None

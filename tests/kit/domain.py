@@ -1,0 +1,400 @@
+"""A refstore repository as the explorer sees it: worlds, what tasks are called with, and what has to hold in every
+state.
+
+Sharding only splits work: an address is in one shard for ever. So worlds have a single shard of references and hints
+(`simulated`), and a pass over all shards is a pass over one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar, cast
+
+import structlog
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.clock import Clock
+from refstore.core.ids import Address, RepositoryName
+from refstore.core.records import Entry, encode
+from refstore.core.safety import Safety
+from refstore.core.signing_keys import SigningKey
+from refstore.demo.invariants import BRANCH, DATA, ENTRY, NO_KEY, audit, column_of, decoded
+from refstore.kv.base import Key
+from refstore.kv.retrying import Retrying
+from refstore.lake import Lake
+from refstore.objects.base import ObjectStore
+from refstore.operations import uploading
+from refstore.repository import Repository
+from refstore.versioning.commits.applying import WrittenTree
+from refstore.versioning.commits.merging import Strategy
+from refstore.versioning.commits.trees import SCAN_LIMIT, Trees
+from tests.kit.audit import NoAudit
+from tests.kit.clock import FakeClock
+from tests.kit.explorer import Scenario
+from tests.kit.ids import CountingIds
+from tests.kit.reaping import settle
+from tests.kit.replay import PRIVATE, Stores, Task
+from tests.kit.steps import CLOCK, OBJECTS, Interned, body_of, clock_value, stored
+from tests.kit.stores import DictKV, DictObjects
+
+T = TypeVar("T")
+Ends = Callable[[Mapping[str, tuple[Hashable, ...]], Mapping[int, int], Interned], str | None]
+
+REPOSITORY: Final = "lake"
+DAY_MS: Final = 86_400_000
+
+NO_AGES: Final = Safety(
+    operation_deadline_seconds=0.0001,
+    io_timeout_seconds=0,
+    clock_skew_seconds=0,
+    recheck_after_seconds=0,
+    scrub_after_seconds=0.0001,
+    grace_seconds=0,
+    issue_seconds=3600,
+)
+"""Nothing is too young for anything: scrubbers look at what is being written, empty lists are due at once, and every
+upload re-checks its reference. What holds then holds without any clock, but for rules that are about nothing else.
+"""
+_KEY: Final = SigningKey("simulated", bytes(32))
+_ROUND_MS: Final = 30 * DAY_MS
+"""How far the clock goes on from one round of settling to the next: past every age there is."""
+
+
+@contextmanager
+def simulated() -> Generator[None]:
+    """While worlds are built and explored: one shard, no batch written by several threads, no word about a million
+    retries.
+    """
+    before = keys.SHARDS, uploading.WRITERS
+    processors = structlog.get_config()["processors"]
+    spoken = list(processors)
+    keys.SHARDS = uploading.WRITERS = 1  # Finals, for the product
+    processors[:] = [_silence]  # in place: loggers that were used before hold on to the list
+    try:
+        yield
+    finally:
+        keys.SHARDS, uploading.WRITERS = before
+        processors[:] = spoken
+
+
+def _silence(_logger: object, _method: str, _event: object) -> str:
+    raise structlog.DropEvent
+
+
+class RememberedTrees(Trees):
+    """Trees that compute what was computed before no second time: they are run again and again with the same input.
+
+    What is written is named by its content and by an id, so the place in the sequence of ids is input too.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, ids: CountingIds, clock: Clock, memory: dict[object, tuple[object, int]]
+    ) -> None:
+        super().__init__(objects, ids, clock, threads=1)
+        self._counting = ids
+        self._memory = memory
+
+    def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]:
+        asked = tuple(paths)
+        return dict(self._remembered(("get", metarange, asked), lambda: Trees.get_many(self, metarange, asked)))
+
+    def scan(
+        self, metarange: str, *, prefix: str = "", after: str = "", limit: int = SCAN_LIMIT
+    ) -> list[tuple[str, Entry]]:
+        key = ("scan", metarange, prefix, after, limit)
+        return list(self._remembered(key, lambda: Trees.scan(self, metarange, prefix=prefix, after=after, limit=limit)))
+
+    def apply(self, base: str, sorted_changes: Iterable[tuple[str, Entry | None]]) -> WrittenTree:
+        pairs = list(sorted_changes)
+        changes = tuple((path, None if entry is None else encode(entry)) for path, entry in pairs)
+        return self._remembered(
+            ("apply", base, changes, self._counting.position), lambda: Trees.apply(self, base, pairs)
+        )
+
+    def apply_encoded(self, base: str, sorted_changes: Iterable[tuple[str, bytes]]) -> WrittenTree:
+        changes = tuple(sorted_changes)
+        return self._remembered(
+            ("encoded", base, changes, self._counting.position), lambda: Trees.apply_encoded(self, base, changes)
+        )
+
+    def read_added(self, listing: str) -> Iterator[list[Address]]:
+        return iter(self._remembered(("added", listing), lambda: list(Trees.read_added(self, listing))))
+
+    def merge_changes(
+        self, base: str, ours: str, theirs: str, strategy: Strategy = Strategy.NONE
+    ) -> Iterator[tuple[str, Entry | None]]:
+        key = ("merge", base, ours, theirs, strategy)
+        return iter(self._remembered(key, lambda: list(Trees.merge_changes(self, base, ours, theirs, strategy))))
+
+    def _remembered(self, key: object, compute: Callable[[], T]) -> T:
+        found = self._memory.get(key)
+        if found is None:
+            given = self._counting.given
+            result = compute()
+            found = self._memory[key] = (result, self._counting.given - given)
+        else:
+            self._counting.given += found[1]
+        return cast(T, found[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a task's stages are called with."""
+
+    repo: Repository
+    lake: Lake
+    stores: Stores
+
+    @property
+    def ctx(self) -> Context:
+        return self.repo.context
+
+
+@dataclass(slots=True)
+class World:
+    """A repository in dicts, filled by real calls of the SDK, from which scenarios start."""
+
+    safety: Safety = NO_AGES
+    contents: dict[Key, bytes] = field(default_factory=dict[Key, bytes])
+    blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    clock: FakeClock = field(default_factory=FakeClock)
+    lake: Lake = field(init=False)
+    repo: Repository = field(init=False)
+
+    def __post_init__(self) -> None:
+        store = DictObjects(self.blobs, self.clock)
+        self.lake = Lake(
+            DictKV(self.contents),
+            "memory://simulated",
+            clock=self.clock,
+            ids=CountingIds("w"),
+            safety=self.safety,
+            signing_keys=(_KEY,),
+            audit_log=NoAudit(),
+            open_store=lambda _url: store,
+        )
+        self.repo = self.lake.create_repository(REPOSITORY)
+
+    def scenario(
+        self,
+        name: str,
+        *tasks: Task,
+        clock_moves: bool = False,
+        safety_only: bool = False,
+        leaves: bool = False,
+        ends: Callable[[dict[str, bytes]], Ends] | None = None,
+        remembers: frozenset[str] = frozenset(),
+    ) -> Scenario:
+        """`ends` is made from the private objects, which it may want to read. `leaves`: blobs without a reference key
+        may be left.
+        """
+        names = Interned()
+        store = {names.key(key): names.value(value) for key, value in self.contents.items()}
+        private: dict[str, bytes] = {}
+        for key, value in self.blobs.items():
+            if key.startswith(PRIVATE):
+                private[key] = body_of(value)
+            else:
+                store[names.key(Key(OBJECTS, key))] = names.value(value)
+        if clock_moves:
+            store[names.key(CLOCK)] = names.value(clock_value(self.clock.now_ms()))
+        domain = RepositoryDomain(self, private, safety_only=safety_only, leaves=leaves)
+        judge = ends(private) if ends is not None else None
+        return Scenario(name, domain, store, names, private, tasks, self.clock.now_ms(), clock_moves, judge, remembers)
+
+
+class RepositoryDomain:
+    """See `explorer.Domain`."""
+
+    def __init__(self, world: World, private: dict[str, bytes], *, safety_only: bool, leaves: bool) -> None:
+        self._record = world.repo.record
+        self._repo = world.repo.record.id
+        self._safety = world.safety
+        self._wall_ms = world.clock.now_ms()
+        self._private = private
+        self._safety_only = safety_only
+        self._leaves = leaves
+        self._trees: dict[object, tuple[object, int]] = {}
+        self._watch = _Watch(self._repo, private)
+
+    def bind(self, stores: Stores) -> Tools:
+        kv = Retrying(stores.kv, clock=stores.clock, random=_Still())
+        lake = Lake(
+            kv,
+            "memory://simulated",
+            clock=stores.clock,
+            ids=stores.ids,
+            safety=self._safety,
+            signing_keys=(_KEY,),
+            audit_log=NoAudit(),
+            open_store=lambda _url: stores.objects,
+        )
+        context = lake.context(RepositoryName(REPOSITORY), self._record)
+        # what the time is makes no difference to trees, and looking at it would be a step that a remembered result does
+        # not take
+        trees = RememberedTrees(stores.objects, stores.ids, FakeClock(self._wall_ms), self._trees)
+        return Tools(Repository(replace(context, trees=trees), self._record), lake, stores)
+
+    def is_immutable(self, partition: str) -> bool:
+        return partition == keys.commits(self._repo)
+
+    def is_visible(self, partition: str) -> bool:
+        return partition in (
+            OBJECTS,
+            CLOCK.partition,
+            keys.branches(self._repo),
+            keys.tags(self._repo),
+            keys.marks(self._repo),
+        ) or (partition.startswith(f"{self._repo}/staging/") and ":" in partition)
+
+    def violation(self, store: Mapping[int, int], names: Interned) -> str | None:
+        return self._watch.lost(store, names)
+
+    def settling(self, round_number: int) -> Task:
+        return Task("Z" + "ABCDEFGH"[round_number], settle(), clock_ms=self._wall_ms + (round_number + 1) * _ROUND_MS)
+
+    def left_over(self, store: Mapping[int, int], names: Interned) -> str | None:
+        contents, blobs = contents_of(store, names)
+        blobs |= {key: stored(body, 0) for key, body in self._private.items()}
+        found = audit(
+            DictKV(contents),
+            DictObjects(blobs, FakeClock()),
+            self._repo,
+            now_ms=self._wall_ms + 1000 * DAY_MS,
+            shards=1,
+        )
+        if self._leaves:
+            found.leaked = [leaked for leaked in found.leaked if leaked.state != NO_KEY]
+        findings = (
+            found.findings() if not self._safety_only else [f"lost: {what}, named by {by}" for what, by in found.lost]
+        )
+        return findings[0] if findings else None
+
+
+def contents_of(store: Mapping[int, int], names: Interned) -> tuple[dict[Key, bytes], dict[str, bytes]]:
+    """A state as a KV's and an object store's contents."""
+    contents = {names.keys[key]: names.values[value] for key, value in store.items() if key}
+    blobs = {key.name: value for key, value in contents.items() if key.partition == OBJECTS}
+    return {key: value for key, value in contents.items() if not key.partition.startswith("\0")}, blobs
+
+
+class _Still:
+    """No jitter: waiting takes no time here."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+class _Watch:
+    """The invariant that is looked at in every state; `invariants.audit` over again, over numbers, and only what can be
+    lost.
+    """
+
+    def __init__(self, repo: str, private: Mapping[str, bytes]) -> None:
+        self._repo = repo
+        self._private = private
+        self._kinds: list[tuple[int, str]] = []
+        """By key: (what it is, the token or name in it)."""
+        self._branches: dict[int, tuple[str, tuple[str, ...]]] = {}
+        """By value: (head, live tokens); ('', ()) for a closed one."""
+        self._addresses: dict[int, int] = {}
+        """By value of an entry: the key of the object that it names, 0 for none of ours."""
+        self._commits: dict[str, tuple[tuple[str, ...], frozenset[int]]] = {}
+        """(parents, keys of the objects that it names)."""
+
+    def lost(self, store: Mapping[int, int], names: Interned) -> str | None:
+        kinds = self._kinds
+        while len(kinds) < len(names.keys):
+            kinds.append(self._kind(names.keys[len(kinds)]))
+        live: set[str] = set()
+        heads: list[str] = []
+        marked: set[str] = set()
+        entries: list[tuple[str, int, int]] = []
+        for key, value in store.items():
+            kind, text = kinds[key]
+            if kind == _ENTRY:
+                entries.append((text, key, value))
+            elif kind == _BRANCH:
+                head, tokens = self._branch(value, names)
+                live.update(tokens)
+                if head:
+                    heads.append(head)
+            elif kind == _MARK:
+                marked.add(text)
+            elif kind == _TAG:
+                heads.append(decoded(names.values[value])[1])  # type: ignore[index]  # a tag
+        for token, key, value in entries:
+            if token in live:
+                address = self._addresses.get(value)
+                if address is None:
+                    address = self._addresses[value] = self._address(value, names)
+                if address and address not in store:
+                    at = names.keys[key]
+                    return f"{names.keys[address].name} is gone, but {at.name!r} is live under {token}"
+        return self._lost_of_commits(store, names, heads, marked)
+
+    def _lost_of_commits(
+        self, store: Mapping[int, int], names: Interned, heads: Sequence[str], marked: set[str]
+    ) -> str | None:
+        waiting, seen = list(heads), set[str]()
+        while waiting:
+            commit = waiting.pop()
+            if commit in seen:
+                continue
+            seen.add(commit)
+            if commit not in self._commits:
+                if names.key(Key(f"{self._repo}/commits", commit)) not in store:
+                    return f"commit {commit} is reachable and has no record"
+                self._commits[commit] = self._commit(store, names, commit)
+            parents, addresses = self._commits[commit]
+            waiting += parents
+            if commit in marked and commit not in heads:
+                continue
+            for address in addresses:
+                if address not in store:
+                    return f"{names.keys[address].name} is gone, but named by commit {commit[:12]}"
+        return None
+
+    def _kind(self, key: Key) -> tuple[int, str]:
+        if not key.partition.startswith(self._repo):
+            return _OTHER, ""
+        folder = key.partition[len(self._repo) + 1 :]
+        if folder == "branches":
+            return _BRANCH, key.name
+        if folder == "marks":
+            return _MARK, key.name
+        if folder == "tags":
+            return _TAG, key.name
+        if folder.startswith("staging/") and ":" in folder:
+            return _ENTRY, folder.removeprefix("staging/")
+        return _OTHER, ""
+
+    def _branch(self, value: int, names: Interned) -> tuple[str, tuple[str, ...]]:
+        found = self._branches.get(value)
+        if found is None:
+            record = decoded(names.values[value]) or [0]
+            found = self._branches[value] = (record[1], (record[2], *record[3])) if record[0] == BRANCH else ("", ())
+        return found
+
+    def _address(self, value: int, names: Interned) -> int:
+        record = decoded(names.values[value]) or [0]
+        return names.key(Key(OBJECTS, record[1])) if record[0] == ENTRY and record[1].startswith(DATA) else 0
+
+    def _commit(self, store: Mapping[int, int], names: Interned, commit: str) -> tuple[tuple[str, ...], frozenset[int]]:
+        record = decoded(names.values[store[names.key(Key(f"{self._repo}/commits", commit))]])
+        assert record is not None
+        addresses: set[int] = set()
+        if record[2]:
+            for range_id in self._column(f"_refstore/metaranges/{record[2]}.parquet", "range"):
+                found = self._column(f"_refstore/ranges/{range_id}.parquet", "address")
+                addresses |= {names.key(Key(OBJECTS, address)) for address in found if address.startswith(DATA)}
+        return tuple(record[1]), frozenset(addresses)
+
+    def _column(self, key: str, column: str) -> list[str]:
+        return list(column_of(self._private[key], column))
+
+
+_OTHER, _ENTRY, _BRANCH, _MARK, _TAG = range(5)

@@ -1,0 +1,143 @@
+"""The reaper's protocol core as tasks of a scenario, in stages as a cycle goes through them.
+
+A cycle carries nothing from one of these pieces to the next but the lists that are their arguments here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from refstore.core.ids import Address, CommitId, Token
+from refstore.core.records import CommittedTokens, DeletedToken
+from refstore.core.settings import ReaperSettings
+from refstore.deletions.journal_format import PendingDelete
+from refstore.errors import CorruptRecord, RepositoryNotFound
+from refstore.objects.base import Deletion
+from refstore.operations import branching
+from refstore.versioning.markers import REPOSITORY_DELETED
+from refstore_reaper import deletion, reference_release, scrub
+from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
+from refstore_reaper.breaker import Breaker, Permit
+from refstore_reaper.cycle_summary import Tally
+from refstore_reaper.deletion import BatchDeleter, Hint
+from tests.kit.replay import Stage, Then
+
+if TYPE_CHECKING:
+    from tests.kit.domain import Tools
+
+HINTS: Final = 100
+
+
+class NoJournal:
+    """A journal's objects are written once under new names: they touch nothing of the protocol."""
+
+    def record_start(self, batch: Sequence[PendingDelete]) -> None: ...
+
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
+
+
+class NoBreaker(Breaker):
+    """Counts nothing: the breaker's records are no part of the protocol."""
+
+    def report_deleted(self, permit: Permit, count: int) -> None: ...
+
+
+def publish() -> tuple[Stage, ...]:
+    return (Stage("publish", _publish),)
+
+
+def process(*, direct: bool = False, page: int = reference_release.PAGE) -> tuple[Stage, ...]:
+    """Markers to released references. `direct`: no grace, and what is released is deleted at once."""
+    return (Stage("committed", _committed, (page,)), Stage("deleted", _deleted, (direct, page)))
+
+
+def hard_delete() -> tuple[Stage, ...]:
+    return (Stage("hints", _hints),)
+
+
+def reap(*, direct: bool = False, page: int = reference_release.PAGE) -> tuple[Stage, ...]:
+    return (*publish(), *process(direct=direct, page=page), *hard_delete())
+
+
+def scrub_references() -> tuple[Stage, ...]:
+    return (Stage("scrub-references", _scrub_references),)
+
+
+def scrub_tokens() -> tuple[Stage, ...]:
+    return (Stage("scrub-tokens", _scrub_tokens),)
+
+
+def settle() -> tuple[Stage, ...]:
+    return (Stage("close", _close), *reap(), *scrub_references(), *scrub_tokens(), *hard_delete())
+
+
+def _publish(tools: Tools) -> None:
+    reference_release.publish_markers(tools.ctx)
+
+
+def _committed(tools: Tools, page: int) -> Then:
+    found = list(tools.ctx.markers.committed())
+    return Then(tuple(Stage("process-committed", _process_committed, (*item, page)) for item in found))
+
+
+def _process_committed(tools: Tools, commit: CommitId, marker: CommittedTokens, page: int) -> None:
+    reference_release.process_committed(tools.ctx, commit, marker, page=page)
+
+
+def _deleted(tools: Tools, direct: bool, page: int) -> Then:  # a stage's arguments are positional
+    found = list(tools.ctx.markers.deleted())
+    return Then(tuple(Stage("process-deleted", _process_deleted, (*item, direct, page)) for item in found))
+
+
+def _process_deleted(tools: Tools, token: Token, marker: DeletedToken, direct: bool, page: int) -> None:
+    ctx = tools.ctx
+
+    def delete_now(marked: Sequence[PendingDelete]) -> BatchSteps:
+        return _deleter(tools).delete_batch(Permit(len(marked)), marked=marked)
+
+    reference_release.process_deleted(
+        ctx, token, marker, grace_seconds=ctx.grace_seconds, delete_now=delete_now if direct else None, page=page
+    )
+
+
+def _hints(tools: Tools) -> Then:
+    hints = deletion.due_hints(tools.ctx, 0, now_ms=tools.ctx.clock.now_ms(), limit=HINTS)
+    return Then((Stage("delete-batch", _delete_batch, tuple(hints)),) if hints else ())
+
+
+def _delete_batch(tools: Tools, *hints: Hint) -> None:
+    with Pipeline() as pipeline:
+        pipeline.start(_deleter(tools).delete_batch(Permit(len(hints)), hints=hints))
+
+
+def _deleter(tools: Tools) -> BatchDeleter:
+    def on_corrupt(_address: Address, error: CorruptRecord) -> None:
+        raise error
+
+    breaker = NoBreaker(tools.ctx, ReaperSettings(), "reaper")
+    return BatchDeleter(
+        tools.ctx,
+        breaker,
+        Tally(),
+        NoJournal(),
+        grace_seconds=tools.ctx.grace_seconds,
+        async_deleter=None,
+        on_corrupt=on_corrupt,
+    )
+
+
+def _scrub_references(tools: Tools) -> None:
+    scrub.scrub_references(tools.ctx, 0, grace_seconds=tools.ctx.grace_seconds)
+
+
+def _scrub_tokens(tools: Tools) -> None:
+    scrub.scrub_tokens(tools.ctx)
+
+
+def _close(tools: Tools) -> None:
+    """What a reaper does first for a repository that was deleted: close what its deletion left open."""
+    try:
+        branching.check_open(tools.ctx)
+    except RepositoryNotFound:
+        branching.close_all(tools.ctx, REPOSITORY_DELETED)

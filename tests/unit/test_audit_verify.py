@@ -1,0 +1,191 @@
+"""What `refstore audit verify` names, and the order in which `refstore audit log` reads: over chains that somebody
+laid hands on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from refstore.audit import AuditLog, audit_reader
+from refstore.audit.audit_reader import entries_newest_first
+from refstore.audit.entries import PREFIX, decode_entry, encode_entry, key_of, sha256_of
+from refstore.audit.verification import DAMAGE, READ_AT_ONCE, FindingKind, Verification
+from refstore.core import keys
+from refstore.core.ids import RandomIds
+from refstore.core.records import AuditHead, encode
+from refstore.core.safety import Safety
+from refstore.kv.memory import MemoryKV
+from refstore.objects.memory import MemoryObjects
+from tests.kit.clock import FakeClock
+
+COUNT = 10
+"""Acts in the chain under attack: an entry for each."""
+
+
+class Log:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.kv = MemoryKV()
+        self.store = MemoryObjects(clock=self.clock)
+        self.own = self.process()
+        self.write(self.own, COUNT)
+        (self.chain,) = {info.key.removeprefix(PREFIX).partition("/")[0] for info in self.store.list(PREFIX)}
+        self.write(self.process(), 2)
+
+    def process(self) -> AuditLog:
+        return AuditLog(self.kv, lambda: self.store, self.clock, RandomIds(), Safety())
+
+    def write(self, process: AuditLog, count: int) -> None:
+        for number in range(count):
+            self.clock.advance(1)
+            with process.act("branch.delete", repository="sales", target=f"b{number}"):
+                pass
+
+    def key(self, number: int) -> str:
+        return key_of(self.chain, number)
+
+    def delete(self, *numbers: int) -> None:
+        self.store.delete_many([self.key(number) for number in numbers])
+
+    def change(self, number: int, **changes: object) -> None:
+        entry = decode_entry(self.store.read(self.key(number)))
+        self.store.put(
+            self.key(number),
+            encode_entry(msgspec.structs.replace(entry, act=msgspec.structs.replace(entry.act, **changes))),
+        )
+
+    def swap(self, one: int, other: int) -> None:
+        bodies = self.store.read(self.key(one)), self.store.read(self.key(other))
+        self.store.put(self.key(one), bodies[1])
+        self.store.put(self.key(other), bodies[0])
+
+    def add(self, chain: str, number: int, previous: str, like: int = 1) -> None:
+        entry = decode_entry(self.store.read(self.key(like)))
+        self.store.put(
+            key_of(chain, number),
+            encode_entry(msgspec.structs.replace(entry, chain=chain, number=number, previous=previous)),
+        )
+
+    def named(self) -> list[tuple[FindingKind, str, int]]:
+        """Of the chain under attack as `own`."""
+        found = list(Verification(self.kv, self.store).findings())
+        return [
+            (finding.kind, "own" if finding.chain == self.chain else finding.chain, finding.number) for finding in found
+        ]
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def last_hash(log: Log) -> str:
+    return sha256_of(log.store.read(log.key(COUNT)))
+
+
+ATTACKS: dict[str, tuple[Callable[[Log], object], list[tuple[FindingKind, str, int]]]] = {
+    "nothing": (lambda _: None, []),
+    "one changed": (lambda log: log.change(4, target="other"), [(FindingKind.CHANGED, "own", 4)]),
+    "the first changed": (lambda log: log.change(1, outcome="failed"), [(FindingKind.CHANGED, "own", 1)]),
+    "the last changed": (lambda log: log.change(COUNT, target="other"), [(FindingKind.CHANGED, "own", COUNT)]),
+    "two neighbours changed": (
+        lambda log: [log.change(n, target="x") for n in (4, 5)],
+        [(FindingKind.CHANGED, "own", n) for n in (5, 4)],
+    ),
+    "overwritten": (lambda log: log.store.put(log.key(4), b"nothing"), [(FindingKind.CHANGED, "own", 4)]),
+    "one deleted": (lambda log: log.delete(4), [(FindingKind.MISSING, "own", 4)]),
+    "several deleted": (
+        lambda log: log.delete(4, 5, 8),
+        [(FindingKind.MISSING, "own", 8), (FindingKind.MISSING, "own", 5)],
+    ),
+    "the first deleted": (lambda log: log.delete(1), [(FindingKind.MISSING, "own", 1)]),
+    "the tail cut": (lambda log: log.delete(COUNT), [(FindingKind.CUT, "own", COUNT)]),
+    "a long tail cut": (lambda log: log.delete(*range(3, COUNT + 1)), [(FindingKind.CUT, "own", COUNT)]),
+    "the chain deleted": (lambda log: log.delete(*range(1, COUNT + 1)), [(FindingKind.CUT, "own", COUNT)]),
+    "two swapped": (lambda log: log.swap(3, 7), [(FindingKind.MOVED, "own", 7), (FindingKind.MOVED, "own", 3)]),
+    "neighbours swapped": (lambda log: log.swap(3, 4), [(FindingKind.MOVED, "own", 4), (FindingKind.MOVED, "own", 3)]),
+    "a chain forged": (lambda log: log.add("0forged", 1, ""), [(FindingKind.FORGED, "0forged", 0)]),
+    "entries added at the end": (
+        lambda log: [log.add(log.chain, COUNT + 1, "0" * 64), log.add(log.chain, COUNT + 2, "0" * 64)],
+        [(FindingKind.FORGED, "own", COUNT + 1), (FindingKind.FORGED, "own", COUNT + 2)],
+    ),
+    "one that links added at the end": (
+        lambda log: log.add(log.chain, COUNT + 1, last_hash(log)),
+        [(FindingKind.BEYOND, "own", COUNT + 1)],
+    ),
+    "a foreign file": (lambda log: log.store.put(f"{PREFIX}readme", b""), [(FindingKind.FORGED, "", 0)]),
+    "the head lost": (lambda log: log.kv.delete(keys.audit_head(log.chain)), [(FindingKind.FORGED, "own", 0)]),
+    "the head damaged": (lambda log: log.kv.set(keys.audit_head(log.chain), b"x"), [(FindingKind.HEAD, "own", 0)]),
+    "the head of an older copy": (
+        lambda log: log.kv.set(
+            keys.audit_head(log.chain), encode(AuditHead(8, sha256_of(log.store.read(log.key(8))), 0))
+        ),
+        [(FindingKind.BEYOND, "own", 9), (FindingKind.FORGED, "own", 10)],
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_was_done_to_the_log_is_named(log: Log, attack: str) -> None:
+    act, expected = ATTACKS[attack]
+    act(log)
+    assert log.named() == expected
+
+
+def test_only_some_findings_are_damage() -> None:
+    assert set(FindingKind) - DAMAGE == {FindingKind.UNKNOWN, FindingKind.BEYOND, FindingKind.WAITING}
+
+
+def test_a_long_chain_is_read_in_parts(log: Log) -> None:
+    log.write(log.own, 2 * READ_AT_ONCE + 1)
+    for number in (1, READ_AT_ONCE, COUNT + READ_AT_ONCE):
+        log.change(number, target="other")
+    looking = Verification(log.kv, log.store)
+    assert [finding.number for finding in looking.findings()] == [COUNT + READ_AT_ONCE, READ_AT_ONCE, 1]
+    assert (looking.chains, looking.entries) == (2, COUNT + 2 + 2 * READ_AT_ONCE + 1)
+
+
+def test_a_log_that_is_being_written_is_whole(log: Log) -> None:
+    """A process goes on between the listing and the look at its head."""
+
+    class Growing(MemoryKV):
+        def get(self, key: object) -> object:  # type: ignore[override]
+            log.write(log.own, 3)
+            return log.kv.get(key)  # type: ignore[arg-type]
+
+        def scan(self, *args: object, **options: object) -> list[tuple[str, bytes]]:  # type: ignore[override]
+            return log.kv.scan(*args, **options)  # type: ignore[arg-type]
+
+    assert list(Verification(Growing(), log.store).findings()) == []
+
+
+@pytest.mark.parametrize("chains_at_once", [1, 2, 1000])
+def test_the_newest_entries_come_first(log: Log, monkeypatch: pytest.MonkeyPatch, chains_at_once: int) -> None:
+    monkeypatch.setattr(audit_reader, "CHAINS_AT_ONCE", chains_at_once)
+    for process in (log.own, log.process(), log.own, log.process(), log.own):
+        log.write(process, 2)
+    times = [read.entry.written_ms for read in entries_newest_first(log.kv, log.store) if read.entry]
+    assert len(times) == COUNT + 12
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_short_answer_reads_little(log: Log) -> None:
+    asked: list[str] = []
+
+    class Counted(MemoryObjects):
+        def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+            asked.append(key)
+            return log.store.get(key, start=start, end=end)
+
+    assert next(entries_newest_first(log.kv, Counted())).entry is not None
+    assert len(asked) <= 2
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_shown(log: Log) -> None:
+    log.delete(4)
+    reads = list(entries_newest_first(log.kv, log.store))
+    assert [read.number for read in reads if read.entry is None] == [4]
+    assert len(reads) == COUNT + 2

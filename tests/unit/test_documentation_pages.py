@@ -1,0 +1,110 @@
+"""The pages about the code name what exists: docs/architecture.md, docs/glossary.md, CONTRIBUTING.md, the decisions."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DECISIONS = ROOT / "docs" / "decisions"
+SOURCES = {
+    "refstore": ROOT,
+    "refstore_api": ROOT / "api",
+    "refstore_reaper": ROOT / "reaper",
+    "refstore_gc": ROOT / "offline_gc",
+}
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+PLACE = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*(?:/|\.py)")
+NAME = re.compile(r"refstore\w*(?:\.\w+)+")
+
+
+def names_in(text: str) -> tuple[list[str], list[str]]:
+    """Return the files and folders, and the dotted names, that a page has in code spans."""
+    spans = CODE.findall(text)
+    return [span for span in spans if PLACE.fullmatch(span)], [span for span in spans if NAME.fullmatch(span)]
+
+
+def defines(body: list[ast.stmt], parts: list[str]) -> bool:
+    """Say whether the statements define the name, a method of a class included."""
+    if not parts:
+        return True
+    for statement in body:
+        match statement:
+            case ast.ClassDef() if statement.name == parts[0]:
+                return defines(statement.body, parts[1:])
+            case ast.FunctionDef() if statement.name == parts[0]:
+                return len(parts) == 1
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if name == parts[0]:
+                return len(parts) == 1
+            case _:
+                pass
+    return False
+
+
+def exists(name: str) -> bool:
+    """Say whether a dotted name stands for a module of this project, or for something that a module defines."""
+    parts = name.split(".")
+    place = SOURCES[parts[0]] / parts[0]
+    for used, part in enumerate(parts[1:], start=1):
+        if (place / part).is_dir():
+            place /= part
+        elif (module := place / f"{part}.py").is_file():
+            return defines(ast.parse(module.read_text()).body, parts[used + 1 :])
+        else:
+            return defines(ast.parse((place / "__init__.py").read_text()).body, parts[used:])
+    return True
+
+
+@pytest.mark.parametrize(
+    ("page", "at_least"), [("docs/architecture.md", 50), ("docs/glossary.md", 30), ("CONTRIBUTING.md", 15)]
+)
+def test_every_file_and_function_that_a_page_names_exists(page: str, at_least: int) -> None:
+    places, names = names_in((ROOT / page).read_text())
+    assert len(places) + len(names) >= at_least
+    assert [place for place in places if not any(ROOT.glob(place))] == []
+    assert [name for name in names if not exists(name)] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "refstore.operations.uploading.upload_nothing",
+        "refstore.operations.nowhere",
+        "refstore.repository.Repository.uploads",
+        "refstore_reaper.cycle.Pass.fly",
+        "refstore.opens",
+    ],
+)
+def test_a_name_that_does_not_exist_is_noticed(name: str) -> None:
+    assert names_in(f"call `{name}` in `refstore/nowhere.py`") == (["refstore/nowhere.py"], [name])
+    assert not exists(name)
+
+
+def test_the_index_of_decisions_names_each_page_and_nothing_else(tmp_path: Path) -> None:
+    """A page without date and status, and one that the index lacks, are both noticed."""
+    (tmp_path / "scripts").mkdir()
+    script = shutil.copy(ROOT / "scripts" / "decision_index.py", tmp_path / "scripts")
+    shutil.copytree(DECISIONS, tmp_path / "docs" / "decisions")
+
+    def write() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+
+    assert write().stderr == ""
+    index = (tmp_path / "docs" / "decisions" / "README.md").read_text()
+    assert index == (DECISIONS / "README.md").read_text(), "run: python scripts/decision_index.py"
+    assert set(re.findall(r"\]\((.+?)\)", index)) == {page.name for page in DECISIONS.iterdir()} - {"README.md"}
+    (tmp_path / "docs" / "decisions" / "0999-undated.md").write_text("# 0999: Undated\n\n**Problem.** None.\n")
+    assert "0999-undated.md must begin with" in write().stderr
+
+
+def test_what_make_check_leaves_out_exists() -> None:
+    """A file that was renamed would be run after all, and a misspelt one never noticed."""
+    left_out = re.search(r"^LEFT_OUT := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert left_out is not None
+    assert [name for name in left_out[1].split() if not (ROOT / "tests" / "unit" / f"test_{name}.py").is_file()] == []
