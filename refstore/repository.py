@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
-from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from refstore.context import Context
 from refstore.core import deadline, ids
+from refstore.core.batches import batched
 from refstore.core.ids import BranchName, CommitId, RepositoryName, TagName
 from refstore.core.records import Branch, Entry, ImportSource, Mark, RepositoryRecord, Tag
 from refstore.deletions import explain
@@ -317,7 +317,7 @@ class Repository:
 
     def delete_many(self, branch: str, paths: Iterable[str]) -> None:
         """Delete any number of paths, in batches."""
-        for batch in _batched(paths, deleting.BATCH):
+        for batch in batched(paths, deleting.BATCH):
             with _deadline(self):
                 deleting.delete_many(self.context, ids.branch_name(branch), batch)
 
@@ -594,13 +594,7 @@ class Repository:
 
     def _in_batches(self, items: Iterable[T], run: Callable[[Sequence[T]], Iterable[R]]) -> Iterator[R]:
         """Run each batch under a deadline of its own when the first of its results is read."""
-        for batch in _batched(items, uploading.BATCH):
+        for batch in batched(items, uploading.BATCH):
             with _deadline(self):
                 results = run(batch)
             yield from results
-
-
-def _batched(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
-    source = iter(items)
-    while batch := list(islice(source, size)):
-        yield batch

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids, keys
+from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.records import Entry, decode_staged
 from refstore.deletions import index_format, journal_format, sweep_records
@@ -26,7 +27,7 @@ from refstore.deletions.naming_commits import Naming, Version, naming_commits, v
 from refstore.deletions.sweep_records import RunFacts, RunFilesLost
 from refstore.errors import AddressNotFound, NotFound, ObjectNotFound
 from refstore.gc_marks import STANDING, Marks, Run, RunState
-from refstore.gc_marks.commit_marks import PAGE, pages
+from refstore.gc_marks.commit_marks import PAGE
 from refstore.kv.base import ABSENT
 from refstore.objects.object_keys import fault_of
 from refstore.operations import address_info, reading, refs, trash
@@ -422,7 +423,7 @@ def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Add
     nowhere else.
     """
     tokens = [Token(name) for name, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), prefix=f"{branch}:")]
-    for page in pages(reversed(tokens), PAGE):
+    for page in batched(reversed(tokens), PAGE):
         for value in ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token in page]):
             record = decode_staged(value) if value is not ABSENT else None
             if isinstance(record, Entry):

@@ -29,11 +29,12 @@ from typing import Final
 
 from refstore.context import Context
 from refstore.core import ids, keys
+from refstore.core.batches import batched
 from refstore.core.ids import Address, CommitId
 from refstore.core.records import Branch, Commit, Complete, GcFlag, GcRun, Mark, decode, decode_branch, maybe
 from refstore.core.safety import Safety
 from refstore.errors import Conflict, Gone, InvalidName
-from refstore.gc_marks.commit_marks import PAGE, CommitMarks, pages
+from refstore.gc_marks.commit_marks import PAGE, CommitMarks
 from refstore.gc_marks.live_set import LiveBatch, LiveCommit, LiveSource, scan_live_set
 from refstore.gc_marks.runs import STANDING, TAGGED, TAKE_OVER_MS, Run, Runs, RunState
 from refstore.kv.base import ABSENT
@@ -126,7 +127,7 @@ class Marks:
             if prefixes
         )
         for name, marks in (("commits_marked", wanted), ("commits_partly_marked", part)):
-            for page in pages(marks, PAGE):
+            for page in batched(marks, PAGE):
                 self._runs.check_on(
                     mark_id
                 )  # one that was taken over stops here; what it marked since is cleared by the next
@@ -309,7 +310,7 @@ class Marks:
         not all sealed any more can never land, because a token is sealed once.
         """
         markers = self._ctx.markers
-        for page in pages(self._ctx.kv.scan_all(keys.commits(self._ctx.repo)), PAGE):
+        for page in batched(self._ctx.kv.scan_all(keys.commits(self._ctx.repo)), PAGE):
             names = [CommitId(name) for name, _ in page]
             landed = self._ctx.kv.get_many([keys.landed(self._ctx.repo, name) for name in names])
             for name, (_, value), known, mark in zip(names, page, landed, self._commits.of(names), strict=True):

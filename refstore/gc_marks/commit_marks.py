@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from itertools import islice
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
 from refstore.context import Context
 from refstore.core import keys
+from refstore.core.batches import batched
 from refstore.core.ids import CommitId
 from refstore.core.records import Commit, Complete, Mark, Tag, decode, encode, maybe
 from refstore.errors import Conflict, Contention, Corrupt, Gone, OutcomeUnknown
@@ -25,8 +25,6 @@ PAGE: Final = 1000
 """How many keys share a round trip."""
 COMPLETE: Final = b"complete"
 """In a run's list: the run unmarked the commit itself, because it names no garbage (rule 13)."""
-
-T = TypeVar("T")
 
 
 class RunCommit(NamedTuple):
@@ -62,7 +60,7 @@ class CommitMarks:
     def by(self, mark_id: str) -> Iterator[list[RunCommit]]:
         """Yield what a run marked and did not find complete, in pages."""
         listed = self._kv.scan_all(keys.gc_marked_by(self._repo, mark_id))
-        for page in pages((name for name, value in listed if value != COMPLETE), PAGE):
+        for page in batched((name for name, value in listed if value != COMPLETE), PAGE):
             commits = [CommitId(name) for name in page]
             raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
             yield [RunCommit(commit, raw, maybe(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
@@ -107,7 +105,7 @@ class CommitMarks:
         that list.
         """
         whole: set[CommitId] = set()
-        for page in pages(iter(commits), PAGE):
+        for page in batched(commits, PAGE):
             for _ in range(ATTEMPTS):
                 raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in page])
                 items = [RunCommit(commit, raw, maybe(raw, Mark)) for commit, raw in zip(page, raws, strict=True)]
@@ -125,7 +123,7 @@ class CommitMarks:
     def note_complete(self, found: Set[CommitId], record: Complete) -> None:
         """Record which commits are complete. Those that were complete before keep their date."""
         old = {CommitId(name) for name, _ in self._kv.scan_all(keys.gc_complete(self._repo))}
-        for page in pages(iter(found - old), PAGE):
+        for page in batched(found - old, PAGE):
             self._kv.set_many([(keys.gc_complete_commit(self._repo, commit), encode(record)) for commit in page])
         for commit in old - found:
             self._kv.delete(keys.gc_complete_commit(self._repo, commit))
@@ -177,7 +175,7 @@ class CommitMarks:
 
     def records(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
         """Raises Corrupt where one is missing: nothing that depends on it may be deleted."""
-        for page in pages(iter(commits), PAGE):
+        for page in batched(commits, PAGE):
             for commit, value in zip(
                 page, self._kv.get_many([keys.commit(self._repo, commit) for commit in page]), strict=True
             ):
@@ -215,8 +213,3 @@ def _over(old: Mark | None, new: Mark) -> Mark | None:
         return None
     prefixes = tuple(sorted({*old.prefixes, *new.prefixes})) if new.prefixes else ()
     return msgspec.structs.replace(new, prefixes=prefixes, earlier=encode(old) if old.sweeping_ms else old.earlier)
-
-
-def pages(source: Iterator[T], size: int) -> Iterator[list[T]]:
-    while page := list(islice(source, size)):
-        yield page

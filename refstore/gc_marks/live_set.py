@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids, keys
+from refstore.core.batches import batched
 from refstore.core.ids import Address, CommitId, Token, is_own
 from refstore.core.records import Branch, Commit, Entry, Mark, decode, decode_staged_many
 from refstore.errors import CorruptRecord, InvalidName
-from refstore.gc_marks.commit_marks import CommitMarks, pages
+from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.gc_marks.runs import Run
 from refstore.kv.base import ABSENT
 
@@ -62,7 +63,7 @@ def scan_live_set(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
 def _references(ctx: Context, page: int) -> Iterator[LiveBatch]:
     """Yield the addresses that have references: only the online path deletes them."""
     for shard in range(keys.SHARDS):
-        for found in pages(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=page), page):
+        for found in batched(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=page), page):
             yield LiveBatch(LiveSource.REFERENCE, [_own(name) for name, _ in found])
 
 
@@ -83,7 +84,7 @@ def _staged(ctx: Context, page: int) -> Iterator[LiveBatch]:
 
 
 def _under(ctx: Context, token: Token, page: int) -> Iterator[LiveBatch]:
-    for found in pages(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=page), page):
+    for found in batched(ctx.kv.scan_all(keys.staging(ctx.repo, token), page=page), page):
         entries = decode_staged_many([value for _, value in found])
         yield LiveBatch(
             LiveSource.STAGED,
@@ -94,14 +95,14 @@ def _under(ctx: Context, token: Token, page: int) -> Iterator[LiveBatch]:
 def _heads(ctx: Context, page: int) -> Iterator[LiveBatch]:
     """Yield the heads. A head keeps all that it names, marked or not."""
     marks = CommitMarks(ctx)
-    for found in pages(marks.records(sorted(marks.heads())), page):
+    for found in batched(marks.records(sorted(marks.heads())), page):
         yield LiveBatch(LiveSource.HEAD, commits=[LiveCommit(commit, record) for commit, record in found])
 
 
 def _commits(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
     """Yield the commits. An unmarked commit keeps what it names, reachable or not, because it may be copied from."""
     marks = CommitMarks(ctx)
-    for found in pages(ctx.kv.scan_all(keys.commits(ctx.repo), page=page), page):
+    for found in batched(ctx.kv.scan_all(keys.commits(ctx.repo), page=page), page):
         commits = [(CommitId(name), decode(value, Commit)) for name, value in found]
         expired = [_expired(run, mark) for mark in marks.of([commit for commit, _ in commits])]
         kept = [LiveCommit(*commit, gone) for commit, gone in zip(commits, expired, strict=True) if gone != ("",)]
@@ -116,7 +117,7 @@ def _commits(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
 
 def _pins(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
     prefix = f"{run.mark_id}/"
-    for found in pages(ctx.kv.scan_all(keys.gc_pins(ctx.repo), prefix=prefix, page=page), page):
+    for found in batched(ctx.kv.scan_all(keys.gc_pins(ctx.repo), prefix=prefix, page=page), page):
         yield LiveBatch(LiveSource.PIN, [_own(name.removeprefix(prefix)) for name, _ in found])
 
 
