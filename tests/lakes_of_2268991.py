@@ -69,7 +69,7 @@ class OldLake:
 
     def reap(self) -> None:
         """Everything that is due now, and what crashes left behind."""
-        with Reaper(self.lake, ReaperSettings(), scrub_now=True, random=Random(1), beside=False) as reaper:
+        with Reaper(self.lake, ReaperSettings(), scrub_now=True, random=Random(1), asynchronous=False) as reaper:
             reaper.run_once(lambda: False)
 
     def audit(self, name: str) -> Audit:

@@ -241,7 +241,7 @@ def test_an_act_goes_on_while_the_store_is_down_and_is_logged_later(world: World
     after = world.process()
     match writer:
         case "reaper":
-            with Reaper(after, ReaperSettings(), beside=False) as reaper:
+            with Reaper(after, ReaperSettings(), asynchronous=False) as reaper:
                 reaper.round(lambda: False)
         case "change":
             access_keys.create(after, Role.READER)
@@ -452,7 +452,7 @@ def test_hot_paths_write_nothing_to_the_log(world: World) -> None:
     assert world.kv.partitions.count(keys.AUDIT_HEADS) == 1  # `entries` above
     world.clock.advance(10 * DAY_SECONDS)
     world.kv.partitions.clear()
-    with Reaper(world.lake, ReaperSettings(), beside=False) as reaper:
+    with Reaper(world.lake, ReaperSettings(), asynchronous=False) as reaper:
         assert reaper.round(lambda: False).deleted
     assert [partition for partition in world.kv.partitions if partition.startswith("audit/")] == [keys.AUDIT_WAITING]
     assert len(world.entries()) == entries
