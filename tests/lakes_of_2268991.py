@@ -272,7 +272,7 @@ def _addresses(repo: Repository) -> Iterator[Any]:
     """Those that have a reference key."""
     for shard in range(keys.SHARDS):
         for address, _ in repo.context.kv.scan_all(keys.references(repo.context.repo, shard)):
-            view = address_info.view(repo.context, address)
+            view = address_info.address_info(repo.context, address)
             named = [[each.branch, each.path, each.token, each.state.value] for each in view.references]
             yield [view.address, view.state.value, named, view.since_ms, view.cause, view.expires_ms]
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
+from refstore.audit.entries import PREFIX as AUDIT_FOLDER
 from refstore.core import keys
 from refstore.core.records import RepositoryRecord, decode
 from refstore.errors import Conflict, Invalid
@@ -105,15 +106,17 @@ def bucket_store(lake: Lake, open_store: Callable[[str], ObjectStore] = open_obj
 
 
 def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:
-    """Raise Conflict unless every object of the bucket lies in a namespace of this lake, of a deleted repository's,
-    too.
+    """Raise Conflict unless every object of the bucket lies in this lake's audit log or in a namespace of this lake, of
+    a deleted repository's, too.
 
     Costs one request for each namespace: what lies inside one is skipped.
     """
     bucket, _ = _bucket_and_path(store.url)
-    own = sorted(f"{path}/" if path else "" for url in _namespaces(lake) for at, path in [_s3_of(url)] if at == bucket)
-    if "" in own:
+    namespaces = [path for at, path in map(_s3_of, _namespaces(lake)) if at == bucket]
+    if "" in namespaces:
         return
+    audit_log = f"{_s3_of(lake.objects_url)[1]}/{AUDIT_FOLDER}".lstrip("/")
+    own = sorted([audit_log, *(f"{path}/" for path in namespaces)])
     found: list[str] = []
     after = ""
     while len(found) < FOREIGN_SHOWN:

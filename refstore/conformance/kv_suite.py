@@ -393,7 +393,41 @@ class KVSuite:
         rival_first = _in_order(before, rival, paused)
         allowed = [_in_order(before, paused, rival), (rival_first[1], rival_first[0], rival_first[2])]
         for number, result, answer in Interleaving(run_paused, run_rival).rounds():
-            assert (result, answer, kv.get(raced_key(number))) in allowed
+            seen = (result, answer, kv.get(raced_key(number)))
+            assert seen in allowed, (
+                f"{race}: {seen} are the results of the paused operation and of its rival, and what the key holds; "
+                f"one order of the two gives one of {allowed}"
+            )
+
+    @pytest.mark.parametrize("rival", [Delete(Key("", "b")), Set(Key("", "a"), b"2")], ids=["delete", "set"])
+    def test_a_scan_paused_at_each_of_its_steps_misses_nothing_that_stood(
+        self, kv: KV, part: str, rival: Delete | Set
+    ) -> None:
+        """A key that stands is listed once, whatever another thread does to a key before it."""
+        _set_in_rounds(kv, part, ["b", "d", "f"])
+
+        def scan(number: int) -> list[str]:
+            return [name for name, _ in kv.scan(f"{part}/{number}")]
+
+        def write(number: int) -> None:
+            kv.execute([rival._replace(key=Key(f"{part}/{number}", rival.key.name))])
+
+        for _, names, _ in Interleaving(scan, write).rounds():
+            assert names == sorted(set(names))
+            assert {"d", "f"} <= set(names)
+
+    def test_a_delete_range_paused_at_each_of_its_steps_deletes_its_range(self, kv: KV, part: str) -> None:
+        """It deletes what is in the range, and nothing else, while another thread deletes there, too."""
+        _set_in_rounds(kv, part, ["b", "c", "d", "f"])
+
+        def delete_range(number: int) -> None:
+            kv.delete_range(f"{part}/{number}", "a", "c")
+
+        def delete(number: int) -> None:
+            kv.delete(Key(f"{part}/{number}", "b"))
+
+        for number, _, _ in Interleaving(delete_range, delete).rounds():
+            assert [name for name, _ in kv.scan(f"{part}/{number}")] == ["d", "f"]
 
     def test_of_racing_set_ifs_exactly_one_wins(self, kv: KV, part: str) -> None:
         keys = [Key(part, f"k{i}") for i in range(20)]
@@ -594,6 +628,12 @@ def _in_order(before: bytes | Absent, first: Op, second: Op) -> tuple[Result, Re
     """Return what both operations answer one after the other, and what their key then holds."""
     model = {} if before is ABSENT else {first.key: before}
     return apply(model, first), apply(model, second), model.get(first.key, ABSENT)
+
+
+def _set_in_rounds(kv: KV, part: str, names: list[str]) -> None:
+    """Set the names in a partition of its own for each round of an Interleaving."""
+    for number in range(PAUSES_MAX + 2):
+        kv.set_many([(Key(f"{part}/{number}", name), b"1") for name in names])
 
 
 def in_threads(work: Callable[[int], T]) -> list[T]:

@@ -37,6 +37,8 @@ LOSSES: Final = (RESET, BRANCH_DELETED, DELETED, EXPIRED)
 
 
 class RestoreOutcome(Enum):
+    """What became of one object that a call was to restore."""
+
     RESTORED = "restored"
     UNCHANGED = "unchanged"
     """The branch has it at that path already."""

@@ -22,7 +22,14 @@ import pytest
 from refstore.core.settings import ApiSettings, embedded
 from refstore.errors import InvalidSettings
 from refstore_api import connection_slots as connection_slots_module
-from refstore_api.connection_slots import LOG_EVERY_SECONDS, Proxies, Slots, connection_slots, plain, request_slots
+from refstore_api.connection_slots import (
+    LOG_EVERY_SECONDS,
+    Proxies,
+    Slots,
+    connection_slots,
+    plain_address,
+    request_slots,
+)
 from refstore_api.http_protocol import HEAD_BYTES_MAX, PIPELINED_MAX
 from refstore_api.request_bodies import BodyLimits, BodyTimer
 from tests.api.conftest import KEY_ID, Running, serving
@@ -316,8 +323,8 @@ def test_no_more_connections_are_taken_than_files_may_be_opened(monkeypatch: pyt
 
 
 def test_an_address_is_one_however_a_socket_names_it() -> None:
-    assert plain("::ffff:192.0.2.1") == "192.0.2.1"
-    assert plain("2001:db8::1") == "2001:db8::1"
+    assert plain_address("::ffff:192.0.2.1") == "192.0.2.1"
+    assert plain_address("2001:db8::1") == "2001:db8::1"
     proxies = Proxies(("10.0.0.0/8", "2001:db8::/32", "192.0.2.7"))
     assert [
         address in proxies for address in ("10.1.2.3", "2001:db8::9", "192.0.2.7", "192.0.2.8", "", "a socket")

@@ -34,7 +34,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
 
 def reap(repo: Repository) -> None:
     ctx = repo.context
-    reference_release.publish(ctx)
+    reference_release.publish_markers(ctx)
     markers = ctx.markers
     for commit, committed in list(markers.committed()):
         reference_release.process_committed(ctx, commit, committed)

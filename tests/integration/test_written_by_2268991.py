@@ -123,7 +123,7 @@ class TestGoingOn:
 
     def test_a_mark_that_waits_is_taken_back(self, old: OldLake) -> None:
         repo = old.lake.repository("sales")
-        assert repo.unmark(old.notes["waiting_mark"]) > 0
+        assert repo.unmark(old.notes["waiting_mark"]).unmarked > 0
         assert Marks(repo.context).run(old.notes["waiting_mark"]).state is RunState.ABANDONED
 
     def test_the_reaper_deletes_what_is_due_and_nothing_else(self, old: OldLake) -> None:

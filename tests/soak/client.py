@@ -173,16 +173,14 @@ class Client:
     def shared_merge(self) -> None:
         source, branch = self.random.choice([("shared", "main"), ("main", "shared"), (self.name, "shared")])
         strategy = self.random.choice(["", "source-wins", "dest-wins"])
-        self.op("shared merge", lambda: self.repo.merge(source, branch, strategy=strategy).id)
+        self.op("shared merge", lambda: self.repo.merge(source, branch, strategy=strategy))
 
     def shared_revert(self) -> None:
         branch = self.random.choice(SHARED)
         pick = self.random.random() < 0.5
         self.op(
             "shared revert",
-            lambda: (
-                (self.repo.revert(branch, f"{branch}@") if pick else self.repo.cherry_pick(branch, f"{self.name}@")).id
-            ),
+            lambda: self.repo.revert(branch, f"{branch}@") if pick else self.repo.cherry_pick(branch, f"{self.name}@"),
         )
 
     def shared_restore(self) -> None:

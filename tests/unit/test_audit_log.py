@@ -121,7 +121,7 @@ def repository(world: World) -> Repository:
     """With all that the acts below act on."""
     repo = world.lake.create_repository("sales")
     repo.upload("main", "a", b"1")
-    first = repo.commit("main", "first")
+    first = repo.commit("main", "first").id
     repo.create_branch("dev", "main")
     repo.create_tag("v1", "main")
     repo.set_retention(RULES, by="ann")

@@ -12,7 +12,7 @@ from refstore.core.settings import embedded
 from refstore.gc_marks import Marks
 from refstore.lake import Lake
 from tests.commands import Command
-from tests.integration.test_documentation import lines, parse, words
+from tests.integration.test_documentation import code, lines, parse, words
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
 
@@ -210,7 +210,7 @@ class TestDelete:
 
 
 def test_every_command_line_of_the_page_exists() -> None:
-    found = lines(PAGE.read_text())
+    found = lines(code(PAGE.read_text()))
     assert len(found) == 9
     for line in found:
         parse(words(line))

@@ -19,7 +19,9 @@ _REPO: Final = "/repositories/{repository}"
 _USERS: Final = "users, groups and policies are not kept here; make access keys with: refstore keys create"
 _RANGES: Final = "metaranges are not served; list a commit's objects, or diff two commits"
 _DUMP: Final = "refs are not dumped or restored through the API; back up the KV"
-_ASYNC: Final = "this call does not run in the background; leave out the /async and wait for the answer"
+_ASYNC: Final = (
+    "this call does not run in the background; make the request without /async or /status, and wait for its answer"
+)
 
 UNSUPPORTED: Final[tuple[tuple[str, str], ...]] = (
     # `lakectl commit` and `merge` of 1.74.0 try these first; they continue after a 501, and fail after a 404
