@@ -98,7 +98,7 @@ class TestReading:
 class TestGoingOn:
     def test_what_was_staged_is_committed(self, old: OldLake) -> None:
         repo = old.lake.repository("sales")
-        commit = repo.commit("main", "with today's code")
+        commit = repo.commit("main", "with today's code").id
         assert repo.read(commit, "staged.csv") == b"second version, staged"
         assert repo.read(commit, "copies/again.csv") == b"a of day 20"
         assert "e.csv" not in repo.stat_many(commit, ["e.csv"])

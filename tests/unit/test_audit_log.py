@@ -168,9 +168,9 @@ CHANGES: dict[str, tuple[str, Callable[[Lake], object]]] = {
 def trip(lake: Lake) -> None:
     settings = ReaperSettings(breaker_per_hour=1)
     tripping = Breaker(lake.repository("sales").context, settings, "reaper-1")
-    tripping.weigh(lambda _: 0, lambda _: 0, lambda _: 0)
-    tripping.went(tripping.permit(1), 1)
-    assert tripping.permit(1).count == 0
+    tripping.check_share(lambda _: 0, lambda _: 0, lambda _: 0)
+    tripping.report_deleted(tripping.request_permit(1), 1)
+    assert tripping.request_permit(1).count == 0
 
 
 ACTS: dict[str, tuple[str, Callable[[Lake], object]]] = {
@@ -242,7 +242,7 @@ def test_an_act_goes_on_while_the_store_is_down_and_is_logged_later(world: World
     match writer:
         case "reaper":
             with Reaper(after, ReaperSettings(), asynchronous=False) as reaper:
-                reaper.round(lambda: False)
+                reaper.run_round(lambda: False)
         case "change":
             access_keys.create(after, Role.READER)
         case _:
@@ -379,7 +379,7 @@ def test_with_too_many_waiting_a_deletion_is_refused_and_no_entry_dropped(
         down.repository("sales").delete_branch("old")
     assert world.snapshot() == before
     trip(down)  # to stop a deletion needs no room
-    assert breaker.explain(breaker.read(world.kv, repo.context.repo))
+    assert breaker.explain(breaker.read_state(world.kv, repo.context.repo))
     assert world.waiting() == 3
 
 
@@ -453,7 +453,7 @@ def test_hot_paths_write_nothing_to_the_log(world: World) -> None:
     world.clock.advance(10 * DAY_SECONDS)
     world.kv.partitions.clear()
     with Reaper(world.lake, ReaperSettings(), asynchronous=False) as reaper:
-        assert reaper.round(lambda: False).deleted
+        assert reaper.run_round(lambda: False).deleted
     assert [partition for partition in world.kv.partitions if partition.startswith("audit/")] == [keys.AUDIT_WAITING]
     assert len(world.entries()) == entries
 
