@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,9 +25,6 @@ from refstore_gc.live_in_kv import batches_of
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import DATA, ROOT, ObjectKind, RunLayout, kind_of, store_at, write_table
 from refstore_gc.untyped_arrow import pa
-
-if TYPE_CHECKING:
-    pass
 
 CHUNK_ROWS: Final = 500_000
 """How many objects a chunk holds: some 60 MB in a task."""

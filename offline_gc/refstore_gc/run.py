@@ -78,8 +78,10 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
     """Mark what nobody needs.
 
     Why an object is garbage is four hops from here: `anti_join.find_garbage` says what is compared;
-    `anti_join.join_in_spark` brings it together in buckets; `garbage.join_bucket` is the task of one bucket;
-    `garbage.subtract_live` decides. An incremental run goes through `incremental/join.py` to the same last hop.
+    `anti_join.join_in_spark` brings it together in buckets; `incremental.join.join_bucket` is the task of one bucket
+    (`garbage.join_bucket` where nothing is recorded for the next run); `garbage.subtract_live` decides. Only what an
+    earlier run listed is decided elsewhere: `incremental.join._earlier_garbage`. The listing leaves out what is younger
+    than the cutoff (`listing.list_interval`). What counts as named: `refstore/gc_marks/live_set.py`.
 
     Raises Conflict (another run is active, or took over), StoreMisconfigured (clocks), Corrupt (something cannot be
     read), Unavailable.

@@ -52,7 +52,7 @@ def address(ctx: typer.Context, arguments: Annotated[list[str], place("REPO ADDR
 
 
 def repo_and_address(ctx: typer.Context, arguments: list[str]) -> tuple[str, str]:
-    """Parse a repository and an address. An address has slashes, so a location here is `repo/data/<slice>/<id>`."""
+    """Parse a repository and an address. An address has slashes, so a location here is `repo/data/<hour>/<id>`."""
     if len(arguments) == 1 and "/data/" in arguments[0]:
         repo_name, _, rest = without_scheme(arguments[0]).partition("/data/")
         return repo_name, f"data/{rest}"

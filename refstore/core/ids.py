@@ -27,7 +27,7 @@ CommitId = NewType("CommitId", str)
 """Hex SHA-256 of the commit's content."""
 Path = NewType("Path", str)
 Address = NewType("Address", str)
-"""A physical address: a key relative to the repository's namespace (`data/<slice>/<id>`), or, for data that was staged
+"""A physical address: a key relative to the repository's namespace (`data/<hour>/<id>`), or, for data that was staged
 from outside and is not ours to delete, a full URL."""
 
 PATH_BYTES_MAX: Final = 1024
@@ -152,7 +152,8 @@ def own_address(text: str) -> Address:
     """Check an address that refstore made inside the namespace, so that no text leads out of it. Raises InvalidName."""
     if not _OWN_ADDRESS.fullmatch(text):
         raise InvalidName(
-            f"{text[:120]!r} is not a physical address of this repository; it looks like data/<slice>/<id>"
+            f"{text[:120]!r} is not a physical address of this repository, which looks like data/<hour>/<id>; "
+            "for a path, use refstore stat or refstore why"
         )
     return Address(text)
 

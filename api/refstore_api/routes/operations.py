@@ -36,7 +36,7 @@ from refstore_api.shared_parameters import AMOUNT, Amount, Prefix, amount_of
 
 router = APIRouter(tags=["refstore"], route_class=EncodedNameRoute)
 PhysicalAddress = Annotated[
-    str, Query(min_length=1, max_length=4096, description="As a listing shows it, or data/<slice>/<id>.")
+    str, Query(min_length=1, max_length=4096, description="As a listing shows it, or data/<hour>/<id>.")
 ]
 OBJECT: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "object"}}}}
 
