@@ -1,11 +1,11 @@
-"""Access keys: who may call the service, and what for.
+"""Access keys: the callers of the service, and their rights.
 
-A key is an id and a secret. The secret is shown once; what is stored is a salted HMAC of it, so a copied KV opens
-nothing. One fast hash is enough because secrets are random: those that are made here have 240 bits, and one that is
-brought along needs `SECRET_CHARACTERS_MIN`. Secrets are compared in constant time.
+A key is an id and a secret. The secret is shown once. The KV stores a salted HMAC of it, so a copy of the KV gives no
+access. One fast hash is enough because secrets are random: generated secrets have 240 bits, and a secret that the
+caller chooses needs `SECRET_CHARACTERS_MIN`. Secrets are compared in constant time.
 
-A rotation gives a key a second secret and lets the first one go on for a while. What a secret opened ends with it: so
-do the bearer tokens that it bought. A key may expire; and its tokens can be ended without changing its secret.
+A rotation gives a key a second secret, and keeps the first one valid for a while. When a secret ends, the bearer tokens
+that were issued for it end, too. A key may expire. Its tokens can be ended without changing its secret.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SALT_BYTES: Final = 16
 
 
 class Role(IntEnum):
-    """Each may do what those before it may."""
+    """Each role has the rights of the roles before it."""
 
     READER = 1
     WRITER = 2
@@ -43,24 +43,24 @@ class Role(IntEnum):
 
 
 class AccessKey(NamedTuple):
-    """A key as it may be shown: without its secret."""
+    """A key without its secret, for display."""
 
     id: str
     role: Role
     repositories: tuple[str, ...]
-    """The only repositories it is for; empty: all of them."""
+    """The only repositories that it is valid for; empty: all."""
     description: str
     created_ms: int
     expires_ms: int = 0
-    """0: it does not."""
+    """0: it does not expire."""
     old_secret_ends_ms: int = 0
-    """Until when the secret before the last rotation is good, or was. 0: there is none."""
+    """The end of the secret before the last rotation; it may be in the past. 0: there is none."""
     last_used_ms: int = 0
-    """To the hour. 0: not yet, or it was not asked for."""
+    """To the hour. 0: never used, or not read."""
 
 
 class KeyStore(Protocol):
-    """Where keys are kept, and the log of their changes, without which none is made: a lake."""
+    """The KV of the keys, and the audit log that every change of a key needs. A lake is one."""
 
     @property
     def kv(self) -> KV: ...
@@ -73,7 +73,7 @@ class KeyStore(Protocol):
 class NewKey(NamedTuple):
     key: AccessKey
     secret: str
-    """Shown once; it cannot be had again."""
+    """Shown once. It cannot be read again."""
 
 
 def create(
@@ -86,26 +86,26 @@ def create(
     secret: str | None = None,
     expires_ms: int = 0,
 ) -> NewKey:
-    """Make a key. `expires_ms`: from when on it opens nothing; 0: it does not expire.
+    """Create a key. `expires_ms`: the time from which it is invalid; 0: it does not expire.
 
     Raises AlreadyExists, InvalidName, Invalid (a secret that is too short, an expiry that has passed),
     AuditUnavailable, as all changes do.
     """
     if expires_ms and expires_ms <= store.clock.now_ms():
-        raise Invalid(f"the access key would have expired at {utc_text(expires_ms)} already; name a time to come")
-    chosen = id if id is not None else new_id()
-    word = secret if secret is not None else new_secret()
-    record = _record(store.clock, role, repositories, description, _checked(chosen, word), expires_ms)
-    with store.audit.change("key.create", target=chosen, after=_logged(record)):
-        if not store.kv.set_if(keys.access_key(chosen), ABSENT, encode(record)):
-            raise AlreadyExists(f"access key {chosen!r} exists already; choose another id, or revoke it first")
-    return NewKey(_shown(chosen, record), word)
+        raise Invalid(f"the access key would have expired at {utc_text(expires_ms)} already; give a later time")
+    key_id = id if id is not None else new_id()
+    new_key_secret = secret if secret is not None else new_secret()
+    record = _record(store.clock, role, repositories, description, _checked(key_id, new_key_secret), expires_ms)
+    with store.audit.change("key.create", target=key_id, after=_logged(record)):
+        if not store.kv.set_if(keys.access_key(key_id), ABSENT, encode(record)):
+            raise AlreadyExists(f"access key {key_id!r} exists already; choose another id, or revoke it first")
+    return NewKey(_shown(key_id, record), new_key_secret)
 
 
 def ensure(store: KeyStore, id: str, secret: str) -> AccessKey:  # noqa: A002  # likewise
-    """Return an operator's key with this id and this secret: made, or changed if its secret was another one.
+    """Return an operator's key with this id and this secret. Create it, or change it if it has another secret.
 
-    The old secret of a rotation does not come back by this. Raises Conflict where it has ended; InvalidName, Invalid,
+    It does not bring back the old secret of a rotation. Raises Conflict if that secret has ended; InvalidName, Invalid,
     Contention.
     """
     key = keys.access_key(_checked_id(id))
@@ -129,12 +129,12 @@ def ensure(store: KeyStore, id: str, secret: str) -> AccessKey:  # noqa: A002  #
 
 
 def rotate(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # noqa: A002  # likewise
-    """Give the key a new secret. The old one goes on for `overlap_ms`, and then ends with the tokens that it bought; 0:
-    at once.
+    """Give the key a new secret. The old one is valid for `overlap_ms` more, then ends with its tokens; 0: it ends at
+    once.
 
-    Raises NotFound, Contention; Conflict where two secrets are good already and `overlap_ms` is not 0.
+    Raises NotFound, Contention, and Conflict if the key has two valid secrets already and `overlap_ms` is not 0.
     """
-    word, salt = new_secret(), secrets.token_bytes(_SALT_BYTES)
+    secret, salt = new_secret(), secrets.token_bytes(_SALT_BYTES)
 
     def rotated(record: AccessKeyRecord) -> AccessKeyRecord:
         now_ms = store.clock.now_ms()
@@ -144,14 +144,14 @@ def rotate(store: KeyStore, id: str, *, overlap_ms: int) -> NewKey:  # noqa: A00
                 f"the old one with: refstore keys end-overlap {id}"
             )
         previous = SecretHash(record.salt, record.hash, now_ms + overlap_ms)
-        return msgspec.structs.replace(record, salt=salt, hash=_hashed(salt, word), previous=previous)
+        return msgspec.structs.replace(record, salt=salt, hash=_hashed(salt, secret), previous=previous)
 
-    return NewKey(_shown(id, _change(store, "key.rotate", id, rotated)), word)
+    return NewKey(_shown(id, _change(store, "key.rotate", id, rotated)), secret)
 
 
 def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
-    """End the old secret of a rotation now, and the tokens that it bought. Raises NotFound, Contention, Conflict
-    (there is none).
+    """End the old secret of a rotation now, with its tokens. Raises NotFound, Contention, and Conflict if there is
+    none.
     """
 
     def ended(record: AccessKeyRecord) -> AccessKeyRecord:
@@ -164,7 +164,7 @@ def end_overlap(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewis
 
 
 def end_tokens(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
-    """End the bearer tokens that the key was given so far; its secret goes on. Raises NotFound, Contention."""
+    """End all bearer tokens that the key has got so far. Its secret stays valid. Raises NotFound, Contention."""
 
     def ended(record: AccessKeyRecord) -> AccessKeyRecord:
         return msgspec.structs.replace(record, token_generation=record.token_generation + 1)
@@ -173,49 +173,52 @@ def end_tokens(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
 
 
 def find(kv: KV, id: str) -> AccessKeyRecord | None:  # noqa: A002  # likewise
-    """Return None where there is no such key, or its id cannot be one."""
+    """Return the record of a key; None if it does not exist, or its id is invalid."""
     return maybe(kv.get(keys.access_key(id)), AccessKeyRecord) if _ID.fullmatch(id) else None
 
 
 def find_secret(record: AccessKeyRecord, secret: str) -> SecretHash | None:
-    """Return which of the key's secrets it is, ended or not; None where it is none of them.
+    """Return the secret of the key that matches, ended or not; None if none does.
 
-    It takes a time that does not tell how much was right, nor how many secrets the key has.
+    The time that it takes shows neither how much of the secret was right, nor how many secrets the key has.
     """
     matching = None
-    for each in (SecretHash(record.salt, record.hash), record.previous or _NO_SECRET):
-        if hmac.compare_digest(_hashed(each.salt, secret), each.hash) and each is not _NO_SECRET:
-            matching = matching or each
+    for candidate in (SecretHash(record.salt, record.hash), record.previous or _NO_SECRET):
+        if hmac.compare_digest(_hashed(candidate.salt, secret), candidate.hash) and candidate is not _NO_SECRET:
+            matching = matching or candidate
     return matching
 
 
 def find_token_secret(record: AccessKeyRecord, token_mark: str) -> SecretHash | None:
-    """Return which of the key's secrets bought the token with this mark, ended or not; None where none did, or the
-    key's tokens ended.
+    """Return the secret for which the token with this mark was issued, ended or not. None if there is none, or the
+    key's tokens were ended.
     """
     token_bytes = token_mark.encode(errors="surrogatepass")
-    for each in (SecretHash(record.salt, record.hash), *((record.previous,) if record.previous is not None else ())):
-        if hmac.compare_digest(mark_token(record, each).encode(), token_bytes):
-            return each
+    for candidate in (
+        SecretHash(record.salt, record.hash),
+        *((record.previous,) if record.previous is not None else ()),
+    ):
+        if hmac.compare_digest(mark_token(record, candidate).encode(), token_bytes):
+            return candidate
     return None
 
 
 def mark_token(record: AccessKeyRecord, bought_with: SecretHash) -> str:
-    """Return what a bearer token carries of the secret that it was bought with: it tells apart two keys made under one
-    id, two secrets and two generations of tokens, and says nothing of any secret.
+    """Return the mark that ties a bearer token to the secret it was issued for. It differs for two keys made under one
+    id, for two secrets, and for two generations of tokens. It reveals nothing about the secret.
     """
     generation = str(record.token_generation).encode() if record.token_generation else b""
     return hmac.digest(bought_with.salt, b"the making of this key" + generation, "sha256").hex()[:32]
 
 
 def has_ended(secret: SecretHash, now_ms: int) -> bool:
-    """Return whether the secret opens nothing any more."""
+    """Return whether the secret is no longer valid."""
     return 0 < secret.ends_ms <= now_ms
 
 
 def refusal(id: str, record: AccessKeyRecord, proven: SecretHash, now_ms: int) -> str:  # noqa: A002  # likewise
-    """Return why a key opens nothing to who proved this secret of it; '' where it does. Only such a caller may hear
-    it.
+    """Return why the key is not valid for a caller that proved this secret; '' if it is valid. Only such a caller may
+    see it.
     """
     if 0 < record.expires_ms <= now_ms:
         return f"access key {id!r} expired at {utc_text(record.expires_ms)}; ask an operator for another"
@@ -226,23 +229,22 @@ def refusal(id: str, record: AccessKeyRecord, proven: SecretHash, now_ms: int) -
 
 
 def note_use(kv: KV, clock: Clock, id: str) -> None:  # noqa: A002  # likewise
-    """Write down that the key is in use now. For callers that do so at most once an hour."""
+    """Record that the key is in use now. Callers do so at most once an hour."""
     kv.set(keys.access_key_use(id), encode(Stamp(clock.now_ms())))
 
 
 def scan(kv: KV) -> Iterator[AccessKey]:
-    """Yield all keys, in order of id, with when each was used last."""
+    """Yield all keys in the order of their ids, with the time of their last use."""
     uses = {name: decode(value, Stamp).at_ms for name, value in kv.scan_all(keys.ACCESS_KEY_USES)}
     for name, value in kv.scan_all(keys.ACCESS_KEYS):
         key, used_ms = _shown(name, decode(value, AccessKeyRecord)), uses.get(name, 0)
-        yield (
-            key._replace(last_used_ms=used_ms) if used_ms >= key.created_ms else key
-        )  # else it was another key of this id
+        # An earlier use belongs to another key, which had the same id.
+        yield key._replace(last_used_ms=used_ms) if used_ms >= key.created_ms else key
 
 
 def revoke(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
-    """Take the key away. Raises NotFound. A service that has seen the key goes on taking it for as long as
-    `api.key_seconds` says.
+    """Delete the key. Raises NotFound. A service that has cached the key accepts it for at most
+    `api.key_seconds` more.
     """
     record = find(store.kv, id)
     if record is None:
@@ -254,7 +256,7 @@ def revoke(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
 
 
 def new_id() -> str:
-    """Return an access key id that no other key has, for all practical purposes."""
+    """Return a random access key id, which is unique for all practical purposes."""
     return "RS" + secrets.token_hex(9).upper()
 
 
@@ -264,7 +266,7 @@ def new_secret() -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether the text could be an access key's id."""
+    """Return whether the text is a valid access key id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -275,7 +277,7 @@ def any_there(kv: KV) -> bool:
 def _change(
     store: KeyStore, action: str, id_: str, change: Callable[[AccessKeyRecord], AccessKeyRecord]
 ) -> AccessKeyRecord:
-    """Raises NotFound, Contention."""
+    """Change the key's record. Raises NotFound, Contention."""
     for _ in range(_ATTEMPTS):
         raw = store.kv.get(keys.access_key(id_)) if _ID.fullmatch(id_) else ABSENT
         record = maybe(raw, AccessKeyRecord)
@@ -288,17 +290,17 @@ def _change(
 
 
 def _replace(store: KeyStore, action: str, id_: str, raw: bytes | Absent, new: AccessKeyRecord) -> bool:
-    """Return whether the key was still what was read, and is now what is given."""
+    """Replace the key's record if it has not changed since it was read. Return whether it was replaced."""
     before = maybe(raw, AccessKeyRecord)
     with store.audit.change(
         action, target=id_, before=_logged(before) if before is not None else None, after=_logged(new)
-    ) as told:
-        told.happened = store.kv.set_if(keys.access_key(id_), raw, encode(new))
-    return told.happened
+    ) as draft:
+        draft.happened = store.kv.set_if(keys.access_key(id_), raw, encode(new))
+    return draft.happened
 
 
 def _logged(record: AccessKeyRecord) -> Mapping[str, object]:
-    """The key as the audit log shows it: nothing of its secrets, and no hash of one."""
+    """Return the key as the audit log shows it, without its secrets and their hashes."""
     return {
         "role": Role(record.role).name.lower(),
         "repositories": list(record.repositories),
@@ -315,7 +317,7 @@ def _not_found(id_: str) -> NotFound:
 
 
 def _contention(id_: str) -> Contention:
-    return Contention(f"others kept changing access key {id_[:80]!r}; make the same call again")
+    return Contention(f"other clients kept changing access key {id_[:80]!r}; make the same call again")
 
 
 def _checked(id_: str, secret: str) -> str:

@@ -1,18 +1,17 @@
-"""Settings: frozen values, each of which knows where it came from.
+"""Settings: frozen values, each with its origin.
 
-Every command finds every value the same way; the first that names it wins:
+Every command finds its values in the same way. The first source that has a value wins:
 
     1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...
     2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_GRACE_SECONDS, REFSTORE_REAPER_BATCH_KEYS, ...
-    3. one TOML file          --config, REFSTORE_CONFIG, ./refstore.toml, the user's own; the first there is, never two
-                              merged
+    3. one TOML file          --config, REFSTORE_CONFIG, ./refstore.toml, the user's own; the first that exists, and
+                              never two merged
     4. the default
 
-The stores are one choice: `data`, or `kv` and `objects` together, all from the same place. The KV of one lake with the
-objects of another would look like a lake whose blobs nothing names, so half a pair is an error, never filled in from
-elsewhere.
+The stores are one choice: `data`, or `kv` and `objects` together, all from the same source. With the KV of one lake and
+the objects of another, all blobs would look unreferenced. So `kv` without `objects`, or the reverse, is an error.
 
-Nothing here reads the environment by itself: entry points pass it in. Secrets (URL passwords, signing keys) are in no
+This module does not read the environment: entry points pass it in. Secrets (URL passwords, signing keys) are in no
 `repr`, no error message and no row of `Loaded.rows`.
 """
 
@@ -40,7 +39,7 @@ CONFIG: Final = "config"
 FILE_NAME: Final = "refstore.toml"
 
 _ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERVICE_")
-"""What Kubernetes sets where a service is called refstore."""
+"""Variables that Kubernetes sets if a service is called refstore."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
 _TAG_KEY: Final = re.compile(r"[\w +\-=.:/@]{1,128}")
 _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
@@ -48,34 +47,36 @@ _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaperSettings:
-    """What the reaper does with the time and the room it has. Durations that safety rests on stand in `Safety`."""
+    """Limits of the reaper's time and resources. Safety durations are in `Safety`."""
 
     cycle_seconds: float = 10.0
-    """The pause between two passes that found nothing more to do."""
+    """The pause between two passes, if the last one has nothing more to do."""
     budget_seconds: float = 30.0
     """How long each step of a pass over one repository may take, before the next one and the next repository get their
     turn.
     """
     batch_keys: int = 5000
-    """Keys in one batch to a store; what is held in memory, and done again after a crash, grows with it."""
+    """Keys in one batch to a store. Larger batches need more memory, and repeat more work after a crash."""
     rate_per_second: float = 0.0
-    """At most so many objects deleted a second, by one reaper. 0: no limit."""
+    """How many objects one reaper deletes per second at most. 0: no limit."""
     grace_override_seconds: float | None = None
-    """Instead of each repository's own grace window. None: each repository's own, or `grace_seconds`."""
+    """Replaces the grace window of every repository. None: each repository's own, or `grace_seconds`."""
     lease_seconds: float = 60.0
-    """How long a reaper that died keeps others from its share of the work."""
+    """How long the lease of a dead reaper keeps other reapers from its share of the work."""
     scrub_every_seconds: float = 3600.0
     breaker_share: float = 0.5
-    """Hard deletion stops when more than this share of a repository's objects is due, unless it was deleted. 1: never
-    so.
+    """Hard deletion stops when more than this share of a repository's objects is due, unless the repository was
+    deleted. 1: no limit.
     """
     breaker_floor_objects: int = 10_000
-    """The share is not looked at for fewer due objects than this: half of a small repository is nothing unusual."""
+    """The share is not checked below this number of due objects, because half of a small repository is
+    nothing unusual.
+    """
     breaker_per_hour: int = 1_000_000
     """Hard deletion stops when more than this is deleted in an hour. 0: no limit."""
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
-    """Where Prometheus may fetch metrics. 0: nowhere."""
+    """The port where Prometheus reads metrics. 0: no metrics."""
 
     def __post_init__(self) -> None:
         _within("reaper.cycle_seconds", self.cycle_seconds, 0.01, 86_400)
@@ -99,72 +100,69 @@ class ApiSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
-    """Processes that answer; each holds its own connections, and counts wrong secrets for itself."""
+    """Processes that serve requests. Each has its own connections, and its own count of wrong secrets."""
     threads: int = 32
-    """Requests of one process that may wait for a store at a time."""
+    """Requests of one process that may wait for a store at the same time."""
     reads_at_once: int = 4
-    """Expensive reads (listings, logs, differences, merge bases, what became of an address) that one process makes at a
-    time.
+    """Expensive reads (listings, logs, diffs, merge bases, explanations of an address) that one process makes at the
+    same time.
     """
     reads_per_key: int = 0
-    """Of `reads_at_once`, for one access key; 0: half of them."""
+    """The share of `reads_at_once` for one access key; 0: half of them."""
     read_seconds: float = 30.0
-    """How long such a read may wait for its turn, and how long it may take."""
+    """How long an expensive read may wait for its turn, and how long it may take."""
     reads_in: Literal["process", "threads"] = "process"
-    """Where such reads are made: in a process beside each that answers, which lets it go first, or in threads of that
-    one, which its other requests then wait for. With a memory: KV, threads.
+    """Where expensive reads run. `process`: in a separate process of lower priority beside each serving process.
+    `threads`: in threads of the serving process, whose other requests then wait. A memory: KV needs threads.
     """
     public_url: str = ""
-    """How clients reach the service, for URLs that it hands out; left out: as the request named it."""
+    """The URL of the service for its clients, used in URLs that it returns. Empty: as in the request."""
     upload_bytes_max: int = 5 << 40
-    """The largest object, as S3 has it."""
+    """The largest object; the default is S3's limit."""
     body_bytes_max: int = 8 << 20
-    """The largest request that is not an object."""
+    """The largest request body that is not an object."""
     upload_idle_seconds: float = 60.0
-    """An upload that sends nothing for so long is given up."""
+    """An upload that sends nothing for this time is aborted."""
     upload_bytes_per_second_min: int = 1024
-    """One that sends less than this on average is given up as well, `upload_idle_seconds` after it fell behind. 0:
-    however slow.
-    """
+    """An upload below this average rate is aborted, too, `upload_idle_seconds` after it fell behind. 0: no limit."""
     idle_seconds: float = 60.0
-    """A connection on which nothing moves for so long is closed, unless the service is what it waits for."""
+    """A connection without traffic for this time is closed, unless it waits for the service."""
     connections_max: int = 2048
-    """Of one process; fewer where it may not open two files for each (`ulimit -n`)."""
+    """Connections of one process; fewer if it may not open two files for each (`ulimit -n`)."""
     connections_per_address: int = 0
-    """Of `connections_max`; 0: half of them. Also how many requests at a time a client has that a trusted proxy names.
+    """The share of `connections_max` for one address; 0: half of them. Also the limit of concurrent requests for one
+    client behind a trusted proxy.
     """
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are believed: the last address there that is
-    none of them is the client's.
+    """Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are trusted. The client's address is the last
+    one there that is not a trusted proxy.
     """
     tls_certificate: str = ""
-    """The PEM file of the service's certificate and of those between it and its root; left out: plain HTTP. Read again
-    on SIGHUP.
+    """The PEM file of the service's certificate and the intermediate ones. Empty: plain HTTP. It is read again on
+    SIGHUP.
     """
     tls_key: str = ""
-    """The PEM file of its key, without a password."""
+    """The PEM file of the certificate's key, without a password."""
     presign_seconds: int = 900
-    """How long a signed URL reads an object."""
+    """How long a signed URL is valid."""
     login_seconds: int = 86_400
-    """How long a bearer token is good."""
+    """How long a bearer token is valid."""
     key_seconds: float = 5.0
-    """How long a process goes on taking an access key that it has seen, before it looks again: a revoked key lives so
-    long.
-    """
+    """How long a process caches an access key. A revoked key stays valid for at most this time."""
     wrong_secrets_max: int = 10
-    """How many wrong secrets for one access key may come from one address in a minute, to each process, before the next
-    have to wait; 0: any number.
+    """How many wrong secrets for one access key one address may send to each process in a minute, before further ones
+    must wait; 0: no limit.
     """
     namespaces: tuple[str, ...] = ()
-    """URLs of folders, such as s3://bucket/team/, below which repositories may be made over HTTP. Empty: below the
-    lake's own objects, and where that is S3, in any bucket that the service's credentials open.
+    """URLs of folders, such as s3://bucket/team/, below which repositories may be created over HTTP. Empty: below the
+    lake's own objects; if those are on S3, in any bucket that the service's credentials can access.
     """
     import_from: tuple[str, ...] = ()
-    """URLs of folders, such as s3://bucket/prefix/ or file:///directory/, below which data of others may be imported,
-    and read where it was named. An S3 URL may say how its bucket is reached (`?endpoint=...`). Empty: from nowhere.
+    """URLs of folders, such as s3://bucket/prefix/ or file:///directory/, below which foreign data may be imported and
+    read. An S3 URL may say how its bucket is reached (`?endpoint=...`). Empty: no imports.
     """
     imports_at_once: int = 2
-    """Imports that one process may have under way."""
+    """Imports that one process runs at the same time."""
 
     def __post_init__(self) -> None:
         _within("api.port", self.port, 0, 65_535)
@@ -189,7 +187,7 @@ class ApiSettings:
                 ip_network(network)
             except ValueError as error:
                 raise InvalidSettings(
-                    f"api.trusted_proxies: {network[:80]!r} is no address or network ({error}); write 192.0.2.7 or "
+                    f"api.trusted_proxies: {network[:80]!r} is not an address or network ({error}); write 192.0.2.7 or "
                     "10.1.0.0/16"
                 ) from None
         _within("api.presign_seconds", self.presign_seconds, 1, 7 * 86_400)
@@ -213,25 +211,26 @@ class ApiSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineSettings:
-    """The offline job."""
+    """Settings of the offline job."""
 
     tag_name: str = "refstore-expire-now"
-    """The object tag that the bucket's lifecycle rule deletes by, where `--mode tag` sweeps. After a change apply the
-    rule again, and leave the old one until what carries the old tag is gone.
+    """The object tag by which the bucket's lifecycle rule deletes after `--mode tag`. After changing it, apply the rule
+    again, and keep the old rule until the objects with the old tag are deleted.
     """
     tag_wait_days: float = 3.0
-    """What is tagged and still there after so many days is warned of: the bucket's rule may not be in force."""
+    """Objects that were tagged this many days ago and still exist cause a warning: the bucket's rule may
+    not be active.
+    """
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
-    """Where Prometheus may fetch the metrics of `refstore gc run --every`. 0: nowhere."""
+    """The port where Prometheus reads the metrics of `refstore gc run --every`. 0: no metrics."""
 
     def __post_init__(self) -> None:
         name = self.tag_name
         if not _TAG_KEY.fullmatch(name) or name != name.strip() or name.lower().startswith("aws:"):
             raise InvalidSettings(
                 f"offline.tag_name is {name[:200]!r}; a tag key of S3 has 1 to 128 letters, digits, spaces and + - = . "
-                "_ : / @, and does"
-                " not begin with aws:"
+                "_ : / @, and does not begin with aws:"
             )
         _within("offline.tag_wait_days", self.tag_wait_days, 0, 3650)
         _within("offline.metrics_port", self.metrics_port, 0, 65_535)
@@ -247,11 +246,13 @@ class LogSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     data: Path | None
-    """The embedded default's directory. None: the stores were named by URL."""
+    """The directory of the embedded default. None: the stores were given by URL."""
     kv: str = field(repr=False)
     objects: str = field(repr=False)
     signing_keys: tuple[str, ...] = field(default=(), repr=False)
-    """`kid:secret` each. The first signs issued addresses, all of them verify. None: one is made and kept in the KV."""
+    """`kid:secret` each. The first one signs issued addresses; all of them verify. Empty: one is generated and stored
+    in the KV.
+    """
     safety: Safety = field(default_factory=Safety)
     reaper: ReaperSettings = field(default_factory=ReaperSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
@@ -288,7 +289,7 @@ class Origin(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One setting as it may be shown to anyone."""
+    """One setting for display, without secrets."""
 
     setting: str
     value: str | int | float | list[str] | None
@@ -299,21 +300,21 @@ class Row(NamedTuple):
 class Loaded:
     settings: Settings
     origins: Mapping[str, Origin]
-    """By setting name, `reaper.batch_keys`; every setting is here."""
+    """By setting name, such as `reaper.batch_keys`, for every setting."""
     file: Path | None
-    """The TOML file that was read."""
+    """The TOML file that was read; None: none."""
     warnings: tuple[str, ...]
-    """Variables that look like a mistyped setting. Not errors: orchestrators put `REFSTORE_PORT` and the like there by
-    themselves.
+    """Variables that look like a mistyped setting. They are no errors, because orchestrators set `REFSTORE_PORT` and
+    the like by themselves.
     """
 
     def rows(self) -> Iterator[Row]:
-        """Every setting, secrets hidden."""
+        """Yield every setting, with secrets hidden."""
         for setting in SETTINGS.values():
             yield Row(setting.name, setting.shown(self.value(setting.name)), str(self.origins[setting.name]))
 
     def value(self, name: str) -> object:
-        """The value of `data`, `reaper.batch_keys`, ..."""
+        """Return the value of a setting, such as `data` or `reaper.batch_keys`."""
         current: object = self.settings
         for part in name.split("."):
             current = getattr(current, part)
@@ -321,17 +322,17 @@ class Loaded:
 
 
 class Setting(NamedTuple):
-    """One line of the table of all settings."""
+    """One row of the table of all settings."""
 
     name: str
-    """Its TOML key: `kv`, `safety.grace_seconds`."""
+    """The TOML key, such as `kv` or `safety.grace_seconds`."""
     kind: object
-    """Its type."""
+    """The type of its value."""
     default: object
 
     @property
     def variable(self) -> str:
-        """Safety's durations stand without their section: REFSTORE_GRACE_SECONDS."""
+        """The environment variable. Those of safety durations leave out the section: REFSTORE_GRACE_SECONDS."""
         return ENVIRONMENT_PREFIX + self.name.removeprefix("safety.").replace(".", "_").upper()
 
     @property
@@ -354,7 +355,7 @@ class Setting(NamedTuple):
         if self.name in ("kv", "objects"):
             return redact_url(str(value))
         if isinstance(value, tuple):
-            return [redact_url(str(each)) for each in cast("tuple[object, ...]", value)]
+            return [redact_url(str(item)) for item in cast("tuple[object, ...]", value)]
         return value if isinstance(value, int | float | None) else str(value)
 
 
@@ -368,22 +369,22 @@ def _table(section: type, prefix: str = "") -> Iterator[Setting]:
 
 
 SETTINGS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _table(Settings)}
-"""Every setting by name, in the order of the dataclasses above, which are the one place where a setting is added."""
+"""Every setting by name, in the order of the dataclasses above. A new setting is added there only."""
 
 _SECTIONS: Final = frozenset(name.partition(".")[0] for name in SETTINGS if "." in name)
 _STORES: Final = ("data", "kv", "objects")
 
 _Source = Mapping[str, tuple[object, Origin]]
-"""What one place says: raw values by setting name."""
+"""The raw values of one source, by setting name."""
 
 
 def load(
     flags: Mapping[str, object], environ: Mapping[str, str], files: Sequence[Path] = (), *, default_data: Path
 ) -> Loaded:
-    """What is in force. Raises InvalidSettings, with the place, the key and what is allowed.
+    """Load the settings in force. Raises InvalidSettings, with the source, the key and the allowed values.
 
-    `flags`: by setting name (and `config`), None for a flag that was not given. `files`: where a TOML file may be, best
-    first, when neither `--config` nor `REFSTORE_CONFIG` names one; those must be there.
+    `flags`: by setting name (and `config`), None for a flag that was not given. `files`: where a TOML file may be, the
+    preferred one first, if neither `--config` nor `REFSTORE_CONFIG` names one. A named file must exist.
     """
     allowed = {CONFIG, *SETTINGS}
     if unknown := set(flags) - allowed:
@@ -394,7 +395,7 @@ def load(
         {
             setting.name: (environ[setting.variable], Origin("environment", setting.variable))
             for setting in SETTINGS.values()
-            if environ.get(setting.variable)  # an empty variable is how a shell says "not set"
+            if environ.get(setting.variable)  # shells use an empty variable for "not set"
         },
         {name: (value, Origin("file", str(file))) for name, value in _read(file).items()} if file else {},
     ]
@@ -413,14 +414,12 @@ def load(
 
 
 def candidate_files(directory: Path, user_directory: Path) -> tuple[Path, ...]:
-    """Where a TOML file is looked for when none is named."""
+    """Return where to look for a TOML file if none is named."""
     return (directory / FILE_NAME, user_directory / FILE_NAME)
 
 
 def embedded(data: Path) -> tuple[str, str]:
-    """(kv URL, objects URL) of the embedded default under a directory, which may be named from where one is
-    (`../lake`).
-    """
+    """Return (kv URL, objects URL) of the embedded default in a directory. The path may be relative (`../lake`)."""
     root = quote(str(data.resolve() if ".." in data.parts else data.absolute()))
     return f"sqlite://{root}/kv.sqlite", f"file://{root}/objects"
 
@@ -430,26 +429,26 @@ def _file(flags: Mapping[str, object], environ: Mapping[str, str], files: Sequen
     if named_file:
         path = Path(str(named_file)).expanduser()
         if not _is_file(path):
-            place = "--config" if flags.get(CONFIG) else "REFSTORE_CONFIG"
-            raise InvalidSettings(f"{place} names {path}, which is not a file; write it, or leave {place} out")
+            source = "--config" if flags.get(CONFIG) else "REFSTORE_CONFIG"
+            raise InvalidSettings(f"{source} names {path}, which is not a file; write it, or leave {source} out")
         return path
     return next((path for path in files if _is_file(path)), None)
 
 
 def _is_file(path: Path) -> bool:
-    """Raises InvalidSettings where it cannot be told: what may stand there must not be left out."""
+    """Return whether the file exists. Raises InvalidSettings if that is unknown, because an existing file must not be
+    ignored.
+    """
     try:
         return path.is_file()
     except OSError as error:
         raise InvalidSettings(
-            f"{path} cannot be looked for ({error.strerror}); make its folder readable, or name another file"
+            f"{path} cannot be accessed ({error.strerror}); make its folder readable, or name another file"
         ) from error
 
 
 def _read(file: Path) -> dict[str, object]:
-    """The file's settings by name. A key that is not a setting is an error: it would be a duration that is not in
-    force.
-    """
+    """Return the file's settings by name. An unknown key is an error, because it may be a misspelt safety duration."""
     try:
         document = cast(dict[str, object], tomllib.loads(file.read_text("utf-8")))
     except OSError as error:
@@ -477,8 +476,8 @@ def _read(file: Path) -> dict[str, object]:
 
 
 def _convert(setting: Setting, value: object, origin: Origin) -> object:
-    """`value` in its setting's type. Text from the environment and the command line is parsed; a file's types are taken
-    as they are.
+    """Convert `value` to its setting's type. Text from the environment and the command line is parsed; types in a file
+    are strict.
     """
     if get_origin(setting.kind) is tuple and isinstance(value, str) and origin.kind != "file":
         value = re.split(r"[,\s]+", value.strip(", \t\n"))
@@ -494,20 +493,19 @@ def _convert(setting: Setting, value: object, origin: Origin) -> object:
 def _choose_stores(
     sources: Sequence[_Source], default_data: Path, values: dict[str, object], origins: dict[str, Origin]
 ) -> None:
-    """The stores, all from the first source that names any of them."""
-    nowhere: _Source = {}
-    source = next((source for source in sources if any(name in source for name in _STORES)), nowhere)
+    """Set the stores, all from the first source that has any of them."""
+    no_source: _Source = {}
+    source = next((source for source in sources if any(name in source for name in _STORES)), no_source)
     stores = {name: (_convert(SETTINGS[name], *source[name]), source[name][1]) for name in _STORES if name in source}
     if "data" in stores and len(stores) > 1:
         raise InvalidSettings(
             f"data ({stores['data'][1]}) and {' and '.join(name for name in stores if name != 'data')} exclude each "
-            "other;"
-            " give data, or kv and objects"
+            "other; give data, or kv and objects"
         )
     if len(stores) == 1 and "data" not in stores:
         (name, (_, origin)) = next(iter(stores.items()))
         other = "objects" if name == "kv" else "kv"
-        raise InvalidSettings(f"{name} ({origin}) is given without {other}; give both in the same place, or data")
+        raise InvalidSettings(f"{name} ({origin}) is given without {other}; give both in the same source, or data")
     if "kv" in stores:
         for name in ("kv", "objects"):
             url, origin = cast(str, stores[name][0]), stores[name][1]
@@ -519,7 +517,7 @@ def _choose_stores(
         values["data"], origins["data"] = None, Origin("default")
         return
     data, origin = cast(tuple[Path, Origin], stores.get("data", (default_data, Origin("default"))))
-    # What a file says is meant from where the file is; the rest from where the command runs.
+    # A path in a file is relative to the file; any other path is relative to the working directory.
     base = Path(origin.detail).absolute().parent if origin.kind == "file" else Path.cwd()
     values["data"] = base / data.expanduser()
     values["kv"], values["objects"] = embedded(values["data"])
@@ -546,7 +544,7 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
             **{name: value for name, value in values.items() if "." not in name},  # type: ignore[arg-type]  # likewise
         )
     except InvalidSettings as error:
-        # A rule between two settings was broken: say where those of them that are not defaults were set.
+        # Two settings contradict each other: name the sources of those that are not defaults.
         places = [
             f"{name}: {origin}"
             for name, origin in origins.items()

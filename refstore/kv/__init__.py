@@ -8,8 +8,7 @@
 
 Other packages bring drivers for other schemes by entry points of the group `refstore.kv` (docs/drivers.md).
 
-`open_kv` wraps every driver in `Retrying`, which repeats or recognises the writes that a driver leaves undecided
-(`KVUnavailable`).
+`open_kv` wraps every driver in `Retrying`. After `KVUnavailable` it repeats a write, or recognises that it landed.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def open_kv(
     check: Callable[[], None] | None = None,
     attempts: int = ATTEMPTS,
 ) -> KV:
-    """Open the KV at `url`, retrying what is safe to retry. Raises InvalidSettings, MissingExtra.
+    """Open the KV at `url`, and retry what is safe to retry. Raises InvalidSettings, MissingExtra.
 
     `check` is called before each attempt; the SDK passes one that raises DeadlineExceeded.
     """
@@ -62,7 +61,7 @@ def open_kv(
 
 
 def _opener(url: str) -> Callable[[str, Clock], object]:
-    """Return the driver's function (url, clock) -> KV, which connects at first use, not before."""
+    """Return the driver's function (url, clock) -> KV, which connects at first use."""
     scheme = url.partition(":")[0].lower()
     if scheme not in _BUILT_IN:
         refusal = f"{redact_url(url)[:200]!r} is not the URL of a KV"

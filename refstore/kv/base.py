@@ -39,7 +39,7 @@ class Absent(Enum):
 ABSENT: Final = Absent.ABSENT
 
 SCAN_LIMIT: Final = 1000
-"""The default page: large enough to amortise a round trip, small enough to decode in a millisecond or two."""
+"""The default page size: large enough to amortise a round trip, small enough to decode in a millisecond or two."""
 
 
 class Key(NamedTuple):
@@ -48,7 +48,7 @@ class Key(NamedTuple):
 
 
 class Get(NamedTuple):
-    """Result: the value, or ABSENT."""
+    """Reads the value. Result: the value, or ABSENT."""
 
     key: Key
 
@@ -152,7 +152,9 @@ class KV(ABC):
     def scan_all(
         self, partition: str, *, prefix: str = "", after: str = "", page: int = SCAN_LIMIT
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield every pair after `after`, page by page. A pair written before the cursor meanwhile is not seen."""
+        """Yield every pair after `after`, page by page. It misses a pair that is written before the cursor
+        meanwhile.
+        """
         while True:
             pairs = self.scan(partition, prefix=prefix, after=after, limit=page)
             yield from pairs

@@ -1,6 +1,7 @@
-"""`memory://name`: the KV in a dict, for tests and for trying things out. Nothing outlives the process.
+"""`memory://name`: the KV in a dict, for tests and for trying things out. The data ends with the process.
 
-Thread-safe. Each name is one store within the process, however often it is opened; without a name, each is a new one.
+Thread-safe. Each name is one store within the process, however often it is opened. Without a name, each opening gives a
+new store.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from refstore.core.clock import Clock
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
 
 _named: Final[dict[str, MemoryKV]] = {}
-"""What `memory://name` means in this process."""
+"""The stores of this process, by name."""
 
 
 def open_memory(url: str, _clock: Clock) -> MemoryKV:

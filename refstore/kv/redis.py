@@ -1,33 +1,31 @@
 """`redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`: one Redis or Valkey, a master that Sentinels watch,
 or a Cluster.
 
-`redis_url.py` says what a URL may hold, `redis_calls.py` how data lies in Redis and what is sent. A batch costs one
-round trip on a single server, reads of any kind around its writes included, since commands of one connection are
-performed in order; a second kind of write costs another. On a Cluster each run of a kind costs one: its nodes are asked
-at once, and the next run waits for all of them.
+`redis_url.py` parses the URL. `redis_calls.py` defines how data is stored in Redis, and the commands. On a single
+server a batch costs one round trip, including reads of any kind around its writes, because the commands of one
+connection are performed in order. A second kind of write costs another round trip. On a Cluster each run of one kind
+costs one round trip: the driver calls all its nodes at once, and the next run waits for all of them.
 
-Nothing is retried here that may have been performed: a connection that broke, a timeout, a server that loads, fails
-over or is out of memory all raise `KVUnavailable`, and `Retrying` decides. (Only MOVED and ASK are followed: the server
-says with them that it did nothing.) Connections are reset, not closed, so that what a broken one had not sent yet is
-never sent later.
+The driver retries nothing that may have been performed. A broken connection, a timeout, or a server that loads, fails
+over or is out of memory raises `KVUnavailable`, and `Retrying` decides. The driver only follows MOVED and ASK, by which
+the server says that it did nothing. Connections are reset, not closed, so that unsent data of a broken one is never
+sent later.
 
-Durability is the server's, and must be set up there:
+The server must be set up for durability:
 
-- `appendonly yes` with `appendfsync always`: an acknowledged write survives a power loss. With `everysec`, the default
-of many,
-  the last second may be lost; with snapshots only, minutes; with neither, everything. What was lost may name blobs, or
-  be all that said that a blob is named: after such a loss run the offline job before the reaper.
+- `appendonly yes` with `appendfsync always`: an acknowledged write survives a power loss. With `everysec`, a common
+  default, the last second may be lost; with snapshots only, minutes; with neither, everything. The loss may include the
+  only references to a blob. After such a loss run the offline job before the reaper.
 - A failover (Sentinel, Cluster, managed services) loses what the new master had not received. `?wait=N` makes each
-write wait for N
-  replicas; it raises `KVUnavailable` (outcome unknown) if they do not confirm in time. That makes the loss rare, not
-  impossible: with `appendfsync always` on all of them, and `min-replicas-to-write N` on the master, it takes two
-  failures at once.
-- `maxmemory-policy noeviction` (or `volatile-*`: our keys have no time to live). A server that is set to evict any key
-is refused.
+  write wait for N replicas. It raises `KVUnavailable` (outcome unknown) if they do not confirm in time. That makes a
+  loss rare, not impossible: with `appendfsync always` on all of them, and `min-replicas-to-write N` on the master, it
+  takes two failures at once.
+- `maxmemory-policy noeviction` (or `volatile-*`, because our keys have no time to live). The driver refuses a server
+  that may evict any key.
 
-The first use of each connection checks what the server tells about this, and every CHECK_SECONDS the next use of any: a
-server may be set otherwise while it runs. From then on it is refused, by connections that were open too, until it is
-set right. What cannot be told is warned about, once.
+The driver checks these settings at the first use of each connection. After CHECK_SECONDS the next use of the server
+checks them again, because they may change while it runs. A server with wrong settings is refused, on open connections
+too, until they are corrected. If the server does not show a setting, the driver warns once.
 """
 
 from __future__ import annotations
@@ -54,15 +52,15 @@ from refstore.kv.redis_checks import Checks
 from refstore.kv.redis_url import Address, RedisSettings
 
 FLIGHT_BYTES: Final = 16 << 20
-"""Arguments on their way at once; a larger batch is sent in several flights, one after the other."""
+"""Bytes of arguments that are sent at once. A larger batch is sent in several flights, one after the other."""
 CHECK_SECONDS: Final = 10.0
-"""How long a server's answer about its settings is believed."""
+"""For how long one check of a server's settings is valid."""
 REDIRECTIONS_MAX: Final = 5
-"""How often MOVED or ASK is followed before it is left to `Retrying`."""
+"""How often MOVED or ASK is followed before `Retrying` decides."""
 
 
 class Connection(Protocol):
-    """The part of redis-py's connections that the driver uses; redis-py types only half of it."""
+    """The part of redis-py's connections that the driver uses. redis-py itself types only half of it."""
 
     def on_connect(self) -> None: ...
 
@@ -86,10 +84,10 @@ class Pool(Protocol):
 
 
 class Servers(Protocol):
-    """Which server holds a key."""
+    """Maps a key to the server that stores it."""
 
     ordered: bool
-    """Whether all keys are on one server, so that what is sent in order is performed in order."""
+    """Whether all keys are on one server, so that commands are performed in the order in which they are sent."""
 
     def pool_of(self, key: bytes) -> Pool: ...
 
@@ -103,7 +101,7 @@ class Servers(Protocol):
 
 
 def open_redis(url: str, clock: Clock) -> RedisKV:
-    """Raises InvalidSettings. Nothing is connected yet."""
+    """Open the KV of a Redis URL. Connects to nothing yet. Raises InvalidSettings."""
     settings = redis_url.parse(url)
     prepared = _Prepared(settings)
     options: dict[str, Any] = {
@@ -113,9 +111,8 @@ def open_redis(url: str, clock: Clock) -> RedisKV:
         "socket_connect_timeout": settings.socket_connect_timeout_seconds,
         "socket_keepalive": True,
         "protocol": 2,
-        "retry": Retry(
-            NoBackoff(), 0
-        ),  # none but ours: a write that was sent must not be sent again by somebody who cannot judge it
+        # No retries by redis-py: it does not know whether a write that was sent may be sent again.
+        "retry": Retry(NoBackoff(), 0),
         "redis_connect_func": prepared,
     }
     if settings.tls:
@@ -131,9 +128,9 @@ def _servers(settings: RedisSettings, options: dict[str, Any]) -> Servers:
     if settings.kind == "sentinel":
         options.pop("connection_class", None)
         options |= {"ssl": settings.tls}
-        theirs = {name: value for name, value in options.items() if name != "redis_connect_func"}
-        theirs |= {"username": settings.sentinel_username, "password": settings.sentinel_password}
-        manager = cast(Any, redis.sentinel.Sentinel([*settings.addresses], sentinel_kwargs=theirs))
+        sentinel_options = {name: value for name, value in options.items() if name != "redis_connect_func"}
+        sentinel_options |= {"username": settings.sentinel_username, "password": settings.sentinel_password}
+        manager = cast(Any, redis.sentinel.Sentinel([*settings.addresses], sentinel_kwargs=sentinel_options))
         return Single(cast(Pool, manager.master_for(settings.master, db=settings.db, **options).connection_pool))
     (at,) = settings.addresses
     return Single(cast(Pool, redis.ConnectionPool(host=at.host, port=at.port, db=settings.db, **options)))
@@ -195,11 +192,11 @@ class RedisKV(KV):
         return self._fly([Call(key, command, [], _no_results, writes, 0)])[0]
 
     def _flights(self, runs: list[list[Call]]) -> Iterator[list[Call]]:
-        """Calls that may be on their way together, in order; what is in one flight has been performed before the next
-        starts.
+        """Yield groups of calls that may be sent together, in order. One flight has been performed before the next is
+        sent.
 
-        On a single server a flight holds several runs, but writes of one run only: a server that refuses a write (no
-        memory for it, say) may accept the one behind it, which must not happen before the first has.
+        On a single server a flight may contain several runs, but writes of one run only. A server may refuse one write
+        (no memory for it, say) and accept the next; a write must not happen before the ones of an earlier run.
         """
         flight: list[Call] = []
         size_bytes = 0
@@ -219,7 +216,7 @@ class RedisKV(KV):
             yield flight
 
     def _fly(self, calls: Sequence[Call]) -> list[Reply]:
-        """Send `calls` at once, to each server in order, and return the replies. Raises KVUnavailable if any call may
+        """Send `calls` at once, in order for each server, and return the replies. Raises KVUnavailable if any call may
         not have been performed.
         """
         replies: list[Reply] = [None] * len(calls)
@@ -234,13 +231,13 @@ class RedisKV(KV):
             for _, _, place in todo:
                 reply = replies[place]
                 if isinstance(reply, redis.ResponseError):
-                    to = _redirection(reply)
-                    if to is None:
+                    redirection = _redirection(reply)
+                    if redirection is None:
                         raise self._refused(
                             reply, nothing_done=all(isinstance(reply, redis.ResponseError) for reply in replies)
                         )
-                    redirected.append((self._servers.pool_at(to.address), to.asking, place))
-                    if not to.asking:
+                    redirected.append((self._servers.pool_at(redirection.address), redirection.asking, place))
+                    if not redirection.asking:
                         self._servers.forget()
             if not redirected:
                 return replies
@@ -250,9 +247,7 @@ class RedisKV(KV):
         )
 
     def _round(self, calls: Sequence[Call], todo: Sequence[tuple[Pool, bool, int]], replies: list[Reply]) -> None:
-        """Send each of `todo` (server, whether to say ASKING, place) and fill in its reply, which may be an error that
-        was returned.
-        """
+        """Send each of `todo` (server, whether to send ASKING, place) and fill in its reply, which may be an error."""
         flights: dict[Pool, list[tuple[bool, int]]] = {}
         for pool, asking, place in todo:
             flights.setdefault(pool, []).append((asking, place))
@@ -272,15 +267,14 @@ class RedisKV(KV):
                     replies[place] = _read(connection)
                 if self._waits(calls, flight):
                     confirmed = _read(connection)
-                    # what was refused is not there to be confirmed; a replica, which refuses all writes, takes no WAIT
-                    # either
+                    # Refused writes need no confirmation. A replica, which refuses all writes, refuses WAIT, too.
                     if any(
                         calls[place].writes and not isinstance(replies[place], redis.ResponseError)
                         for _, place in flight
                     ):
                         self._confirmed(confirmed)
             if any(isinstance(reply, redis.ResponseError) for reply in replies):
-                _reset(links)  # a master that was demoted says so in a reply; the next connection finds the new one
+                _reset(links)  # the error may come from a demoted master; the next connection finds the new one
         except (redis.RedisError, OSError) as error:
             _reset(links)
             self._servers.forget()
@@ -321,7 +315,7 @@ class RedisKV(KV):
             )
 
     def _failed(self, error: Exception, *, sent: bool) -> RefstoreError:
-        """What went wrong with a connection, or while it was made."""
+        """Return refstore's error for a failure of a connection, or while connecting."""
         if isinstance(error, redis.ResponseError):
             return self._refused(error)
         if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
@@ -331,7 +325,7 @@ class RedisKV(KV):
         why = str(error) or type(error).__name__
         if sent:
             return KVUnavailable(
-                f"{self._where} did not answer ({why}); what was sent may have been performed, or be performed yet"
+                f"{self._where} did not answer ({why}); the commands may have been performed, or may be performed later"
             )
         return KVUnavailable(
             f"{self._where} cannot be reached ({why}); check that it runs, then make the same call again",
@@ -339,22 +333,23 @@ class RedisKV(KV):
         )
 
     def _refused(self, error: redis.ResponseError, *, nothing_done: bool = False) -> RefstoreError:
-        """What an error reply means. A command that is answered with an error did nothing (the scripts see to that)."""
+        """Return refstore's error for an error reply. A command that gets an error reply did nothing (the scripts
+        ensure that).
+        """
         code = _code(error)
         if code == "NOPERM":
             return InvalidSettings(
                 f"the user of {self._where} may not do that ({error}); give it: ~{self._prefix}:* +@read +@write "
-                "+@scripting +@connection"
-                " +info +wait +cluster|slots"
+                "+@scripting +@connection +info +wait +cluster|slots"
             )
         if code == "WRONGTYPE":
             return StoreMisconfigured(
-                f"{self._where} holds a key that begins with '{self._prefix}:' and is not ours ({error});"
+                f"{self._where} has a key that begins with '{self._prefix}:' and is not refstore's ({error});"
                 " give refstore a database or a ?prefix= of its own"
             )
         if code in _TRANSIENT:
             return KVUnavailable(
-                f"{self._where} cannot do it now ({error}): {_TRANSIENT[code]}", nothing_done=nothing_done
+                f"{self._where} cannot perform this now ({error}): {_TRANSIENT[code]}", nothing_done=nothing_done
             )
         return StoreMisconfigured(
             f"{self._where} refused a command ({error}); refstore needs Redis 7.0 or Valkey, scripts allowed"
@@ -362,14 +357,14 @@ class RedisKV(KV):
 
 
 class Single:
-    """One server; where the pool asks Sentinels, the current master."""
+    """One server. If the pool uses Sentinels, it is the current master."""
 
     ordered = True
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    def pool_of(self, key: bytes) -> Pool:  # noqa: ARG002  # all keys are there
+    def pool_of(self, key: bytes) -> Pool:  # noqa: ARG002  # one server has all keys
         return self._pool
 
     def pool_at(self, address: Address) -> Pool:
@@ -385,8 +380,8 @@ class Single:
 
 
 class Cluster:
-    """Keeps the map of slots, and a pool for each node. Any node that answers gives the map; it is read again when it
-    proves wrong.
+    """Keeps the map of slots, and a pool for each node. Any node can give the map. It is read again when it proves
+    wrong.
     """
 
     ordered = False
@@ -397,7 +392,7 @@ class Cluster:
         self._lock = Lock()
         self._pools: dict[Address, Pool] = {}
         self._owners: list[Address | None] = []
-        """Slot by slot; empty: to be read."""
+        """The owner of each slot; empty: the map must be read."""
         self._turn = 0
 
     def pool_of(self, key: bytes) -> Pool:
@@ -433,8 +428,8 @@ class Cluster:
         return pool
 
     def _read_map(self) -> list[Address | None]:
-        """From the first node that answers, each time another one first: one that lost touch with the others tells old
-        news.
+        """Read the map of slots from the first node that answers. Each call starts with another node, because a node
+        that lost contact with the others may have an old map.
         """
         known = [*dict.fromkeys((*self._seeds, *self._pools))]
         self._turn += 1
@@ -456,7 +451,7 @@ class Cluster:
             else:
                 owners: list[Address | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
                 for first, last, (host, port, *_), *_ in cast("list[tuple[int, int, list[Any]]]", ranges):
-                    # a node that does not know its own name leaves it out: it is the one we asked
+                    # A node that does not know its own name leaves it out. Then it is the node that answered.
                     owners[first : last + 1] = [Address(host.decode() if host else address.host, port)] * (
                         last + 1 - first
                     )
@@ -464,14 +459,14 @@ class Cluster:
                     self._owners = owners
                     return owners
         raise KVUnavailable(
-            f"no node of the cluster answers ({failure or 'none holds a slot'}); asked {', '.join(map(str, known))};"
+            f"no node of the cluster answers ({failure or 'none owns a slot'}); tried {', '.join(map(str, known))};"
             " check that they run, then make the same call again",
             nothing_done=True,
         )
 
 
 class _Prepared:
-    """What is done with each new connection before it is used."""
+    """Prepares each new connection before its first use."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self._checks = Checks(str(settings))
@@ -498,7 +493,7 @@ class _Prepared:
 class _Redirection(NamedTuple):
     address: Address
     asking: bool
-    """Only this once, and only after ASKING."""
+    """Whether to use the address only once, after ASKING."""
 
 
 _CODES: Final[dict[type[redis.ResponseError], str]] = {
@@ -511,17 +506,17 @@ _CODES: Final[dict[type[redis.ResponseError], str]] = {
     redis.OutOfMemoryError: "OOM",
     redis.exceptions.NoPermissionError: "NOPERM",
 }
-"""redis-py takes the code off the message where it has a class for it. In this order: MovedError is an AskError."""
+"""redis-py removes the code from the message if it has a class for it. The order matters: MovedError is an AskError."""
 
 _TRANSIENT: Final = {
     "TRYAGAIN": "its slot is being moved; make the same call again",
     "MASTERDOWN": "it lost its master; wait for the failover, then make the same call again",
     "CLUSTERDOWN": "the cluster does not cover all slots; wait for the failover, then make the same call again",
     "READONLY": "it is a replica; give the master's address, or a redis+sentinel:// URL that finds it",
-    "OOM": "it is out of memory, and rightly evicts nothing; raise maxmemory, then make the same call again",
+    "OOM": "it is out of memory, and must not evict keys; raise maxmemory, then make the same call again",
     "LOADING": "it is loading its data; wait, then make the same call again",
-    "BUSY": "a script of somebody else's holds it up; wait or end it with SCRIPT KILL, then make the same call again",
-    "MISCONF": "it cannot write to its disk and takes no writes; look at its log and its disk",
+    "BUSY": "another client's script blocks it; wait or end it with SCRIPT KILL, then make the same call again",
+    "MISCONF": "it cannot write to its disk and accepts no writes; look at its log and its disk",
     "NOREPLICAS": "it has fewer replicas than min-replicas-to-write; start them, then make the same call again",
     "UNBLOCKED": "it stopped being the master; make the same call again",
 }
@@ -532,7 +527,7 @@ def _code(error: redis.ResponseError) -> str:
 
 
 def _redirection(error: redis.ResponseError) -> _Redirection | None:
-    """Where the server says that the slot is: `MOVED 3999 host:port`, with or without the code before it."""
+    """Return the server that has the slot, from `MOVED 3999 host:port`, with or without the code before it."""
     code = _code(error)
     if code not in ("MOVED", "ASK"):
         return None
@@ -577,9 +572,9 @@ def _reset(links: Iterable[tuple[Pool, Connection]]) -> None:
 
 
 def _reset_when_closed(connection: Connection) -> None:
-    """Set the socket so that closing it discards what was not sent yet, and tells the server at once.
+    """Set the socket so that closing it discards unsent data, and resets the connection at once.
 
-    Otherwise the system could deliver a request that we gave up after its retry, and after later requests.
+    Otherwise the system could deliver an abandoned request after its retry, and after later requests.
     """
     sock = getattr(connection, "_sock", None)
     if isinstance(sock, socket.socket):
@@ -587,7 +582,7 @@ def _reset_when_closed(connection: Connection) -> None:
 
 
 def _fields(info: Reply) -> dict[str, str]:
-    """`name:value` lines, as INFO answers."""
+    """Parse the `name:value` lines of INFO."""
     text = info.decode(errors="replace") if isinstance(info, bytes) else ""
     pairs = (line.partition(":") for line in text.splitlines())
     return {name: value for name, colon, value in pairs if colon}

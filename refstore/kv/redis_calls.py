@@ -1,13 +1,13 @@
-"""Operations turned into Redis commands, and replies into results. Pure: nothing is sent here.
+"""Turn operations into Redis commands, and replies into results. Pure: nothing is sent here.
 
-A partition is one sorted set, `prefix:{partition}`, whose members are `name NUL value`, all of score 0: so Redis keeps
-them in order of name, a page of them is read without looking at anything else, and a name and its value share one
-allocation. Names hold no NUL, and a name has at most one member, so that members sort as names do and `[name NUL, name
-\\1)` holds exactly that one. The braces make the partition's name alone decide the slot in a Cluster.
+A partition is one sorted set, `prefix:{partition}`, whose members are `name NUL value`, all with score 0. So Redis
+keeps them in order of name, a page is read without reading anything else, and a name and its value share one
+allocation. Names contain no NUL, and a name has at most one member. So members sort as names do, and `[name NUL, name
+\\1)` contains exactly that one. The braces make the partition's name alone decide the slot in a Cluster.
 
-Ops of one kind on one partition travel together, as the arguments of one Lua script (`lua/*.lua`: one purpose each), in
-calls that are bounded, since a script holds up the whole server. Scripts are sent by their text (EVAL), not by their
-hash: see docs/decisions/0012. The least and greatest name of a call go with it, for a script's first look.
+Operations of one kind on one partition are sent together, as the arguments of one Lua script (`lua/*.lua`: one purpose
+each). Calls are bounded, because a script blocks the whole server. Scripts are sent by their text (EVAL), not by their
+hash: see docs/decisions/0012. A call includes its least and greatest name, for the script's first check.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from refstore.errors import InvalidName
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Op, Result, Set, SetIf
 
 CALL_OPS: Final = 500
-"""Ops per call: some 3 ms of the server's time at most. Lua's `unpack` would take 4,000."""
+"""Ops per call: at most about 3 ms of the server's time. Lua's `unpack` would take 4,000."""
 CALL_BYTES: Final = 1 << 20
-"""Bytes of arguments per call; a single larger op goes alone."""
+"""Bytes of arguments per call. A larger op is sent alone."""
 RANGE_OPS: Final = 1000
-"""Names that one `delete_range` call removes."""
+"""How many names one `delete_range` call removes at most."""
 
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
 Reply = object
-"""As redis-py gives it: bytes, int, None, or a list of these."""
+"""A reply as redis-py returns it: bytes, int, None, or a list of these."""
 
 
 def _script(name: str) -> bytes:
-    """The script without comments and blank lines: it is sent with every call."""
+    """Return the script without comments and blank lines, because it is sent with every call."""
     text = (files("refstore.kv") / "lua" / f"{name}.lua").read_text()
     return "\n".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--")).encode()
 
@@ -47,7 +47,7 @@ _DELETE: Final = _script("delete")
 _DELETE_RANGE: Final = _script("delete_range")
 
 _SHAPES: Final = {(True, False): "c", (False, False): "s", (False, True): "r", (True, True): "a"}
-"""(nothing is expected, nothing is left) -> the letter that set_if.lua knows it by."""
+"""(`expected` is ABSENT, `value` is ABSENT) -> the letter for it in set_if.lua."""
 
 
 class Call(NamedTuple):
@@ -57,26 +57,28 @@ class Call(NamedTuple):
     """The Redis key, which decides the node in a Cluster."""
     command: Command
     places: list[int]
-    """Where the results belong among those of the whole batch."""
+    """The indexes of its results among the results of the whole batch."""
     results: Callable[[Reply], Iterable[Result]]
-    """The reply, op by op."""
+    """Turns the reply into one result for each op."""
     writes: bool
     size_bytes: int
 
 
 def key_of(prefix: str, partition: str) -> bytes:
     if "\0" in partition or not partition:
-        raise InvalidName(f"{partition[:80]!r} cannot be a partition; it must not be empty, nor hold NUL")
+        raise InvalidName(f"{partition[:80]!r} cannot be a partition; it must not be empty, nor contain NUL")
     return f"{prefix}:{{{partition}}}".encode()
 
 
 def runs_of(ops: Sequence[Op], prefix: str) -> list[list[Call]]:
-    """The calls of each run of neighbouring ops of one kind. Calls of one run may be made in any order, or at once."""
+    """Return the calls of each run of neighbouring ops of one kind. Calls of one run may be made in any order, or at
+    once.
+    """
     runs: list[list[Call]] = []
     place = 0
-    for kind, same in groupby(ops, key=type):
+    for kind, run in groupby(ops, key=type):
         parts: dict[str, list[int]] = {}
-        for op in same:
+        for op in run:
             parts.setdefault(op.key.partition, []).append(place)
             place += 1
         make = _MAKERS[kind]
@@ -87,14 +89,16 @@ def runs_of(ops: Sequence[Op], prefix: str) -> list[list[Call]]:
 
 
 def scan(key: bytes, prefix: str, after: str, limit: int) -> Command:
-    """Members of names with `prefix` and after `after`. No text in UTF-8 holds the byte 255."""
+    """Return the command for the members whose names have `prefix` and come after `after`. No UTF-8 text contains the
+    byte 255.
+    """
     low = max(after.encode() + b"\1" if after else b"", prefix.encode())
     high = b"(" + prefix.encode() + b"\xff" if prefix else b"+"
     return (b"ZRANGEBYLEX", key, b"[" + low, high, b"LIMIT", 0, limit)
 
 
 def pairs_of(reply: Reply) -> list[tuple[str, bytes]]:
-    """What `scan` answered."""
+    """Return the pairs in the reply to `scan`."""
     parts = (member.partition(b"\0") for member in cast("list[bytes]", reply))
     return [(name.decode(), value) for name, _, value in parts]
 
@@ -104,12 +108,12 @@ def count(key: bytes) -> Command:
 
 
 def delete_range(key: bytes, first: str, last: str) -> Command:
-    """Removes at most RANGE_OPS names; the reply is 1 if there may be more."""
+    """Return the command that removes at most RANGE_OPS names. Its reply is 1 if there may be more."""
     return (b"EVAL", _DELETE_RANGE, 1, key, first.encode(), last.encode(), RANGE_OPS)
 
 
 class _Made(NamedTuple):
-    """What a maker made of some ops of one kind, for `_calls` to send."""
+    """What a maker returns for some ops of one kind."""
 
     command: Command
     results: Callable[[Reply], Iterable[Result]]
@@ -121,7 +125,7 @@ _Maker = Callable[[bytes, Sequence[Op], list[bytes]], _Made]
 
 
 def _calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[Call]:
-    """The ops at `places`, in calls of at most CALL_OPS ops and about CALL_BYTES bytes."""
+    """Yield the ops at `places`, in calls of at most CALL_OPS ops and about CALL_BYTES bytes."""
     some: list[int] = []
     names: list[bytes] = []
     size = 0
@@ -129,7 +133,7 @@ def _calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> It
         op = ops[place]
         name = op.key.name.encode()
         if b"\0" in name or not name:
-            raise InvalidName(f"{op.key.name[:80]!r} cannot be a key; it must not be empty, nor hold NUL")
+            raise InvalidName(f"{op.key.name[:80]!r} cannot be a key; it must not be empty, nor contain NUL")
         op_bytes = len(name)
         for part in op[1:]:
             if isinstance(part, bytes):
@@ -155,7 +159,7 @@ def _eval(script: bytes, key: bytes, arguments: Iterable[Argument]) -> Command:
 
 
 def _values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
-    """Members, or nil, as values, or ABSENT."""
+    """Turn members or nil into values or ABSENT."""
 
     def read(reply: Reply) -> list[Result]:
         members = cast("list[bytes | None]", reply)
@@ -167,7 +171,7 @@ def _values(names: list[bytes]) -> Callable[[Reply], Iterable[Result]]:
 
 
 def _first_of(read: Callable[[Reply], Iterable[Result]]) -> Callable[[Reply], Iterable[Result]]:
-    """For a range that holds one member or none."""
+    """Read the reply for a range that contains one member or none."""
 
     def read_first(reply: Reply) -> Iterable[Result]:
         return read(reply or [None])
@@ -218,7 +222,7 @@ def _make_delete(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _Made:
 
 
 def _named_values(ops: Sequence[Op], names: list[bytes]) -> list[Argument]:
-    """Least name, greatest name, then each name and its value."""
+    """Return the least name, the greatest name, then each name and its value."""
     arguments: list[Argument] = [min(names), max(names)]
     for name, (_, value) in zip(names, cast("Sequence[Set | Exchange]", ops), strict=True):
         arguments += (name, value)

@@ -1,7 +1,8 @@
-"""What a Redis tells about losing data, judged. Pure: it is given what INFO and CONFIG answered.
+"""Judge whether a Redis may lose data, from what INFO and CONFIG answered. Pure: nothing is sent here.
 
-A server that is set to evict any key, and has a limit to reach, will lose the record that a blob is still needed: it is
-refused. `volatile-*` policies are fine, since our keys have no time to live. The rest is warned about, loudly and once.
+A server is refused if it has a memory limit and may evict any key: it would lose the record that a blob is still
+needed. `volatile-*` policies are fine, because our keys have no time to live. All other risks are logged as warnings,
+once each.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class Checks:
         self._refused = False
 
     def check(self, memory: Mapping[str, str], persistence: Mapping[str, str], save: object) -> None:
-        """The fields of `INFO memory` and `INFO persistence`, and what CONFIG GET save answered; empty, or None, where
-        the server does not tell. Raises StoreMisconfigured.
+        """Check the fields of `INFO memory` and `INFO persistence`, and the answer to CONFIG GET save. They are empty
+        or None if the server does not show them. Raises StoreMisconfigured.
         """
         policy, limit_bytes = memory.get("maxmemory_policy"), memory.get("maxmemory")
         evicts = policy is not None and policy.startswith("allkeys") and limit_bytes not in (None, "0")
@@ -35,20 +36,19 @@ class Checks:
                     server=self._server,
                     policy=policy,
                     maxmemory=limit_bytes,
-                    what="it is refused until it may not",
+                    what="it is refused until its settings are corrected",
                 )
             else:
                 _log.info("kv_evicts_no_more", server=self._server)
         if policy is None or limit_bytes is None:
             self._say(
                 "kv_eviction_unknown",
-                "the server does not tell whether it may evict keys; see that maxmemory-policy is noeviction",
+                "the server does not show whether it may evict keys; make sure that maxmemory-policy is noeviction",
             )
         elif evicts:
             raise StoreMisconfigured(
-                f"{self._server} is set to evict any key (maxmemory-policy {policy}, maxmemory {limit_bytes} bytes), "
-                "and with it the"
-                " record that a blob is needed; set maxmemory-policy noeviction"
+                f"{self._server} may evict any key (maxmemory-policy {policy}, maxmemory {limit_bytes} bytes), also "
+                "the record that a blob is needed; set maxmemory-policy noeviction"
             )
         elif policy.startswith("allkeys"):
             self._say(
@@ -57,8 +57,8 @@ class Checks:
             )
         if persistence.get("aof_enabled") == "0":
             never_saves = isinstance(save, list) and save[1:] == [b""]
-            lost = "a restart loses everything" if never_saves else "a crash loses what came after the last snapshot"
-            self._say("kv_not_durable", f"appendonly is off: {lost}; set appendonly yes and appendfsync always")
+            loss = "a restart loses everything" if never_saves else "a crash loses all writes after the last snapshot"
+            self._say("kv_not_durable", f"appendonly is off: {loss}; set appendonly yes and appendfsync always")
 
     def _say(self, event: str, what: str) -> None:
         if event not in self._said:

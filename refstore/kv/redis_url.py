@@ -1,18 +1,18 @@
-"""What a Redis URL says: where the servers are, who we are, how long to wait. Pure: nothing is opened here.
+"""Parse a Redis URL: servers, user and password, timeouts. Pure: nothing is opened here.
 
     redis://user:password@host:6379/0?options                       rediss:// is the same over TLS
     redis+sentinel://user:password@s1:26379,s2:26379/master/0       the hosts are Sentinels; user and password are the
                                                                     server's
-    redis+cluster://user:password@n1:7000,n2:7000                   some of the nodes; the others are learned from them
+    redis+cluster://user:password@n1:7000,n2:7000                   some of the nodes, which name the others
 
-User and password are percent-encoded where they hold `@ : / ? # %`. Options carry redis-py's names where it has the
-thing:
+User and password are percent-encoded where they contain `@ : / ? # %`. Options have redis-py's names where it has the
+option:
 
     socket_timeout=10               seconds for one reply; a call that takes longer has an unknown outcome
     socket_connect_timeout=5        seconds to connect
     wait=0                          replicas that must confirm each write (WAIT) before it counts as done
     wait_timeout=5                  seconds to wait for them; less than socket_timeout
-    prefix=refstore                 what every key begins with; `refstore:{partition}`
+    prefix=refstore                 the prefix of every key: `refstore:{partition}`
     sentinel_username, sentinel_password
     ssl_ca_certs, ssl_certfile, ssl_keyfile, ssl_check_hostname=true, ssl_cert_reqs=required
 """
@@ -49,7 +49,7 @@ class RedisSettings:
     """single, sentinel or cluster."""
     addresses: tuple[Address, ...]
     master: str = ""
-    """The name that the Sentinels know the master by."""
+    """The name by which the Sentinels know the master."""
     db: int = 0
     username: str | None = None
     password: str | None = None
@@ -64,7 +64,7 @@ class RedisSettings:
     prefix: str = "refstore"
 
     def __str__(self) -> str:
-        """For messages; without secrets."""
+        """Return the URL for messages, without secrets."""
         scheme = "rediss" if self.tls else "redis"
         kind = "" if self.kind == "single" else f"+{self.kind}"
         master = f"/{self.master}" if self.master else ""
@@ -72,7 +72,7 @@ class RedisSettings:
 
 
 def parse(url: str) -> RedisSettings:
-    """Raises InvalidSettings; no message holds a password."""
+    """Parse a Redis URL. Raises InvalidSettings; no message contains a password."""
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme not in SCHEMES:
@@ -84,7 +84,7 @@ def parse(url: str) -> RedisSettings:
     userinfo, _, hosts = authority.rpartition("@")
     if "@" in path or "@" in query:
         raise InvalidSettings(
-            f"the {scheme}:// URL has an '@' behind its hosts; in a password write '/' as %2F, '?' as %3F, '@' as %40"
+            f"the {scheme}:// URL has an '@' after its hosts; in a password write '/' as %2F, '?' as %3F, '@' as %40"
         )
     user, _, password = userinfo.partition(":")
     addresses = tuple(_address(scheme, text, 26379 if kind == "sentinel" else 6379) for text in hosts.split(","))
@@ -97,7 +97,7 @@ def parse(url: str) -> RedisSettings:
     unknown = [name for name in options if name not in _OPTIONS]
     if unknown:
         raise InvalidSettings(
-            f"the {scheme}:// URL has options that are not known: {', '.join(unknown)}; known are {', '.join(_OPTIONS)}"
+            f"the {scheme}:// URL has unknown options: {', '.join(unknown)}; known are {', '.join(_OPTIONS)}"
         )
     settings = RedisSettings(
         kind=kind,
@@ -119,16 +119,16 @@ def parse(url: str) -> RedisSettings:
     if not tls and settings.tls_options:
         raise InvalidSettings(f"ssl_… options need a rediss:// URL; this one is {scheme}://")
     if any(character in settings.prefix for character in "{}\0"):
-        raise InvalidSettings("prefix must not hold '{', '}' or NUL: braces mark what decides a key's slot")
+        raise InvalidSettings("prefix must not contain '{', '}' or NUL: braces mark the part that decides a key's slot")
     if settings.wait_replicas and settings.wait_timeout_seconds >= settings.socket_timeout_seconds:
         raise InvalidSettings(
-            "wait_timeout must be less than socket_timeout; otherwise the connection gives up before the replicas do"
+            "wait_timeout must be less than socket_timeout; otherwise the connection times out before the replicas do"
         )
     return settings
 
 
 def _address(scheme: str, text: str, default_port: int) -> Address:
-    """`host`, `host:port`, `[v6]`, `[v6]:port`."""
+    """Parse `host`, `host:port`, `[v6]` or `[v6]:port`."""
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
         port = port.removeprefix(":")
@@ -142,7 +142,7 @@ def _address(scheme: str, text: str, default_port: int) -> Address:
 
 
 def _place(scheme: str, kind: str, path: str) -> tuple[str, int]:
-    """(master name, database) of what stands behind the hosts."""
+    """Return (master name, database) from the path of the URL."""
     master, db = "", path
     if kind == "sentinel":
         master, _, db = path.partition("/")
@@ -151,7 +151,7 @@ def _place(scheme: str, kind: str, path: str) -> tuple[str, int]:
     if db and not (db.isascii() and db.isdigit() and int(db) < 1_000_000):
         raise InvalidSettings(f"the {scheme}:// URL ends in {db[:40]!r}, which is not the number of a database")
     if kind == "cluster" and int(db or 0):
-        raise InvalidSettings(f"a cluster has only database 0; use ?prefix=NAME to keep things apart in {scheme}://")
+        raise InvalidSettings(f"a cluster has only database 0; use ?prefix=NAME to separate lakes in {scheme}://")
     return master, int(db or 0)
 
 

@@ -5,21 +5,22 @@ A driver raises `KVUnavailable`. Where it is certain that nothing was done (no c
 
 - It repeats Get, Set and Delete: twice is as good as once.
 - It repeats SetIf, followed by a Get. The write took effect if SetIf says so now, or if the key holds the new value
-  (protocol.md, "A lost reply": our own write landed before the reply was lost). Reading after the write, not before it,
-  also recognises a first attempt that lands late, between the two.
+  (protocol.md, "A lost reply": our own write landed before the reply was lost). It reads after the write, so that it
+  also recognises a first attempt that lands late.
 - It never repeats a SetIf that creates (`expected` is ABSENT), but reads the key. Our value means True, another value
-  False, and no value raises `OutcomeUnknown`: the key may have been created and used up. Creating it again would revive
-  what is spent (an address that another reaper is about to delete, a token). The caller goes on under a new name.
+  False, and no value raises `OutcomeUnknown`: the key may have been created and removed again. Creating it again would
+  revive a used name (an address that another reaper is about to delete, a token). The caller continues with a new name.
 - It never repeats an Exchange, or a SetIf with `once`; they raise `OutcomeUnknown`. After the first attempt landed,
-  another client may have replaced the value and acted on the old one. Writing it again would bring back what that
-  client let go (protocol.md, rule 6). Only the caller can go on, with a value that is new.
+  another client may have replaced the value and acted on the old one. Writing it again would bring back a value that
+  this client released (protocol.md, rule 6). Only the caller can continue, with a new value.
 
-Two cases stay open. A SetIf that landed and was then overwritten by another client counts as failed, as if it had come
-second; values that matter carry a write id. A repeated Set overwrites what was written in between, as a later call
-would.
+Two cases remain. A SetIf that landed and was then overwritten by another client counts as failed, as if it had come
+second. Values for which that matters contain a write id. A repeated Set overwrites writes of other clients since its
+first attempt, as a later call would.
 
-Attempts are bounded. Waits grow to a bound and have jitter, so that many clients do not come back at once. Clock and
-randomness are passed in. `check` is called before each attempt; what it raises (DeadlineExceeded) ends the retries.
+Attempts are bounded. Waits grow to a bound and have jitter, so that many clients do not return at once. Clock and
+randomness are passed in. `check` is called before each attempt; an exception from it (DeadlineExceeded) ends the
+retries.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from refstore.errors import KVUnavailable, OutcomeUnknown
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Exchange, Get, Op, Result, SetIf
 
 ATTEMPTS: Final = 8
-"""The first one included. With the waits below: some five seconds, in which a Sentinel or a Cluster fails over."""
+"""All attempts, including the first. With the waits below they take about five seconds, in which a Sentinel or a
+Cluster fails over.
+"""
 WAIT_FIRST_SECONDS: Final = 0.05
 WAIT_MAX_SECONDS: Final = 2.0
 
@@ -47,7 +50,7 @@ _log = structlog.stdlib.get_logger(__name__)
 
 class Random(Protocol):
     def random(self) -> float:
-        """In [0, 1)."""
+        """Return a number in [0, 1)."""
         ...
 
 
@@ -130,15 +133,17 @@ class Retrying(KV):
         if any(op.expected is ABSENT for op in set_ifs):
             return self._settle_creations(set_ifs)
         answers = self._kv.execute([*set_ifs, *(Get(op.key) for op in set_ifs)])
-        won, now = answers[: len(set_ifs)], answers[len(set_ifs) :]
-        return [bool(ok) or value == op.value for op, ok, value in zip(set_ifs, won, now, strict=True)]
+        won, current = answers[: len(set_ifs)], answers[len(set_ifs) :]
+        return [bool(ok) or value == op.value for op, ok, value in zip(set_ifs, won, current, strict=True)]
 
     def _settle_creations(self, set_ifs: Sequence[SetIf]) -> list[Result]:
         """Read the keys that a run creates, and repeat its other operations."""
         created = [op for op in set_ifs if op.expected is ABSENT]
         current = dict(zip((op.key for op in created), self._kv.execute([Get(op.key) for op in created]), strict=True))
         if any(value is ABSENT and op.value is not ABSENT for op, value in zip(created, current.values(), strict=True)):
-            raise OutcomeUnknown("the KV did not answer while a key was created; it may have been, and be gone again")
+            raise OutcomeUnknown(
+                "the KV did not answer while a key was created; it may have been created and removed again"
+            )
         others = iter(
             self._repeat_run(others) if (others := [op for op in set_ifs if op.expected is not ABSENT]) else ()
         )

@@ -1,18 +1,16 @@
 """`sqlite:///absolute/path.db`, `sqlite:relative/path.db`: the embedded default. One file, any number of threads and
 processes.
 
-One table, ordered by its primary key, in WAL mode: readers never wait for a writer, and a writer waits for the one
-before it, no longer than `busy_timeout` seconds, then raises `KVUnavailable`. All writes of one `execute` stand in one
-transaction.
+One table, ordered by its primary key, in WAL mode. Readers never wait for a writer. A writer waits for the one before
+it, at most `busy_timeout` seconds, then raises `KVUnavailable`. All writes of one `execute` are one transaction.
 
-Durability: with `synchronous=full` (the default) what a call has written survives a crash of the process, of the
-system, and a power loss, provided the disk keeps what fsync promised. With `?synchronous=normal` a power loss may take
-back the last calls (in order, never half of one). The reaper may have deleted blobs by what is then undone, so that is
-for scratch data only. The file must be on a local disk: WAL does not work between machines (NFS, SMB).
+Durability: with `synchronous=full` (the default) a completed write survives a crash of the process or the system, and a
+power loss, provided that the disk honours fsync. With `?synchronous=normal` a power loss may undo the last calls (in
+order, never half of one). The reaper may have deleted blobs because of a write that is then undone, so use it for
+scratch data only. The file must be on a local disk: WAL does not work between machines (NFS, SMB).
 
-The file is made for its owner only, or for the group that shares its folder (`refstore/core/file_modes.py`); SQLite
-gives its -wal and
--shm the same mode.
+Only the file's owner, or the group that shares its folder, can open it (`refstore/core/file_modes.py`). SQLite gives
+its -wal and -shm the same mode.
 
 Options, as `?name=value&…`: `synchronous` (full or normal), `busy_timeout` (seconds).
 """
@@ -35,20 +33,21 @@ from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, RefstoreErr
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
 
 BUSY_TIMEOUT_SECONDS: Final = 15.0
-"""Far longer than a transaction of ours: 10,000 operations take a tenth of a second."""
+"""Far longer than one of our transactions: 10,000 operations take a tenth of a second."""
 
 VERSION: Final = 1
-"""Stands in the file as its user_version. A file of a later version is refused."""
+"""The file's user_version. A file of a later version is refused."""
 
 _READ_SIZES: Final = (16, 256)
-"""Keys per statement of a bulk read: two texts, which stay prepared; what is left of a run is filled up with NULL."""
+"""Keys per statement of a bulk read. There are two statements, which stay prepared; unused parameters are NULL."""
 _DELETE_ROWS: Final = 10_000
-"""What `delete_range` removes per transaction, so that other writers get their turn."""
+"""How many rows `delete_range` removes per transaction, so that other writers get their turn."""
 _CACHE_KIB: Final = 2_048
-"""Per connection, as it is needed. More made batches no faster, since what is read again comes from the system's cache.
+"""The cache of each connection, filled as needed. A larger one made batches no faster, because the system caches the
+file.
 """
 _CHECKPOINT_PAGES: Final = 4_000
-"""16 MB of WAL between checkpoints, each of which costs two fsyncs; a page that changed often meanwhile is written back
+"""16 MB of WAL between checkpoints, each of which costs two fsyncs. A page that changed often meanwhile is written back
 once.
 """
 _OPEN_ATTEMPTS: Final = 40
@@ -60,8 +59,8 @@ _TABLE: Final = (
 )
 _GET: Final = "SELECT value FROM kv WHERE partition = ? AND name = ?"
 _GET_MANY: Final = {
-    # CROSS JOIN keeps the order of the loops: each of the keys is looked up, the table is not read through.
-    size: "SELECT column1, value FROM (VALUES "  # noqa: S608  # nothing but numbers goes in
+    # CROSS JOIN keeps the order of the loops: each key is looked up, and the table is not scanned.
+    size: "SELECT column1, value FROM (VALUES "  # noqa: S608  # only numbers are inserted
     + ", ".join(f"({index}, ?, ?)" for index in range(size))
     + ") CROSS JOIN kv ON partition = column2 AND name = column3"
     for size in _READ_SIZES
@@ -71,7 +70,7 @@ _CREATE: Final = "INSERT INTO kv VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _SWAP: Final = "UPDATE kv SET value = ?4 WHERE partition = ?1 AND name = ?2 AND value = ?3"
 _REMOVE: Final = "DELETE FROM kv WHERE partition = ? AND name = ? AND value = ?"
 _DELETE: Final = "DELETE FROM kv WHERE partition = ? AND name = ?"
-# A prefix ends before itself with a byte that UTF-8 does not have; the cast makes that a text, compared byte by byte.
+# The upper bound is the prefix and a byte that UTF-8 does not use. The cast makes it a text, compared byte by byte.
 SCAN_FROM: Final = (
     "SELECT name, value FROM kv WHERE partition = ? AND name >= ? AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?"
 )
@@ -109,20 +108,21 @@ _CORRUPT: Final = {
 }
 
 _left_by_fork: Final[list[list[sqlite3.Connection]]] = []
-"""Connections of a parent process, kept so that they are never closed here: closing would drop locks that are not ours.
+"""Connections of a parent process. They are kept so that they are never closed here: closing would drop the parent's
+locks.
 """
 
 
 def open_sqlite(url: str, clock: Clock) -> SqliteKV:
-    """Raises InvalidSettings."""
-    place, _, query = url.partition(":")[2].partition("?")
-    if place.startswith("//"):
-        if not place.startswith("///"):
+    """Open the KV of an SQLite URL. Raises InvalidSettings."""
+    file_path, _, query = url.partition(":")[2].partition("?")
+    if file_path.startswith("//"):
+        if not file_path.startswith("///"):
             raise InvalidSettings(f"{url!r} names a host; write sqlite:///absolute/path.db or sqlite:relative/path.db")
-        place = place[2:]
-    if place in ("", "/", ":memory:"):
+        file_path = file_path[2:]
+    if file_path in ("", "/", ":memory:"):
         raise InvalidSettings(
-            f"{url!r} names no file; write sqlite:///absolute/path.db, or memory: for a store that is not kept"
+            f"{url!r} names no file; write sqlite:///absolute/path.db, or memory: for a temporary store"
         )
     options = dict(parse_qsl(query, keep_blank_values=True))
     synchronous = options.pop("synchronous", "full").lower()
@@ -136,15 +136,15 @@ def open_sqlite(url: str, clock: Clock) -> SqliteKV:
         raise InvalidSettings(f"busy_timeout in {url!r} must be a number of seconds from 0 to 3600")
     if options:
         raise InvalidSettings(
-            f"{url!r} has options that are not known: {', '.join(options)}; known are synchronous and busy_timeout"
+            f"{url!r} has unknown options: {', '.join(options)}; known are synchronous and busy_timeout"
         )
     return SqliteKV(
-        Path(unquote(place)), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds, clock=clock
+        Path(unquote(file_path)), synchronous=synchronous, busy_timeout_seconds=busy_timeout_seconds, clock=clock
     )
 
 
 class SqliteKV(KV):
-    """A pool of connections, each used by one thread at a time: as many as there are threads in a call at once."""
+    """A pool of connections, each used by one thread at a time. It has as many connections as threads call at once."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class SqliteKV(KV):
 
     @contextmanager
     def _connection(self) -> Generator[sqlite3.Connection, None, None]:
-        """One connection for one call. After any failure it is closed, which rolls back what it had begun."""
+        """Yield one connection for one call. After a failure it is closed, which rolls back its transaction."""
         connection = self._take()
         try:
             yield connection
@@ -241,7 +241,7 @@ class SqliteKV(KV):
             return self._open()
 
     def _open(self) -> sqlite3.Connection:
-        """A new connection, set up; the file and its table are made if they are not there."""
+        """Open and set up a new connection. Create the file and its table if they do not exist."""
         try:
             self._make_file()
         except OSError as error:
@@ -264,7 +264,7 @@ class SqliteKV(KV):
                     connection.close()
                 if not isinstance(error, sqlite3.DatabaseError):
                     raise
-                # The change to WAL does not wait for others that make it at the same moment.
+                # The change to WAL does not wait for a connection that makes it at the same moment.
                 if _primary(error) != sqlite3.SQLITE_BUSY or attempt == _OPEN_ATTEMPTS:
                     raise self._typed(error) from error
                 self._clock.sleep(_OPEN_WAIT_SECONDS)
@@ -273,18 +273,18 @@ class SqliteKV(KV):
         raise AssertionError("the last attempt returns or raises")
 
     def _make_file(self) -> None:
-        """Make the file, empty, where it is not there: SQLite would make it for everybody to read. Raises OSError."""
+        """Create the file, empty, if it does not exist: SQLite would make it readable for everybody. Raises OSError."""
         if self._path.exists():
             return
         make_folder(self._path.parent)
         modes = modes_in(self._path.parent.stat())
         try:
-            # not opened: to close a file drops all locks that this process has on it, those of another thread's
-            # connection too
+            # Not opened: closing a file drops all locks that this process has on it, also of another thread's
+            # connection.
             os.mknod(self._path, modes.file | stat.S_IFREG)
         except FileExistsError:
-            return  # another was quicker
-        except PermissionError:  # macOS lets only root make it so
+            return  # another process or thread created it first
+        except PermissionError:  # macOS allows mknod only to root
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, modes.file))
         if modes.shared:
             self._path.chmod(modes.file)
@@ -302,7 +302,7 @@ class SqliteKV(KV):
         if self._version(connection) == VERSION:
             return
         connection.execute("BEGIN IMMEDIATE")
-        if self._version(connection) != VERSION:  # nobody else made it meanwhile
+        if self._version(connection) != VERSION:  # no other process created the table meanwhile
             if connection.execute("SELECT count(*) FROM sqlite_master").fetchall()[0][0]:
                 raise InvalidSettings(f"{self._path} is a database of something else; name another file")
             connection.execute(_TABLE)
@@ -320,18 +320,19 @@ class SqliteKV(KV):
     def _typed(
         self, error: sqlite3.DatabaseError, *, nothing_done: bool = True
     ) -> RefstoreError | sqlite3.DatabaseError:
-        """`error` in the words of `refstore/errors.py`; one that only a fault of ours can cause stays what it is.
+        """Return the error of `refstore/errors.py` for an SQLite error. An error that only a bug of refstore can cause
+        is returned unchanged.
 
-        Whatever fails before the COMMIT is rolled back: then nothing was done.
+        A failure before the COMMIT is rolled back, so nothing was done.
         """
         primary = _primary(error)
         if (why := _UNAVAILABLE.get(primary)) is not None:
-            return KVUnavailable(f"the KV file {self._path} did not do it ({error}): {why}", nothing_done=nothing_done)
+            return KVUnavailable(f"the KV file {self._path} failed ({error}): {why}", nothing_done=nothing_done)
         if (why := _MISCONFIGURED.get(primary)) is not None:
             return StoreMisconfigured(f"the KV file {self._path} cannot be used ({error}): {why}")
         why = _CORRUPT.get(primary)
         if primary == -1 and isinstance(error, sqlite3.OperationalError):
-            why = "a name in it is not text"  # Python says so, not SQLite, so without a code
+            why = "a name in it is not text"  # Python raises this, not SQLite, so it has no code
         if why is not None:
             return Corrupt(
                 f"the KV file {self._path} is damaged ({error}): {why}; stop all processes and restore it from a backup"
@@ -340,20 +341,20 @@ class SqliteKV(KV):
 
 
 class _NotAllWon(Exception):
-    """Some SetIf of a run did not succeed; only reading tells which."""
+    """Raised if some SetIf of a run did not succeed. Only reading shows which."""
 
 
 _SetIf = Callable[[sqlite3.Connection, Sequence[SetIf]], list[bool]]
 
 
 def _primary(error: sqlite3.DatabaseError) -> int:
-    """The error's primary result code; the low byte of the extended one. -1: it has none."""
+    """Return the error's primary result code, the low byte of the extended one; -1 if it has none."""
     code = getattr(error, "sqlite_errorcode", None)
     return code & 0xFF if isinstance(code, int) else -1
 
 
 def _perform(connection: sqlite3.Connection, kind: type[Op], run: Sequence[Any], set_if: _SetIf) -> list[Result]:
-    """One run of ops of one kind."""
+    """Perform one run of ops of one kind."""
     if kind is Get:
         return cast("list[Result]", _get(connection, [key for (key,) in run]))
     if kind is SetIf:
@@ -380,26 +381,26 @@ def _get(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[bytes | Ab
     while len(values) < len(keys):
         start = len(values)
         size = small if len(keys) - start <= small else large
-        some = keys[start : start + size]
-        values += [ABSENT] * len(some)
-        names: list[str | None] = list(chain.from_iterable(some))
-        names += [None] * (2 * (size - len(some)))
+        chunk = keys[start : start + size]
+        values += [ABSENT] * len(chunk)
+        names: list[str | None] = list(chain.from_iterable(chunk))
+        names += [None] * (2 * (size - len(chunk)))
         for index, value in connection.execute(_GET_MANY[size], names).fetchall():
             values[start + index] = value
     return values
 
 
 def _set_if_counted(connection: sqlite3.Connection, run: Sequence[SetIf]) -> list[bool]:
-    """Nearly always all of a run succeed, so that is tried, and counted. Raises _NotAllWon; the transaction is then
-    begun anew.
+    """Write a run of SetIf without reading, and count the changed rows, because nearly always all of them succeed.
+    Raises _NotAllWon; then the caller restarts the transaction.
 
     (A savepoint would save the runs before this one, and cost every transaction a second copy of the pages it changes.)
     """
     shapes = {(expected is ABSENT, value is ABSENT) for _, expected, value, _once in run}
     if (True, True) in shapes:
-        raise _NotAllWon  # it writes nothing that could be counted
+        raise _NotAllWon  # such an op writes nothing that could be counted
     done = 0
-    # Rows are generated as they are bound: 10,000 tuples held at once cost more in cache misses than in their making.
+    # Rows are generated as they are bound: keeping 10,000 tuples costs more in cache misses than making them.
     for shape in shapes:
         match shape:
             case (True, _):
@@ -417,9 +418,11 @@ def _set_if_counted(connection: sqlite3.Connection, run: Sequence[SetIf]) -> lis
 
 
 def _set_if_compared(connection: sqlite3.Connection, run: Sequence[SetIf]) -> list[bool]:
-    """Inside the transaction nobody else writes, so what is read here still holds when it is written."""
-    now = _get(connection, [op.key for op in run])
-    won = [value == op.expected for op, value in zip(run, now, strict=True)]
+    """Read the keys of a run, then write those that match. No other process writes during the transaction, so the
+    values stay valid.
+    """
+    current = _get(connection, [op.key for op in run])
+    won = [value == op.expected for op, value in zip(run, current, strict=True)]
     winners = [op for op, ok in zip(run, won, strict=True) if ok]
     connection.executemany(_PUT, [(*op.key, op.value) for op in winners if op.value is not ABSENT])
     connection.executemany(_DELETE, [op.key for op in winners if op.value is ABSENT])

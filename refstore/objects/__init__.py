@@ -20,7 +20,7 @@ __all__ = ["ObjectStore", "OpenOptions", "child", "open_objects"]
 
 
 class OpenOptions(NamedTuple):
-    """What a driver is given besides its URL."""
+    """The arguments that a driver gets besides its URL."""
 
     clock: Clock
     """For pauses between attempts, and the time stamps of the memory store."""
@@ -34,7 +34,7 @@ class _Driver(NamedTuple):
     module: str
     opener: str
     extra: str | None
-    """The optional dependency that brings what the driver imports."""
+    """The extra that installs the packages of the driver."""
 
 
 _BUILT_IN: Final = {
@@ -47,8 +47,8 @@ _BUILT_IN: Final = {
 def open_objects(
     url: str, *, clock: Clock | None = None, rng: random.Random | None = None, io_timeout_seconds: float = 60.0
 ) -> ObjectStore:
-    """Open the store of one namespace. Raises InvalidSettings for a URL that no driver understands, MissingExtra for a
-    driver whose packages are not installed.
+    """Open the store of one namespace. Raises InvalidSettings if no driver understands the URL, and MissingExtra if the
+    packages of the driver are not installed.
     """
     parsed = parse(url)
     # jitter, not a secret
@@ -63,7 +63,9 @@ def open_objects(
 
 
 def _opener(scheme: str) -> Callable[[StoreURL, OpenOptions], object]:
-    """Return the driver's function (url, options) -> ObjectStore, which refuses options that it does not know."""
+    """Return the driver's function (url, options) -> ObjectStore. That function refuses options that it
+    does not know.
+    """
     driver = _BUILT_IN.get(scheme)
     if driver is None:
         refusal = f"{scheme}:// is not the URL of an object store"

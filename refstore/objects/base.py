@@ -3,16 +3,17 @@
 Keys are relative to the namespace (`data/2026112107/0jv…`), separated by `/`, and validated on the way in and on the
 way out. Every driver guarantees this (`refstore.conformance.ObjectStoreSuite` tests it; docs/drivers.md):
 
-- `put` streams: the body is never held whole in memory. A put that fails, or is killed, leaves the key as it was; what
-  it leaves elsewhere, `sweep_temporary` or the store itself removes. An object is visible whole or not at all.
-- `delete_many` says for each key what the store confirmed. A key that was not there is `missing`, which is no error. A
-  store that cannot tell the two apart (S3 does not say) answers `deleted`. Failures are retried with jitter within the
-  call, then returned; they are neither raised for single keys nor swallowed.
-- `list` is ordered by the bytes of the keys, and complete. A listing that breaks off raises.
-- A store that does not answer raises `ObjectsUnavailable`. A key that is not there raises `ObjectNotFound`. A store
+- `put` streams: the whole body is never in memory at once. A put that fails or is killed leaves the key unchanged.
+  `sweep_temporary`, or the store itself, removes its temporary data. An object is visible completely or not at all.
+- `delete_many` returns for each key what the store confirmed. A key that does not exist is `missing`, which is no
+  error. A store that cannot tell the difference (S3 cannot) answers `deleted`. Failures are retried with jitter within
+  the call, then returned. They are not raised for single keys.
+- `list` is ordered by the bytes of the keys, and complete. An interrupted listing raises.
+- A store that does not answer raises `ObjectsUnavailable`. A key that does not exist raises `ObjectNotFound`. A store
   that refuses (credentials, permissions, no such bucket) raises `InvalidSettings`, which says what to do.
-- Keys follow `object_keys.py`; for others `InvalidPath` is raised, and nothing is done. Objects of the namespace with
-  other keys (a console's folder markers, say) are foreign: listings leave them out, and log a warning.
+- Keys follow the rules of `object_keys.py`. For any other key the store raises `InvalidPath` and does nothing. Objects
+  of the namespace with other keys (such as a console's folder markers) are foreign: listings skip them and log a
+  warning.
 - All methods may be called from several threads at once.
 """
 
@@ -32,14 +33,14 @@ Body = bytes | BinaryIO | Iterable[bytes]
 """What can be put: bytes, a readable binary file, or chunks."""
 
 LISTED_PAGE_KEYS: Final = 8192
-"""Enough to make the cost of a page small against that of its keys; about a MiB at once."""
+"""Large enough that the cost of a page is small against that of its keys; about one MiB at once."""
 
 CHUNK_BYTES = 1 << 20
 """The unit of streaming: large enough that Python is not the bottleneck, small enough to hold many at once."""
 
 
 class Stored(NamedTuple):
-    """What a put confirmed."""
+    """What a put wrote, as the store confirmed it."""
 
     size_bytes: int
     checksum: str
@@ -106,7 +107,7 @@ class Skipped:
 
 
 class Deletion(NamedTuple):
-    """What `delete_many` confirmed of its keys."""
+    """What `delete_many` confirmed for its keys."""
 
     deleted: tuple[str, ...]
     missing: tuple[str, ...]
@@ -115,7 +116,7 @@ class Deletion(NamedTuple):
 
 
 class Tagging(NamedTuple):
-    """What `tag_many` confirmed of its keys."""
+    """What `tag_many` confirmed for its keys."""
 
     tagged: tuple[str, ...]
     missing: tuple[str, ...]
@@ -153,8 +154,8 @@ class ObjectStore(ABC):
         """
 
     def list_pages(self, prefix: str = "", *, skipped: Skipped) -> Iterator[ListedPage]:
-        """Yield what `list` does as pages of columns, with ETags where the store has them. Objects that are left out
-        are added to `skipped`.
+        """Yield the objects of `list` as pages of columns, with ETags where the store has them. Skipped objects are
+        added to `skipped`.
         """
         del skipped
         return in_pages(self.list(prefix))
@@ -164,19 +165,21 @@ class ObjectStore(ABC):
         """Delete the objects of any number of keys, in batches as the store needs them."""
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:
-        """Return a URL that reads the object without credentials. Raises Invalid where the store has no such thing."""
+        """Return a URL that reads the object without credentials. Raises Invalid if the store has no presigned URLs."""
         del key, expires_seconds
         raise Invalid(f"{self.url} has no presigned URLs; read through refstore, or use an s3:// store")
 
     def presign_put(self, key: str, *, expires_seconds: int) -> str:
-        """Return a URL that writes the object without credentials. Raises Invalid where the store has no such thing."""
+        """Return a URL that writes the object without credentials. Raises Invalid if the store has no
+        presigned URLs.
+        """
         del key, expires_seconds
         raise Invalid(f"{self.url} has no presigned URLs; upload through refstore, or use an s3:// store")
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """The namespace's URL, without secrets: it is stored in the repository's record."""
+        """The namespace's URL, without secrets. It is stored in the repository's record."""
 
     @property
     def conditional_put(self) -> bool:
@@ -184,32 +187,32 @@ class ObjectStore(ABC):
         return True
 
     def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
-        """Replace the tags of the objects by `tags`, which may be empty. Raises Invalid where the store has no
-        tags.
-        """
+        """Replace the tags of the objects with `tags`, which may be empty. Raises Invalid if the store has no tags."""
         del keys, tags
         raise Invalid(f"{self.url} has no object tags; leave them out, or use an s3:// store")
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
-        """Return the rules by which the store itself deletes, of everybody who uses the bucket. Raises Invalid where
-        the store has no such rules.
+        """Return the lifecycle rules of the whole bucket, including those of its other users. Raises Invalid if the
+        store has no such rules.
         """
         raise Invalid(f"{self.url} has no lifecycle rules; use an s3:// store")
 
     def set_lifecycle_rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
-        """Replace all lifecycle rules. Raises Invalid where the store has no such rules."""
+        """Replace all lifecycle rules. Raises Invalid if the store has no such rules."""
         del rules
         raise Invalid(f"{self.url} has no lifecycle rules; use an s3:// store")
 
     def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
-        """Remove the unfinished files or uploads of killed clients that are older than any put may take. Return how
-        many there were. Called about once an hour, by several callers at once.
+        """Remove unfinished files or uploads that are older than any put may take: their clients were killed. Return
+        their number. Several callers may call it at once, each about once an hour.
         """
         del older_than_seconds, clock
         return 0
 
     def read(self, key: str) -> bytes:
-        """Return the whole object, which is known to be small or is needed whole (ranges, journals)."""
+        """Return the whole object. Use it for objects that are known to be small or are needed completely (ranges,
+        journals).
+        """
         return b"".join(self.get(key))
 
     def close(self) -> None:
@@ -245,7 +248,7 @@ def _head_or_none(store: ObjectStore, key: str) -> ObjectInfo | None:
 
 
 def chunks_of(body: Body) -> Iterator[bytes]:
-    """Yield `body` as non-empty chunks that the caller may keep: a buffer that its owner may fill again is copied."""
+    """Yield `body` as non-empty chunks that the caller may keep. A buffer that its owner may overwrite is copied."""
     if isinstance(body, bytes | bytearray | memoryview):
         body = io.BytesIO(body)
     if hasattr(body, "read"):

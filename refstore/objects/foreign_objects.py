@@ -1,14 +1,14 @@
-"""Objects of others, which refstore names and reads but never writes or deletes: what their URLs say, and how they are
-read.
+"""Foreign objects: parse their addresses, and read them. refstore names and reads them, and never writes or deletes
+them.
 
     s3://bucket/key                one object of S3 (s3a:// and s3n:// are the same)
     file:///directory/name         one file of this machine (local:// is the same)
 
-In such an address `%`, `?`, `#` and what cannot be printed stand as %XX, and everything else as it is. How a bucket is
-reached (endpoint, region, profile) is never the address's to say: it comes from the operator's own URLs
-(`api.import_from`, the lake's own objects), or from where every AWS tool finds it.
+In a foreign address `%`, `?`, `#` and unprintable characters are written as %XX. All others stand for themselves. The
+address never says how its bucket is reached (endpoint, region, profile). This comes from the operator's own URLs
+(`api.import_from`, the URL of the lake's objects), or from the usual AWS configuration.
 
-Files are read below a folder without following symbolic links, so a link that is planted there leads nowhere else.
+Files below a folder are read without following symbolic links, so a planted link cannot lead out of the folder.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from refstore.objects.store_urls import StoreURL, parse
 Kind = Literal["file", "s3"]
 
 _KINDS: Final[Mapping[str, Kind]] = {"file": "file", "local": "file", "s3": "s3", "s3a": "s3", "s3n": "s3"}
-_REACHED_BY: Final = ("endpoint", "region", "profile", "addressing")
-"""Options that say how a bucket is reached; those that say how it is written to are no concern here."""
+_CONNECTION_OPTIONS: Final = ("endpoint", "region", "profile", "addressing")
+"""The URL options that say how a bucket is reached. The options for writing do not apply here."""
 
 TO_QUOTE: Final = r'[^ -"$&->@-~]'
-"""What may have to be quoted in an address, as a regular expression that RE2 reads too: `%`, `?`, `#`, and all that is
-not ASCII.
+"""Characters that may need quoting in an address, as a regular expression that RE2 reads too: `%`, `?`, `#`, and
+everything outside printable ASCII.
 """
 _TO_QUOTE: Final = re.compile(TO_QUOTE)
 
 
 class ForeignLocation(NamedTuple):
-    """An object of others, or the beginning of many."""
+    """The location of a foreign object, or the prefix of many."""
 
     kind: Kind
     bucket: str
     """'' for files."""
     path: str
-    """The key; of files the absolute path, without the slash in front."""
+    """The key. For files: the absolute path, without the leading slash."""
     options: tuple[tuple[str, str], ...] = ()
-    """How the bucket is reached, where the URL says so."""
+    """The options that say how the bucket is reached, if the URL has any."""
 
     @property
     def root(self) -> str:
-        """The address of everything there, up to the path."""
+        """The address of the bucket or the file system: everything before the path."""
         return f"{self.kind}://{self.bucket}/"
 
     @property
@@ -60,7 +60,7 @@ class ForeignLocation(NamedTuple):
         return self.root + quoted(self.path)
 
     def real(self) -> ForeignLocation:
-        """The same, symbolic links resolved."""
+        """Return the same location with symbolic links resolved."""
         if self.kind != "file":
             return self
         resolved = os.path.realpath("/" + self.path)
@@ -68,7 +68,7 @@ class ForeignLocation(NamedTuple):
 
 
 def parse_place(url: str) -> ForeignLocation:
-    """Raise InvalidName for a URL that names nothing that can be read here."""
+    """Parse the URL of a foreign object or prefix. Raises InvalidName for a URL that cannot be read from here."""
     try:
         parsed = parse(url)
     except InvalidSettings as error:
@@ -87,16 +87,17 @@ def parse_place(url: str) -> ForeignLocation:
         return ForeignLocation("file", "", re.sub("/+", "/", parsed.path)[1:])
     if not parsed.host:
         raise InvalidName(f"{shown!r} names no bucket; write s3://bucket/key")
-    unknown = [name for name in parsed.options if name not in _REACHED_BY]
+    unknown = [name for name in parsed.options if name not in _CONNECTION_OPTIONS]
     if unknown:
         raise InvalidName(
-            f"{shown!r} has the option {unknown[0]!r}; use {', '.join(_REACHED_BY)}, or %3F for a '?' of the key"
+            f"{shown!r} has the option {unknown[0]!r}; use {', '.join(_CONNECTION_OPTIONS)}, or %3F for a '?' in the "
+            "key"
         )
     return ForeignLocation("s3", parsed.host, parsed.path.removeprefix("/"), tuple(sorted(parsed.options.items())))
 
 
 def quoted(path: str) -> str:
-    """A key or a file's path as it stands in an address."""
+    """Return a key or a file's path as it is written in an address."""
     if not _TO_QUOTE.search(path):
         return path
     return "".join(
@@ -105,7 +106,7 @@ def quoted(path: str) -> str:
 
 
 class Prefixes:
-    """The places below which foreign objects may be imported and read; each is taken as a folder."""
+    """The locations below which foreign objects may be imported and read. Each one counts as a folder."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         """Raises InvalidName."""
@@ -119,11 +120,11 @@ class Prefixes:
 
     @property
     def refusal(self) -> str:
-        """Why what lies below none of them is refused, and what to do about it."""
+        """The message that refuses a location below none of the prefixes, with what to do about it."""
         what = (
             f"it lies below none of the places that this service may read ({self})"
             if self
-            else "this service may read no such place"
+            else "this service may not read foreign objects"
         )
         return (
             f"{what}; an operator allows places with the setting api.import_from, such as s3://bucket/prefix/ or "
@@ -131,12 +132,13 @@ class Prefixes:
         )
 
     def covering(self, place: ForeignLocation) -> ForeignLocation | None:
-        """The folder, symbolic links resolved, below which `place` lies; so do all that begin with it. None: it lies
-        below none.
+        """Return the folder below which `place` lies, with symbolic links resolved; None if there is none.
+
+        Every location whose path begins with the folder's path lies below it, too.
         """
         real = place.real()
-        for each in self._places:
-            folder = each.real()
+        for prefix in self._places:
+            folder = prefix.real()
             below = folder.path.rstrip("/") + "/" if folder.path else ""
             if (folder.kind, folder.bucket) == (real.kind, real.bucket) and real.path.startswith(below):
                 return folder._replace(path=below)
@@ -144,10 +146,10 @@ class Prefixes:
 
 
 class ForeignStores:
-    """Opens the stores of foreign objects, and keeps the clients of buckets. Thread-safe."""
+    """Opens the stores of foreign objects, and keeps the clients of their buckets. Thread-safe."""
 
     def __init__(self, open_store: Callable[[str], ObjectStore], *, known: Sequence[str] = ()) -> None:
-        """`known`: URLs whose options say how their buckets are reached; those of the last one are for all other
+        """`known`: URLs whose options say how their buckets are reached. The options of the last URL are for all other
         buckets.
         """
         self._open_store = open_store
@@ -156,7 +158,7 @@ class ForeignStores:
         self._lock = threading.Lock()
 
     def bucket(self, place: ForeignLocation) -> ObjectStore:
-        """The whole bucket as a store whose keys are the bucket's. Raises InvalidSettings, MissingExtra."""
+        """Return a store for the whole bucket; its keys are the bucket's keys. Raises InvalidSettings, MissingExtra."""
         url = StoreURL("s3", place.bucket, "", self._options(place)).text()
         with self._lock:
             found = self._buckets.get(url)
@@ -165,8 +167,9 @@ class ForeignStores:
             return found
 
     def store_of(self, place: ForeignLocation, folder: ForeignLocation | None = None) -> tuple[ObjectStore, str]:
-        """The store that has the object, and its key there. `folder`: of a file, one above it that is known to be its
-        own.
+        """Return the store that has the object, and the object's key there.
+
+        `folder`, for a file: a folder above it whose path has no symbolic links.
         """
         if place.kind == "s3":
             return self.bucket(place), place.path
@@ -174,17 +177,17 @@ class ForeignStores:
         return LocalObjects("/" + above, fsync=False, make=False), place.path.removeprefix(above).lstrip("/")
 
     def head(self, url: str, folder: ForeignLocation | None = None) -> ObjectInfo:
-        """Raise InvalidName, ObjectNotFound."""
+        """Return the size and time of the object. Raises InvalidName, ObjectNotFound."""
         store, key = self.store_of(self._placed(url, folder), folder)
         return store.head(key)
 
     def get(
         self, url: str, size_bytes: int, start: int, end: int | None, folder: ForeignLocation | None = None
     ) -> Iterator[bytes]:
-        """The bytes [start, end) of the object that has `size_bytes`. Raises Gone: it is not there any more, cannot be
-        read, or has another size.
+        """Return the bytes [start, end) of the object that has `size_bytes`. Raises Gone if the object does not exist
+        any more, cannot be read, or has another size.
 
-        `folder`: it must lie below that one, which `Prefixes.covering` gave.
+        `folder`: the folder that the object must lie below, from `Prefixes.covering`.
         """
         store, key = self.store_of(self._placed(url, folder), folder)
         try:
@@ -193,18 +196,18 @@ class ForeignStores:
                 return store.get(key, start=start, end=end)
         except ObjectNotFound:
             raise Gone(
-                f"{url} is not there any more; it belongs to others, who removed it: nothing of refstore deletes it"
+                f"{url} does not exist any more; it is a foreign object, which refstore never deletes: its owners "
+                "removed it"
             ) from None
-        except StoreMisconfigured as error:  # that of others, who have put a link in its place, or shut us out
-            raise Gone(f"{url} cannot be read any more ({error}); it belongs to others: ask them") from error
+        except StoreMisconfigured as error:  # its owners replaced the file by a link, or withdrew the permission
+            raise Gone(f"{url} cannot be read any more ({error}); it is a foreign object: ask its owners") from error
         raise Gone(
-            f"{url} has {found.size_bytes} bytes, and had {size_bytes} when it was named; it belongs to others, who "
-            "changed it:"
-            " import or stage it again"
+            f"{url} has {found.size_bytes} bytes, and had {size_bytes} when it was recorded; it is a foreign object "
+            "that its owners changed: import or stage it again"
         )
 
     def presign_get(self, url: str, *, expires_seconds: int, folder: ForeignLocation | None = None) -> str:
-        """Raise Invalid where the store has no such thing."""
+        """Return a URL that reads the object without credentials. Raises Invalid if the store has no presigned URLs."""
         store, key = self.store_of(self._placed(url, folder), folder)
         return store.presign_get(key, expires_seconds=expires_seconds)
 
@@ -223,6 +226,5 @@ class ForeignStores:
             return dict(place.options)
         own = next((known for known in self._known if known.host == place.bucket and known.options), None)
         known = own or (self._known[-1] if self._known else None)
-        return (
-            {name: value for name, value in known.options.items() if name in _REACHED_BY} if known is not None else {}
-        )
+        options = known.options if known is not None else {}
+        return {name: value for name, value in options.items() if name in _CONNECTION_OPTIONS}

@@ -1,20 +1,19 @@
-"""`file:///directory`: objects as files, for the embedded default and for whatever POSIX file system is mounted there.
+"""`file:///directory`: objects as files, for the embedded default and for any mounted POSIX file system.
 
-What holds it together:
+The store guarantees:
 
-- **Nothing leaves the root.** A key is walked segment by segment from the root's descriptor, and no symbolic link below
-  the root is followed (`O_NOFOLLOW` at each step): a link planted in the tree cannot lead a key out of it, not even
-  one that is planted between two system calls, because no path is ever resolved twice. The root may be a link itself.
-- **Nobody else reads it**, unless it is shared by group (`refstore/core/file_modes.py`).
-- **Whole or not at all.** A body is written to `.tmp/` on the same file system, under a lock that says its writer
-lives,
-  and appears under its key by one rename (or, for `if_absent`, one hard link, which fails if the name is taken).
-- **Confirmed is durable** (unless `?fsync=0`: for data that may be lost in a power cut): the file, then the directory
-that
-  names it, and the directories above it, are synced before `put` returns; after `delete_many`, the directories.
+- **No key leaves the root.** The store opens each segment of a key from the root's descriptor, and follows no symbolic
+  link below the root (`O_NOFOLLOW` at each step). A link planted in the tree cannot lead a key out of it, not even one
+  that is planted between two system calls, because no path is resolved twice. The root itself may be a link.
+- **Other users cannot read it**, unless the folder is shared by group (`refstore/core/file_modes.py`).
+- **An object appears completely or not at all.** A body is written to `.tmp/` on the same file system, under a lock
+  that its live writer holds. One rename then gives it its key. With `if_absent` it is one hard link, which fails if the
+  name exists.
+- **What is confirmed is durable**, unless `?fsync=0` is set for data that a power cut may lose. `put` syncs the file,
+  its directory, and the directories above it before it returns. `delete_many` syncs the directories.
 
-The put that needs a directory creates it, and `sweep_temporary` removes it when it has been empty for long. A put whose
-directory was removed meanwhile creates it again.
+A put creates the directories that it needs. `sweep_temporary` removes directories that have been empty for long. A put
+whose directory was removed meanwhile creates it again.
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ if TYPE_CHECKING:
     from refstore.objects.store_urls import StoreURL
 
 _PUBLISH_ATTEMPTS: Final = 100
-"""A put loses its directory only to a sweep, and a sweep takes one only when it has been empty for hours."""
+"""A put loses its directory only to a sweep, and a sweep removes only directories that have been empty for hours."""
 _SWEEP_SECONDS_MIN: Final = 3600.0
 _ANCHORED_SECONDS: Final = 600.0
-"""For how long a put trusts that the directories above its own are on disk. Well below `_SWEEP_SECONDS_MIN`: a
-directory that was put into within this time cannot have been swept, so it is still the one that was synced.
+"""How long a put trusts that the directories above its own are on disk. It is well below `_SWEEP_SECONDS_MIN`: no sweep
+can have removed a directory that a put used within this time, so it is still the directory that was synced.
 """
 _ANCHORED_MAX: Final = 1024
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
@@ -76,7 +75,7 @@ _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 class LocalObjects(ObjectStore):
     def __init__(self, root: str | Path, *, fsync: bool = True, clock: Clock | None = None, make: bool = True) -> None:
-        """`make`: whether a folder that is not there is created; one that belongs to others is not."""
+        """`make`: whether to create a folder that does not exist. Folders of foreign objects are not created."""
         if sys.getfilesystemencoding() != "utf-8":
             raise InvalidSettings("file names are not UTF-8 in this environment; set PYTHONUTF8=1")
         self._root = os.path.abspath(root)  # noqa: PTH100  # resolve() would follow the root if it is a link
@@ -110,9 +109,8 @@ class LocalObjects(ObjectStore):
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         chunks = self._read_from(key, start, end)
-        next(
-            chunks
-        )  # runs it up to the opened file: its errors are this call's, and closing the iterator closes the file
+        # Run it until the file is open: this call raises its errors, and closing the iterator closes the file.
+        next(chunks)
         return chunks
 
     def head(self, key: str) -> ObjectInfo:
@@ -123,20 +121,18 @@ class LocalObjects(ObjectStore):
         return ObjectInfo(key, _regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
 
     def head_many(self, keys: Sequence[str]) -> Sequence[ObjectInfo | None]:
-        """A directory is opened once for all that are asked of it: the way there takes ten times as long as the
-        look.
-        """
+        """Open each directory once for all its keys: opening it takes ten times as long as one `stat`."""
         object_keys(keys)
         found: dict[str, ObjectInfo | None] = {}
         with self._opened_root() as root:
             for directory, group in _by_directory(keys).items():
-                # a directory that is not there, or a file in its place, holds none of them
+                # A directory that does not exist, or is a file, has none of these keys.
                 with (
                     suppress(ObjectNotFound, Conflict),
                     translated(f"opening {directory!r}"),
                     opened(root, directory) as parent,
                 ):
-                    found.update((key, _look(parent, key)) for key in group)
+                    found.update((key, _stat_key(parent, key)) for key in group)
         return [found.get(key) for key in keys]
 
     def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator[ObjectInfo]:
@@ -183,15 +179,15 @@ class LocalObjects(ObjectStore):
 
     @contextmanager
     def _opened_root(self) -> Generator[int, None, None]:
-        """The root, opened anew by each operation: a descriptor kept for long would hold on to a file system that was
-        unmounted, or to a directory that was replaced."""
+        """Open the root for one operation. A descriptor that is kept for long would keep an unmounted file system busy,
+        or belong to a directory that was replaced.
+        """
         try:
             root = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            # It was there when the store was opened. To answer "no such object" now would tell a reaper that all is
-            # gone.
+            # It existed when the store was opened. "No such object" would tell a reaper that all objects are deleted.
             raise ObjectsUnavailable(
-                f"{self._root} is not there any more; check that its file system is mounted"
+                f"{self._root} does not exist any more; check that its file system is mounted"
             ) from None
         except OSError as error:
             raise translate(error, f"opening {self._root}") from error
@@ -202,7 +198,9 @@ class LocalObjects(ObjectStore):
 
     @contextmanager
     def _staged(self, root: int) -> Generator[tuple[int, str, int], None, None]:
-        """(staging directory, name, descriptor) of a new file, gone when the block is left."""
+        """Yield (staging directory, name, descriptor) of a new file. The file is removed from there when the block
+        ends.
+        """
         name = staged_name()
         with translated("staging an object"):
             make(root, STAGING_SEGMENT, self._modes)
@@ -215,9 +213,8 @@ class LocalObjects(ObjectStore):
                 if self._modes.shared:
                     os.fchmod(file, self._modes.file)
                 try:
-                    fcntl.flock(
-                        file, fcntl.LOCK_EX | fcntl.LOCK_NB
-                    )  # a sweep leaves alone what is locked: its writer lives
+                    # A sweep removes no locked file: its writer is alive.
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError as error:
                     if error.errno not in _NO_LOCKS:
                         raise
@@ -229,7 +226,7 @@ class LocalObjects(ObjectStore):
             except FileNotFoundError:
                 pass  # renamed to its key
             except OSError as error:
-                # not above: it takes far longer to import than this, and who only deletes has no use for it
+                # Imported here because the import takes far longer than a deletion, which needs no log.
                 import structlog
 
                 log = structlog.get_logger(__name__)
@@ -259,29 +256,30 @@ class LocalObjects(ObjectStore):
                     raise ObjectsUnavailable(
                         f"the staged file of {key!r} was removed while it was written; put it again"
                     ) from None
-                continue  # a sweep removed the directory between its making and the rename
+                continue  # a sweep removed the directory between its creation and the rename
             except FileExistsError:
                 if _is_directory(root, key):
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
-                raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is") from None
+                raise AlreadyExists(f"there is an object at {key!r} already; it was not changed") from None
             except OSError as error:
                 if if_absent and error.errno in (errno.EPERM, errno.EOPNOTSUPP):
                     raise StoreMisconfigured(
-                        f"{self._root} is on a file system without hard links, which a put of what must not exist yet "
-                        "needs; use another"
+                        f"{self._root} is on a file system without hard links, which a put with if_absent needs; use "
+                        "another file system"
                     ) from None
                 raise
             else:
                 return
         raise ObjectsUnavailable(
-            f"the directory of {key!r} was removed {_PUBLISH_ATTEMPTS} times while it was put; see who removes "
-            "directories"
+            f"the directory of {key!r} was removed {_PUBLISH_ATTEMPTS} times during the put; find out which program "
+            "removes directories there"
         )
 
     def _anchor(self, root: int, directory: str, created: bool) -> None:
-        """Sync the directories above `directory`, so that a power cut cannot lose the way to what is in it.
+        """Sync the directories above `directory`, so that a power cut cannot lose the path to its files.
 
-        Also if another process created it, because that one may not have come to its own sync yet."""
+        They are synced even if another process created them, because that process may not have synced them yet.
+        """
         if not self._fsync:
             return
         now = self._clock.monotonic_seconds()
@@ -297,7 +295,7 @@ class LocalObjects(ObjectStore):
             directory = directory_above
 
     def _read_from(self, key: str, start: int, end: int | None) -> Iterator[bytes]:
-        """First an empty chunk, once the file is open, then the file's."""
+        """Yield an empty chunk once the file is open, then the chunks of the file."""
         object_key(key)
         check_range(key, start, end)
         directory, _, name = key.rpartition("/")
@@ -312,8 +310,8 @@ class LocalObjects(ObjectStore):
                     chunk = os.pread(file, min(CHUNK_BYTES, last - first), first)
                 if not chunk:
                     raise CorruptObject(
-                        f"{key!r} became shorter while it was read; nothing of refstore does that, look who writes to "
-                        f"{self._root}"
+                        f"{key!r} became shorter while it was read; refstore never does that: find out which program "
+                        f"writes to {self._root}"
                     )
                 first += len(chunk)
                 yield chunk
@@ -325,11 +323,13 @@ class LocalObjects(ObjectStore):
         try:
             with translated(f"opening {key!r}"):
                 yield
-        except (ObjectNotFound, Conflict):  # a file where the key has a directory: then it is not there either
+        except (ObjectNotFound, Conflict):  # Conflict: a file where the key has a directory, so the key does not exist
             raise ObjectNotFound(f"there is no object at {key!r} in {self.url}") from None
 
     def _unlink_all(self, parent: int, keys: Sequence[str], cut: int) -> Deletion:
-        """The reaper's inner loop: what is done per key here is paid a hundred thousand times."""
+        """Delete the keys of one directory. This is the reaper's inner loop: each step here runs a hundred thousand
+        times.
+        """
         unlink = os.unlink
         deleted: list[str] = []
         missing: list[str] = []
@@ -344,12 +344,13 @@ class LocalObjects(ObjectStore):
             else:
                 deleted.append(key)
         if self._fsync and (deleted or missing):
-            # What is missing may be so because of an earlier call that could not sync, or was killed before it did: it
-            # is confirmed only behind a sync, too.
+            # An earlier call may have removed the missing keys and then failed to sync, or been killed before. So they
+            # are confirmed only after a sync, too.
             try:
                 os.fsync(parent)
             except OSError as error:
-                # They are gone now, and may be back after a power cut: not confirmed, so to be deleted again.
+                # They are removed, but may come back after a power cut. So they are not confirmed, and will be deleted
+                # again.
                 return Deletion(
                     (), (), tuple((key, reason(error)) for key in (*deleted, *missing, *(key for key, _ in failed)))
                 )
@@ -371,7 +372,7 @@ def _make_root(root: Path, fsync: bool) -> None:
     missing = [root, *(above for above in root.parents if not above.exists())]
     make_folder(root)
     for directory in missing if fsync else ():
-        # What is put into the root is only as durable as the way to it; one that may not be read cannot be synced.
+        # An object in the root is only as durable as the directories above it. An unreadable one cannot be synced.
         if os.access(directory.parent, os.R_OK):
             above = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -380,8 +381,8 @@ def _make_root(root: Path, fsync: bool) -> None:
                 os.close(above)
 
 
-def _look(parent: int, key: str) -> ObjectInfo | None:
-    """`key`, in its directory; None: it is not there. Raises OSError, InvalidSettings."""
+def _stat_key(parent: int, key: str) -> ObjectInfo | None:
+    """Return the info of `key` from its open directory; None if it does not exist. Raises OSError, InvalidSettings."""
     try:
         found = os.stat(key.rpartition("/")[2], dir_fd=parent, follow_symlinks=False)
         return ObjectInfo(key, _regular(key, found).st_size, found.st_mtime_ns // 1_000_000)
@@ -390,7 +391,7 @@ def _look(parent: int, key: str) -> ObjectInfo | None:
 
 
 def _by_directory(keys: Sequence[str]) -> dict[str, list[str]]:
-    """Each key once. A part of the reaper's inner loop."""
+    """Group the keys by directory, each key once. A part of the reaper's inner loop."""
     by_directory: dict[str, list[str]] = {}
     for key in dict.fromkeys(keys):
         directory = key.rpartition("/")[0]
@@ -429,6 +430,6 @@ def _regular(key: str, found: os.stat_result) -> os.stat_result:
     if stat.S_ISDIR(found.st_mode):
         raise ObjectNotFound(f"there is no object at {key!r}; it is a directory")
     raise StoreMisconfigured(
-        f"{key!r} is neither a file nor a directory; refstore did not write it: see who writes to the store's "
-        "directory, and remove it"
+        f"{key!r} is neither a file nor a directory; refstore did not write it: find out which program writes to the "
+        "store's directory, and remove it"
     )

@@ -1,4 +1,4 @@
-"""What the operating system says of a file, as one of refstore's errors with what to do next."""
+"""Translate errors of the operating system into refstore's errors, which say what to do next."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _HINTS: Final = {
     errno.EROFS: "the file system is read-only; a failing disk is often why, look at the kernel's log",
     errno.ESTALE: "the network file system lost the directory; check its mount",
     errno.EMFILE: "this process has too many open files; raise its limit (ulimit -n) or lower its concurrency",
-    errno.ENFILE: "this machine has too many open files; see what holds them",
+    errno.ENFILE: "this machine has too many open files; find out which processes hold them",
 }
 
 
 @contextmanager
 def translated(doing: str) -> Generator[None, None, None]:
-    """`doing` is what was tried, "writing 'a/b'": it starts the message."""
+    """Translate OSError inside the block. `doing` says what was tried ("writing 'a/b'") and starts the message."""
     try:
         yield
     except OSError as error:
@@ -31,6 +31,7 @@ def translated(doing: str) -> Generator[None, None, None]:
 
 
 def translate(error: OSError, doing: str) -> RefstoreError:
+    """Return refstore's error for an OSError. `doing` says what was tried and starts the message."""
     number = error.errno or 0
     message = f"{doing} failed: {os.strerror(number) if number else error}"
     if number == errno.ENOENT:
@@ -47,18 +48,18 @@ def translate(error: OSError, doing: str) -> RefstoreError:
         return Conflict(f"{message}; a file cannot hold both an object and, below it, others: use another key")
     if number == errno.ELOOP:
         return StoreMisconfigured(
-            f"{message}; no symbolic link below the store's directory is followed: see who made it, or mount the other "
+            f"{message}; no symbolic link below the store's directory is followed: remove the link, or mount the other "
             "directory there instead"
         )
     if number == errno.EXDEV:
         return StoreMisconfigured(
-            f"{message}; the store's directory and all below it must be one file system, objects appear by a rename"
+            f"{message}; the store's directory and all below it must be on one file system, because objects are renamed"
         )
     return ObjectsUnavailable(
-        f"{message}; {_HINTS.get(number, 'see whether the file system is healthy, then try again')}"
+        f"{message}; {_HINTS.get(number, 'check that the file system is healthy, then try again')}"
     )
 
 
 def reason(error: OSError) -> str:
-    """For a single key's failure: short, with the name of the error, which operators look for."""
+    """Return a short reason for the failure of a single key, with the name of the error, which operators look for."""
     return f"{errno.errorcode.get(error.errno or 0, 'error')}: {error.strerror or error}"

@@ -1,7 +1,7 @@
-"""Directories of the local store: how they are opened, created, listed in key order, and swept when empty.
+"""Directories of the local store: open them, create them, list them in key order, and sweep empty ones.
 
-Every function takes the descriptor of the root (or of a directory below it) and single names: no path is resolved by
-the kernel, so no symbolic link below the root is ever followed.
+Every function takes the descriptor of the root (or of a directory below it) and single names. The kernel resolves no
+path, so no symbolic link below the root is ever followed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def opened(root: int, directory: str) -> Generator[int, None, None]:
-    """The directory `directory` ('' is the root itself). Raises FileNotFoundError, and OSError(ELOOP) at a symbolic
-    link.
+    """Open `directory` ('' is the root itself) for the block. Raises FileNotFoundError, and OSError(ELOOP) at a
+    symbolic link.
     """
     descriptor = os.dup(root)
     try:
@@ -46,8 +46,8 @@ def opened(root: int, directory: str) -> Generator[int, None, None]:
 
 
 def make(root: int, directory: str, modes: Modes) -> bool:
-    """Make `directory` and those above it. Returns whether any was missing. Raises FileNotFoundError if a sweep is
-    quicker.
+    """Create `directory` and those above it. Return whether any was missing. Raises FileNotFoundError if a sweep
+    removes one meanwhile.
     """
     created = False
     descriptor = os.dup(root)
@@ -56,12 +56,12 @@ def make(root: int, directory: str, modes: Modes) -> bool:
             try:
                 below = _step(descriptor, segment)
             except FileNotFoundError:
-                with suppress(FileExistsError):  # another put was quicker
+                with suppress(FileExistsError):  # another put created it first
                     os.mkdir(segment, modes.folder, dir_fd=descriptor)
                 created = True
                 below = _step(descriptor, segment)
                 if modes.shared:
-                    with suppress(PermissionError):  # another user's put was quicker, and sets it
+                    with suppress(PermissionError):  # another user's put created it first, and sets its mode
                         os.fchmod(below, modes.folder)
             os.close(descriptor)
             descriptor = below
@@ -74,7 +74,7 @@ def _step(parent: int, segment: str) -> int:
     try:
         return os.open(segment, _DIRECTORY, dir_fd=parent)
     except NotADirectoryError:
-        # Linux answers so for a file and for a link alike; only the link is an attack, or an operator's mistake.
+        # Linux gives this answer for a file and for a link. Only the link is an attack or an operator's mistake.
         if stat.S_ISLNK(os.stat(segment, dir_fd=parent, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), segment) from None
         raise
@@ -83,13 +83,13 @@ def _step(parent: int, segment: str) -> int:
 class _Level(NamedTuple):
     descriptor: int
     base: str
-    """What the keys of this directory start with: '' or `a/b/`."""
+    """The prefix of the keys of this directory: '' or `a/b/`."""
     names: Iterator[str]
     """Sorted; directories end in '/'."""
 
 
 class _Run(NamedTuple):
-    """Files of one directory that follow each other in a listing."""
+    """Files of one directory that follow each other in a listing, with no other directory between them."""
 
     descriptor: int
     base: str
@@ -97,9 +97,9 @@ class _Run(NamedTuple):
 
 
 def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterator[ObjectInfo]:
-    """The objects below `root` in the order of their keys' bytes, which is that of their code points.
+    """Yield the objects below `root` in the order of their keys' bytes, which is the order of their code points.
 
-    What cannot be a key is left out and counted in the log.
+    Files with invalid keys are skipped; the log says how many.
     """
     foreign = Skipped()
     try:
@@ -116,11 +116,11 @@ def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterato
                     try:
                         status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                     except FileNotFoundError:
-                        continue  # deleted since it was seen
+                        continue  # deleted since its directory was read
                 yield ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
     finally:
         if foreign.count:
-            # not above: it takes far longer to import than this, and who only deletes has no use for it
+            # Imported here because the import takes far longer than a deletion, which needs no log.
             import structlog
 
             log = structlog.get_logger(__name__)
@@ -133,14 +133,16 @@ def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterato
 
 
 def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator[ListedPage]:
-    """The same in columns, of a folder that need not be a store's own, in two thirds of the time."""
+    """Yield the objects below `root` as columns. The folder need not belong to a store. This takes two thirds of the
+    time of `walk`.
+    """
     stat_of = os.stat
     page = ListedPage([], [], [], [])
     for descriptor, base, names in _runs(root, prefix, "", "", shown, skipped, own=False):
         room = KEY_BYTES_MAX - len(base.encode())
         for start in range(0, len(names), LISTED_PAGE_KEYS):
             for name in names[start : start + LISTED_PAGE_KEYS]:
-                # what is printable ASCII has no other fault: the segments before it were looked at
+                # Printable ASCII has no other fault: the segments before this one were checked already.
                 if not name.isascii() or not name.isprintable() or len(name) > room or name == STAGING_SEGMENT:
                     fault = fault_of(base + name)
                     if fault:
@@ -149,7 +151,7 @@ def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator
                 try:
                     status = stat_of(name, dir_fd=descriptor, follow_symlinks=False)
                 except FileNotFoundError:
-                    continue  # deleted since it was seen
+                    continue  # deleted since its directory was read
                 except OSError as error:
                     raise translate(error, f"listing {base + name!r} in {shown}") from error
                 page.keys.append(base + name)
@@ -167,10 +169,10 @@ def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator
 def _runs(
     root: int, prefix: str, after: str, before: str, shown: str, foreign: Skipped, *, own: bool
 ) -> Iterator[_Run]:
-    """The files below `root` in order, as far as they have one directory and no other directory comes between.
+    """Yield the files below `root` in key order, as runs of files from one directory.
 
-    Siblings are sorted with a '/' behind the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the
-    directories on the way to the current one are held.
+    Siblings are sorted with a '/' after the names of directories: `a-b`, `a.b`, `a/…`, `a0`. Only the names of the
+    directories on the way to the current one are in memory.
     """
     start = prefix.rpartition("/")[0]
     levels: list[_Level] = []
@@ -180,7 +182,7 @@ def _runs(
             try:
                 descriptor = _step(parent, segment)
             except FileNotFoundError:
-                return  # swept since it was seen: it was empty
+                return  # a sweep removed it since its parent was read: it was empty
             try:
                 names = _names(descriptor, base, prefix, after, foreign, own=own)
             except BaseException:
@@ -211,7 +213,7 @@ def _runs(
                 continue
             key = level.base + directory
             if before and key >= before:
-                return  # nor is anything that is not yet looked into
+                return  # all other directories come later in the order
             fault = "" if own else fault_of(key[:-1])
             if fault:
                 foreign.add(key, fault)
@@ -223,9 +225,9 @@ def _runs(
 
 
 def _names(descriptor: int, base: str, prefix: str, after: str, foreign: Skipped, *, own: bool) -> list[str]:
-    """The names to visit below `base`, sorted. What can never be part of a key goes into `foreign`.
+    """Return the names to visit below `base`, sorted. Names that can never be part of a key are added to `foreign`.
 
-    `own`: whether it is a store's own folder, in which staged files are nothing to tell of.
+    `own`: whether the folder belongs to a store. Staged files there are not reported as foreign.
     """
     names: list[str] = []
     with os.scandir(descriptor) as entries:
@@ -253,14 +255,16 @@ def _names(descriptor: int, base: str, prefix: str, after: str, foreign: Skipped
 
 
 def staged_name() -> str:
-    """A new name for a file that is being written, which says under which kernel its writer runs."""
+    """Return a new name for a file that is being written. It contains the id of the kernel under which its
+    writer runs.
+    """
     return f"{_kernel()}-{secrets.token_hex(16)}"
 
 
 @cache
 def _kernel() -> str:
-    """Differs from boot to boot and from machine to machine; the same in all containers of one. '' where the system
-    does not say.
+    """Return an id that differs for each boot and each machine, and is the same in all containers of one machine. '' if
+    the system has none.
     """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
@@ -269,11 +273,11 @@ def _kernel() -> str:
 
 
 def sweep_staging(root: int, before_ns: int, now_ns: int) -> int:
-    """Remove staged files whose writer is gone.
+    """Remove staged files whose writer died. Return their number.
 
-    A writer holds a lock on its file. If it ran under this kernel, a lock that is free says that it is gone, but for
-    the moment between making the file and locking it. Else, on a network's file system, others' locks may not be seen:
-    then what was last written to before `before_ns` goes.
+    A writer holds a lock on its file. If it ran under this kernel, an unlocked file means that the writer died, except
+    in the moment between creating the file and locking it. Otherwise (on a network file system) the locks of other
+    machines may not be visible. Such files are removed if they were last written before `before_ns`.
     """
     own = f"{_kernel()}-" if _kernel() else None
     unlocked_ns = now_ns - int(LOCKED_WITHIN_SECONDS * 1e9)
@@ -296,14 +300,14 @@ def sweep_staging(root: int, before_ns: int, now_ns: int) -> int:
                     os.unlink(name, dir_fd=staging)
                     swept += 1
             except FileNotFoundError:
-                continue  # its put has ended, or another sweep took it
+                continue  # its put has ended, or another sweep removed it
     finally:
         os.close(staging)
     return swept
 
 
 def _locked(staging: int, name: str) -> bool | None:
-    """None: the file system has no locks."""
+    """Return whether the file is locked; None if the file system has no locks."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=staging)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -317,7 +321,9 @@ def _locked(staging: int, name: str) -> bool | None:
 
 
 def sweep_directories(parent: int, before_ns: int) -> None:
-    """Remove directories below `parent` that are empty and were so before that time. A put into one makes it again."""
+    """Remove directories below `parent` that have been empty since before that time. A put that needs one creates it
+    again.
+    """
     with os.scandir(parent) as entries:
         names = [
             entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name != STAGING_SEGMENT
@@ -332,13 +338,12 @@ def sweep_directories(parent: int, before_ns: int) -> None:
                 except OSError as error:
                     if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
-            if (
-                status.st_nlink != 2
-            ):  # two links: no directory in it; its files, which may be very many, need not be read
+            # Two links mean that it has no directories. Its files, which may be very many, need not be read.
+            if status.st_nlink != 2:
                 below = _step(parent, name)
                 try:
                     sweep_directories(below, before_ns)
                 finally:
                     os.close(below)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # gone, or replaced, since it was seen
+            continue  # removed or replaced since its parent was read

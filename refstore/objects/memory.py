@@ -1,6 +1,6 @@
-"""`memory://name`: an object store in a dict, for tests and for trying things out. Nothing outlives the process.
+"""`memory://name`: an object store in a dict, for tests and for trying things out. The data ends with the process.
 
-Thread-safe. Each URL names one namespace within the process: whoever opens it sees the same objects.
+Thread-safe. Each URL names one namespace within the process; all that open it share its objects.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class MemoryObjects(ObjectStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         object_key(key)
-        whole = b"".join(chunks_of(body))
+        content = b"".join(chunks_of(body))
         tally = Tally()
-        tally.add(whole)
+        tally.add(content)
         with self._lock:
             if if_absent and key in self._objects:
-                raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is")
-            self._objects[key] = _Object(whole, self._clock.now_ms())
+                raise AlreadyExists(f"there is an object at {key!r} already; it was not changed")
+            self._objects[key] = _Object(content, self._clock.now_ms())
         return tally.stored
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -92,7 +92,7 @@ class MemoryObjects(ObjectStore):
 
 
 _namespaces: Final[dict[str, MemoryObjects]] = {}
-"""By URL: a name must find the same objects each time it is opened, as it does on any other store."""
+"""By URL: opening a name again must give the same objects, as on any other store."""
 _namespaces_lock: Final = Lock()
 
 

@@ -1,12 +1,12 @@
-"""What a key of an object store may look like: one rule for every driver, asked on the way in and on the way out.
+"""The rules for keys of an object store, the same for every driver. Keys are checked on the way in and on the way out.
 
-A key is `/`-separated text that stays inside its namespace on every store: no empty segment (so no leading or trailing
-slash), no `.` or `..`, at most 1024 UTF-8 bytes (the limit of S3), and no character that XML cannot carry (NUL and the
-other controls; bulk deletes and listings are XML on S3, and real servers break on them). A segment named `.tmp` is
-refused everywhere: the local store stages what is being written there.
+A key is `/`-separated text that stays inside its namespace on every store. It has no empty segment (so no leading or
+trailing slash), no `.` or `..`, and at most 1024 UTF-8 bytes (the limit of S3). It has no character that XML cannot
+carry (NUL and the other controls): bulk deletes and listings are XML on S3, and some servers fail on such characters. A
+segment named `.tmp` is refused everywhere, because the local store stages its files there.
 
-On the way out (`fault_of`), a key that refstore could not have written is foreign: it is never handed on, because
-whoever gets it may use it as a path.
+On the way out (`fault_of`), a key that refstore could not have written is foreign. It is never passed on, because a
+caller may use it as a path.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ KEY_BYTES_MAX: Final = 1024
 STAGING_SEGMENT: Final = ".tmp"
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*").fullmatch
-"""All keys that refstore makes, in one match (reaping asks it of every key): no segment can be empty, or start with a
-dot.
+"""Matches every key that refstore generates, in one step (the reaper checks every key): no segment can be empty, or
+start with a dot.
 """
 _NOT_XML: Final = re.compile("[\x00-\x1f\ufffe\uffff]")
 
 
 def object_key(key: str) -> str:
-    """`key`, if it is one. Raises InvalidPath."""
+    """Return `key` if it is valid. Raises InvalidPath."""
     if _PLAIN(key) and len(key) <= KEY_BYTES_MAX:
         return key
     fault = fault_of(key)
@@ -40,7 +40,7 @@ def object_key(key: str) -> str:
 
 
 def object_keys(keys: Sequence[str]) -> None:
-    """`object_key` for many, before anything is done with any of them."""
+    """Check many keys, before anything is done with any of them. Raises InvalidPath."""
     plain = _PLAIN
     for key in keys:
         if not plain(key) or len(key) > KEY_BYTES_MAX:
@@ -48,7 +48,7 @@ def object_keys(keys: Sequence[str]) -> None:
 
 
 def object_prefix(prefix: str) -> str:
-    """A prefix to list: empty, or the beginning of some key. Raises InvalidPath."""
+    """Return `prefix` if it may be listed: it is empty, or the beginning of a valid key. Raises InvalidPath."""
     directory, slash, _ = prefix.rpartition("/")
     if slash:
         object_key(directory)
@@ -61,7 +61,7 @@ def object_prefix(prefix: str) -> str:
 
 
 def fault_of(key: str) -> str | None:
-    """Why `key` cannot be a key, or None if it can."""
+    """Return why `key` is not a valid key, or None if it is."""
     fault = _unencodable(key)
     if fault:
         return fault
@@ -79,7 +79,7 @@ def _unencodable(text: str) -> str | None:
     except UnicodeEncodeError:
         return "it is not valid Unicode"
     if size > KEY_BYTES_MAX:
-        return f"it has {size} bytes, and {KEY_BYTES_MAX} are the most"
+        return f"it has {size} bytes; the limit is {KEY_BYTES_MAX}"
     if _NOT_XML.search(text):
         return "it has a control character"
     return None

@@ -1,11 +1,11 @@
-"""URLs of object stores: parsed once, strictly, so that a mistyped option is an error and not a default.
+"""URLs of object stores. The parser is strict: a mistyped option is an error and not a default.
 
     file:///var/lib/refstore/objects?fsync=0
     s3://bucket/prefix?endpoint=http://127.0.0.1:8000&region=us-east-1
     memory://name
 
-Secrets never stand in a URL: it is written into repositories' records and into logs. `user:password@` is refused, and
-the message that refuses it does not repeat it.
+A URL never contains secrets, because it is written into repositories' records and into logs. `user:password@` is
+refused, and the error message does not repeat it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class StoreURL(NamedTuple):
     options: Mapping[str, str]
 
     def text(self) -> str:
-        """The URL again, in one canonical spelling."""
+        """Return the URL in its canonical spelling."""
         query = urlencode(sorted(self.options.items()), safe="/:")
         return f"{self.scheme}://{self.host}{quote(self.path)}{'?' + query if query else ''}"
 
     def allow(self, *names: str) -> None:
-        """Raises InvalidSettings for an option that is none of `names`."""
+        """Raise InvalidSettings for an option that is not in `names`."""
         for name in self.options:
             if name not in names:
                 raise InvalidSettings(
-                    f"{name!r} is no option of {self.scheme}:// object stores; use "
+                    f"{name!r} is not an option of {self.scheme}:// object stores; use "
                     f"{', '.join(names) if names else 'none at all'}"
                 )
 
@@ -62,7 +62,7 @@ class StoreURL(NamedTuple):
 
 
 def parse(url: str) -> StoreURL:
-    """Raises InvalidSettings."""
+    """Parse the URL of an object store. Raises InvalidSettings."""
     match = _SCHEME.match(url)
     if match is None or any(ord(character) < 32 for character in url):
         raise InvalidSettings(
@@ -77,14 +77,14 @@ def parse(url: str) -> StoreURL:
         raise InvalidSettings(f"{redact_url(url)!r} sets an option twice; keep one")
     if "@" in parts.netloc or _USER_INFO.search(options.get("endpoint", "")):
         raise InvalidSettings(
-            f"{redact_url(url)!r} holds credentials; leave them to the environment, a profile or the instance role, "
-            "URLs are stored and logged"
+            f"{redact_url(url)!r} contains credentials; put them into the environment, a profile or the instance role, "
+            "because URLs are stored and logged"
         )
     return StoreURL(match.group(1), parts.netloc, unquote(parts.path), options)
 
 
 def child(url: str, name: str) -> str:
-    """The URL of the namespace `name` directly below `url`, with the same options. Raises InvalidSettings."""
+    """Return the URL of the namespace `name` directly below `url`, with the same options. Raises InvalidSettings."""
     parsed = parse(url)
     try:
         object_key(name)

@@ -219,7 +219,7 @@ def _current(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[Pa
 
 
 def _already_exists(branch: BranchName, path: Path) -> AlreadyExists:
-    return AlreadyExists(f"{path!r} is on {branch!r} already; it was left as it is")
+    return AlreadyExists(f"{path!r} is on {branch!r} already; it was not changed")
 
 
 def replaced(token: Token, old: Sequence[tuple[Path, bytes | Absent]], cause: str) -> list[Release]:

@@ -368,7 +368,7 @@ def test_a_put_that_loses_its_directory_makes_it_again(
     store.put("data/1/x", b"x", if_absent=if_absent)
     assert (times, store.read("data/1/x")) == (0, b"x")
     times = 10_000
-    with pytest.raises(ObjectsUnavailable, match="see who removes directories"):
+    with pytest.raises(ObjectsUnavailable, match="find out which program removes directories"):
         store.put("data/1/y", b"x", if_absent=if_absent)
     assert times == 10_000 - 100, "a bounded number of times"
     assert staged(directory) == []

@@ -421,12 +421,12 @@ def swapped(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (without_last, "not as many keys as it says"),
+        (without_last, "does not have as many keys as it says"),
         (swapped, "out of order"),
         (lambda body: body.replace(b"002<", b"001<"), "out of order"),
         (lambda body: body.replace(b"<IsTruncated>false</IsTruncated>", b""), "whether it is complete"),
         (lambda body: body.replace(b"<IsTruncated>false<", b"<IsTruncated>true<"), "does not say where"),
-        (lambda body: body.replace(b"</Key>", b"</Key>", 1).replace(b"<Key>", b"<Key>elsewhere/", 1), "not asked for"),
+        (lambda body: body.replace(b"</Key>", b"</Key>", 1).replace(b"<Key>", b"<Key>elsewhere/", 1), "not requested"),
     ],
     ids=["lost one", "swapped", "doubled", "no end", "no token", "elsewhere"],
 )

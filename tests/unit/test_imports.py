@@ -320,7 +320,7 @@ class TestReading:
     ) -> None:
         bring(repo, folder)
         (folder / "a.csv").unlink()
-        with pytest.raises(Gone, match="belongs to others"):
+        with pytest.raises(Gone, match="it is a foreign object"):
             repo.read("main", "in/a.csv")
 
     def test_an_object_of_another_size_is_not_passed_off_as_what_was_imported(
@@ -328,7 +328,7 @@ class TestReading:
     ) -> None:
         bring(repo, folder)
         (folder / "a.csv").write_text("short")
-        with pytest.raises(Gone, match="had 17 when it was named"):
+        with pytest.raises(Gone, match="had 17 when it was recorded"):
             repo.read("main", "in/a.csv")
 
     def test_a_link_that_took_the_place_of_a_file_is_not_followed(

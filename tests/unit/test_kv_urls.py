@@ -116,7 +116,7 @@ def test_defaults_and_forms_of_hosts() -> None:
         ("redis://host?ssl_ca_certs=/x", "need a rediss"),
         ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
         ("rediss://host?ssl_check_hostname=maybe", "ssl_check_hostname"),
-        ("redis://host?prefix={a}", "prefix must not hold"),
+        ("redis://host?prefix={a}", "prefix must not contain"),
         ("redis://u:se/cret@host", "%2F.*%3F"),
         ("redis://u:se?cret@host", "%2F.*%3F"),
         ("redis://u:se?cret=x@host", "%2F.*%3F"),

@@ -125,7 +125,7 @@ def test_a_creation_that_landed_is_recognised() -> None:
 def test_a_creation_that_is_not_there_is_never_done_again() -> None:
     """It may have landed and been used up by others: creating it again would revive what is spent."""
     faulty = Faulty(1, then=lambda kv: kv.delete(A))
-    with pytest.raises(OutcomeUnknown, match="may have been, and be gone"):
+    with pytest.raises(OutcomeUnknown, match="may have been created and removed"):
         retrying(faulty).set_if(A, ABSENT, b"n")
     assert faulty.inner.get(A) is ABSENT
     assert [type(op) for call in faulty.calls for op in call] == [SetIf, Get]

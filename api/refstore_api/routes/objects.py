@@ -458,7 +458,7 @@ def _check_upload(repo: Repository, branch: str, path: str, if_absent: bool) -> 
     """Check an upload before its long body is read; the upload itself checks everything again."""
     repo.get_branch(branch)
     if if_absent and repo.stat_many(branch, [path]):
-        raise PreconditionFailed(f"{path!r} is on {branch!r} already; it was left as it is")
+        raise PreconditionFailed(f"{path!r} is on {branch!r} already; it was not changed")
 
 
 def _signed(service: Service, request: Request, context: Context, entry: Entry) -> signed_urls.SignedUrl | None:

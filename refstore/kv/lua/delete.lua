@@ -1,4 +1,4 @@
--- Remove names, where they are there.
+-- Remove the names that exist.
 -- KEYS[1]  the partition: a sorted set of members `name NUL value`, all of score 0
 -- ARGV     the names
 -- Reply    nil

@@ -1,4 +1,4 @@
--- Remove the names from first to last, no more than a number of them, so that the server is not held up.
+-- Remove the names from first to last, at most a given number of them, so that the server is not blocked for long.
 -- KEYS[1]  the partition: a sorted set of members `name NUL value`, all of score 0
 -- ARGV     first name, last name, how many at most
 -- Reply    1: there may be more; 0: none is left

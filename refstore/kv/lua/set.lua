@@ -1,11 +1,11 @@
--- Set names to values, whatever they held.
+-- Set names to values, whatever their old values.
 -- KEYS[1]  the partition: a sorted set of members `name NUL value`, all of score 0
 -- ARGV     least name, greatest name, then name, value, name, value, ...; no name twice
 -- Reply    nil
--- All is read first, then added, then removed: whatever stops the script (no memory, the key on its way to another node)
--- stops it before its first change, and a partition is never empty in between.
+-- The script reads first, then adds, then removes. So a failure (no memory, the key is moving to another node) stops it
+-- before its first change, and the partition is never empty in between.
 local partition = KEYS[1]
--- New names mostly come in order, into a window that holds nothing yet: one look then spares one for each.
+-- New names mostly come in order, into an empty range. Then one check of the range replaces one check for each name.
 local fresh = redis.call('ZLEXCOUNT', partition, '[' .. ARGV[1] .. '\0', '(' .. ARGV[2] .. '\1') == 0
 local added, removed = {}, {}
 for i = 3, #ARGV, 2 do

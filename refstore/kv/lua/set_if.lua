@@ -1,15 +1,15 @@
--- Change names that hold what is expected.
+-- Change the names that have the expected value.
 -- KEYS[1]  the partition: a sorted set of members `name NUL value`, all of score 0
 -- ARGV     least name, greatest name, shapes (one letter for each operation), then what each operation needs; no name twice:
 --            c  create: name, value              expects that the name is absent
 --            s  swap:   name, expected, value
 --            r  remove: name, expected
---            a  absent: name                     expects that the name is absent, and leaves it so
+--            a  absent: name                     expects that the name is absent, and changes nothing
 -- Reply    one digit for each operation: 1 done, 0 not
--- All is read first, then added, then removed: whatever stops the script (no memory, the key on its way to another node)
--- stops it before its first change, and a partition is never empty in between.
+-- The script reads first, then adds, then removes. So a failure (no memory, the key is moving to another node) stops it
+-- before its first change, and the partition is never empty in between.
 local partition, shapes = KEYS[1], ARGV[3]
--- New names mostly come in order, into a window that holds nothing yet: one look then spares one for each.
+-- New names mostly come in order, into an empty range. Then one check of the range replaces one check for each name.
 local fresh = redis.call('ZLEXCOUNT', partition, '[' .. ARGV[1] .. '\0', '(' .. ARGV[2] .. '\1') == 0
 local added, removed, won = {}, {}, {}
 local growth, at = 0, 4
@@ -43,7 +43,7 @@ for i = 1, #shapes do
 end
 if #added > 0 then
   if growth <= 0 then
-    -- Removes nothing. But a script that has removed may add, also where memory is at its limit: so what lets go of memory works.
+    -- This removes nothing. But after a removal a script may add even if memory is at its limit, so writes that free memory work.
     redis.call('ZREM', partition, '')
   end
   redis.call('ZADD', partition, unpack(added))

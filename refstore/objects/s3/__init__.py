@@ -1,11 +1,11 @@
-"""`s3://bucket/prefix`: objects in S3, or in what speaks its language (Ceph RGW, MinIO, R2, rclone, ...), through
-boto3.
+"""`s3://bucket/prefix`: objects in S3, or in a compatible store (Ceph RGW, MinIO, R2, rclone, ...), through boto3.
 
 Options of the URL: `endpoint` (any server; then path-style addresses), `region`, `profile`, `addressing` (auto, path,
-virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `part_mib` (the unit of multipart uploads, so
-10,000 times it is the largest object). Credentials come from where every AWS tool finds them, never from the URL.
+virtual), `conditional_put=0` for servers that ignore `If-None-Match`, `part_mib` (the part size of multipart uploads;
+the largest object has 10,000 parts). Credentials come from the usual AWS configuration, never from the URL.
 
-One room per concern: `client.py` (limits, errors), `writing.py`, `reading.py`, `listing.py`, `bulk.py`, `lifecycle.py`.
+One module per concern: `client.py` (limits, errors), `writing.py`, `reading.py`, `listing.py`, `bulk.py`,
+`lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ class S3Objects(ObjectStore):
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         chunks = read(self._bucket, key, start, end)
-        next(
-            chunks
-        )  # runs it up to the open answer: its errors are this call's, and closing the iterator closes the answer
+        # Run it until the response is open: this call raises its errors, and closing the iterator closes the response.
+        next(chunks)
         return chunks
 
     def head(self, key: str) -> ObjectInfo:
@@ -90,7 +89,7 @@ class S3Objects(ObjectStore):
         write_rules(self._bucket, rules)
 
     def sweep_temporary(self, *, older_than_seconds: float, clock: Clock) -> int:
-        """Aborts multipart uploads below the prefix: their clients were killed, and their parts cost money unseen."""
+        """Abort old multipart uploads below the prefix. Their clients were killed, and their parts still cost money."""
         return sweep_uploads(self._bucket, clock.now_ms() - older_than_seconds * 1000)
 
     def presign_get(self, key: str, *, expires_seconds: int) -> str:

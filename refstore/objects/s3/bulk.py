@@ -1,4 +1,4 @@
-"""Deleting and tagging many objects: batches under way at once, each in a few rounds, and an answer for every key."""
+"""Delete and tag many objects: several batches at once, each in a few rounds, with an answer for every key."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from refstore.objects.s3.rounds import Once, Outcome, Refusal, in_rounds, outcom
 DELETE_KEYS_MAX: Final = 1000
 """S3's limit for one bulk delete."""
 _TAG_KEYS: Final = 50
-"""What one thread takes at a time."""
+"""Keys that one thread tags as one batch."""
 _SPLIT_KEYS_MIN: Final = 125
-"""A bulk delete that is refused as malformed is halved down to this."""
-_FOR_GOOD: Final = frozenset(
+"""A bulk delete that the server refuses as malformed is halved, down to this size."""
+_PERMANENT: Final = frozenset(
     {"AccessDenied", "MethodNotAllowed", "InvalidArgument", "NoSuchBucket", "NoSuchVersion", "KeyTooLongError"}
 )
-"""Of single keys: another round would be told the same."""
+"""Error codes of single keys for which another round would fail in the same way."""
 
 
 class Bulk:
@@ -39,8 +39,8 @@ class Bulk:
         return self._in_batches(keys, DELETE_KEYS_MAX, self._delete_once)
 
     def tag(self, keys: Sequence[str], tags: Mapping[str, str]) -> Outcome:
-        def once(some: Sequence[str]) -> dict[str, Refusal]:
-            return {key: refusal for key in some if (refusal := self._tag_once(key, tags)) is not None}
+        def once(batch: Sequence[str]) -> dict[str, Refusal]:
+            return {key: refusal for key in batch if (refusal := self._tag_once(key, tags)) is not None}
 
         return self._in_batches(keys, _TAG_KEYS, once)
 
@@ -52,22 +52,24 @@ class Bulk:
     def _in_batches(self, keys: Sequence[str], size: int, once: Once) -> Outcome:
         unique = tuple(dict.fromkeys(keys))
         batches = [unique[at : at + size] for at in range(0, len(unique), size)]
-        down: list[RefstoreError] = []
+        failures: list[RefstoreError] = []
 
         def run(batch: Sequence[str]) -> dict[str, Refusal]:
-            if down:  # the store gave up on a whole batch: to ask it for all the others would take hours
-                return {key: Refusal(str(down[0]), again=False, cause=down[0]) for key in batch}
+            if failures:  # the store failed for a whole batch: trying all the others would take hours
+                return {key: Refusal(str(failures[0]), again=False, cause=failures[0]) for key in batch}
             refused = in_rounds(batch, once, self._clock, self._rng)
             causes = [refusal.cause for refusal in refused.values() if refusal.cause is not None]
             if len(causes) == len(batch):
-                down.append(causes[0])
+                failures.append(causes[0])
             return refused
 
         refused: dict[str, Refusal] = {}
         if len(batches) > 1 and self._pool is None:
             self._pool = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="refstore-s3")
-        for some in self._pool.map(run, batches) if len(batches) > 1 and self._pool is not None else map(run, batches):
-            refused.update(some)
+        for batch_refused in (
+            self._pool.map(run, batches) if len(batches) > 1 and self._pool is not None else map(run, batches)
+        ):
+            refused.update(batch_refused)
         return outcome(unique, refused)
 
     def _delete_once(self, keys: Sequence[str]) -> dict[str, Refusal]:
@@ -87,12 +89,13 @@ class Bulk:
         bucket.seen = True
         refused: dict[str, Refusal] = {}
         for entry in answer.get("Errors", ()):
-            told = Said(entry.get("Code", "unknown"), 0, entry.get("Message", ""))
+            key_error = Said(entry.get("Code", "unknown"), 0, entry.get("Message", ""))
             key = full.get(entry.get("Key", ""))
-            if key is None:  # something was not deleted, and it is not clear what: nothing of this batch is confirmed
-                return {key: Refusal(f"{told}, said of a key that was not asked for", again=False) for key in keys}
-            missing = told.code in errors.MISSING
-            refused[key] = Refusal(str(told), again=not missing and told.code not in _FOR_GOOD, missing=missing)
+            if key is None:  # some key was not deleted, and it is not clear which: nothing of this batch is confirmed
+                return {key: Refusal(f"{key_error}, for a key that was not requested", again=False) for key in keys}
+            missing = key_error.code in errors.MISSING
+            retry = not missing and key_error.code not in _PERMANENT
+            refused[key] = Refusal(str(key_error), again=retry, missing=missing)
         return refused
 
     def _tag_once(self, key: str, tags: Mapping[str, str]) -> Refusal | None:
@@ -100,10 +103,9 @@ class Bulk:
         tag_set = [{"Key": name, "Value": value} for name, value in tags.items()]
         try:
             with bucket.translated(f"tagging {key!r}"):
-                if not tags:  # an empty set of tags is valid, and not every server knows
+                if not tags:  # an empty set of tags is valid, but not every server accepts it
                     bucket.client.delete_object_tagging(Bucket=bucket.name, Key=bucket.full(key))
                     return None
-                # as TagTypeDef
                 bucket.client.put_object_tagging(Bucket=bucket.name, Key=bucket.full(key), Tagging={"TagSet": tag_set})  # type: ignore[typeddict-item]
         except ObjectNotFound as error:
             return Refusal(str(error), again=False, missing=True)

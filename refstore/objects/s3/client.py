@@ -1,7 +1,7 @@
-"""The client of one bucket: how it is made, and how all that it raises becomes one of refstore's errors.
+"""The boto3 client of one bucket: how it is created, and how its exceptions become refstore's errors.
 
 boto3 is imported here only. The limits set here hold for every request: it ends within `io_timeout_seconds`, retries
-included, so a write of an operation whose deadline has passed lands no later than this after it.
+included. So after the deadline of an operation, its last write lands within that time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from refstore.objects.store_urls import StoreURL
 
 FAILURES: Final = (ClientError, BotoCoreError, ResponseParserError)
-"""All that botocore raises; the error for an answer that cannot be parsed is none of its other kinds."""
+"""All that botocore raises. The error for an answer that cannot be parsed has no common base class with the others."""
 CONCURRENT_REQUESTS: Final = 4
-"""Bulk deletes, or taggings, under way at once: enough to hide the round trip, few enough not to be told to slow down.
+"""Bulk deletes or taggings that run at once: enough to hide the round trip, few enough that the server does not answer
+SlowDown.
 """
 _ANSWERS: Final = {
     "DeleteObjects": b"DeleteResult",
@@ -47,17 +48,18 @@ _ANSWERS: Final = {
     "CreateMultipartUpload": b"InitiateMultipartUpload",  # rclone leaves out the "Result" that AWS has here
     "CompleteMultipartUpload": b"CompleteMultipartUpload",
 }
-"""The document that confirms each operation; without this look at it, boto reads a 200 that was cut to nothing, or some
-proxy's page, as a confirmation without errors."""
+"""The document that confirms each operation. Without this check, boto reads an empty 200, or a proxy's page, as a
+confirmation without errors.
+"""
 _WITH_ETAG: Final = ("PutObject", "UploadPart", "HeadObject")
-"""Confirmed by an ETag, and by no document."""
+"""Operations that are confirmed by an ETag, and by no document."""
 _ATTEMPTS: Final = 3
 _PAUSES_SECONDS: Final = 3.0
 """The most that boto's standard mode waits between three attempts: 1 and 2 seconds."""
 
 
 class Bucket:
-    """A bucket, the prefix in it that is the namespace, and the client that reaches it."""
+    """A bucket, the prefix in it that is the namespace, and the client for it."""
 
     def __init__(self, client: S3Client, name: str, prefix: str, url: str) -> None:
         self.client = client
@@ -65,10 +67,10 @@ class Bucket:
         self.prefix = f"{prefix}/" if prefix else ""
         self.url = url
         self.seen = False
-        """Whether the server has told of something in the bucket: then a bare 404 can only mean the object."""
+        """Whether the server has confirmed that the bucket exists. After that, a bare 404 can only mean the object."""
 
     def full(self, key: str) -> str:
-        """The key in the bucket. Raises InvalidPath."""
+        """Return the complete key in the bucket. Raises InvalidPath."""
         object_key(key)
         full = self.prefix + key
         if len(full) > KEY_BYTES_MAX or (not full.isascii() and len(full.encode()) > KEY_BYTES_MAX):
@@ -79,7 +81,9 @@ class Bucket:
 
     @contextmanager
     def translated(self, doing: str) -> Generator[None, None, None]:
-        """`doing` is what is tried, "writing 'a/b'": it starts the message."""
+        """Translate boto's exceptions inside the block. `doing` says what is tried ("writing 'a/b'") and starts the
+        message.
+        """
         try:
             yield
         except FAILURES as error:
@@ -101,27 +105,26 @@ class Bucket:
 
 
 def said(error: ClientError) -> Said:
-    answer = cast(
-        "dict[str, dict[str, Any]]", error.response
-    )  # the stub promises what other servers than AWS leave out
-    told = answer.get("Error", {})
+    # The stub promises fields that servers other than AWS leave out.
+    answer = cast("dict[str, dict[str, Any]]", error.response)
+    details = answer.get("Error", {})
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    return Said(str(told.get("Code") or status), status, str(told.get("Message") or ""))
+    return Said(str(details.get("Code") or status), status, str(details.get("Message") or ""))
 
 
 def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
-    """Raises InvalidSettings. Reaches for no server yet."""
+    """Create the client of a bucket. Raises InvalidSettings. Connects to no server yet."""
     endpoint = url.options.get("endpoint")
     attempt_seconds = max(1.0, io_timeout_seconds - _PAUSES_SECONDS) / _ATTEMPTS
     config = Config(
         signature_version="s3v4",
-        # open_s3 checked that it is one of those that boto3 knows
+        # open_s3 checked that boto3 knows this style.
         s3={"addressing_style": url.options.get("addressing", "path" if endpoint else "auto")},  # type: ignore[arg-type]
         connect_timeout=attempt_seconds / 5,
         read_timeout=attempt_seconds * 4 / 5,
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
         max_pool_connections=4 * CONCURRENT_REQUESTS,
-        # The checksums that AWS now adds to everything are refused, or stored as part of the body, by other servers.
+        # boto3 adds checksums to all requests by default. Other servers refuse them, or store them as part of the body.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         tcp_keepalive=True,
@@ -130,9 +133,8 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
         core = botocore.session.Session(profile=url.options.get("profile"))
         core.register_component("data_loader", _loader())
         region = url.options.get("region") or core.get_config_variable("region") or ("us-east-1" if endpoint else None)
-        session = cast(
-            "Any", boto3.session.Session(botocore_session=core)
-        )  # its stub knows every service but those installed
+        # Any: its stub knows only services whose stubs are not installed.
+        session = cast("Any", boto3.session.Session(botocore_session=core))
         client = cast("S3Client", session.client("s3", endpoint_url=endpoint, region_name=region, config=config))
     except (BotoCoreError, ValueError) as error:
         raise InvalidSettings(
@@ -147,8 +149,9 @@ def make_client(url: StoreURL, io_timeout_seconds: float) -> S3Client:
 
 
 def _refuse_other_answers(operation_model: Any, response_dict: dict[str, Any], **_: object) -> None:
-    """Makes a 200 without the operation's own document a server error, which is retried: botocore's own way (see its
-    `_handle_200_error`) for an error in a 200."""
+    """Turn a 200 without the operation's own document into a server error, which is retried. botocore treats an error
+    inside a 200 in the same way (`_handle_200_error`).
+    """
     if (
         response_dict["status_code"] == 200
         and _ANSWERS[operation_model.name] not in response_dict["body"].lstrip()[:512]
@@ -157,20 +160,20 @@ def _refuse_other_answers(operation_model: Any, response_dict: dict[str, Any], *
 
 
 def _refuse_without_etag(response_dict: dict[str, Any], **_: object) -> None:
-    """The same for a 200 by somebody who does not say which version is stored."""
+    """Turn a 200 without an ETag into a server error: it does not say which version is stored."""
     if response_dict["status_code"] == 200 and "ETag" not in response_dict["headers"]:
         response_dict["status_code"] = 500
 
 
 @cache
 def _loader() -> Loader:
-    """One for all clients: it holds the parsed description of the API, 12 MB and a tenth of a second each."""
+    """Return the loader that all clients share. It keeps the parsed description of the API, which takes 12 MB and a
+    tenth of a second.
+    """
     return create_loader()
 
 
 def _add_md5(params: dict[str, Any], **_: object) -> None:
-    """A bulk delete needs a checksum; boto sends one that older servers do not know, so the classic one goes with
-    it.
-    """
+    """Add Content-MD5 to a bulk delete, which needs a checksum. Older servers do not know the one that boto sends."""
     digest = md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()

@@ -1,7 +1,7 @@
-"""What an S3 server says went wrong, as one of refstore's errors with what to do next.
+"""Translate the errors of an S3 server into refstore's errors, which say what to do next.
 
-Pure functions over the error's code and HTTP status: servers other than AWS often send one without the other (a HEAD
-has no body at all, Ceph's 400s have none).
+Pure functions over the error's code and HTTP status. Servers other than AWS often send one without the other (a HEAD
+has no body, Ceph's 400s have none).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MALFORMED: Final = frozenset({"MalformedXML", "400"})
 
 _ADVICE: Final = {
     "NoSuchBucket": "the bucket does not exist there; create it, or correct the URL",
-    "InvalidBucketName": "that is no bucket name; correct the URL",
+    "InvalidBucketName": "that is not a valid bucket name; correct the URL",
     "PermanentRedirect": "the bucket is in another region; set region= in the URL",
     "IllegalLocationConstraintException": "the bucket is in another region; set region= in the URL",
     "AuthorizationHeaderMalformed": "the server expects another region; set region= in the URL",
@@ -28,7 +28,7 @@ _ADVICE: Final = {
     "ExpiredToken": "the credentials have expired; renew them",
     "InvalidToken": "the session token is not valid; renew the credentials",
     "NotImplemented": "the server does not have this operation; use a server that does",
-    "MethodNotAllowed": "the server does not allow this operation; check that the endpoint is that of its S3 API",
+    "MethodNotAllowed": "the server does not allow this operation; check that the endpoint is its S3 API",
 }
 _BUSY: Final = frozenset(
     {
@@ -46,7 +46,7 @@ _FULL: Final = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientSto
 
 
 class Said(NamedTuple):
-    """The error of one answer."""
+    """The error in one answer of the server."""
 
     code: str
     status: int
@@ -57,7 +57,7 @@ class Said(NamedTuple):
 
 
 def translate(said: Said, doing: str) -> RefstoreError:
-    """`doing` is what was tried, "writing 'a/b' to s3://bucket": it starts the message."""
+    """Return refstore's error for a server's error. `doing` says what was tried and starts the message."""
     what = f"{doing} failed: {said}"
     if said.code in MISSING:
         return ObjectNotFound(f"{what}; name something else")
@@ -74,11 +74,9 @@ def translate(said: Said, doing: str) -> RefstoreError:
             f"{what}; allow these credentials s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload"
             " and ListBucketMultipartUploads on the bucket and all below the prefix"
         )
-    return InvalidSettings(
-        f"{what}; the server refuses the request as it is, check that the endpoint is that of an S3 API"
-    )
+    return InvalidSettings(f"{what}; the server refuses this request, check that the endpoint is an S3 API")
 
 
 def may_pass(said: Said) -> bool:
-    """Whether the same request has some hope later."""
+    """Return whether the same request may succeed later."""
     return said.code in _BUSY or said.code in CONFLICT or said.status >= 500 or said.status in (0, 408, 429)

@@ -1,4 +1,4 @@
-"""A bucket's lifecycle rules. There is one configuration for everybody who uses the bucket, and no way to change it
+"""A bucket's lifecycle rules. All users of the bucket share one configuration, and it cannot be changed
 conditionally.
 """
 

@@ -1,7 +1,8 @@
-"""Listing, checked page by page: below the prefix, in order, as long as it says, and ended by the server's own word.
+"""List objects, and check every page: its keys lie below the prefix, are in order, and are as many as it says. Only the
+server ends the listing.
 
-A listing decides what may be deleted and what is missing. One that a server, a proxy or a cut connection made shorter
-or mixed up raises; it never ends early.
+A listing decides which objects may be deleted and which are missing. If a server, a proxy or a cut connection made it
+shorter or mixed it up, it raises. It never ends early.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
 
 _EMPTY_PAGES_MAX: Final = 100
-"""In a row. A server may answer with an empty page that is not the last, after many deletions, but not for ever."""
+"""Empty pages in a row. After many deletions a server may answer with an empty page that is not the last, but not for
+ever.
+"""
 
 
 class _Found(NamedTuple):
@@ -56,7 +59,7 @@ def list_pages(bucket: Bucket, prefix: str, skipped: Skipped) -> Iterator[Listed
 
 
 def _pages(bucket: Bucket, prefix: str, after: str, before: str, skipped: Skipped) -> Iterator[list[_Found]]:
-    """Page by page as the server answers; its last one ends the iterator, and nothing else does."""
+    """Yield the pages as the server answers. Only its last page ends the iterator."""
     cut, within = len(bucket.prefix), bucket.prefix + prefix
     first_after = bucket.prefix + after if after else ""
     last, token, empty = first_after, "", 0
@@ -67,7 +70,7 @@ def _pages(bucket: Bucket, prefix: str, after: str, before: str, skipped: Skippe
         for entry in entries:
             full, size, written = entry.get("Key"), entry.get("Size"), entry.get("LastModified")
             if full is None or size is None or written is None or not full.startswith(within):
-                raise _untrusted(bucket, f"it has {full!r}, which was not asked for")
+                raise _untrusted(bucket, f"it has {full!r}, which was not requested")
             if full <= last:
                 raise _untrusted(bucket, f"it has {full!r} after {last!r}, out of order")
             last = full
@@ -88,7 +91,7 @@ def _pages(bucket: Bucket, prefix: str, after: str, before: str, skipped: Skippe
             raise _untrusted(bucket, f"more than {_EMPTY_PAGES_MAX} empty pages followed each other")
         following = page.get("NextContinuationToken", "")
         if not following or following == token:
-            raise _untrusted(bucket, "it goes on, but does not say where")
+            raise _untrusted(bucket, "it continues, but does not say where")
         token = following
 
 
@@ -102,11 +105,11 @@ def _page(bucket: Bucket, prefix: str, after: str, token: str) -> ListObjectsV2O
     if "IsTruncated" not in page:
         raise _untrusted(bucket, "it does not say whether it is complete")
     if page.get("KeyCount", len(page.get("Contents", ()))) != len(page.get("Contents", ())):
-        raise _untrusted(bucket, "it has not as many keys as it says")
+        raise _untrusted(bucket, "it does not have as many keys as it says")
     return page
 
 
 def _untrusted(bucket: Bucket, why: str) -> ObjectsUnavailable:
     return ObjectsUnavailable(
-        f"the listing of {bucket.url} cannot be trusted: {why}; nothing was concluded from it, look at the server"
+        f"the listing of {bucket.url} cannot be trusted: {why}; it was not used, check the server"
     )

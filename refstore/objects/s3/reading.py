@@ -1,6 +1,4 @@
-"""Reading one object: a body that breaks off is taken up again at the byte where it did, of the same version, or given
-up.
-"""
+"""Read one object. A body that breaks off is resumed at that byte, in the same version; otherwise reading fails."""
 
 from __future__ import annotations
 
@@ -20,18 +18,18 @@ if TYPE_CHECKING:
     from botocore.response import StreamingBody
 
 _RESUMES_MAX: Final = 4
-"""Of one `get`."""
+"""How often one `get` resumes."""
 
 
 class _Answer(NamedTuple):
     body: StreamingBody
     etag: str
     stop: int
-    """The byte after the last that it has."""
+    """The byte after the last byte of the body."""
 
 
 def read(bucket: Bucket, key: str, start: int, end: int | None) -> Iterator[bytes]:
-    """First an empty chunk, once the server has answered, then the object's."""
+    """Yield an empty chunk once the server has answered, then the chunks of the object."""
     check_range(key, start, end)
     answer = None if end == start else _open(bucket, key, start, end, None)
     if answer is None:
@@ -75,8 +73,9 @@ def _changed(bucket: Bucket, key: str) -> ObjectsUnavailable:
 
 
 def _open(bucket: Bucket, key: str, start: int, end: int | None, etag: str | None) -> _Answer | None:
-    """The answer to a GET from `start` on (of the version `etag`), or None if the object ends there or before, or is
-    another version by now. Raises ObjectNotFound."""
+    """Return the answer to a GET from `start` on (of the version `etag`). None: the object ends there or before, or is
+    another version now. Raises ObjectNotFound.
+    """
     full = bucket.full(key)
     ranged = start > 0 or end is not None
     byte_range = f"bytes={start}-{'' if end is None else end - 1}"
@@ -95,13 +94,13 @@ def _open(bucket: Bucket, key: str, start: int, end: int | None, etag: str | Non
     if "ETag" not in answer or "ContentLength" not in answer:
         answer["Body"].close()
         raise ObjectsUnavailable(
-            f"{bucket.url} answered for {key!r} as no S3 server does; see whether a proxy answers in its place"
+            f"{bucket.url} gave an answer for {key!r} that no S3 server gives; check whether a proxy answers instead"
         )
     bucket.seen = True
     if ranged and not answer.get("ContentRange", "").startswith(f"bytes {start}-"):
         answer["Body"].close()
         raise ObjectsUnavailable(
-            f"{bucket.url} answered {byte_range} of {key!r} with something else; see whether a proxy ignores ranges"
+            f"{bucket.url} answered {byte_range} of {key!r} with another range; check whether a proxy ignores ranges"
         )
     return _Answer(answer["Body"], answer["ETag"], start + answer["ContentLength"])
 
@@ -113,7 +112,7 @@ def head(bucket: Bucket, key: str) -> ObjectInfo:
             found = bucket.client.head_object(Bucket=bucket.name, Key=full)
         except ClientError as error:
             if said(error).code in errors.MISSING and not bucket.seen:
-                # A HEAD has no body to tell a missing bucket from a missing key, and one must not pass for the other.
+                # A HEAD has no body, so a missing bucket looks like a missing key. This request raises for the bucket.
                 bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=bucket.prefix, MaxKeys=1)
                 bucket.seen = True
             raise

@@ -1,5 +1,5 @@
-"""Doing something to many keys at a store that answers per key: what was refused for the moment is tried again, in a
-bounded number of rounds with jittered pauses, and what is left is told with the store's reason.
+"""Repeat an operation on many keys of a store that answers for each key. Keys that fail for the moment are tried again,
+in a bounded number of rounds with jittered pauses. The keys that still fail are returned with the store's reason.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from refstore.errors import RefstoreError
 
 ROUNDS_MAX: Final = 4
 WHOLE_ROUNDS_MAX: Final = 2
-"""For requests that failed as a whole: the client below has tried each of them several times already."""
+"""The limit for requests that failed as a whole: the client has tried each of them several times already."""
 _PAUSE_SECONDS: Final = 0.25
-"""The first pause is at most this, each next one at most twice the one before."""
+"""The first pause lasts at most this long, each next one at most twice as long as the one before."""
 
 
 class Refusal(NamedTuple):
     reason: str
     again: bool
-    """Whether the same may succeed in another round."""
+    """Whether another round may succeed."""
     missing: bool = False
-    """There was no such key."""
+    """Whether the key did not exist."""
     cause: RefstoreError | None = None
-    """Where the whole request failed, and so this key with it."""
+    """The error of the whole request, if the whole request failed."""
 
 
 class Outcome(NamedTuple):
@@ -35,11 +35,11 @@ class Outcome(NamedTuple):
 
 
 Once = Callable[[Sequence[str]], Mapping[str, Refusal]]
-"""One try for some keys: what was refused. A key that is not in the answer was done."""
+"""One attempt for some keys. It returns the refused keys; all others were done."""
 
 
 def in_rounds(keys: Sequence[str], once: Once, clock: Clock, rng: random.Random) -> dict[str, Refusal]:
-    """What is still refused after the last round."""
+    """Return the keys that are still refused after the last round."""
     refused: dict[str, Refusal] = {}
     pending = keys
     for number in range(ROUNDS_MAX):
@@ -60,7 +60,7 @@ def in_rounds(keys: Sequence[str], once: Once, clock: Clock, rng: random.Random)
 
 
 def outcome(keys: Sequence[str], refused: Mapping[str, Refusal]) -> Outcome:
-    """Sorts `keys` by what became of them. Raises the store's error if it did not answer for a single one."""
+    """Sort `keys` by their outcome. Raises the store's error if the store answered for none of them."""
     missing = tuple(key for key, refusal in refused.items() if refusal.missing)
     failed = tuple((key, refusal.reason) for key, refusal in refused.items() if not refusal.missing)
     causes = [refusal.cause for refusal in refused.values() if refusal.cause is not None]

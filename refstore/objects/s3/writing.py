@@ -1,7 +1,7 @@
-"""Putting one object: a body of up to one part is one PUT, a larger one a multipart upload with one part in memory.
+"""Put one object. A body of up to one part is one PUT; a larger one is a multipart upload with one part in memory.
 
 A lost reply is planned for: a write that can succeed only once (`If-None-Match`, the completion of a multipart upload)
-carries a write id in the object's metadata, so that a retry recognises its own landed write.
+carries a write id in the object's metadata. A retry recognises its own landed write by it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ class Writer:
             self._client.put_object(Bucket=self._bucket.name, Key=full, Body=body)
 
     def _put_spooled(self, key: str, full: str, parts: Iterator[bytes]) -> None:
-        """One conditional PUT of a large body: several servers check the condition there and ignore it when a multipart
-        upload is completed (Ceph RGW 16 does), so the body waits in a temporary file."""
+        """Put a large body by one conditional PUT, from a temporary file. Several servers (Ceph RGW 16) check the
+        condition there, and ignore it when a multipart upload is completed.
+        """
         with tempfile.TemporaryFile() as spool:
             for part in parts:
                 with _translating_disk(key):
@@ -87,13 +88,12 @@ class Writer:
                 code = said(error).code if isinstance(error, ClientError) else ""
                 if code in errors.PRECONDITION:
                     if self._write_id_of(full) == write_id:
-                        return  # an attempt of ours landed, and only its reply was lost
-                    raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is") from None
+                        return  # our own earlier attempt landed, and only its reply was lost
+                    raise AlreadyExists(f"there is an object at {key!r} already; it was not changed") from None
                 if code not in errors.CONFLICT or attempt == _CONDITIONAL_ATTEMPTS:
                     raise self._bucket.failed(error, f"writing {key!r}") from error
-                self._clock.sleep(
-                    self._rng.uniform(0, 0.1 * 2**attempt)
-                )  # another conditional write of the key is under way
+                # Another conditional write of the key is under way.
+                self._clock.sleep(self._rng.uniform(0, 0.1 * 2**attempt))
             else:
                 return
 
@@ -102,7 +102,7 @@ class Writer:
             head(self._bucket, key)
         except ObjectNotFound:
             return
-        raise AlreadyExists(f"there is an object at {key!r} already; it was left as it is")
+        raise AlreadyExists(f"there is an object at {key!r} already; it was not changed")
 
     def _put_parts(self, key: str, full: str, parts: Iterator[bytes]) -> None:
         write_id = secrets.token_hex(16)
@@ -125,7 +125,7 @@ class Writer:
                     )
                 etags.append(sent["ETag"])
             self._complete(key, full, upload, etags, write_id)
-        except BaseException:  # the caller's body may raise anything, and parts that stay behind cost money
+        except BaseException:  # the caller's body may raise anything, and remaining parts cost money
             abort(bucket, full, upload)
             raise
 
@@ -148,10 +148,10 @@ class Writer:
                 and self._write_id_of(full) == write_id
             ):
                 raise
-            # An attempt of ours had landed, and only its reply was lost.
+            # Our own earlier attempt landed, and only its reply was lost.
 
     def _write_id_of(self, full: str) -> str | None:
-        with self._bucket.translated(f"looking whether {full!r} was written"):
+        with self._bucket.translated(f"checking whether {full!r} was written"):
             try:
                 metadata = self._client.head_object(Bucket=self._bucket.name, Key=full)["Metadata"]
             except ClientError as error:
@@ -162,7 +162,7 @@ class Writer:
 
 
 def abort(bucket: Bucket, full: str, upload: str) -> bool:
-    """Whether the upload is gone."""
+    """Abort a multipart upload. Return whether it is gone."""
     try:
         bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=full, UploadId=upload)
     except FAILURES as error:
@@ -186,11 +186,11 @@ def sweep_uploads(bucket: Bucket, before_ms: float) -> int:
         ):
             for upload in page.get("Uploads", ()):
                 full, number, begun = upload.get("Key", ""), upload.get("UploadId"), upload.get("Initiated")
-                # Some servers list more than the prefix asked for.
+                # Some servers list uploads outside the prefix, too.
                 if full.startswith(bucket.prefix) and number and begun and begun.timestamp() * 1000 < before_ms:
                     swept += abort(bucket, full, number)
     except FAILURES as error:
-        # A server that has no unfinished uploads may say so like this (rclone), or not know the operation at all.
+        # A server without unfinished uploads may answer with such an error (rclone), or not know the operation.
         if not (isinstance(error, ClientError) and said(error).code in _NO_UPLOADS):
             raise bucket.failed(error, "looking for unfinished uploads") from error
     return swept
@@ -203,7 +203,7 @@ def _counted(tally: Tally, chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _parts(chunks: Iterator[bytes], part_bytes: int) -> Iterator[bytes]:
-    """The same bytes in parts of exactly `part_bytes`, but for the last: some servers want all parts alike."""
+    """Yield the same bytes in parts of exactly `part_bytes`, except the last. Some servers require equal parts."""
     held: list[memoryview] = []
     size = 0
     for chunk in chunks:
@@ -221,7 +221,7 @@ def _parts(chunks: Iterator[bytes], part_bytes: int) -> Iterator[bytes]:
 
 
 def _drained(ahead: deque[bytes], parts: Iterator[bytes]) -> Iterator[bytes]:
-    """`ahead`, then `parts`; nothing is held once it was handed on."""
+    """Yield `ahead`, then `parts`. A part is released once it was yielded."""
     while ahead:
         yield ahead.popleft()
     yield from parts
