@@ -190,8 +190,8 @@ def find_secret(record: AccessKeyRecord, secret: str) -> SecretHash | None:
 
 
 def find_token_secret(record: AccessKeyRecord, token_mark: str) -> SecretHash | None:
-    """Return the secret for which the token with this mark was issued, ended or not. None if there is none, or the
-    key's tokens were ended.
+    """Return the secret for which the token with this mark was issued, ended or not. None: there is none, or the key's
+    tokens were ended.
     """
     token_bytes = token_mark.encode(errors="surrogatepass")
     for candidate in (
@@ -204,8 +204,8 @@ def find_token_secret(record: AccessKeyRecord, token_mark: str) -> SecretHash | 
 
 
 def mark_token(record: AccessKeyRecord, bought_with: SecretHash) -> str:
-    """Return the mark that ties a bearer token to the secret it was issued for. It differs for two keys made under one
-    id, for two secrets, and for two generations of tokens. It reveals nothing about the secret.
+    """Return the mark that ties a bearer token to the secret for which it was issued. It differs for two keys made
+    under one id, for two secrets, and for two generations of tokens. It reveals nothing about the secret.
     """
     generation = str(record.token_generation).encode() if record.token_generation else b""
     return hmac.digest(bought_with.salt, b"the making of this key" + generation, "sha256").hex()[:32]

@@ -1,10 +1,10 @@
 """The audit log: who did what, when, from where, before and after. Append-only, in the lake's own object store.
 
-actors.py        who acts
-entries.py       what an entry is, and where it lies
-chain.py         the chain that a process writes, entry by entry
-audit_log.py     what those call who act: an entry before the act, or an act that its entry follows
-verification.py  whether entries are missing or were changed
+actors.py        the actor: who acts, and from where
+entries.py       the entry: its fields, its bytes and its key
+chain.py         the chain of entries that a process writes
+audit_log.py     the calls that record an act, before it or after it
+verification.py  the search for missing or changed entries
 audit_reader.py  the entries, newest first
 """
 

@@ -41,7 +41,9 @@ WRITTEN_AT_ONCE: Final = 1000
 WRITTEN_BY_THE_WAY: Final = 20
 """How many waiting entries an act writes after its own."""
 PAUSE_SECONDS: Final = 30.0
-"""How long a process does not try a store again that refused an entry, so that acts need not wait each time."""
+"""How long a process waits after the store refused an entry before it tries again, so that not every act waits for a
+failure.
+"""
 PATIENCE_SECONDS: Final = 1.0
 """How long an act waits for other threads' entries before its own waits in the KV."""
 

@@ -170,12 +170,12 @@ class Verification:
             )
 
     def _unknown_to_the_kv(self) -> Iterator[Finding]:
-        places = ((parse_key(info.key), info.key) for info in self._store.list(PREFIX))
-        for chain, entries in groupby(places, key=lambda place: place[0][0] if place[0] else ""):
+        parsed_keys = ((parse_key(info.key), info.key) for info in self._store.list(PREFIX))
+        for chain, entries in groupby(parsed_keys, key=lambda place: place[0][0] if place[0] else ""):
             if not chain:
                 for _, key in entries:
                     yield Finding(
-                        FindingKind.FORGED, "", 0, f"{key!r} is no entry's name; look at it, and take it away"
+                        FindingKind.FORGED, "", 0, f"{key!r} is not the key of an entry; look at it, and remove it"
                     )
                 continue
             if self._kv.get(keys.audit_head(chain)) is not ABSENT:
@@ -238,16 +238,16 @@ def _judge(chain: str, number: int, body: bytes, expected: str | None) -> tuple[
 
     `expected`: the hash that it should have; None: unknown, because the next entry is missing or changed.
     """
-    is_true = expected is not None and sha256_of(body) == expected
+    is_expected = expected is not None and sha256_of(body) == expected
     try:
         entry = decode_entry(body)
     except CorruptObject:
         return (
             None
-            if is_true
+            if is_expected
             else Finding(FindingKind.CHANGED, chain, number, "it cannot be read; restore it from a copy of the store")
         ), None
-    if is_true:
+    if is_expected:
         return None, entry
     if (entry.chain, entry.number) != (chain, number):
         return Finding(

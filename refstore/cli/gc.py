@@ -1,6 +1,6 @@
-"""`refstore gc`: the offline job. Mark what nobody needs, sweep it when its grace is over, and say what was done.
+"""`refstore gc`: the offline job. Mark garbage, sweep it after its grace period, and report both.
 
-Marking and sweeping run in Spark (the extra `spark`); status, unmark, confirm, report and lifecycle do without it.
+Marking and sweeping run in Spark (the extra `spark`). status, unmark, confirm, report and lifecycle do not need it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ group = typer.Typer(no_args_is_help=True)
 app.add_typer(group, name="gc")
 
 ASKING: Final = 4
-"""The exit code where a mark waits for an operator."""
+"""The exit code if a mark waits for an operator."""
 FAILED: Final = 5
-"""Where the store did not delete everything; the same call tries what is left."""
+"""The exit code if the store did not delete everything. The same call tries the rest again."""
 
 Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
 MaybeName = Annotated[
@@ -50,11 +50,11 @@ MaybeName = Annotated[
 MaybeBucket = Annotated[
     str | None, typer.Argument(metavar="[REPO]", help="The repository; or --bucket.", show_default=False)
 ]
-All = Annotated[bool, typer.Option("--all", help="Every repository, and what deleted ones left.")]
+All = Annotated[bool, typer.Option("--all", help="Every repository, and the objects of deleted ones.")]
 GraceDays = Annotated[
-    float | None, typer.Option(min=0, metavar="N", help="Between mark and sweep, whatever the rules say.")
+    float | None, typer.Option(min=0, metavar="N", help="Days between mark and sweep; replaces the rules' value.")
 ]
-MinAge = Annotated[float | None, typer.Option(min=0, metavar="N", help="Leave alone what is younger; left out: a day.")]
+MinAge = Annotated[float | None, typer.Option(min=0, metavar="N", help="Ignore younger objects; default: one day.")]
 Master = Annotated[
     str, typer.Option(metavar="URL", help="Spark's: local[4], spark://host:7077, yarn, k8s://...", rich_help_panel=None)
 ]
@@ -68,22 +68,24 @@ Share = Annotated[
     float, typer.Option(min=0, max=1, metavar="N", help="A mark of more than this share needs `gc confirm`.")
 ]
 Floor = Annotated[int, typer.Option(min=0, metavar="N", help="A mark of fewer objects than this never does.")]
-Foreign = Annotated[bool, typer.Option("--foreign", help="Also what lies in data/ and refstore never wrote.")]
-Full = Annotated[bool, typer.Option("--full", help="List and read everything, also what the last run did.")]
-FullDays = Annotated[float, typer.Option(min=0, metavar="N", help="Do so when the last time is longer ago than this.")]
+Foreign = Annotated[bool, typer.Option("--foreign", help="Also mark objects in data/ that refstore never wrote.")]
+Full = Annotated[bool, typer.Option("--full", help="List and read everything, also what the last run listed.")]
+FullDays = Annotated[
+    float, typer.Option(min=0, metavar="N", help="Make a full run if the last one is older than this.")
+]
 Every = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Again and again, so far apart (90s, 30m, 6h, 1d), until SIGTERM.")
+    str | None, typer.Option(metavar="TIME", help="Repeat at this interval (90s, 30m, 6h, 1d) until SIGTERM.")
 ]
 MetricsPort = Annotated[
     int | None,
     typer.Option(min=0, max=65_535, metavar="PORT", help="With --every: serve Prometheus metrics, on loopback."),
 ]
-TakeOver = Annotated[bool, typer.Option("--take-over", help="Do not wait for a run that died a moment ago.")]
+TakeOver = Annotated[bool, typer.Option("--take-over", help="Take over at once from a run that died recently.")]
 
 
 @group.callback()
 def gc() -> None:
-    """Delete what was committed and nobody needs any more, and what the online path never knew of."""
+    """Delete committed objects that only expired commits name, and orphans, which the online path never knew."""
 
 
 def _marking(what: str) -> Callable[..., None]:
@@ -144,12 +146,12 @@ def _marking(what: str) -> Callable[..., None]:
 
 group.command(
     "mark",
-    help="""Mark what nobody needs; nothing is deleted yet.
+    help="""Mark garbage; nothing is deleted yet.
 
     The exit code is 4 if a mark waits for `refstore gc confirm`.
 
-    First the rules for branches: what was staged longer ago than `uncommitted` allows is reset; with
-    allow_deletion_from_latest_view what `all` lets expire is removed from branches by commits.
+    First it applies the rules for branches. It resets entries that were staged longer ago than `uncommitted` allows.
+    With allow_deletion_from_latest_view it also removes paths that `all` lets expire from branches, by commits.
 
     \b
     Example: refstore gc mark sales --dry-run
@@ -163,10 +165,10 @@ def index(
     ctx: typer.Context,
     repo_name: Name,
     *,
-    anew: Annotated[bool, typer.Option("--anew", help="Drop the index first: where a file of it is damaged.")] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="Drop the index first, if one of its files is damaged.")] = False,
 ) -> None:
-    """Bring the index up to date by which `refstore why` finds a deletion. Every run does; this is for what earlier
-    versions deleted.
+    """Update the index by which `refstore why` finds deletions. Every run does so; use this for deletions by earlier
+    versions.
 
     \b
     Example: refstore gc index sales
@@ -184,23 +186,23 @@ def sweep(
     repo_name: Name,
     *,
     mark_id: Annotated[
-        str | None, typer.Option("--mark", metavar="MARK_ID", help="This one; left out: all that are due.")
+        str | None, typer.Option("--mark", metavar="MARK_ID", help="The mark to sweep; default: all that are due.")
     ] = None,
     mode: Annotated[
         str | None,
         typer.Option(
-            "--mode", metavar="MODE", help="delete, also what was tagged; or tag. Left out: as it was marked for."
+            "--mode", metavar="MODE", help="delete (also tagged objects) or tag; default: the mode of the mark."
         ),
     ] = None,
     dry_run: DryRun = False,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
-    """Delete what is marked, and due, and still named by nobody. Made again it goes on where it stopped. 5: something
-    failed.
+    """Delete marked objects that are due and that nothing names. A repeated call continues where the last one stopped.
 
-    What the rules of today keep stays, also if they were set after the mark. Of a mark whose objects are tagged it asks
-    what the bucket has deleted; with --mode delete it does not wait for the bucket.
+    The exit code is 5 if the store did not delete everything. Objects that the current rules keep stay, also if the
+    rules were set after the mark. For a tagged mark it checks which objects the bucket has deleted. With --mode delete
+    it does not wait for the bucket.
 
     \b
     Example: refstore gc sweep sales
@@ -244,14 +246,14 @@ group.command(
     "run",
     help="""The nightly job: sweep what is due, apply the rules to branches, then mark.
 
-    With --grace-days 0 what is marked goes at once.
+    With --grace-days 0 it sweeps the new mark at once.
 
     The exit code is 4 if a mark waits for `refstore gc confirm`, 5 if the store did not delete everything.
 
-    With --every it goes on until SIGTERM, which abandons the run in hand cleanly and ends with 0. What fails is logged
-    and tried again at the next pass; so is what another host is at. Only what no later pass can do better ends it: a
-    wrong setting (2), a repository that was named and is not there (3), a missing extra (6). Each pass is a process of
-    its own: between two of them no memory is held.
+    With --every it repeats until SIGTERM, which abandons the current run cleanly and exits with 0. It logs failures
+    and tries again at the next pass, also if another host is running the job. Only errors that no later pass can
+    repair end it: a wrong setting (2), a named repository that does not exist (3), a missing extra (6). Each pass is a
+    process of its own, so no memory is used between passes.
 
     \b
     Example: refstore gc run --all
@@ -276,14 +278,15 @@ def simulate(
     repo_name: Name,
     *,
     rules: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Rules instead of the repository's own; '-': standard input.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A file of rules to use instead of the repository's; '-': standard input."),
     ] = None,
     min_age_seconds: MinAge = None,
     foreign: Foreign = False,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
-    """Say what would be marked now, by these rules or by others, and touch nothing.
+    """Show what would be marked now, by the repository's rules or by others. Change nothing.
 
     \b
     Example: refstore gc simulate sales --rules stricter.json
@@ -297,17 +300,17 @@ def simulate(
 def unmark(
     ctx: typer.Context,
     repo_name: Name,
-    which: Annotated[str, typer.Argument(metavar="COMMIT|MARK_ID", help="A commit, or all that a mark marked.")],
+    which: Annotated[str, typer.Argument(metavar="COMMIT|MARK_ID", help="A commit, or a mark id for all its commits.")],
     *,
     pin: Annotated[
         bool, typer.Option("--pin", help="Also add the commits to the pins of the rules: they never expire then.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make a marked commit active again, or all that a mark marked; until its sweep begins.
+    """Make a marked commit, or all commits of a mark, active again. This works until the sweep begins.
 
-    The next run marks again what the rules still call expired: amend them first, or give --pin. --dry-run says what
-    they call so.
+    The next run marks commits again that have expired by the rules: change the rules first, or give --pin. --dry-run
+    lists these commits.
 
     \b
     Example: refstore gc unmark sales 6e40c9... --dry-run
@@ -347,7 +350,7 @@ def _marked_again(repo_name: str, which: str, found: unmarking.UnmarkResult, *, 
 def confirm_(
     ctx: typer.Context, repo_name: Name, mark_id: Annotated[str, typer.Argument(metavar="MARK_ID")], *, yes: Yes = False
 ) -> None:
-    """Let a mark be swept that takes more than the breaker lets pass.
+    """Confirm a mark that is larger than the breaker allows, so that it can be swept.
 
     \b
     Example: refstore gc confirm sales 01m7z3zav9bbbjvdydt7m95zqf
@@ -361,7 +364,7 @@ def confirm_(
 
 @group.command("status")
 def status(ctx: typer.Context, repo_name: Name) -> None:
-    """Show the marks there were: which wait, which are due, which were swept, and what they came to.
+    """List the marks: waiting, due and swept ones, with the sizes of each.
 
     \b
     Example: refstore gc status sales --json
@@ -375,12 +378,11 @@ def report(
     ctx: typer.Context,
     repo_name: Name,
     mark_id: Annotated[
-        str | None, typer.Argument(metavar="[MARK_ID]", help="Left out: the last one.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[MARK_ID]", help="The mark to report on; default: the last one.", show_default=False),
     ] = None,
     *,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page with the figures drawn there.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with charts to this file.")] = None,
 ) -> None:
     """Show what a run marked, and what the store confirmed of its sweep.
 
@@ -410,20 +412,19 @@ def lifecycle(
     repo_name: MaybeBucket = None,
     *,
     bucket: Annotated[
-        bool, typer.Option("--bucket", help="One rule for the whole bucket, which must be this lake's alone.")
+        bool, typer.Option("--bucket", help="One rule for the whole bucket, which only this lake may use.")
     ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Put the rule into the bucket's configuration.")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the bucket's configuration as --apply would write it; change nothing."),
+        typer.Option("--dry-run", help="Print the configuration that --apply would write; change nothing."),
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Print the lifecycle rule that deletes what `--mode tag` tagged, or apply it: of one repository's namespace, or of
-    the whole bucket.
+    """Print or apply the lifecycle rule that deletes objects tagged by `--mode tag`, for one namespace or the bucket.
 
-    What is printed is what `aws s3api put-bucket-lifecycle-configuration` takes; that command replaces all rules of the
-    bucket, --apply puts this one beside them. Read the warning where others share the bucket. The tag is the setting
+    The output is input for `aws s3api put-bucket-lifecycle-configuration`. That command replaces all rules of the
+    bucket; --apply adds this rule to them. Read the warning if others share the bucket. The tag is the setting
     offline.tag_name.
 
     \b
@@ -463,7 +464,7 @@ class Job:
     options: Callable[[], Options]
     rules: str | None = None
     tag_wait_days: float = 3.0
-    """What waits longer for the bucket is warned of."""
+    """Warn about tagged objects that wait longer than this for the bucket."""
 
 
 def _options(
@@ -479,7 +480,7 @@ def _options(
     take_over: bool = False,
     tag: str = "",
 ) -> Callable[[], Options]:
-    """Made once pyspark is known to be there: these need what comes with it."""
+    """Make the options. Called only if pyspark is installed, because they need its modules."""
     return partial(
         _made,
         grace_days=grace_days,
@@ -497,7 +498,7 @@ def _options(
 
 def _mode(text: str) -> Mode:
     if text not in ("delete", "tag"):
-        raise InvalidSettings(f"{text!r} is no mode of sweeping; use delete or tag")
+        raise InvalidSettings(f"{text!r} is not a mode of sweeping; use delete or tag")
     return "delete" if text == "delete" else "tag"
 
 
@@ -531,7 +532,7 @@ def _in_spark(
 
 
 def _raise_last(troubles: Sequence[tuple[str, RefstoreError]], *, of_many: bool) -> None:
-    """Say all that went wrong, `of_many` with where; who catches the last says it, too."""
+    """Print all errors but the last, and raise the last. `of_many`: whether to name the repositories."""
     for name, error in troubles if of_many else troubles[:-1]:
         typer.echo(f"{name}: {redact_text(str(error))}", err=True)
     if troubles:
@@ -540,19 +541,19 @@ def _raise_last(troubles: Sequence[tuple[str, RefstoreError]], *, of_many: bool)
 
 class AllRan(NamedTuple):
     done: list[Summary]
-    """Of marks that were swept, and of those that were made."""
+    """The summaries of the marks that were swept or made."""
     asking: int
     """Marks that wait for an operator."""
     failed: int
     """Keys that the store did not delete."""
     troubles: list[tuple[str, RefstoreError]]
-    """What went wrong in which repositories."""
+    """The errors, by repository."""
     marked: bool = False
-    """Whether the last of what was done is a mark that was made, in the last repository."""
+    """Whether the last summary is of a new mark, in the last repository."""
 
 
 def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tell: Any) -> AllRan:
-    """Run the job in each of these repositories; what is wrong in one keeps no other from its turn."""
+    """Run the job in each of these repositories. An error in one does not stop the others."""
     from refstore.retention.rules import read_rules
     from refstore_gc import run
     from refstore_gc.bucket_lifecycle import overdue
@@ -597,7 +598,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tel
 
 
 def _still_there(lake: Lake, name: str) -> Repository | None:
-    """None: it was deleted since it was listed."""
+    """Return the repository; None if it was deleted since it was listed."""
     try:
         return lake.repository(name)
     except RepositoryNotFound:
@@ -671,7 +672,7 @@ def emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequenc
         typer.echo()
         if summary.question and summary.state == RunState.NEEDS_CONFIRMATION:
             typer.echo(
-                f"{summary.question}; let it be swept with: refstore gc confirm {summary.repository} "
+                f"{summary.question}; allow the sweep with: refstore gc confirm {summary.repository} "
                 f"{summary.mark_id}\n",
                 err=True,
             )
@@ -694,7 +695,7 @@ def _summary_row(summary: Summary) -> dict[str, object]:
         "mark": summary.mark_id,
         "state": summary.state,
         "sweep_from": when(summary.deletes_at_ms),
-        "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete or 'everything was looked at'}",
+        "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete or 'everything was listed and read'}",
         "listed": _shown(summary.listed),
         "kept": _shown(summary.kept),
         "marked": _shown(summary.marked),

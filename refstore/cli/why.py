@@ -1,4 +1,4 @@
-"""`refstore why`: what became of a physical address, or of a path, and why."""
+"""`refstore why`: explain what happened to a physical address, or to a path, and why."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ def why(
     given: Annotated[list[str], place(FORM)],
     *,
     commits: Annotated[
-        bool, typer.Option("--commits", help="Of what was deleted, too: which commits named it.")
+        bool, typer.Option("--commits", help="Also list the commits that named a deleted address.")
     ] = False,
 ) -> None:
-    """Say what is known of a physical address, or of a path: who names it, or when it was deleted, by which run, and
-    under which rule.
+    """Explain a physical address, or a path: what names it, or when it was deleted, by which run, and under which rule.
 
-    An address is `data/<slice>/<id>`; everything else is a ref (also of a branch that is gone) and a path. Give a
-    branch that is called `data` as a word of its own. It answers for what the reaper deleted, what `refstore gc` swept
-    or has marked, and what went with a deleted repository.
+    An address is `data/<slice>/<id>`. Everything else is a ref and a path; the branch may be deleted already. Give a
+    branch that is called `data` as an argument of its own. The command covers what the reaper deleted, what
+    `refstore gc` swept or has marked, and what was deleted with a repository.
 
     \b
     Example: refstore why sales data/2026112107/01jd3v...
@@ -55,13 +54,13 @@ def why(
     repo_name, address, ref, path = _place(ctx, given)
     with open_lake(ctx) as lake:
         if address:
-            _tell(ctx, lake, repo_name, address, lambda context: _of_address(context, address, commits=commits))
+            _explain(ctx, lake, repo_name, address, lambda context: _of_address(context, address, commits=commits))
         else:
-            _tell(ctx, lake, repo_name, None, lambda context: _of_path(context, ref, path))
+            _explain(ctx, lake, repo_name, None, lambda context: _of_path(context, ref, path))
 
 
 def _place(ctx: typer.Context, given: Sequence[str]) -> tuple[str, str, str, str]:
-    """(repository, address, ref, path); the address or the other two are ''."""
+    """Parse the arguments into (repository, address, ref, path). Either the address, or ref and path, are ''."""
     repo_name, *rest = given
     if is_location(repo_name):
         repo_name, _, first = without_scheme(repo_name).partition("/")
@@ -80,8 +79,12 @@ def _place(ctx: typer.Context, given: Sequence[str]) -> tuple[str, str, str, str
     return repo_name, "", rest[0], rest[1]
 
 
-def _tell(ctx: typer.Context, lake: Lake, repo_name: str, address: str | None, ask: Callable[[Context], Row]) -> None:
-    """Ask the repository of the name, then deleted ones that had it: the first that knows something."""
+def _explain(
+    ctx: typer.Context, lake: Lake, repo_name: str, address: str | None, ask: Callable[[Context], Row]
+) -> None:
+    """Print the answer of the repository with this name, or of the first deleted one with this name that
+    has an answer.
+    """
     unknown: NotFound | None = None
     for context, record in lake.all_of(repo_name):
         try:
@@ -124,7 +127,7 @@ def _of_path(context: Context, ref: str, path: str) -> Row:
 
 
 def _may_have_had(record: ClearedRepository, address: Address) -> bool:
-    """Whether the address was made while the repository was there, as far as its id says."""
+    """Return whether the repository existed when the address was generated, as far as the id shows."""
     if not ids.is_own(address):
         return False
     made_ms = ids.made_ms(address)
@@ -135,7 +138,9 @@ DAY_MS: Final = 86_400_000
 
 
 def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | None) -> Row:
-    """The repository is gone, and with it what said which objects were in it: only this is known."""
+    """Return the row for an object of a cleared repository. The records of its objects were deleted with it, so nothing
+    else is known.
+    """
     return {
         "repository": repo,
         "repository_deleted": when(record.closed_ms),
@@ -175,63 +180,63 @@ def _address_row(found: Why) -> Row:
         "since": when(view.since_ms),
         "cause": view.cause,
         "named_by": [f"{name.branch} {name.path} ({name.state.value})" for name in view.references],
-        "deletions": [_deletion_row(each) for each in found.deletions],
-        "marked": [_marked_row(each) for each in found.marked],
+        "deletions": [_deletion_row(deletion) for deletion in found.deletions],
+        "marked": [_marked_row(marked) for marked in found.marked],
         "committed": _naming_row(found.naming) if found.naming is not None else None,
         "incomplete": list(found.incomplete),
     }
 
 
-def _deletion_row(each: Deletion) -> Row:
+def _deletion_row(deletion: Deletion) -> Row:
     return {
-        "at": when(each.at_ms),
-        "by": each.by,
-        "run": each.run,
-        "outcome": each.outcome,
-        "cause": each.cause,
-        "rule": each.rule,
-        "path": each.path,
-        "token": each.token,
-        "size_bytes": each.size_bytes,
-        "reaper": each.run if each.by == "reaper" else "",
-        "reason": each.reason,
+        "at": when(deletion.at_ms),
+        "by": deletion.by,
+        "run": deletion.run,
+        "outcome": deletion.outcome,
+        "cause": deletion.cause,
+        "rule": deletion.rule,
+        "path": deletion.path,
+        "token": deletion.token,
+        "size_bytes": deletion.size_bytes,
+        "reaper": deletion.run if deletion.by == "reaper" else "",
+        "reason": deletion.reason,
     }
 
 
-def _marked_row(each: MarkedFor) -> Row:
+def _marked_row(marked: MarkedFor) -> Row:
     return {
-        "mark": each.mark_id,
-        "state": each.state,
-        "deletes_at": when(each.deletes_at_ms),
-        "cause": each.cause,
-        "rule": each.rule,
-        "question": each.question,
+        "mark": marked.mark_id,
+        "state": marked.state,
+        "deletes_at": when(marked.deletes_at_ms),
+        "cause": marked.cause,
+        "rule": marked.rule,
+        "question": marked.question,
     }
 
 
 def _naming_row(found: Naming) -> Row:
     return {
         "branches": [f"{branch} {path}" for branch, path in found.branches],
-        "commits": [_commit_row(each) for each in found.commits],
+        "commits": [_commit_row(commit) for commit in found.commits],
         "complete": found.complete,
     }
 
 
-def _commit_row(each: NamingCommit) -> Row:
-    mark = each.mark
+def _commit_row(commit: NamingCommit) -> Row:
+    mark = commit.mark
     return {
-        "commit": each.commit,
-        "date": when(each.created_ms),
-        "path": each.path,
+        "commit": commit.commit,
+        "date": when(commit.created_ms),
+        "path": commit.path,
         "mark": mark.mark_id if mark else None,
         "deletes_at": when(mark.deletes_at_ms) if mark else None,
         "swept": when(mark.swept_ms or None) if mark else None,
     }
 
 
-def _version_row(each: PathVersion) -> Row:
-    row: Row = {"address": each.address} if each.why is None else _address_row(each.why)
-    return {**row, "commits": _span_row(each.committed) if each.committed is not None else None}
+def _version_row(version: PathVersion) -> Row:
+    row: Row = {"address": version.address} if version.why is None else _address_row(version.why)
+    return {**row, "commits": _span_row(version.committed) if version.committed is not None else None}
 
 
 def _span_row(version: Version) -> Row:
@@ -259,7 +264,7 @@ def _print(ctx: typer.Context, row: Row) -> None:
 
 
 def _print_one(ctx: typer.Context, row: Row) -> None:
-    """What is there of it; each deletion and each commit on a line of its own."""
+    """Print the non-empty fields, then each deletion and each commit on a line of its own."""
     lists: dict[str, list[Row]] = {name: row.pop(name) for name in ("deletions", "marked", "removed_by") if name in row}
     committed: Row | None = row.pop("committed", None)
     commits: Row | None = row.pop("commits", None)

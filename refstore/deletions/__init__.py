@@ -1,12 +1,12 @@
-"""What is known of deletions: by the reaper (its journal), by sweeps of the offline job, and by the clearing of deleted
-repositories.
+"""Read the records of deletions: by the reaper (its journal), by sweeps of the offline job, and by the clearing of
+deleted repositories.
 
-    journal_format.py   the lines of the journal, and how an address is found in it
-    index_format.py     the index over all deletions: sorted segments in which an address is found by one request each
-    sweep_records.py    what a run of the offline job wrote of an address: that it is marked, and what became of it
-    naming_commits.py   which commits and branches name an address or a path
-    explain.py          the answer of `refstore why`: all of this together
+    journal_format.py   the lines of the journal, and the search for an address in it
+    index_format.py     the index over all deletions: sorted segments, each searched by one request
+    sweep_records.py    the records of an address in a run of the offline job: its mark, and its outcome
+    naming_commits.py   the commits and branches that name an address or a path
+    explain.py          the answer of `refstore why`, from all of these
 
-Nothing here writes. The reaper writes the journal (`reaper/refstore_reaper/journal_writer.py`), the offline job the
-index (`offline_gc/refstore_gc/deletion_index_writer.py`).
+These modules only read. The reaper writes the journal (`reaper/refstore_reaper/journal_writer.py`), and the offline job
+writes the index (`offline_gc/refstore_gc/deletion_index_writer.py`).
 """

@@ -1,12 +1,11 @@
-"""The answer of `refstore why`: what is known of a physical address or a path, from everything that records it.
+"""Explain a physical address or a path for `refstore why`, from all records of it.
 
-    explain_address    who names it now, which commits and branches do, which mark holds it, and every deletion of it
-    explain_path       what is at a path now, what was, and what became of each object that was there
+    explain_address    its references now, the commits and branches that name it, its marks, and all its deletions
+    explain_path       the entry at a path now, earlier entries, and what happened to each object that was there
 
-A deletion is found whoever made it: the reaper (its journal), a sweep (the run's files), or the clearing of a deleted
-repository. The index says where to look; what it does not have yet is looked for in the runs and the segments
-themselves. A store that does not answer raises; what could not be looked at stands in `incomplete`. Nothing here
-writes.
+It finds every deletion: by the reaper (its journal), by a sweep (the run's files), or by the clearing of a deleted
+repository. The index says which files have it. Files that the index does not have yet are searched one by one. A store
+that does not answer raises. `incomplete` lists what could not be searched. This module only reads.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from refstore.operations.trash import InGrace
 from refstore.versioning.commits import names
 
 UNINDEXED_MAX: Final = 50
-"""Runs that are looked at one by one, because no index has them yet. The newest ones."""
+"""How many runs that are not in an index yet are searched one by one, the newest first."""
 PATH_SEGMENTS_MAX: Final = 2_000
-"""Segments of the journal that are read for a path, where no index has them yet. The newest ones."""
+"""How many segments of the journal that are not in an index yet are searched for a path, the newest first."""
 VERSIONS_MAX: Final = 20
-"""Objects that were at a path, of each of which the deletions are looked for. The newest ones."""
+"""For how many objects of a path deletions are searched, the newest first."""
 _LOST: Final = b"lost"
 _OLDER_RUNS: Final = (
     "older runs that are not in the index yet (the next `refstore gc run` or `refstore gc index` adds them)"
 )
 
 SWEPT_FOLDERS: Final = ("data/", names.RANGES, names.METARANGES, names.ADDED)
-"""Where the keys lie of what the offline job may delete."""
+"""The prefixes of the keys that the offline job may delete."""
 
 NO_REFERENCE: Final = "nothing named it any more when its grace window was over"
 DELETED_REPOSITORY: Final = "deleted repository"
@@ -55,28 +54,28 @@ EXPIRED: Final = "expired"
 
 
 class Deletion(NamedTuple):
-    """One deletion of an address, whoever made it."""
+    """One deletion of an address."""
 
     at_ms: int
     by: str
-    """`reaper`, or `sweep`: the offline job."""
+    """`reaper`, or `sweep` for the offline job."""
     run: str
-    """Which of them: the reaper's id, or the mark's."""
+    """The id of the reaper, or of the mark."""
     outcome: str
-    """deleted; missing, already gone: there was no blob. interrupted: what became of it stands in a later one, if in
-    any. failed: it is tried again. tagged: the bucket's lifecycle rule deletes it.
+    """deleted. missing, already gone: there was no blob. interrupted: a later deletion has the outcome, if any. failed:
+    it will be tried again. tagged: the bucket's lifecycle rule deletes it.
     """
     cause: str
-    """Why nobody needed it: reset, overwritten, ... expired, orphan blob, ..."""
+    """Why it was not needed: reset, overwritten, ... expired, orphan blob, ..."""
     rule: str
-    """Under which rule it went, in words."""
+    """The rule by which it was deleted, as a text."""
     path: str
-    """The last one that named it; '' where that is not recorded."""
+    """The last path that named it; '' if no record has it."""
     token: str
     size_bytes: int
-    """-1: not known."""
+    """-1: unknown."""
     reason: str
-    """The store's, where it failed."""
+    """The store's reason, if it failed."""
 
 
 class MarkedFor(NamedTuple):
@@ -88,22 +87,22 @@ class MarkedFor(NamedTuple):
     cause: str
     rule: str
     question: str
-    """What an operator has to confirm first; '' where nothing."""
+    """What an operator has to confirm first; '' if nothing."""
 
 
 class Why(NamedTuple):
-    """What is known of an address."""
+    """What the records say about an address."""
 
     view: AddressInfo
-    """Who names it now, and in which state."""
+    """Its references and its state now."""
     deletions: tuple[Deletion, ...]
-    """Oldest first. More than one where the first was interrupted, or the store refused."""
+    """Oldest first. There is more than one if the first was interrupted, or the store refused it."""
     marked: tuple[MarkedFor, ...]
-    """The marks that hold it and are not swept yet."""
+    """The marks that contain it and are not swept yet."""
     naming: Naming | None
-    """Committed history that names it, or named it; None where it was not looked for."""
+    """The commits that name it, or named it; None if they were not searched."""
     incomplete: tuple[str, ...]
-    """What could not be looked at, in words."""
+    """What could not be searched, as texts."""
 
 
 class PathVersion(NamedTuple):
@@ -111,24 +110,24 @@ class PathVersion(NamedTuple):
 
     address: str
     committed: Version | None
-    """The commits that have it there; None: it was never committed there, as far as was looked."""
+    """The commits that have it at the path. None: no searched commit has it there."""
     why: Why | None
-    """What became of it; None: it lies outside the repository, and is not refstore's to delete."""
+    """What happened to it. None: it is a foreign object, which refstore never deletes."""
 
 
 class PathWhy(NamedTuple):
-    """What is known of a path."""
+    """What the records say about a path."""
 
     ref: str
     path: str
     ref_exists: bool
     now: Entry | None
     staged: bool
-    """Whether what is there now is staged."""
+    """Whether the entry there now is staged."""
     versions: tuple[PathVersion, ...]
     """Newest first."""
     removed: tuple[Version, ...]
-    """The commits from which on nothing was there."""
+    """The commits that removed the path."""
     incomplete: tuple[str, ...]
 
 
@@ -136,18 +135,17 @@ _MAY_BE_COMMITTED: Final = frozenset((AddressState.COMMITTED, AddressState.UNKNO
 
 
 def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why:
-    """Return what is known of an address, or of the key of another object that a sweep may delete.
+    """Return what the records say about an address, or about the key of another object that a sweep may delete.
 
-    `commits`: say which commits named it where it was deleted, too, which takes some more requests. Raises InvalidName,
-    AddressNotFound (nothing is known of it), Corrupt, Unavailable.
+    `commits`: also find the commits that named a deleted address, which takes some more requests. Raises InvalidName,
+    AddressNotFound (no record has it), Corrupt, Unavailable.
     """
     key = Address(address) if ids.is_own(Address(address)) else _other_key(address)
     found = _explain(ctx, key)
     if not _is_known(found):
         raise AddressNotFound(
             f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a "
-            "sweep has deleted it;"
-            f" see that the repository is the right one{_also(found.incomplete)}"
+            f"sweep has deleted it; check that the repository is the right one{_also(found.incomplete)}"
         )
     swept = any(deletion.by == SWEEP for deletion in found.deletions)
     if ids.is_own(key) and (found.view.state in _MAY_BE_COMMITTED or (commits and swept)):
@@ -156,8 +154,8 @@ def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why
 
 
 def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
-    """`ref`: a branch, also one that is gone, or any ref. Raises InvalidPath, ObjectNotFound (nothing is known),
-    Corrupt, Unavailable.
+    """Return what the records say about a path. `ref`: any ref, or a deleted branch. Raises InvalidPath, ObjectNotFound
+    (no record has it), Corrupt, Unavailable.
     """
     name = ids.object_path(path)
     incomplete: dict[str, None] = {}
@@ -186,9 +184,8 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
         versions.append(PathVersion(address, by_address.get(Address(address)), why))
     if not versions:
         raise ObjectNotFound(
-            f"nothing is known of {path!r} on {ref!r} in {ctx.name!r}: it is not there, no commit names it, and "
-            "nothing in its grace window"
-            f" or in the journal was there; see that ref and path are right{_also(tuple(incomplete))}"
+            f"nothing is known of {path!r} on {ref!r} in {ctx.name!r}: it does not exist, no commit names it, and no "
+            f"object in its grace window or in the journal had it; check the ref and the path{_also(tuple(incomplete))}"
         )
     removed = tuple(version for version in committed[:-1] if version.address is None)
     return PathWhy(ref, name, exists, now, staged, tuple(versions), removed, tuple(incomplete))
@@ -198,11 +195,11 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
 
 
 def _other_key(key: str) -> Address:
-    """Return the key of another object that a sweep may delete: of a commit, or a foreign one below `data/`. Raises
-    InvalidName.
+    """Return the key of another object that a sweep may delete: an object of a commit, or a foreign one below `data/`.
+    Raises InvalidName.
     """
     if not key.startswith(SWEPT_FOLDERS) or fault_of(key):
-        return ids.own_address(key)  # which says what one looks like
+        return ids.own_address(key)  # its error message describes a valid address
     return Address(key)
 
 
@@ -216,7 +213,7 @@ def _view(ctx: Context, key: Address) -> AddressInfo:
 def _explain(ctx: Context, address: Address) -> Why:
     view = _view(ctx, address)
     incomplete: dict[str, None] = {}
-    indexed = _Indexed.of(ctx)  # before the index is listed: a run that is said to be in it was in it then
+    indexed = _Indexed.of(ctx)  # read before the index is listed, so that the listing has every run named here
     matches = index_format.lookup(ctx.objects, [address])[address]
     deletions = [each for match in matches for each in _by_match(ctx, match, Sought(address), incomplete)]
     deletions += _by_journal(ctx, Sought(address), indexed.journal, incomplete)
@@ -237,11 +234,11 @@ def _also(incomplete: Iterable[str]) -> str:
 
 
 class _Indexed(NamedTuple):
-    """How far the index goes, by the KV."""
+    """Which runs and segments the index has, as the KV says."""
 
     runs: dict[str, bytes]
     journal: str
-    """The key of the last segment that is in it."""
+    """The key of the last indexed segment."""
     damaged: tuple[str, ...]
 
     @classmethod
@@ -258,9 +255,7 @@ class _Indexed(NamedTuple):
 
 
 def _made_after(ctx: Context, address: Address) -> str:
-    """The key behind which the journal can speak of an address: it cannot have been deleted before its hour, whichever
-    clock made it.
-    """
+    """Return the key after which the journal may contain the address, which was not deleted before it was generated."""
     return journal_format.first_after(_made_ms(ctx, address))
 
 
@@ -275,30 +270,31 @@ def _made_ms(ctx: Context, address: Address) -> int:
 def _by_journal(
     ctx: Context, sought: Sought, indexed: str, incomplete: dict[str, None], segments_max: int | None = None
 ) -> list[Deletion]:
-    """What no index has yet."""
+    """Return the deletions in segments that the index does not have yet."""
     after = max(indexed, _made_after(ctx, sought.address) if sought.address is not None else "")
-    tell = _teller(incomplete)
-    found = journal_format.find(ctx.objects, sought, after=after, segments_max=segments_max, unreadable=tell)
+    on_unreadable = _collector(incomplete)
+    found = journal_format.find(ctx.objects, sought, after=after, segments_max=segments_max, unreadable=on_unreadable)
     return [_of_event(event) for event in found]
 
 
-def _teller(incomplete: dict[str, None]) -> Callable[[str], None]:
-    return lambda what: incomplete.update({what: None})
+def _collector(incomplete: dict[str, None]) -> Callable[[str], None]:
+    """Return a function that adds its argument to `incomplete`."""
+    return lambda unread: incomplete.update({unread: None})
 
 
 def _of_event(event: Event) -> Deletion:
-    of = event.doomed
-    rule = "it was issued and not linked before it expired" if not of.token else NO_REFERENCE
+    pending = event.doomed
+    rule = "it was issued and not linked before it expired" if not pending.token else NO_REFERENCE
     return Deletion(
         event.at_ms,
         "reaper",
         event.reaper,
         event.outcome,
-        of.cause,
+        pending.cause,
         rule,
-        of.path,
-        of.token,
-        of.size_bytes,
+        pending.path,
+        pending.token,
+        pending.size_bytes,
         event.reason,
     )
 
@@ -306,7 +302,7 @@ def _of_event(event: Event) -> Deletion:
 def _by_match(ctx: Context, match: Match, sought: Sought, incomplete: dict[str, None]) -> Iterator[Deletion]:
     source = match.source
     if source.kind == JOURNAL:
-        for event in journal_format.find_in(ctx.objects, source.file, sought, unreadable=_teller(incomplete)):
+        for event in journal_format.find_in(ctx.objects, source.file, sought, unreadable=_collector(incomplete)):
             yield _of_event(event)
     elif sought.address is not None:
         row = None
@@ -314,11 +310,10 @@ def _by_match(ctx: Context, match: Match, sought: Sought, incomplete: dict[str, 
             try:
                 row = sweep_records.outcome_row(ctx.objects, source.file, sought.address)
             except RunFilesLost:
-                row = sweep_records.OutcomeRow(
-                    -1, match.reason, match.outcome, ""
-                )  # an operator removed them: the index remembers
+                # An operator removed the run's files. The index still has the outcome.
+                row = sweep_records.OutcomeRow(-1, match.reason, match.outcome, "")
             if row is None:
-                return  # another address has its hash
+                return  # another address has the same hash
         outcome, cause, size = (row.outcome, row.reason, row.size_bytes) if row else (match.outcome, match.reason, -1)
         rule = _rule(sweep_records.run_facts(ctx.objects, source.run), cause)
         yield Deletion(
@@ -329,7 +324,9 @@ def _by_match(ctx: Context, match: Match, sought: Sought, incomplete: dict[str, 
 def _by_runs(
     ctx: Context, address: Address, indexed: _Indexed, view: AddressInfo, incomplete: dict[str, None]
 ) -> tuple[list[Deletion], list[MarkedFor]]:
-    """What runs say that the index does not have: those that are not swept yet, and those of earlier versions."""
+    """Return the deletions and marks in runs that the index does not have: runs that are not swept yet, and runs of
+    earlier versions of refstore.
+    """
     deletions: list[Deletion] = []
     marked: list[MarkedFor] = []
     made_ms = _made_ms(ctx, address)
@@ -337,11 +334,11 @@ def _by_runs(
     for run in sorted(Marks(ctx).runs(), key=lambda run: run.record.began_ms, reverse=True):
         lost = indexed.runs.get(run.mark_id) == _LOST
         if run.record.finished_ms and run.record.finished_ms < made_ms:
-            continue  # it was made after that
+            continue  # the address was generated after the run
         if (run.mark_id in indexed.runs and not lost) or run.state not in (*STANDING, RunState.SWEPT):
             continue
         if run.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION) and view.state not in UNREFERENCED:
-            continue  # a mark that has not begun to delete holds only what is there and has no reference
+            continue  # a mark that is not being swept contains only existing objects without references
         if not left:
             incomplete[_OLDER_RUNS] = None
             break
@@ -361,7 +358,7 @@ def _by_runs(
 
 
 def _in_run(ctx: Context, run: Run, address: Address) -> Deletion | MarkedFor | None:
-    """Raises RunFilesLost."""
+    """Return the deletion or the mark of the address in one run. Raises RunFilesLost."""
     unit = sweep_records.unit_of(ctx.objects, run.mark_id, address)
     if unit is None:
         return None
@@ -378,25 +375,25 @@ def _in_run(ctx: Context, run: Run, address: Address) -> Deletion | MarkedFor | 
             rule = _rule(sweep_records.run_facts(ctx.objects, run.mark_id), row.reason)
             at_ms = record.swept_ms or record.sweep_began_ms
             return Deletion(at_ms, SWEEP, run.mark_id, row.outcome, row.reason, rule, "", "", row.size_bytes, row.why)
-    held = sweep_records.marked_row(ctx.objects, unit, address)
-    if held is None:
+    marked = sweep_records.marked_row(ctx.objects, unit, address)
+    if marked is None:
         return None
-    rule = _rule(sweep_records.run_facts(ctx.objects, run.mark_id), held.reason)
-    return MarkedFor(run.mark_id, run.state.value, record.deletes_at_ms, held.reason, rule, record.question)
+    rule = _rule(sweep_records.run_facts(ctx.objects, run.mark_id), marked.reason)
+    return MarkedFor(run.mark_id, run.state.value, record.deletes_at_ms, marked.reason, rule, record.question)
 
 
 def _rule(facts: RunFacts | None, cause: str) -> str:
-    """Under which rule a run took something for this reason, in words."""
+    """Return the rule by which a run deletes for this cause, as a text."""
     if facts is None:
         return DELETED_REPOSITORY if cause == DELETED_REPOSITORY else "the run's summary was removed"
     if cause == EXPIRED:
         by = ", ".join(
             f"{rule} ({count} commits)"
-            for rule, count in sorted(facts.expired_by.items(), key=lambda each: (-each[1], each[0]))
+            for rule, count in sorted(facts.expired_by.items(), key=lambda item: (-item[1], item[0]))
         )
         return (
-            f"retention rules {facts.rules_digest[:12]}: {by or 'see the summary of the run'}; no commit that is "
-            "active named it"
+            f"retention rules {facts.rules_digest[:12]}: {by or 'see the summary of the run'}; no active "
+            "commit named it"
         )
     age_hours = facts.min_age_seconds / 3600
     return f"no commit and no branch named it, and it was older than {age_hours:g} hours"
@@ -406,7 +403,7 @@ def _rule(facts: RunFacts | None, cause: str) -> str:
 
 
 def _now(ctx: Context, ref: str, path: Path) -> tuple[Entry | None, bool, bool]:
-    """Return (what is there, whether that is staged, whether there is such a ref)."""
+    """Return (the entry there now, whether it is staged, whether the ref exists)."""
     try:
         resolved = refs.resolve(ctx, ref)
     except NotFound:
@@ -419,8 +416,8 @@ def _now(ctx: Context, ref: str, path: Path) -> tuple[Entry | None, bool, bool]:
 
 
 def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Address]:
-    """What was staged at the path under tokens that the reaper has not processed yet: a moment after a reset it is
-    nowhere else.
+    """Yield the addresses that were staged at the path under tokens that the reaper has not processed yet. Right after
+    a reset no other record has them.
     """
     tokens = [Token(name) for name, _ in ctx.kv.scan_all(keys.tokens(ctx.repo), prefix=f"{branch}:")]
     for page in batched(reversed(tokens), PAGE):
@@ -435,11 +432,13 @@ def _in_grace(ctx: Context, branch: BranchName, path: Path) -> Iterator[InGrace]
 
 
 def _path_events(ctx: Context, branch: BranchName, path: Path, incomplete: dict[str, None]) -> Iterator[Event]:
-    """What the journal says of the path on the branch."""
+    """Yield the journal's events for the path on the branch."""
     sought = Sought(branch=branch, path=path)
     indexed = _Indexed.of(ctx).journal
     text = path_text(branch, path)
-    tell = _teller(incomplete)
+    on_unreadable = _collector(incomplete)
     for match in index_format.lookup(ctx.objects, [text])[text]:
-        yield from journal_format.find_in(ctx.objects, match.source.file, sought, unreadable=tell)
-    yield from journal_format.find(ctx.objects, sought, after=indexed, segments_max=PATH_SEGMENTS_MAX, unreadable=tell)
+        yield from journal_format.find_in(ctx.objects, match.source.file, sought, unreadable=on_unreadable)
+    yield from journal_format.find(
+        ctx.objects, sought, after=indexed, segments_max=PATH_SEGMENTS_MAX, unreadable=on_unreadable
+    )

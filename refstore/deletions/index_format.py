@@ -1,4 +1,4 @@
-"""The index over all deletions of a repository: which run, or which segment of the journal, says what of an address.
+"""The index over all deletions of a repository: for each address, the runs and segments of the journal that have it.
 
     _refstore/gc/deletions/<level>-<sources>-<id>.idx
 
@@ -8,13 +8,13 @@ records of SOURCE_BYTES, which the entries number:
     entry    hash (8 bytes, big-endian), number of its source (4), outcome (1), reason (1), spare (2)
     source   length (2), a MessagePack array (`Source`), zeros
 
-There is no manifest that two writers could contend for: the segments that are listed are the index. A segment of the
-next level takes the place of several: it is written whole, then they are removed. So at any time, and wherever a writer
-dies, each entry is in at least one segment; one that is in two says the same twice. A reader that finds a segment gone
-lists again.
+There is no manifest that two writers could contend for: the listed segments are the index. A segment of the next level
+replaces several others: it is written completely, then they are removed. So at any time, and after any crash of a
+writer, each entry is in at least one segment. A duplicate entry does no harm. A reader that misses a segment lists
+again.
 
-Hashes are uniform, so an entry's place can be reckoned: in n entries it is off by half the root of n at one standard
-deviation, and one request for a stretch of ten times that finds it, but once in a million times.
+Hashes are uniform, so the position of an entry can be estimated. In n entries the standard deviation is half the square
+root of n. One request for five deviations to each side finds the entry, except once in a million times.
 
 See docs/decisions/0110-an-index-over-all-deletions.md.
 """
@@ -39,7 +39,7 @@ SOURCE_BYTES: Final = 256
 HASH_BITS: Final = 64
 
 OUTCOMES: Final = ("", "deleted", "tagged", "already gone", "failed", "deleted by the bucket")
-"""By code. Appended to only: the codes stand in files. 0: it stands in the source."""
+"""By code. Only append, because files contain the codes. 0: the source has the outcome."""
 REASONS: Final = (
     "",
     "expired",
@@ -50,32 +50,34 @@ REASONS: Final = (
     "foreign",
     "deleted repository",
 )
-"""By code, likewise. 0: it stands in the source."""
+"""By code; only append. 0: the source has the reason."""
 
 SWEEP: Final = "sweep"
 JOURNAL: Final = "journal"
 
 _DEVIATIONS: Final = 5
-"""How far from the reckoned place the first request looks, to each side."""
+"""How many standard deviations the first request reads to each side of the estimated position."""
 _SLACK: Final = 64
 _ATTEMPTS: Final = 8
-"""How often the segments are listed again because one of them was merged into another meanwhile."""
+"""How often the segments are listed again because one of them was merged meanwhile."""
 _HASH_BYTES: Final = HASH_BITS // 8
 
 T = TypeVar("T")
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Where what an entry says stands in full. New kinds and new fields may be added; old ones are read for ever."""
+    """The file that has the complete record of an entry. New kinds and new fields may be added; old ones are read for
+    ever.
+    """
 
     kind: str
     """SWEEP: a file of a run of the offline job. JOURNAL: a segment of the reaper's journal."""
     run: str
     """The mark id; '' for the journal."""
     file: str
-    """Its key."""
+    """The key of the file."""
     at_ms: int
-    """When the run was swept, or the batch began."""
+    """The time when the run was swept, or the batch began."""
 
 
 class Segment(NamedTuple):
@@ -88,12 +90,12 @@ class Segment(NamedTuple):
 
     @property
     def sources_at(self) -> int:
-        """Where in the file the sources begin."""
+        """The offset in the file at which the sources begin."""
         return self.entries * ENTRY_BYTES
 
 
 class Match(NamedTuple):
-    """An entry that was found."""
+    """An entry for the requested text."""
 
     source: Source
     outcome: str
@@ -101,13 +103,13 @@ class Match(NamedTuple):
 
 
 def hash_of(text: str) -> bytes:
-    """Return the hash of an address, as it stands in an entry."""
+    """Return the hash of an address, as an entry contains it."""
     return blake2b(text.encode(), digest_size=_HASH_BYTES).digest()
 
 
 def path_text(branch: str, path: str) -> str:
-    """Return what is hashed for a path of a branch: deletions in the journal are found by it, too. No address has a
-    line break.
+    """Return the text that is hashed for a path of a branch, by which the index finds deletions in the journal. It
+    differs from every address, because no address has a line break.
     """
     return f"{branch}\n{path}"
 
@@ -117,7 +119,7 @@ def segment_key(level: int, sources: int, id_: str) -> str:
 
 
 def encode_source(source: Source) -> bytes:
-    """Raises ValueError: it is too long. Mark ids have at most 63 characters, so that none is."""
+    """Encode a source. Raises ValueError if it is too long. Mark ids have at most 63 characters, so none is."""
     body = msgspec.msgpack.encode(source)
     if len(body) > SOURCE_BYTES - 2:
         raise ValueError(f"a source of {len(body)} bytes: {source}")
@@ -125,12 +127,12 @@ def encode_source(source: Source) -> bytes:
 
 
 def segments(objects: ObjectStore) -> list[Segment]:
-    """Return the segments there are, in order of level, then of time. Raises CorruptObject, ObjectsUnavailable."""
+    """Return the existing segments, in order of level, then of time. Raises CorruptObject, ObjectsUnavailable."""
     found: list[Segment] = []
     for info in objects.list(FOLDER):
         parts = info.key.removeprefix(FOLDER).removesuffix(EXTENSION).split("-")
         if not info.key.endswith(EXTENSION) or len(parts) != 3 or not (parts[0] + parts[1]).isdigit():
-            continue  # nothing of ours
+            continue  # refstore did not write it
         sources = int(parts[1])
         size = info.size_bytes - sources * SOURCE_BYTES
         if size < 0 or size % ENTRY_BYTES:
@@ -140,9 +142,9 @@ def segments(objects: ObjectStore) -> list[Segment]:
 
 
 def lookup(objects: ObjectStore, texts: Sequence[str]) -> dict[str, list[Match]]:
-    """Return what the index says of each text (an address, or a `path_text`), each source once, oldest first.
+    """Return the index's matches for each text (an address, or a `path_text`), each source once, oldest first.
 
-    One request for the list, one for each segment and text, and one for each match. Raises CorruptObject,
+    This takes one request for the list, one for each segment and text, and one for each match. Raises CorruptObject,
     ObjectsUnavailable.
     """
     for _ in range(_ATTEMPTS):
@@ -169,7 +171,7 @@ def read_sources(objects: ObjectStore, segment: Segment) -> list[bytes]:
 
 
 def decode_source(objects: ObjectStore, key: str, body: bytes) -> Source:
-    """Raises CorruptObject."""
+    """Decode a source. Raises CorruptObject."""
     try:
         return msgspec.msgpack.decode(body[2 : 2 + int.from_bytes(body[:2], "big")], type=Source)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -179,8 +181,7 @@ def decode_source(objects: ObjectStore, key: str, body: bytes) -> Source:
 def damaged(objects: ObjectStore, key: str, reason: str) -> CorruptObject:
     return CorruptObject(
         f"{key} in {objects.url} is not what was written ({reason}); restore it from a backup, or remove {FOLDER} "
-        "whole and run"
-        " `refstore gc index`, which writes it anew from the records of the runs"
+        "completely and run `refstore gc index`, which writes it again from the records of the runs"
     )
 
 
@@ -197,8 +198,8 @@ def _matches(objects: ObjectStore, segment: Segment, wanted: bytes) -> Iterator[
 
 
 def _entries_of(objects: ObjectStore, segment: Segment, wanted: bytes) -> list[bytes]:
-    """Return the entries with the hash. They lie together; the stretch that is read grows until it has both their
-    ends.
+    """Return the entries with the hash, which are neighbours. The range that is read grows until it contains all of
+    them.
     """
     count = segment.entries
     centre = int.from_bytes(wanted, "big") * count >> HASH_BITS
@@ -209,21 +210,23 @@ def _entries_of(objects: ObjectStore, segment: Segment, wanted: bytes) -> list[b
         hashes = [body[at : at + _HASH_BYTES] for at in range(0, len(body), ENTRY_BYTES)]
         if any(later < earlier for earlier, later in pairwise(hashes)):
             raise damaged(objects, segment.key, "its entries are not in order")
-        before_all, behind_all = first > 0 and hashes[0] >= wanted, last < count and hashes[-1] <= wanted
-        if not before_all and not behind_all:
-            return [body[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES] for at, each in enumerate(hashes) if each == wanted]
+        before_all, after_all = first > 0 and hashes[0] >= wanted, last < count and hashes[-1] <= wanted
+        if not before_all and not after_all:
+            return [
+                body[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES] for at, found in enumerate(hashes) if found == wanted
+            ]
         reach *= 4
         first = max(0, first - reach) if before_all else first
-        last = min(count, last + reach) if behind_all else last
+        last = min(count, last + reach) if after_all else last
 
 
 def _read(objects: ObjectStore, segment: Segment, start: int, end: int) -> bytes:
     body = b"".join(objects.get(segment.key, start=start, end=end))
     if len(body) != end - start:
-        raise damaged(objects, segment.key, f"of {end - start} bytes from {start} on {len(body)} are there")
+        raise damaged(objects, segment.key, f"it has only {len(body)} of the {end - start} bytes from {start} on")
     return body
 
 
 def _named(names: Sequence[str], code: int) -> str:
-    """A code that a later version wrote is told as such."""
+    """Return the name of a code, or a text for a code that a later version wrote."""
     return names[code] if code < len(names) else f"unknown to this version ({code})"

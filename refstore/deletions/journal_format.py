@@ -1,13 +1,13 @@
-"""The reaper's journal: what was deleted online, when, and why; append-only, in the repository's own namespace.
+"""The reaper's journal: what was deleted online, when, and why. It is append-only, in the repository's own namespace.
 
-    _refstore/journal/<yyyy>/<mm>/<dd>/<time>-<reaper id>-<number>.began.jsonl.gz     before the blobs go
-    _refstore/journal/<yyyy>/<mm>/<dd>/<time>-<reaper id>-<number>.ended.jsonl.gz     what the store confirmed of them
+    _refstore/journal/<yyyy>/<mm>/<dd>/<time>-<reaper id>-<number>.began.jsonl.gz     before the blobs are deleted
+    _refstore/journal/<yyyy>/<mm>/<dd>/<time>-<reaper id>-<number>.ended.jsonl.gz     what the store confirmed
 
-Each segment is one batch: a line that says what it is, then a line for each address. A segment that ended has lines
-only for what was not deleted (`missing`, or `failed` with the store's reason); everything else that its other half
-names was confirmed as deleted, and the first line has the counts. A batch without a second half was interrupted: the
-batch that finished it stands further on. Segments are written once, under names that are never used again. They go only
-with their repository.
+Each batch has two segments. A segment is a header line, then a line for each address. The `ended` segment has lines
+only for addresses that were not deleted (`missing`, or `failed` with the store's reason). All other addresses of the
+`began` segment were confirmed as deleted. The header has the counts. A batch without an `ended` segment was
+interrupted; a later batch finished it. Segments are written once, under names that are never used again. They are
+deleted only with their repository.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _log = structlog.stdlib.get_logger(__name__)
 
 
 class PendingDelete(msgspec.Struct, frozen=True, gc=False):
-    """An address that is `deleting`: its blob is to go now. As a line of the journal it looks like this, too."""
+    """An address that is `deleting`: its blob is to be deleted now. Also a line of a `began` segment."""
 
     address: Address
     token: Token
-    """Of the reference whose removal emptied the list; '' where there never was one."""
+    """The token of the reference whose removal emptied the list; '' if there never was one."""
     path: Path
     cause: str
     size_bytes: int
-    """-1: not known."""
+    """-1: unknown."""
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,7 +65,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NotDeleted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of a segment that ended."""
+    """A line of an `ended` segment."""
 
     address: str
     missing: bool = False
@@ -74,29 +74,29 @@ class NotDeleted(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Event(NamedTuple):
-    """One deletion of an address, as the journal tells it."""
+    """One deletion of an address in the journal."""
 
     at_ms: int
     outcome: Outcome
-    """missing: there was no blob. interrupted: what became of it stands in a later event, if in any."""
+    """missing: there was no blob. interrupted: a later event has the outcome, if any."""
     doomed: PendingDelete
     reaper: str
     reason: str
-    """The store's, where it failed."""
+    """The store's reason, if it failed."""
     segment: str
 
 
 class Sought(NamedTuple):
-    """What is looked for in the journal: an address, or a path of a branch."""
+    """What to search for in the journal: an address, or a path of a branch."""
 
     address: Address | None = None
     branch: BranchName | None = None
-    """With `path`. None: on any branch."""
+    """With `path`. None: any branch."""
     path: Path | None = None
 
     @property
     def needle(self) -> bytes:
-        """Bytes that stand in every line which matches; other lines are not decoded."""
+        """Bytes that every matching line contains. Other lines are not decoded."""
         return self.address.encode() if self.address is not None else msgspec.json.encode(self.path)
 
     def matches(self, line: PendingDelete) -> bool:
@@ -115,10 +115,10 @@ def find(
     segments_max: int | None = None,
     unreadable: Callable[[str], None] | None = None,
 ) -> Iterator[Event]:
-    """Yield what the journal says, oldest first, reading every segment behind the key `after`, one at a time.
+    """Yield the matching events, oldest first. Read every segment after the key `after`, one at a time.
 
-    `segments_max`: only so many, the newest ones. `unreadable` is told, in words, what was not read: a damaged segment
-    hides no others. Raises ObjectsUnavailable.
+    `segments_max`: read only so many, the newest ones. `unreadable` is called with a text for each part that was not
+    read: a damaged segment hides no others. Raises ObjectsUnavailable.
     """
     began = (info.key for info in objects.list(PREFIX, after=after) if info.key.endswith(BEGAN))
     if segments_max is not None:
@@ -133,7 +133,7 @@ def find(
 def find_in(
     objects: ObjectStore, key: str, sought: Sought, *, unreadable: Callable[[str], None] | None = None
 ) -> Iterator[Event]:
-    """Yield what one segment says."""
+    """Yield the matching events of one segment."""
     try:
         header, found = _search(objects.read(key), sought)
         for doomed in found:
@@ -146,7 +146,7 @@ def find_in(
 
 
 def read_lines(body: bytes) -> list[PendingDelete]:
-    """Return all lines of a segment that began. Raises ValueError for what is no such segment."""
+    """Return all lines of a `began` segment. Raises ValueError if it is not one."""
     decoder = msgspec.json.Decoder(PendingDelete)
     try:
         with gzip.open(BytesIO(body)) as lines:
@@ -157,24 +157,24 @@ def read_lines(body: bytes) -> list[PendingDelete]:
 
 
 def first_after(at_ms: int) -> str:
-    """Return the key behind which every segment stands that was begun at that time or later."""
+    """Return a key that sorts before all segments that began at that time or later, and after all earlier ones."""
     return f"{day_of(at_ms)}/{keys.due_time(at_ms)}"
 
 
 def day_of(at_ms: int) -> str:
-    """Return the beginning of the keys of the day's segments, in UTC."""
+    """Return the prefix of the keys of the day's segments, in UTC."""
     return PREFIX + datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y/%m/%d")
 
 
 def _search(body: bytes, sought: Sought) -> tuple[Header, list[PendingDelete]]:
-    """Return the segment's header, and the lines that match."""
+    """Return the segment's header, and the matching lines."""
     with gzip.open(BytesIO(body)) as lines:
         header = msgspec.json.decode(lines.readline(), type=Header)
         return header, [line for line in _matching(lines, sought.needle, PendingDelete) if sought.matches(line)]
 
 
 def _outcome(objects: ObjectStore, segment: str, address: Address) -> tuple[Outcome, str]:
-    """Return what became of an address that a batch began with, and the store's reason where it failed."""
+    """Return the outcome of an address of a batch, and the store's reason if it failed."""
     try:
         body = objects.read(segment)
     except ObjectNotFound:
@@ -188,7 +188,7 @@ def _outcome(objects: ObjectStore, segment: str, address: Address) -> tuple[Outc
 
 
 def _matching(lines: gzip.GzipFile, needle: bytes, kind: type[Line]) -> Iterator[Line]:
-    """Yield the lines that hold the needle somewhere; all others are not decoded."""
+    """Yield the lines that contain the needle. All others are not decoded."""
     decoder = msgspec.json.Decoder(kind)
     for line in cast("Iterator[bytes]", lines):
         if needle in line:

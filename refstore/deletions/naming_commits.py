@@ -1,7 +1,7 @@
-"""Which commits and branches name an address, or named a path: from the commits' records and trees, within bounds.
+"""Find the commits and branches that name an address or a path, by a bounded search of commit records and trees.
 
-Nothing lists this. A commit's listing says which addresses it added, a tree what is at a path; the trees of swept
-commits stay, so that this can be asked of what was deleted, too. Each answer says where it stopped looking.
+No record lists them. A commit's listing has the addresses that it added, and a tree has the entry at a path. The trees
+of swept commits stay, so the search also works for deleted objects. Each answer says whether the search was complete.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from refstore.operations.committed_names import adding_commits, landed_commits
 from refstore.versioning.commits import graph
 
 COMMITS_MAX: Final = 300
-"""Commits whose trees are looked into."""
+"""How many commits' trees are searched."""
 BRANCHES_MAX: Final = 100
 CHANGES_MAX: Final = 200_000
-"""Paths of one commit that are compared with its parent's."""
+"""How many paths of one commit are compared with its parent's."""
 PATHS_MAX: Final = 8
 
 
@@ -33,34 +33,34 @@ class NamingCommit(NamedTuple):
     created_ms: int
     path: str
     mark: Mark | None
-    """Where it has expired: since when, by which run, and when its data goes or went."""
+    """If it has expired: since when, by which run, and when its data will be or was deleted."""
 
 
 class Naming(NamedTuple):
-    """Who names an address in committed history."""
+    """The commits and branches that name an address."""
 
     branches: tuple[tuple[BranchName, str], ...]
     """Branches whose heads name it, each with a path."""
     commits: tuple[NamingCommit, ...]
     """Newest first."""
     complete: bool
-    """Whether everything was looked at; else these are at least those that name it."""
+    """Whether everything was searched. If not, there may be more."""
 
 
 class Version(NamedTuple):
-    """What was at a path of a branch, from one commit on until another."""
+    """The entry at a path of a branch, from one commit until another."""
 
     address: Address | None
-    """None: nothing was there."""
+    """None: there was no entry."""
     since: NamingCommit
-    """The oldest of the commits that were looked at and have it there."""
+    """The oldest searched commit that has it there."""
     until: NamingCommit
-    """The newest."""
+    """The newest one."""
     commits: int
 
 
 def naming_commits(ctx: Context, address: Address) -> Naming:
-    """Find the commit that added an address, its paths there, and where it is named since. Raises Corrupt,
+    """Find the commit that added an address, its paths there, and the later commits that name it. Raises Corrupt,
     Unavailable.
     """
     added_by, all_read = _added_by(ctx, address)
@@ -69,7 +69,7 @@ def naming_commits(ctx: Context, address: Address) -> Naming:
     commit_id, commit = added_by
     paths, all_paths = _paths_in(ctx, commit, address)
     branches: list[tuple[BranchName, str]] = []
-    seen: dict[CommitId, tuple[Commit, str]] = {commit_id: (commit, paths[0])} if paths else {}
+    naming: dict[CommitId, tuple[Commit, str]] = {commit_id: (commit, paths[0])} if paths else {}
     heads = list(islice(ctx.branches.scan_open(), BRANCHES_MAX + 1))
     left = COMMITS_MAX
     complete = all_paths and len(heads) <= BRANCHES_MAX
@@ -77,24 +77,24 @@ def naming_commits(ctx: Context, address: Address) -> Naming:
         path = _path_of(ctx, refs.head_commit(ctx, record.head), paths, address)
         if path is not None:
             branches.append((branch, path))
-        for each_id, each in islice(_line(ctx, record.head), COMMITS_MAX + 1):
-            if each_id in seen or each.generation < commit.generation:
+        for descendant_id, descendant in islice(_line(ctx, record.head), COMMITS_MAX + 1):
+            if descendant_id in naming or descendant.generation < commit.generation:
                 break
             if not left:
                 complete = False
                 break
             left -= 1
-            named = _path_of(ctx, each, paths, address)
-            if named is not None:
-                seen[each_id] = (each, named)
-    return Naming(tuple(branches), tuple(_marked(ctx, seen)), complete)
+            path_there = _path_of(ctx, descendant, paths, address)
+            if path_there is not None:
+                naming[descendant_id] = (descendant, path_there)
+    return Naming(tuple(branches), tuple(_marked(ctx, naming)), complete)
 
 
 def versions_of(ctx: Context, ref: str | None, path: str) -> tuple[list[Version], bool]:
-    """Return what was committed at a path, newest first, and whether all of history was looked at.
+    """Return the committed entries of a path, newest first, and whether all of history was searched.
 
-    `ref`: along its line of first parents. None (its branch is gone): in every commit that landed, by date; then only
-    what was there is told, not when it was taken away.
+    `ref`: search along its line of first parents. None (its branch was deleted): search every commit that landed, by
+    date. Then the answer has the entries, but not the commits that removed the path.
     """
     if ref is not None:
         line = _line(ctx, refs.resolve(ctx, ref).commit)
@@ -124,7 +124,7 @@ def _version_at(found: Sequence[Version], address: Address | None, *, along: boo
 
 
 def _added_by(ctx: Context, address: Address) -> tuple[tuple[CommitId, Commit] | None, bool]:
-    """Return the commit whose listing has the address, and whether all listings were read, or as many as it took."""
+    """Return the commit whose listing has the address, and whether all listings needed for that were read."""
     for found in adding_commits(ctx, address):
         return found, found is not None
     return None, True
@@ -135,7 +135,7 @@ def _line(ctx: Context, head: CommitId) -> Iterator[tuple[CommitId, Commit]]:
 
 
 def _paths_in(ctx: Context, commit: Commit, address: Address) -> tuple[list[str], bool]:
-    """Return the paths at which a commit put an address, and whether all that it changed was looked at."""
+    """Return the paths at which a commit put an address, and whether all its changes were searched."""
     parent = refs.get_commit(ctx, commit.parents[0]).metarange if commit.parents else ""
     changes = ctx.trees.diff(parent, commit.metarange)
     paths = [
@@ -151,8 +151,8 @@ def _path_of(ctx: Context, commit: Commit, paths: Iterable[str], address: Addres
     return next((path for path, entry in found.items() if entry.address == address), None)
 
 
-def _marked(ctx: Context, seen: dict[CommitId, tuple[Commit, str]]) -> Iterator[NamingCommit]:
-    ordered = sorted(seen, key=lambda name: -seen[name][0].created_ms)
+def _marked(ctx: Context, naming: dict[CommitId, tuple[Commit, str]]) -> Iterator[NamingCommit]:
+    ordered = sorted(naming, key=lambda name: -naming[name][0].created_ms)
     for name, mark in zip(ordered, Marks(ctx).of(ordered), strict=True):
-        commit, path = seen[name]
+        commit, path = naming[name]
         yield NamingCommit(name, commit.created_ms, path, mark)

@@ -1,8 +1,7 @@
-"""What a run of the offline job wrote in the namespace, as far as it says something of one address. Read by their
-layout alone.
+"""Read the records of one address from the files of a run of the offline job in the namespace.
 
-`offline_gc/refstore_gc/run_layout.py` says which files there are, `offline_gc/refstore_gc/run_summary.py` and
-`offline_gc/refstore_gc/sweep_tasks.py` what is in them.
+`offline_gc/refstore_gc/run_layout.py` defines the files, `offline_gc/refstore_gc/run_summary.py` and
+`offline_gc/refstore_gc/sweep_tasks.py` their contents.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ ROOT: Final = "_refstore/gc/"
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """What a run's summary says of the rules that it went by. A summary of an earlier version has less of it."""
+    """The part of a run's summary about its rules. The summary of an earlier version has fewer fields."""
 
     mark_id: str
     began_ms: int = 0
     min_age_seconds: float = 0.0
     rules_digest: str = ""
     rules_document: str = ""
-    """The retention rules; '' where there were none, or an earlier version did not write them down."""
+    """The retention rules; '' if there were none, or an earlier version did not record them."""
     expired_by: dict[str, int] = {}
-    """How many commits expired by which rule."""
+    """How many commits expired by each rule."""
 
 
 class MarkedRow(NamedTuple):
@@ -41,17 +40,17 @@ class MarkedRow(NamedTuple):
 
 
 class OutcomeRow(NamedTuple):
-    """What became of an address in a sweep."""
+    """The outcome of an address in a sweep."""
 
     size_bytes: int
     reason: str
     outcome: str
     why: str
-    """The store's reason, where it failed."""
+    """The store's reason, if it failed."""
 
 
 class RunFilesLost(Exception):
-    """A run's files are not there any more: an operator may remove those of a mark that was swept."""
+    """A run's files do not exist any more. An operator may remove those of a swept mark."""
 
 
 class _Unit(msgspec.Struct, frozen=True, array_like=True):
@@ -64,7 +63,7 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 def run_facts(objects: ObjectStore, mark_id: str) -> RunFacts | None:
-    """Return what the run's summary says; None where there is none. Raises Corrupt, ObjectsUnavailable."""
+    """Return the facts of the run's summary; None if it has none. Raises Corrupt, ObjectsUnavailable."""
     key = f"{ROOT}{mark_id}/summary.json"
     try:
         return msgspec.json.decode(objects.read(key), type=RunFacts)
@@ -75,10 +74,10 @@ def run_facts(objects: ObjectStore, mark_id: str) -> RunFacts | None:
 
 
 def unit_of(objects: ObjectStore, mark_id: str, address: str) -> str | None:
-    """Return the file of the mark that can hold the address; None where none can. Raises RunFilesLost, Corrupt,
+    """Return the file of the mark that may contain the address; None if there is none. Raises RunFilesLost, Corrupt,
     ObjectsUnavailable.
 
-    A mark's files follow one another in the order of addresses, so that one of them is enough.
+    A mark's files are in the order of addresses, so one of them is enough.
     """
     key = f"{ROOT}{mark_id}/mark.json"
     try:
@@ -92,19 +91,19 @@ def unit_of(objects: ObjectStore, mark_id: str, address: str) -> str | None:
 
 
 def marked_row(objects: ObjectStore, unit: str, address: str) -> MarkedRow | None:
-    """Return what a file of a mark says of an address. Raises RunFilesLost, Corrupt, ObjectsUnavailable."""
+    """Return the row of an address in a file of a mark. Raises RunFilesLost, Corrupt, ObjectsUnavailable."""
     row = _row(objects, unit, address, ["address", "size_bytes", "reason"])
     return MarkedRow(row["size_bytes"], row["reason"]) if row is not None else None
 
 
 def outcome_row(objects: ObjectStore, file: str, address: str) -> OutcomeRow | None:
-    """Return what an outcome file says of an address. Raises RunFilesLost, Corrupt, ObjectsUnavailable."""
+    """Return the row of an address in an outcome file. Raises RunFilesLost, Corrupt, ObjectsUnavailable."""
     row = _row(objects, file, address, ["address", "size_bytes", "reason", "outcome", "why"])
     return OutcomeRow(row["size_bytes"], row["reason"], row["outcome"], row["why"]) if row is not None else None
 
 
 def outcome_key(unit: str) -> str:
-    """Return where the outcome of a file of a mark is written."""
+    """Return the key of the outcome file for a file of a mark."""
     return unit.replace("/mark/", "/sweep/")
 
 

@@ -1,7 +1,7 @@
 """One client process: `python -m refstore.demo.client JOB`, a file with a Job.
 
-It uses the embedded SDK as any application would. It tells what it did on standard output, a line as soon as the stores
-have confirmed it, so that nothing it has said is lost when it is killed.
+It uses the embedded SDK as any application would. It reports each step on standard output, in one line, as soon as the
+stores have confirmed it. So no report is lost when it is killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from refstore.operations.uploading import IssuedAddress, Link, Upload
 from refstore.repository import Repository
 
 ATTEMPTS: Final = 8
-"""How often one batch is tried while the error says that it may be."""
+"""How often one batch is tried while its error is retryable."""
 
 T = TypeVar("T")
 
@@ -76,7 +76,9 @@ class Client:
         tell(steps.Stored(branch, done, "upload"))
 
     def _link(self, step: steps.LinkStep) -> None:
-        """As an external writer does it: the data goes to the store directly, and refstore sees the address only."""
+        """Link an object as an external writer does: it writes the data directly to the store, and refstore gets only
+        the address.
+        """
         store = open_objects(self._repo.record.namespace)
 
         def write(items: Sequence[Item]) -> list[tuple[IssuedAddress, Written]]:
@@ -153,7 +155,7 @@ class Client:
             tell(steps.Committed(branch, made.id))
 
     def _again(self, attempt: Callable[[], T]) -> T:
-        """What an application does: make the same call again while the error says that this may help."""
+        """Make the same call again while its error is retryable, as an application does."""
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=3),
@@ -174,7 +176,7 @@ def open_lake(settings: Settings) -> Lake:
 
 
 def run(job: steps.Job, settings: Settings) -> int:
-    """0, or 1 once the error was told."""
+    """Perform the job. Return 0, or 1 after reporting an error."""
     try:
         with open_lake(settings) as lake:
             client = Client(lake.repository(job.repository), job.files)
@@ -197,7 +199,7 @@ def _tell_retry(state: tenacity.RetryCallState) -> None:
 
 
 def _told_to_stop(seconds: float) -> bool:
-    """Whether standard input has ended, having waited for it so long."""
+    """Wait for that time, and return whether standard input has ended."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(ready) and not sys.stdin.readline()
 

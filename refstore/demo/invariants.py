@@ -1,18 +1,16 @@
-"""The audit: is anything named that is gone, or there that nothing names?
+"""The audit: find objects that are named and missing, and objects that exist and that nothing names.
 
-It is written apart from the product's own reading: it knows the key layout and the records' tags by itself, decodes
-MessagePack without the record types, and reads Parquet with pyarrow. So a fault in the product's reading does not hide
-itself. It asks any KV and any object store, changes nothing, and judges a repository at rest: while others write, what
-it finds may be out of date.
+The audit shares no reading code with the product. It has its own copy of the key layout and the records' tags, decodes
+MessagePack without the record types, and reads Parquet with pyarrow. So it finds faults of the product's reading, too.
+It works with any KV and any object store, and changes nothing. The repository must be at rest: while clients write, the
+findings may be out of date.
 
-- *lost*: a live entry (under a current or sealed token of an open branch) or a reachable commit names data that is
-gone. - *leaked*: data is there, and no live entry and no commit names it, no live token holds it, it is not an
-unexpired issued
+- *lost*: a live entry (under a current or sealed token of an open branch) or a reachable commit names missing data.
+- *leaked*: data exists, but no live entry and no commit names it, no live token holds it, it is not an unexpired issued
   address, and it is not in its grace window.
-- *garbage*: records that have nothing left to say: references, entries, markers and registrations of dead tokens, hints
-  without cause.
+- *garbage*: records without use: references, entries, markers and registrations of dead tokens, hints without cause.
 
-Memory: the named addresses are held as a set; everything else streams.
+Memory: the named addresses are kept as a set; everything else streams.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ Record = list[Any]
 
 
 class Lost(NamedTuple):
-    """What is named and gone."""
+    """A missing object or record that something names."""
 
     what: str
     """A physical address, or the key of a commit, metarange or range."""
@@ -53,16 +51,16 @@ class Lost(NamedTuple):
 
 
 class Leaked(NamedTuple):
-    """What is there and unnamed."""
+    """An object that nothing names."""
 
     address: str
     size_bytes: int
     state: str
-    """What its reference key says."""
+    """The state in its reference key."""
 
 
 class Garbage(NamedTuple):
-    """A record that has nothing left to say."""
+    """A record without use."""
 
     key: Key
     why: str
@@ -75,7 +73,7 @@ class Unreadable(NamedTuple):
 
 @dataclass(slots=True)
 class Audit:
-    """What was found, and how much was looked at."""
+    """The findings, and the counts."""
 
     repo: str
     branches: int = 0
@@ -89,12 +87,12 @@ class Audit:
     """Data objects in the store."""
     size_bytes: int = 0
     held: int = 0
-    """Unnamed objects that a reference under a live token holds: an upload that was cut off on a branch that lives."""
+    """Unnamed objects that a reference under a live token holds: interrupted uploads on a live branch."""
     issued: int = 0
     in_grace: int = 0
     deleting: int = 0
     offline: int = 0
-    """Objects that only commits name which are marked or no longer reachable: the offline job's to delete."""
+    """Objects that are named only by marked or unreachable commits. The offline job deletes them."""
     lost: list[Lost] = field(default_factory=list[Lost])
     leaked: list[Leaked] = field(default_factory=list[Leaked])
     garbage: list[Garbage] = field(default_factory=list[Garbage])
@@ -107,11 +105,11 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Moreover no garbage: what holds once scrubbing has had its time."""
+        """Whether there is no garbage either, as after a complete scrub."""
         return self.ok and not self.garbage
 
     def findings(self) -> list[str]:
-        """Everything that is wrong, a line each."""
+        """Everything that is wrong, one line each."""
         return [
             *(f"lost: {what}, named by {by}" for what, by in self.lost),
             *(f"leaked: {address} ({size} bytes): {state}" for address, size, state in self.leaked),
@@ -129,7 +127,7 @@ def audit(
     grace_seconds: float = 0.0,
     shards: int = SHARDS,
 ) -> Audit:
-    """Look at a whole repository that is at rest. `grace_seconds`: the window that the reaper works with."""
+    """Audit a whole repository, which must be at rest. `grace_seconds`: the grace window of the reaper."""
     return _Auditor(kv, objects, repo_id, now_ms, grace_seconds, shards).run()
 
 
@@ -160,10 +158,10 @@ class _Auditor:
         self._found.lost += [Lost(address, by) for address, by in self._named.items()]
         return self._found
 
-    # ---- what is named
+    # ---- named objects
 
     def _branches(self) -> list[tuple[str, str]]:
-        """(commit, who names it) of every branch and tag."""
+        """Yield (commit, its name) of every branch and tag."""
         heads: list[tuple[str, str]] = []
         for name, record in self._records("branches"):
             retired: Sequence[Sequence[str]] = record[4] if record[0] == BRANCH else record[1]
@@ -192,17 +190,17 @@ class _Auditor:
                 self._unreadable(f"staging/{token}", path, f"tag {record[0]}")
 
     def _commits(self, heads: Sequence[tuple[str, str]]) -> None:
-        """Reachable commits name; marked ones (but for heads), and those that landed and were cut off, are the offline
-        job's.
+        """Read what reachable commits name. Marked commits (except heads), and unreachable ones that landed, are left
+        to the offline job.
         """
         marked = {name for name, _ in self._pairs("marks")}
         first = {commit for commit, _ in heads}
-        waiting, seen = list(heads), set[str]()
+        waiting, visited = list(heads), set[str]()
         while waiting:
             commit, by = waiting.pop()
-            if commit in seen:
+            if commit in visited:
                 continue
-            seen.add(commit)
+            visited.add(commit)
             value = self._kv.get(Key(f"{self._repo}/commits", commit))
             if value is ABSENT:
                 self._found.lost.append(Lost(f"commit {commit}", by))
@@ -214,7 +212,7 @@ class _Auditor:
             waiting += [(parent, f"commit {commit}") for parent in record[1]]
             self._tree(record[2], f"commit {commit}", live=commit in first or commit not in marked)
         for commit, _ in self._pairs("landed"):
-            if commit not in seen:
+            if commit not in visited:
                 value = self._kv.get(Key(f"{self._repo}/commits", commit))
                 record = None if value is ABSENT else self._decoded("commits", commit, value)
                 if record is not None:
@@ -247,7 +245,7 @@ class _Auditor:
         except (pa.ArrowException, OSError) as error:
             self._found.unreadable.append(Unreadable(key, str(error)))
 
-    # ---- what is there
+    # ---- existing objects
 
     def _listing(self) -> None:
         for info in self._objects.list(DATA):
@@ -263,7 +261,7 @@ class _Auditor:
                 self._found.leaked.append(Leaked(info.key, info.size_bytes, state))
 
     def _held(self, address: str) -> str:
-        """Why an unnamed object has no right to be there; '' if it has."""
+        """Return why an unnamed object is a leak; '' if it is none."""
         value = self._kv.get(Key(f"{self._repo}/references/{crc32(address.encode()) % self._shards:02x}", address))
         if value is ABSENT:
             return NO_KEY
@@ -282,7 +280,7 @@ class _Auditor:
                 return f"{record}"
         return ""
 
-    # ---- what is left over
+    # ---- garbage
 
     def _tokens(self) -> None:
         registered: set[str] = set()
@@ -352,7 +350,7 @@ class _Auditor:
 
 
 def decoded(value: bytes) -> Record | None:
-    """A record as the list it is stored as, its tag first; None if it is none."""
+    """Decode a record into the list that is stored, its tag first; None if it is no record."""
     try:
         record = msgspec.msgpack.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -361,7 +359,7 @@ def decoded(value: bytes) -> Record | None:
 
 
 def column_of(body: bytes, column: str) -> Iterator[str]:
-    """A column of text of a Parquet file. Raises what pyarrow does."""
+    """Return a text column of a Parquet file. Raises pyarrow's errors."""
     file = pq.ParquetFile(io.BytesIO(body))
     # the stub has a hole
     for batch in file.iter_batches(columns=[column], use_threads=False):  # type: ignore[reportUnknownMemberType]

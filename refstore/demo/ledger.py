@@ -1,7 +1,7 @@
-"""What the clients told, and what must therefore be there.
+"""The clients' reports, and the expected contents of the branches.
 
-A branch is a mapping from path to source. What a client began and did not tell the end of may be there or not: those
-paths are looked at with both possibilities open, and their blobs are counted as possible.
+A branch is a mapping from path to source. If a client began a batch and did not report its end, the batch may have
+landed or not. Both results are accepted for its paths, and its blobs are counted as possible.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from refstore.demo.steps import Item, Written
 
 
 class Differences(NamedTuple):
-    """How a branch differs from what must be there."""
+    """The differences between a branch and its expected contents."""
 
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
     wrong: tuple[str, ...]
-    """There, with another content."""
+    """Paths that exist with another content."""
 
 
 @dataclass(slots=True)
 class Ledger:
     branches: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     source_of: dict[str, int] = field(default_factory=dict[str, int])
-    """By physical address: what was written to it, as the client that wrote it said."""
+    """By physical address: the source that was written to it, as its client reported."""
     size_of: dict[str, int] = field(default_factory=dict[str, int])
     unused: set[str] = field(default_factory=set[str])
-    """Issued addresses that nothing was written to."""
+    """Issued addresses to which no client wrote."""
     maybe: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """(branch, path) that was begun and not told as stored, with its source."""
+    """(branch, path) of writes that were begun and not reported as stored, with their sources."""
     maybe_blobs: int = 0
-    """Blobs that may have been written beside those that were told."""
+    """Blobs that may have been written in addition to the reported ones."""
     counts: Counter[str] = field(default_factory=Counter[str])
     refused: Counter[str] = field(default_factory=Counter[str])
     retries: list[str] = field(default_factory=list[str])
@@ -43,12 +43,12 @@ class Ledger:
     _begun: dict[str, tuple[str, list[Item]]] = field(default_factory=dict[str, tuple[str, list[Item]]])
 
     def branch_created(self, name: str, source: str | None = None) -> None:
-        """A branch at the commit of another one, all of whose changes are committed, or an empty one."""
+        """Record a new branch: at the commit of another one, all of whose changes are committed, or empty."""
         self._bases[name] = dict(self.branches[source]) if source is not None else {}
         self.branches[name] = dict(self._bases[name])
 
     def merged(self, source: str, branch: str) -> None:
-        """All of `source` is committed; what it changed since it was made is now on `branch`."""
+        """Record a merge: all of `source` is committed, and its changes since its creation are now on `branch`."""
         base, theirs, ours = self._bases[source], self.branches[source], self.branches[branch]
         for path in base.keys() - theirs.keys():
             ours.pop(path, None)
@@ -100,15 +100,15 @@ class Ledger:
                 pass  # the process ends with it
 
     def ended(self, client: str) -> None:
-        """The client is gone, or has begun again: what it did not tell the end of is open."""
+        """Record the end or the restart of a client: the result of its unfinished batch stays unknown."""
         branch, items = self._begun.pop(client, ("", []))
         self.maybe_blobs += len(items)
         for item in items:
             self.maybe[branch, item.path] = item.source
 
     def compare(self, branch: str, there: dict[str, str], digests: Sequence[str]) -> Differences:
-        """`there`: the digest of what was found, by path. `digests`: of each source. Sources of one content are not
-        told apart.
+        """Compare a branch with its expected contents. `there`: the digest of each existing path. `digests`: of each
+        source. Sources with equal content count as one.
         """
         expected, maybe = (
             self.branches[branch],

@@ -1,9 +1,9 @@
-"""The phases of the main job, in order; each may be called by itself, so that a test can do harm in between.
+"""The phases of the main job, in order. Each can be called by itself, so that a test can plant faults between them.
 
-prepare   a repository of its own, and two reapers, which run until `settle`
-work      several clients on several branches; one of them is killed
-settle    the reapers get the time that their rules ask for, are asked to end, and a last one finishes
-verify    what is there, against what was told, against the files, and by the audit
+prepare   create a repository, and start two reapers, which run until `settle`
+work      run several clients on several branches; one of them is killed
+settle    wait until the reapers may delete everything, stop them, and let a last one finish
+verify    compare the stores with the clients' reports and with the files, and audit them
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from refstore.repository import Repository
 REAPERS: Final = ("reaper-1", "reaper-2")
 
 SILENCE_SECONDS: Final = 60
-"""A client that tells nothing for so long hangs: every operation of it would have met its deadline."""
+"""A client that reports nothing for this time hangs: all its operations would have met their deadlines."""
 
 KILL_AFTER_SECONDS: Final = 0.01
-"""After a batch was begun: its references are there by then, some of its blobs, and none of its entries."""
+"""The time after the beginning of a batch. By then its references exist, some of its blobs, and none of its entries."""
 
 SLACK_SECONDS: Final = 3
-"""Over what the rules ask for, so that the reapers' next passes fall into the time that is waited."""
+"""Added to the required time, so that it includes the reapers' next passes."""
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Bar(Protocol):
 
 
 class Screen(Protocol):
-    """Where it is said what is going on."""
+    """Shows the progress."""
 
     def phase(self, text: str) -> None: ...
 
@@ -58,7 +58,7 @@ class Screen(Protocol):
 
 
 class MainJob:
-    """Use as a context manager: at its end none of its processes is left. The repository is."""
+    """Use as a context manager. At its end all its processes are ended; the repository stays."""
 
     def __init__(
         self, settings: Settings, sources: Sequence[Source], *, seed: int, screen: Screen, folder: Path
@@ -111,9 +111,7 @@ class MainJob:
         self._last_operation_seconds = self.repo.context.clock.monotonic_seconds()
 
     def settle(self) -> None:
-        """What crashed operations left may go when no operation can be behind it any more: that time is waited, and no
-        more.
-        """
+        """Wait until the remains of crashed operations may be deleted: until no operation can still be running."""
         safety = self.settings.safety
         clock = self.repo.context.clock
         whole = (
@@ -134,7 +132,7 @@ class MainJob:
         self._processes.run_command("reaper-last", [*self._reaper(), "--once", "--scrub"])
 
     def verify(self, *, read_back: int | None = None) -> Verdict:
-        """`read_back`: how many of the named blobs; None: all."""
+        """Compare and audit. `read_back`: how many of the named blobs to read; None: all."""
         self._screen.phase(
             f"the audit, and {'all' if read_back is None else read_back} of the named blobs read back and compared"
         )
@@ -170,7 +168,7 @@ class MainJob:
             self._listen({*clients, "survivor"} - {VICTIM}, bar)
 
     def _kill_in_the_middle(self, name: str, bar: Bar) -> None:
-        """SIGKILL while it has a batch in hand; what it told until then counts."""
+        """Kill the client (SIGKILL) in the middle of a batch. Its reports until then count."""
         step = self._plan.branch_clients[name][0]
         assert isinstance(step, UploadStep)  # noqa: S101  # the plan says so
         told = 0
@@ -220,7 +218,7 @@ class MainJob:
     def _listen(
         self, clients: set[str], bar: Bar, *, until: Callable[[str, object], bool] | None = None, killed: bool = False
     ) -> None:
-        """Write down what the clients tell, until each of `clients` has ended or `until` says so."""
+        """Record the clients' reports until each of `clients` has ended, or `until` returns true."""
         waiting = clients - self._heard_out
         while waiting:
             told = self._processes.next_event(SILENCE_SECONDS)
@@ -245,7 +243,9 @@ class MainJob:
                 return
 
     def _reaper(self) -> list[str]:
-        """Of the demo's repository only: for others on the same stores, its short durations would not be safe."""
+        """Start a reaper for the demo's repository only: its short durations would not be safe for others on the same
+        stores.
+        """
         return ["reaper", "--repository", self.repo.name]
 
     def _check_reapers(self) -> None:
@@ -265,7 +265,7 @@ class MainJob:
 
 
 def _objects(clients: Mapping[str, Steps]) -> int:
-    """What the bar counts up to."""
+    """Return the number to which the progress bar counts."""
     count = 0
     for steps in clients.values():
         for step in steps:

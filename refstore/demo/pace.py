@@ -1,4 +1,4 @@
-"""Durations short enough to watch. Every process of the demo gets the same ones, through its environment."""
+"""Short safety durations for the demo. Every process gets the same ones, through its environment."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ SAFETY: Final = Safety(
     grace_seconds=2,
     issue_seconds=10,
 )
-"""The same rules as in production, on a shorter clock: nothing here is shorter than what it must outlast."""
+"""The same rules as in production, with shorter durations. No duration is shorter than the rules require."""
 
 REAPER: Final = ReaperSettings(
     cycle_seconds=0.5,
     lease_seconds=5,
     scrub_every_seconds=3,
     batch_keys=500,
-    breaker_share=1,  # the demo throws most of what it writes away, on purpose
+    breaker_share=1,  # the demo deletes most of what it writes, on purpose
 )
 
 
 def settings(stores: Settings, safety: Safety = SAFETY) -> Settings:
-    """The stores and signing keys of the settings in force, at the demo's pace."""
+    """Return the settings in force with the demo's durations."""
     return dataclasses.replace(stores, safety=safety, reaper=REAPER, log=LogSettings(level="info", format="json"))
 
 
 def environment(of: Settings, scratch: Path) -> dict[str, str]:
-    """The environment of a process that shall run with these settings and no others, whatever files there are."""
+    """Return the environment of a process that must run with these settings only, whatever files exist."""
     empty = scratch / "empty.toml"
     empty.touch()
     found = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}

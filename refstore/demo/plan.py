@@ -1,4 +1,4 @@
-"""Who does what: plain steps, made from a number of sources and a seed.
+"""The plan of the demo: the steps of each client, made from the sources and a seed.
 
     main      three clients upload every source; a fourth one commits all the while
     etl       overwrites, moves and deletes what is committed, then overwrites what it has just staged, and commits
@@ -8,7 +8,7 @@
     doomed    uploads, moves some of it over to ml, and is deleted with the rest
     crash     one client is killed in the middle of its uploads; another one goes on, and commits
 
-No two clients write one path of one branch, so what must be there at the end follows from what each of them told.
+No two clients write the same path of a branch. So the expected contents follow from the reports of each client.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ CRASH: Final = "crash"
 
 VICTIM: Final = "victim"
 VICTIM_BATCH: Final = 20
-"""Small, so that there are many middles to be killed in."""
+"""Small, so that it has many batches in whose middle it can be killed."""
 VICTIM_ROUNDS: Final = 1000
-"""It uploads the same paths again and again: it never comes to its end before it is killed."""
+"""How often it uploads the same paths: so often that it is killed before it ends."""
 
 Steps = list[AnyStep]
 
@@ -56,13 +56,13 @@ class Plan(NamedTuple):
     branch_clients: dict[str, Steps]
     """VICTIM among them."""
     survivor: Steps
-    """Goes on, on the branch of the killed client, once that is dead."""
+    """Continues on the branch of the killed client after its death."""
     last: Steps
-    """What stays staged on main."""
+    """The files that stay staged on main."""
 
 
 def plan(names: Sequence[str], seed: int) -> Plan:
-    """`names`: what each source is called. Needs a few dozen of them to have something for every client."""
+    """Make the plan. `names`: the names of the sources; a few dozen are needed so that each client has steps."""
     chosen = _Chooser(names, seed)
     every = [Item(f"lib/{name}", number) for number, name in enumerate(names)]
     return Plan(
@@ -94,11 +94,11 @@ class _Chooser:
         ]
 
     def others(self, items: Sequence[Item]) -> list[Item]:
-        """The same paths with other content."""
+        """Return the same paths with other content."""
         return [Item(item.path, self._rng.randrange(len(self._names))) for item in items]
 
     def committed(self, share: float) -> list[Item]:
-        """Of what is on main; never the same twice."""
+        """Choose paths that main has committed; never the same path twice."""
         taken = [self._fresh.pop() for _ in range(min(self._count(share), len(self._fresh)))]
         return [Item(f"lib/{self._names[number]}", number) for number in taken]
 

@@ -1,4 +1,4 @@
-"""The demo's own processes: started, listened to, killed and ended by their pid, whatever happens to the demo."""
+"""Start, read, kill and end the demo's own processes, each by its pid, whatever happens to the demo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from refstore.demo import steps
 from refstore.errors import RefstoreError
 
 END_SECONDS: Final = 15
-"""How long a process may take to end when it is asked to; a step in hand is finished first."""
+"""How long a process may take to end after the request. It finishes its current step first."""
 ERROR_LINES: Final = 15
 
 
@@ -69,18 +69,18 @@ class Processes:
         self._readers.append(reader)
 
     def start_command(self, name: str, arguments: Sequence[str]) -> None:
-        """A `refstore` command that runs beside the clients; what it prints goes to a file."""
+        """Start a `refstore` command beside the clients. Its output goes to a file."""
         self._start(name, ["-m", "refstore", *arguments], stdout=None)
 
     def run_command(self, name: str, arguments: Sequence[str]) -> bytes:
-        """A `refstore` command to its end; what it printed. Raises RefstoreError."""
+        """Run a `refstore` command, and return its output. Raises RefstoreError."""
         process = self._start(name, ["-m", "refstore", *arguments], stdout=subprocess.PIPE)
         output, _ = process.communicate()
         self.ended(name)
         return output
 
     def next_event(self, seconds: float) -> Told | None:
-        """What a client told next, or None if none did within that time."""
+        """Return the next report of a client, or None if there is none within that time."""
         try:
             return self._told.get(timeout=seconds)
         except Empty:
@@ -90,19 +90,21 @@ class Processes:
         return self._running[name].poll() is None
 
     def tell_end(self, name: str) -> None:
-        """End a client's standard input: it finishes."""
+        """Close a client's standard input, so that it finishes."""
         stdin = self._running[name].stdin
         if stdin is not None:
             stdin.close()
 
     def kill(self, name: str) -> int:
-        """SIGKILL: no word of farewell. Its exit code."""
+        """Kill a process with SIGKILL, and return its exit code."""
         process = self._running[name]
         process.kill()
         return process.wait()
 
     def terminate(self, name: str) -> None:
-        """SIGTERM, and wait until it has finished its step. Raises RefstoreError if it does not, or ends badly."""
+        """Send SIGTERM, and wait until the process has finished its step. Raises RefstoreError if it does not end, or
+        fails.
+        """
         process = self._running[name]
         process.send_signal(signal.SIGTERM)
         try:
@@ -114,7 +116,7 @@ class Processes:
         self.ended(name)
 
     def ended(self, name: str) -> None:
-        """Wait for a process that is at its end. Raises RefstoreError if it failed."""
+        """Wait for a process that is about to end. Raises RefstoreError if it failed."""
         code = self._running[name].wait()
         if code != 0:
             raise RefstoreError(f"{name} ended with {code}:\n{self.last_words(name)}")
@@ -126,7 +128,7 @@ class Processes:
         return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-ERROR_LINES:])
 
     def _start(self, name: str, arguments: Sequence[str], stdout: int | None) -> subprocess.Popen[bytes]:
-        # should the demo itself be killed, its processes end with it, where the system can do that
+        # if the demo itself is killed, its processes end with it, where the system supports that
         setpriv = shutil.which("setpriv")
         ends_with_us = [setpriv, "--pdeathsig", "TERM"] if setpriv else []
         with self.log(name).open("ab") as log, _uninterrupted():
@@ -154,8 +156,8 @@ class Processes:
 
 @contextmanager
 def _uninterrupted() -> Generator[None, None, None]:
-    """What would interrupt the block does so behind it: a process that was started is known by then. The signals are
-    not blocked, for the process would inherit that.
+    """Delay signals until the end of the block, so that every started process is known by then. They are not blocked,
+    because the started process would inherit that.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # no other thread is interrupted

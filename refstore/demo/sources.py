@@ -1,4 +1,4 @@
-"""The real files: by default, of the Python installation that runs."""
+"""The real files of the demo: by default, those of the running Python installation."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from refstore.core.ids import object_path
 from refstore.errors import Invalid, InvalidPath
 
 SIZE_BYTES_MAX: Final = 1 << 20
-"""Larger files say nothing about bookkeeping and much about the disk."""
+"""Larger files test the disk rather than the bookkeeping."""
 
 FILES_MIN: Final = 60
-"""Fewer leave clients of the plan with nothing to do."""
+"""With fewer files, some clients of the plan have no steps."""
 
 _NOT_SOURCES: Final = frozenset({"__pycache__", "site-packages", "dist-packages", ".git"})
-"""Written by other programs while the job runs, or too many."""
+"""Folders that other programs write to while the job runs, or that have too many files."""
 
 
 class Source(NamedTuple):
     path: str
-    """Relative to where it was found; what it is called in the repository."""
+    """The path relative to the folder; also its path in the repository."""
     file: Path
     size_bytes: int
     sha256: str
 
 
 def choose(folder: Path | None, files: int, seed: int) -> list[Source]:
-    """At most `files` regular files, their bytes read and hashed. Raises Invalid where there are none.
+    """Choose at most `files` regular files, and read and hash them. Raises Invalid if there are none.
 
-    Without a folder: the standard library and, where it has not enough, the first of the packages installed beside it.
+    Without a folder: from the standard library and, if it has not enough, from the packages installed beside it.
     """
     if folder is not None:
         found = _below(folder)
@@ -46,7 +46,7 @@ def choose(folder: Path | None, files: int, seed: int) -> list[Source]:
             found = {**_below(Path(paths["purelib"]), at_most=files - len(found)), **found}
     names = sorted(found)
     if len(names) > files:
-        # a choice that can be repeated, no secret
+        # reproducible, and no secret
         names = sorted(random.Random(seed).sample(names, files))  # noqa: S311
     if len(names) < FILES_MIN:
         where = folder or "this Python's library"

@@ -1,7 +1,7 @@
-"""What a client is told to do, and what it tells back: both as JSON, validated where it is read.
+"""The steps of a client, and its reports. Both are JSON, and validated when they are read.
 
-A step is performed batch by batch. Before a batch that writes blobs the client tells `Began`, behind it `Stored`: what
-was begun and not told as stored may or may not be there, whether the client was killed or the stores refused.
+A client performs a step batch by batch. It reports `Began` before a batch that writes blobs, and `Stored` after it. If
+`Stored` is missing, the client was killed or the stores refused, and the batch may have landed or not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BATCH: Final = 50
 
 
 class Item(NamedTuple):
-    """One object to write: the path it gets, and which source it is."""
+    """One object to write: its path, and its source."""
 
     path: str
     source: int
@@ -37,7 +37,7 @@ class UploadStep(Step, frozen=True, tag="upload"):
 
 
 class LinkStep(Step, frozen=True, tag="link"):
-    """Issue an address for each; write the first two lists by other means than refstore; link the first one only."""
+    """Issue an address for each item. Write the first two lists without refstore. Link the first list only."""
 
     linked: list[Item]
     abandoned: list[Item]
@@ -50,7 +50,7 @@ class CopyStep(Step, frozen=True, tag="copy"):
 
 
 class MoveStep(Step, frozen=True, tag="move"):
-    """Within the branch, or from another one: then copy, and delete there."""
+    """Move within the branch, or copy from another branch and delete there."""
 
     ways: list[Way]
     from_branch: str = ""
@@ -65,7 +65,7 @@ class CommitStep(Step, frozen=True, tag="commit"):
 
 
 class CommitOftenStep(Step, frozen=True, tag="commit-often"):
-    """Until standard input ends, and once more then."""
+    """Commit until standard input ends, then once more."""
 
     every_seconds: float
 
@@ -85,7 +85,7 @@ AnyStep = (
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A client's whole work; it stands in a file."""
+    """All steps of a client, in a file."""
 
     repository: str
     files: list[str]
@@ -93,7 +93,7 @@ class Job(msgspec.Struct, frozen=True):
     steps: list[AnyStep]
 
 
-# ---- what a client tells
+# ---- reports
 
 
 class Written(NamedTuple):
@@ -162,7 +162,7 @@ class BranchDeleted(Event, frozen=True, tag="branch-deleted"):
 
 
 class Refused(Event, frozen=True, tag="refused"):
-    """Something that must be refused, and was."""
+    """A call that had to be refused, and was."""
 
     what: str
 

@@ -1,12 +1,11 @@
-"""What is there at the end: by the audit, by the ledger, by the bytes, and by the count.
+"""Judge the result of the demo in four ways: by the audit, the ledger, the bytes, and the count.
 
-audit      nothing named is gone, nothing unnamed is left (`refstore/demo/invariants.py`; it shares no reading with the
-           product)
-ledger     every branch holds what the clients told, no more and no less
-bytes      every blob that any branch or commit names is, digest for digest, the file that it was made from
-count      blobs that the stores confirmed = what is left + what the reapers' journal says was deleted; only what a
-           killed
-           client did not come to tell may lie in between
+audit      no named object is missing, and no unnamed object is left (`refstore/demo/invariants.py`, which shares no
+           reading code with the product)
+ledger     every branch has exactly what the clients reported
+bytes      every blob that a branch or commit names has the digest of its source file
+count      blobs that the stores confirmed = blobs that are left + deletions in the reapers' journal; the difference is
+           at most what a killed client could not report
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from refstore.repository import Repository
 
 READERS: Final = 4
 SHOWN: Final = 20
-"""Findings of one kind that are spelt out; there may be thousands."""
+"""How many findings of one kind are listed; there may be thousands."""
 GONE: Final = "gone"
 JOURNAL: Final = "_refstore/journal/"
 
@@ -48,7 +47,7 @@ class Verdict:
     repository: str
     lines: tuple[Line, ...]
     findings: tuple[str, ...]
-    """What is wrong, a line each; empty if nothing is."""
+    """Everything that is wrong, one line each; empty if nothing is."""
     notes: tuple[str, ...]
 
     @property
@@ -57,23 +56,23 @@ class Verdict:
 
 
 class Reaped(NamedTuple):
-    """What the journal says the store confirmed, each address once."""
+    """The deletions that the store confirmed, from the journal, each address once."""
 
     objects: int
     size_bytes: int
 
 
 class _Names(NamedTuple):
-    """What the product itself shows, read through the SDK."""
+    """What the product shows, read through the SDK."""
 
     branches: dict[str, dict[str, Address]]
     committed: set[Address]
     checksums: dict[Address, str]
-    """As the entries hold them; '' where a writer gave none."""
+    """The checksums in the entries; '' if the writer gave none."""
 
     @property
     def staged(self) -> set[Address]:
-        """Named by a branch, and by no commit."""
+        """Blobs that a branch names, and no commit."""
         return {address for named in self.branches.values() for address in named.values()} - self.committed
 
     @property
@@ -82,8 +81,8 @@ class _Names(NamedTuple):
 
 
 def reach(repo: Repository, ledger: Ledger, sources: Sequence[Source], *, read_back: int | None = None) -> Verdict:
-    """Look at everything. The repository must be at rest. `read_back`: how many blobs, chosen at random, are read;
-    None: all.
+    """Judge everything. The repository must be at rest. `read_back`: how many blobs, chosen at random, to read; None:
+    all.
     """
     ctx = repo.context
     audited = audit(ctx.kv, ctx.objects, ctx.repo, now_ms=ctx.clock.now_ms(), grace_seconds=ctx.grace_seconds)
@@ -125,7 +124,7 @@ def _names(repo: Repository) -> _Names:
 
 
 def _chosen(names: _Names, read_back: int | None) -> set[Address]:
-    """What is read back: at least all that has no checksum on record."""
+    """Return the blobs to read back: at least all that have no recorded checksum."""
     if read_back is None:
         return names.all
     known = sorted(address for address in names.all if names.checksums[address])
@@ -133,7 +132,7 @@ def _chosen(names: _Names, read_back: int | None) -> set[Address]:
 
 
 def _digests(objects: ObjectStore, addresses: Iterable[Address]) -> dict[Address, str]:
-    """The SHA-256 of each blob, read back from the store; GONE where there is none."""
+    """Return the SHA-256 of each blob, read from the store; GONE if it does not exist."""
 
     def digest(address: Address) -> str:
         found = hashlib.sha256()
@@ -150,9 +149,10 @@ def _digests(objects: ObjectStore, addresses: Iterable[Address]) -> dict[Address
 
 
 def _reaped(repo: Repository, ledger: Ledger) -> Reaped:
-    """Read apart from the reaper's own code: `<name>.began` names a batch, `<name>.ended` what of it was not deleted.
+    """Read the journal without the reaper's code: `<name>.began` lists a batch, `<name>.ended` the addresses that were
+    not deleted.
 
-    S3 says "deleted" of what was never there, too: addresses that nobody wrote to are left out.
+    S3 confirms the deletion of missing keys, too, so addresses that no client wrote to are left out.
     """
     objects = repo.context.objects
     batches = {info.key for info in objects.list(JOURNAL)}
@@ -167,7 +167,7 @@ def _reaped(repo: Repository, ledger: Ledger) -> Reaped:
 
 
 def _segment(objects: ObjectStore, key: str) -> list[dict[str, Any]]:
-    """Its lines behind the first one."""
+    """Return the lines of a segment after its header."""
     return [json.loads(line) for line in gzip.decompress(objects.read(key)).splitlines()[1:]]
 
 
@@ -188,7 +188,9 @@ def _ledger_findings(
 
 
 def _byte_findings(names: _Names, digests: dict[Address, str], ledger: Ledger, sources: Sequence[Source]) -> list[str]:
-    """Also for what only older commits name; what a killed client did not tell has no account to compare with."""
+    """Compare the bytes, also of blobs that only older commits name. Blobs that a killed client did not report have no
+    source to compare with.
+    """
     wrong = [
         f"{address}: {digests[address]}, not {sources[source].path} ({sources[source].sha256})"
         for address in sorted(names.all)

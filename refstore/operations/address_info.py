@@ -1,8 +1,8 @@
-"""Which references name a physical address, and in which state: the per-reference states of the seed's proposal 3.
+"""Find the references of a physical address and their states: the per-reference states of the seed's proposal 3.
 
-Nothing stores these states. They follow from the reference list and from what became of each reference's token; where
-an address has no reference any more, from the commits that name it. Of several references the state of the address is
-that of the seed's "Key Update Order of Precedence": committed wins over staged, staged over deleted.
+No record stores these states. They follow from the reference list and from the fate of each reference's token. For an
+address without references they follow from the commits that name it. With several references the state of the address
+follows the seed's "Key Update Order of Precedence": committed wins over staged, staged over deleted.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def address_info(ctx: Context, address: str) -> AddressInfo:
     match ctx.references.get_many((own,))[0]:
         case Listed(references, changed_ms):
             names = tuple(_named_by(ctx, own, ref) for ref in references)
-            overall = min((each.state for each in names), key=_PRECEDENCE.index)
+            overall = min((name.state for name in names), key=_PRECEDENCE.index)
             return AddressInfo(own, AddressState.REFERENCED, names, changed_ms, "", None, overall)
         case Emptied(since_ms, last, cause, _):
             names = (AddressReference(branch_of(last.token), last.path, last.token, ReferenceState.DELETED, since_ms),)

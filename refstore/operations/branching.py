@@ -52,7 +52,7 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
             return ref.commit  # our write landed, and the branch was deleted since: it is not made twice
         if isinstance(current, Branch):
             raise AlreadyExists(f"branch already exists: {name!r}")
-        ctx.markers.publish(branches, name)  # a deleted branch of that name may still stand closed
+        ctx.markers.publish(branches, name)  # the closed record of a deleted branch may still have that name
     else:
         raise branches.contention(name)
     try:
@@ -85,7 +85,7 @@ def _were_live(ctx: Context, tokens: set[Token], current: BranchRecord | None) -
 
 
 def reset(ctx: Context, name: BranchName) -> None:
-    """Discard everything uncommitted on a branch, in one step however much there is: the reaper does the work."""
+    """Discard all uncommitted changes of a branch, in one step for any number of them: the reaper does the work."""
     branches = ctx.branches
     first = open_branch = branches.open(name)
     for _ in range(ATTEMPTS):
@@ -106,7 +106,7 @@ def reset(ctx: Context, name: BranchName) -> None:
 
 
 def delete(ctx: Context, name: BranchName, *, default: BranchName) -> None:
-    """Delete a branch and everything uncommitted on it, in one step however much there is.
+    """Delete a branch and all its uncommitted changes, in one step for any number of them.
 
     Raises BranchNotFound, Conflict.
     """

@@ -210,9 +210,8 @@ def _combine(
     staging = ctx.staging
     for _ in range(ATTEMPTS):
         if theirs is not None:
-            refs.check_mark(
-                ctx, theirs
-            )  # what a marked commit alone names will be deleted; if it is marked later, the run waits for us
+            # Objects that only a marked commit names will be deleted. A run that marks it later waits for this call.
+            refs.check_mark(ctx, theirs)
         branch_record = branches.open(branch).record
         if not _nothing_staged(ctx, branch_record):
             raise _dirty(branch)
@@ -222,7 +221,7 @@ def _combine(
             raise NothingToCommit(f"branch {branch!r} has these changes already")
         record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
         if any(not staging.is_empty(token) for token in record.sealed):
-            raise _dirty(branch)  # somebody staged changes meanwhile; they stay staged under a sealed token
+            raise _dirty(branch)  # a client staged changes meanwhile; they stay staged under a sealed token
         if record.head != ours:
             continue
         parents = (ours,) if second_parent is None else (ours, second_parent)

@@ -66,12 +66,12 @@ def _copy_many(ctx: Context, source_ref: str, branch: BranchName, copies: Sequen
     pairs = [(ids.object_path(item.source), ids.object_path(item.destination)) for item in copies]
     check_distinct([Placement(destination, None, referenced=False) for _, destination in pairs])
     copied: dict[Path, _Copied] = {}
-    over: dict[Path, Address] = {}
+    overwrites: dict[Path, Address] = {}
     for _ in range(ATTEMPTS):
         waiting = [pair for pair in pairs if pair[1] not in copied]
         if not waiting:
             return [copied[destination] for _, destination in pairs]
-        copied |= _attempt(ctx, refs.resolve(ctx, source_ref), branch, waiting, over)
+        copied |= _attempt(ctx, refs.resolve(ctx, source_ref), branch, waiting, overwrites)
     raise Contention(f"the source on {source_ref!r} kept changing while it was copied; make the same call again")
 
 
@@ -84,9 +84,11 @@ def move_many(ctx: Context, branch: BranchName, to: BranchName, moves: Sequence[
     if onto_itself is not None:
         raise InvalidPath(f"{onto_itself!r} cannot be moved onto itself; give another destination")
     copied = _copy_many(ctx, branch, to, moves)
-    moved = {ids.object_path(item.source): each.source for item, each in zip(moves, copied, strict=True)}
+    moved = {
+        ids.object_path(item.source): copied_entry.source for item, copied_entry in zip(moves, copied, strict=True)
+    }
     delete_copied(ctx, branch, moved)
-    return [each.entry for each in copied]
+    return [copied_entry.entry for copied_entry in copied]
 
 
 def _attempt(
@@ -94,8 +96,8 @@ def _attempt(
 ) -> dict[Path, _Copied]:
     """Try each pair once, and return the entries of those that were copied. The caller tries the others again.
 
-    `over` collects, over all tries, the addresses that this call wrote over its own sources. Raises Conflict where such
-    a source is read again: what it was cannot be known any more.
+    `over` collects, over all tries, the addresses that this call wrote over its own sources. Raises Conflict if such a
+    source must be read again, because its earlier entry is no longer known.
     """
     if source.from_history:
         refs.check_mark(ctx, source.commit, [path for path, _ in pairs])
@@ -106,8 +108,8 @@ def _attempt(
     overwritten = [path for path, _ in pairs if over.get(path) == resolved[path].entry.address]
     if overwritten:
         raise Conflict(
-            f"{branch!r} was committed or reset while {overwritten[0]!r} was copied on and copied over; look what is "
-            "there now"
+            f"{branch!r} was committed or reset while {overwritten[0]!r} was copied and overwritten in one call; check "
+            "what is there now"
         )
     sources: dict[CommitId, list[Path]] = {}
     for src, _ in pairs:
@@ -188,8 +190,8 @@ def _committed_after_all(
     if not paths:
         return frozenset()
     gc_marks.pin(ctx, [before[path].entry.address for path in paths])
-    again = resolve_many(ctx, refs.resolve(ctx, source.text), paths)
-    return frozenset(path for path in paths if path in again and again[path] == before[path])
+    current = resolve_many(ctx, refs.resolve(ctx, source.text), paths)
+    return frozenset(path for path in paths if path in current and current[path] == before[path])
 
 
 def _copied(ctx: Context, source: Entry, now_ms: int) -> Entry:

@@ -65,18 +65,19 @@ def delete_copied(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -
     branches = ctx.branches
     references = ctx.references
     ref = Ref.to_branch(branch)
-    owed: set[Path] = set()
+    rewrites: set[Path] = set()
     for _ in range(ATTEMPTS):
         token = branches.open(branch).record.token
         paths = sorted(copied)
         raws = ctx.kv.get_many([keys.entry(ctx.repo, token, path) for path in paths])
-        now = resolve_many(ctx, ref, paths)
+        current = resolve_many(ctx, ref, paths)
         unchanged = [
             (path, raw)
             for path, raw in zip(paths, raws, strict=True)
             # a tombstone under a token that was sealed meanwhile may have come too late for the commit under way: write
             # it again
-            if (path in now and _still(now[path], copied[path])) or (path in owed and path not in now and raw is ABSENT)
+            if (path in current and _still(current[path], copied[path]))
+            or (path in rewrites and path not in current and raw is ABSENT)
         ]
         if not unchanged:
             return
@@ -91,9 +92,9 @@ def delete_copied(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -
             deleted = [(path, raw) for (path, raw), ok in zip(unchanged, outcomes, strict=True) if ok]
             references.release(replaced(token, deleted, DELETED), grace_seconds=ctx.grace_seconds)
             copied = {path: copied[path] for (path, _), ok in zip(unchanged, outcomes, strict=True) if not ok}
-            owed = set()
+            rewrites = set()
         else:
-            owed |= {path for (path, _), ok in zip(unchanged, outcomes, strict=True) if ok}
+            rewrites |= {path for (path, _), ok in zip(unchanged, outcomes, strict=True) if ok}
     raise branches.contention(branch)
 
 
@@ -118,7 +119,9 @@ def reset_batch(ctx: Context, branch: BranchName, token: Token, batch: Sequence[
     """Remove staged changes that are still as they were read, and return how many were removed. Raises Contention."""
     removed, stood_still = take_staged(ctx, branch, token, batch, cause=RESET)
     if not stood_still:
-        raise Contention(f"branch {branch!r} was committed or reset meanwhile; look at it, and reset again if need be")
+        raise Contention(
+            f"branch {branch!r} was committed or reset meanwhile; check its changes, and reset again if needed"
+        )
     return len(removed)
 
 
@@ -146,9 +149,9 @@ def take_staged(
     return removed, True
 
 
-def _still(now: Resolved, copied: Entry) -> bool:
+def _still(current: Resolved, copied: Entry) -> bool:
     """Return whether a path still has the entry that was copied, which may have been committed since."""
-    return now.entry == copied if now.token is not None else unreferenced(now.entry) == unreferenced(copied)
+    return current.entry == copied if current.token is not None else unreferenced(current.entry) == unreferenced(copied)
 
 
 def _page_of_paths(ctx: Context, record: Branch, prefix: str, after: str) -> list[str]:

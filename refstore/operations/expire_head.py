@@ -4,8 +4,8 @@ So nothing that a head names is ever deleted. The branch moves on first, as by a
 objects are history, and the ordinary path rules apply to them: they are marked, and during the grace a revert of that
 commit takes them back.
 
-A branch with staged changes is left as it is, because its users commit those; so is one whose head a tag or a pin
-holds.
+A branch with staged changes is not changed, because its users will commit them. Nor is a branch whose head a tag or a
+pin holds.
 """
 
 from __future__ import annotations

@@ -90,12 +90,12 @@ def _not_there(ctx: Context, branch: BranchName, removed: Sequence[tuple[Path, b
 
     The branch was committed or reset meanwhile, and the commit may have read the other ones before.
     """
-    now = resolve_many(ctx, Ref.to_branch(branch), [path for path, _ in removed])
+    current = resolve_many(ctx, Ref.to_branch(branch), [path for path, _ in removed])
     return [
         (path, value)
         for path, value in removed
         if isinstance(entry := decode_staged(value), Entry)
-        and not (path in now and now[path].entry.address == entry.address)
+        and not (path in current and current[path].entry.address == entry.address)
     ]
 
 

@@ -141,10 +141,8 @@ def _planned(source: ImportSource, namespaces: Namespaces, stores: ForeignStores
     place = parse_place(source.url).real()
     folder = None
     if allowed is not None:
-        if place.options:  # else a caller could have this process's credentials sent to a server of his own
-            raise Invalid(
-                f"{place.url[:200]!r} has options; leave them out: how a bucket is reached is the operator's to say"
-            )
+        if place.options:  # otherwise a caller could make this process send its credentials to the caller's own server
+            raise Invalid(f"{place.url[:200]!r} has options; leave them out: the operator sets how a bucket is reached")
         folder = allowed.covering(place)
         if folder is None:
             raise ForeignNotAllowed(f"{source.url[:200]!r} cannot be imported: {allowed.refusal}")

@@ -31,7 +31,9 @@ PREFIX_MATCHES_MAX: Final = 16
 PREFIXES_SHOWN: Final = 3
 
 STEPS_MAX: Final = 1000
-"""Of one expression: each is a read of the KV, in a thread that others of a service wait for."""
+"""The limit for one expression. Each step is a read of the KV, in a thread that other requests of a service
+wait for.
+"""
 
 _EXPRESSION = re.compile(r"(?P<base>[^~^@]+)(?P<at>@?)(?P<steps>(?:[~^]\d{0,9})*)")
 _STEP = re.compile(r"([~^])(\d*)")
@@ -60,13 +62,13 @@ def resolve(ctx: Context, text: str) -> Ref:
     match = _EXPRESSION.fullmatch(text)
     if match is None:
         raise InvalidName(
-            f"{text[:80]!r} is not a ref; use a branch, a tag, a commit id, or one of these with @ or ~N behind"
+            f"{text[:80]!r} is not a ref; use a branch, a tag, a commit id, or one of these followed by @ or ~N"
         )
     base, at = match["base"], match["at"]
     steps = [(kind, int(digits) if digits else 1) for kind, digits in _STEP.findall(match["steps"])]
     if sum(number if kind == "~" else 1 for kind, number in steps) > STEPS_MAX:
         raise InvalidName(
-            f"{text[:80]!r} goes more than {STEPS_MAX:,} steps back; name the commit by its id, which a log tells"
+            f"{text[:80]!r} goes more than {STEPS_MAX:,} steps back; give the commit's id, which a log shows"
         )
     branch, commit = _base(ctx, base)
     base_commit = commit

@@ -123,7 +123,7 @@ def restore_many(
         each = plans[index] = _PlannedRestore(address, name, entry or _bare(address, bare))
         if not force and name in current and _is_newer(current[name], address):
             error = AlreadyExists(
-                f"{name!r} on {branch!r} was written since; give another path, or force to put {address} over it"
+                f"{name!r} on {branch!r} was written since; give another path, or use force to replace it by {address}"
             )
             results[index] = RestoreResult(address, each.path, None, RestoreOutcome.CONFLICT, error)
             del plans[index]

@@ -71,9 +71,9 @@ def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> Retention | N
         if new is None and not rules.extended:
             if raw is ABSENT:
                 return None
-            with ctx.audit.change("rules.delete", repository=ctx.name, before=_shown(raw)) as told:
-                told.happened = ctx.kv.set_if(key, raw, ABSENT)
-            if told.happened:
+            with ctx.audit.change("rules.delete", repository=ctx.name, before=_shown(raw)) as draft:
+                draft.happened = ctx.kv.set_if(key, raw, ABSENT)
+            if draft.happened:
                 return None
             continue
         done = _replace(ctx, "rules.set", raw, _record(ctx, render(rules), by), rules)
@@ -142,7 +142,7 @@ def check_no_holds(ctx: Context) -> None:
     if in_force is not None and in_force.rules.legal_holds:
         prefix = in_force.rules.legal_holds[0].prefix
         raise Conflict(
-            f"repository {ctx.name!r} has a legal hold on {prefix!r}; take it out of the retention rules before the "
+            f"repository {ctx.name!r} has a legal hold on {prefix!r}; remove it from the retention rules before the "
             "repository goes"
         )
 
@@ -230,9 +230,9 @@ def _record(ctx: Context, document: str, by: str, read_as: Mapping[str, str] | N
 
 def _replace(ctx: Context, action: str, raw: bytes | Absent, record: RetentionRecord, rules: Rules) -> Retention | None:
     """Write the record where the rules are still what was read; None: they are not."""
-    with ctx.audit.change(action, repository=ctx.name, before=_shown(raw), after=_shown(encode(record))) as told:
-        told.happened = ctx.kv.set_if(keys.retention_rules(ctx.repo), raw, encode(record))
-        return _written(ctx, record, rules) if told.happened else None
+    with ctx.audit.change(action, repository=ctx.name, before=_shown(raw), after=_shown(encode(record))) as draft:
+        draft.happened = ctx.kv.set_if(keys.retention_rules(ctx.repo), raw, encode(record))
+        return _written(ctx, record, rules) if draft.happened else None
 
 
 def _shown(raw: bytes | Absent) -> dict[str, object] | None:

@@ -206,7 +206,7 @@ def _place_one_if_absent(ctx: Context, branch: BranchName, token: Token, item: P
             if now == token:
                 if is_placed:
                     return
-                continue  # somebody was faster: read again
+                continue  # another client was faster: read again
             token, was_visible = now, was_visible or is_placed
         reference = Reference(token, item.path, cast("Entry", item.entry).reference_id)
         if references.add([(entry.address, reference)], on_empty=on_empty)[0] is not AddOutcome.LISTED:

@@ -164,5 +164,5 @@ def _cursor(text: str) -> tuple[str, str, str]:
     except (ValueError, InvalidName):
         pass
     raise Invalid(
-        f"{text[:120]!r} is not where a listing of the trash can go on; give what the page before said, or nothing"
+        f"{text[:120]!r} is not a position in a listing of the trash; give the cursor of the previous page, or nothing"
     )

@@ -193,7 +193,10 @@ def test_a_caller_does_not_say_which_server_is_asked(option: str) -> None:
             answer = app(
                 "POST", "repositories/sales/branches/main/import", json={"paths": [place], "commit": {"message": "x"}}
             )
-            assert (answer.status_code, "operator's to say" in answer.json()["message"]) == (400, True)
+            assert (answer.status_code, "operator sets how a bucket is reached" in answer.json()["message"]) == (
+                400,
+                True,
+            )
 
 
 def test_a_namespace_of_the_lake_is_refused_although_its_folder_is_allowed(local_service: Running) -> None:

@@ -88,11 +88,11 @@ def test_a_large_mark_ends_with_4_and_waits_for_confirm(refstore: Command, lake:
     (run,) = ran.json["runs"]
     assert run["state"] == "needs confirmation"
     assert len(lake.data()) == 2
-    assert "let it be swept with" in refstore.ok("gc", "report", "sales").err
+    assert "allow the sweep with" in refstore.ok("gc", "report", "sales").err
     refstore.ok("gc", "confirm", "sales", run["mark_id"], "--yes")
-    assert "let it be swept with" not in refstore.ok("gc", "report", "sales").err
-    assert "let it be swept with" not in refstore.ok("gc", "sweep", "sales").err
-    assert "let it be swept with" not in refstore.ok("gc", "report", "sales").err
+    assert "allow the sweep with" not in refstore.ok("gc", "report", "sales").err
+    assert "allow the sweep with" not in refstore.ok("gc", "sweep", "sales").err
+    assert "allow the sweep with" not in refstore.ok("gc", "report", "sales").err
     assert len(lake.data()) == 1
 
 
@@ -110,7 +110,7 @@ def test_other_rules_are_tried_without_touching_anything(refstore: Command, lake
     [
         (("run",), "name one repository, or give --all"),
         (("run", "sales", "--all"), "name one repository, or give --all"),
-        (("mark", "sales", "--mode", "burn"), "no mode of sweeping"),
+        (("mark", "sales", "--mode", "burn"), "not a mode of sweeping"),
         (("run", "sales", "--conf", "spark"), "is not KEY=VALUE"),
         (("lifecycle", "sales"), "has no lifecycle rules"),
     ],
