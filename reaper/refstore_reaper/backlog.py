@@ -1,4 +1,4 @@
-"""How much there is to do: counted for the breaker and for people, never further than a limit."""
+"""Measure the work that waits, for the breaker and for operators. Every count is bounded."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _log = structlog.stdlib.get_logger(__name__)
 
 class Backlog(NamedTuple):
     due: int
-    """Addresses whose time has come, counted no further than the limit."""
+    """Due addresses, counted up to the limit."""
     oldest_due_ms: int | None
-    """When the time of the first of them came; None where nothing waits."""
+    """The due time of the oldest address; None if none is due."""
     waiting: int
-    """All due hints, also those whose time is still to come; counted no further than the limit."""
+    """All due hints, also future ones, counted up to the limit."""
     tokens: int
-    """Tokens whose fate is decided and whose references are not released yet; counted no further than the limit."""
+    """Tokens with a decided fate whose references are not released yet, counted up to the limit."""
 
 
 def measure(ctx: Context, *, limit: int) -> Backlog:
@@ -48,7 +48,7 @@ def measure(ctx: Context, *, limit: int) -> Backlog:
 
 
 def count_due(ctx: Context, now_ms: int | None, limit: int) -> int:
-    """Count the hints due by `now_ms`, or all (None), no further than `limit`."""
+    """Count the hints that are due by `now_ms`, or all (None), up to `limit`."""
     count = 0
     bound = keys.due_time(now_ms) + f"/{keys.LAST_CODE_POINT}" if now_ms is not None else ""
     for shard in range(keys.SHARDS):
@@ -69,10 +69,10 @@ def count_due(ctx: Context, now_ms: int | None, limit: int) -> int:
 
 
 def count_objects(ctx: Context, default_branch: BranchName, limit: int) -> int:
-    """Count the repository's objects, no further than `limit`: what is referenced, and what the largest head holds.
+    """Count the repository's objects up to `limit`: the referenced ones, and those of the largest head.
 
-    Heads share most of their objects, so they are not added up. A head that cannot be read counts as nothing: the
-    breaker then trips sooner.
+    Heads share most of their objects, so they are not added up. A head that cannot be read counts as empty; the breaker
+    then trips sooner.
     """
     count = 0
     for shard in range(keys.SHARDS):

@@ -1,7 +1,7 @@
-"""Batches that overlap: the store deletes the blobs of one while the KV is worked on for the next.
+"""Overlap batches: the store deletes the blobs of one batch while the reaper prepares the next one in the KV.
 
-A batch is a generator that reads from top to bottom and pauses where it waits for the store. Only different batches
-overlap: within each, every step follows the one before it.
+A batch is a generator that reads from top to bottom and pauses while it waits for the store. Only different batches
+overlap. Within a batch each step follows the one before it.
 """
 
 from __future__ import annotations

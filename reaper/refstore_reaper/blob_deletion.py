@@ -1,4 +1,4 @@
-"""The store's part in deleting a batch: write it down in the journal, then delete its blobs.
+"""Delete the blobs of a batch: write the batch to the journal, then delete its blobs.
 
 `AsyncDeleter` does this while the caller works on the KV.
 """
@@ -15,14 +15,16 @@ from refstore.objects.local import LocalObjects
 from refstore_reaper.delete_worker import DeleteWorker
 
 WORKER_KEYS_MIN: Final = 500
-"""The delete worker gets batches of at least so many local files: a smaller one is deleted sooner than sent."""
+"""The smallest batch of local files for the delete worker. A smaller one is deleted faster than it is sent."""
 
 
 class Journal(Protocol):
-    """Records each batch of deletions: before its blobs go, and again with what the store confirmed."""
+    """Records each batch of deletions: before its blobs are deleted, and again with the store's confirmation."""
 
     def record_start(self, batch: Sequence[PendingDelete]) -> None:
-        """Raises what the journal's store raises: then no blob of the batch may go."""
+        """Record the batch before its deletion. Raises the errors of the journal's store; then no blob of the batch may
+        be deleted.
+        """
         ...
 
     def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
@@ -40,7 +42,9 @@ def delete_blobs(
 
 
 class AsyncDeleter:
-    """Deletes blobs, batch after batch, in a thread of its own; many local files go in a second process. Close it."""
+    """Deletes blobs batch by batch in a thread of its own, and large batches of local files in a second process. Close
+    it.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="refstore-delete")

@@ -1,18 +1,17 @@
-"""The breaker: stops hard deletion when it is more than anybody expected, until an operator lets it go on.
+"""The breaker stops hard deletion when more is due than expected, until an operator resumes it.
 
-The protocol deletes only what nobody names. The breaker is for the day when that is not what was meant: a script that
-reset the wrong branches, a KV restored from last month. It trips when
+The protocol deletes only objects that nothing names. The breaker protects from mistakes: a script that reset the wrong
+branches, or a KV that was restored from last month. It trips when
 
-- what is due is more than a set share of the repository's objects (and more than a floor: half of a small one is
-nothing; and not
-  where the repository was deleted: then all that was never committed is due, as was asked for), or
-- more than a set number of objects was deleted within an hour, by all reapers together,
+- more than a set share of the repository's objects is due, and more than a floor, because half of a small repository is
+  nothing unusual. This does not apply to a deleted repository, whose uncommitted objects are all due on purpose.
+- all reapers together deleted more than a set number of objects within an hour.
 
-and stays tripped: the state stands in the KV, for every reaper. Releases go on, so grace windows run and `restore`
-works; blobs stay. A state that cannot be read counts as tripped.
+It stays tripped: its state is in the KV, for every reaper. References are still released, so grace windows pass and
+`restore` works, but blobs stay. A state that cannot be read counts as tripped.
 
-Counting is bounded by what is due, whatever else the repository holds: the objects are counted only as far as it takes
-to know that what is due is a small enough share of them.
+The cost of counting depends on what is due, not on the size of the repository: objects are counted only until it is
+certain that the due ones are a small enough share.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from refstore.kv.base import KV, Absent
 
 HOUR_MS: Final = 3_600_000
 BUCKET_MS: Final = 300_000
-"""The time that one counter counts: the hour is the last twelve of them and the one that runs."""
+"""The period of one counter. The last hour is the current counter and the twelve before it."""
 ATTEMPTS: Final = 16
 REPORTED_MAX: Final = 1_000_000
-"""How far what is due is counted only to say how much it is."""
+"""How far due objects are counted if the count is only reported."""
 
 _COUNTERS: Final = "deleted/"
 
@@ -57,7 +56,7 @@ class Reason(Enum):
 class Permit:
     count: int
     from_allowance: bool = False
-    """Whether it was taken from a number of objects that an operator allowed."""
+    """Whether it counts against a number of objects that an operator allowed."""
 
 
 class Breaker:
@@ -70,14 +69,14 @@ class Breaker:
         self._key = keys.reaper_state(ctx.repo, "breaker")
         self._share_checked = False
         self._reserved = 0
-        """What `reserve` reserved in this pass."""
+        """The number that `reserve` reserved in this pass."""
         self._objects = 0
-        """The repository has at least so many objects, as of the beginning of the pass."""
+        """A lower bound of the repository's objects at the beginning of the pass."""
         self._under_way = 0
-        """Permitted, and not reported yet."""
+        """Permitted deletions that are not reported yet."""
 
     def state(self) -> BreakerState:
-        """Raises CorruptRecord."""
+        """The state in the KV. Raises CorruptRecord."""
         return self._read()[1]
 
     def check_share(
@@ -93,7 +92,7 @@ class Breaker:
         if state.tripped_ms:
             return False
         if self._is_allowed(state) or self._settings.breaker_share >= 1:
-            # an allowance that is used up is followed by a check, not by more deletions
+            # after an allowance is used up, the share is checked before more deletions
             self._share_checked = self._settings.breaker_share >= 1
             return True
         share = self._settings.breaker_share
@@ -128,20 +127,20 @@ class Breaker:
                     return self._grant(count, from_allowance=True)
                 continue
             if not self._share_checked:
-                return Permit(0)  # what an operator allowed is used up: the next pass checks the share again
+                return Permit(0)  # the operator's allowance is used up: the next pass checks the share again
             limit = self._settings.breaker_per_hour
             if not limit:
                 return self._grant(wanted_count)
             deleted = self._deleted_within_an_hour() + self._under_way
             if deleted < limit:
                 return self._grant(min(wanted_count, limit - deleted))
-            if not self._under_way:  # what is under way may turn out to be gone already
+            if not self._under_way:  # permitted deletions may turn out to be missing objects
                 self._trip(raw, Reason.HOURLY, deleted, limit)
             return Permit(0)
-        raise Contention(f"others kept changing the breaker of {self._ctx.name!r}; the next pass tries again")
+        raise Contention(f"other reapers kept changing the breaker of {self._ctx.name!r}; the next pass tries again")
 
     def report_deleted(self, permit: Permit, count: int) -> None:
-        """Report how many of those permitted were deleted."""
+        """Report how many of the permitted objects were deleted."""
         self._under_way -= permit.count
         self._add_to_hour(count)
         unused = permit.count - count if permit.from_allowance else 0
@@ -160,8 +159,8 @@ class Breaker:
             self._ctx.kv.set(key, encode(Counter(count + (counter.count if counter else 0))))
 
     def reserve(self, count: int, count_objects: Callable[[int], int]) -> bool:
-        """Reserve `count` more deletions in this pass, if they surely trip nothing. This never trips the breaker: what
-        is not reserved is deleted by due hints.
+        """Reserve `count` more deletions in this pass, if they cannot trip the breaker. This never trips it: objects
+        without a reservation are deleted by due hints later.
         """
         try:
             state = self.state()
@@ -185,7 +184,7 @@ class Breaker:
         return True
 
     def use_reserved(self, count: int) -> Permit:
-        """Return a permit for so many of what `reserve` reserved. It is to be given back to `report_deleted`."""
+        """Return a permit for so many reserved deletions. Give it back to `report_deleted`."""
         return self._grant(count)
 
     def _grant(self, count: int, *, from_allowance: bool = False) -> Permit:
@@ -214,16 +213,18 @@ class Breaker:
         return count
 
     def _trip(self, raw: bytes | Absent, reason: Reason, due: int, of: int) -> None:
-        """Losing the race is no failure: another reaper tripped the breaker, or an operator has just let it go on."""
+        """Trip the breaker. Losing the race is no failure: another reaper tripped it, or an operator has just resumed
+        deletion.
+        """
         now = self._ctx.clock.now_ms()
         tripped = BreakerState(self._ctx.ids.unique(now), max(1, now), reason.value, due, of)
         actor = Actor("reaper", self._reaper, socket.gethostname())
         after = {"tripped": True, "reason": explain(tripped)}
         with self._ctx.audit.act(
             "breaker.trip", repository=self._ctx.name, after=after, actor=actor, bounded_wait=False
-        ) as told:
-            told.happened = self._ctx.kv.set_if(self._key, raw, encode(tripped))
-        if told.happened:
+        ) as draft:
+            draft.happened = self._ctx.kv.set_if(self._key, raw, encode(tripped))
+        if draft.happened:
             _log.error(
                 "hard_deletion_stopped",
                 repository=self._ctx.name,
@@ -241,15 +242,12 @@ class Breaker:
 
 
 def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = None) -> BreakerState:
-    """Let hard deletion go on, for a time or for so many objects. Raises Invalid if both are given.
+    """Resume hard deletion, for a time or for a number of objects. Raises Invalid if both are given.
 
-    After that, the next pass checks the share of what is due again.
+    After that, the next pass checks the share of due objects again.
     """
     if seconds is not None and objects is not None:
-        raise Invalid(
-            "hard deletion goes on for a time or for so many objects, not for so many within a time; give one of the "
-            "two"
-        )
+        raise Invalid("hard deletion resumes for a time or for a number of objects, not for both; give one of the two")
     now = ctx.clock.now_ms()
     until_ms = now + int(seconds * 1000) if seconds is not None else 0
     state = BreakerState(ctx.ids.unique(now), let_until_ms=until_ms, let_objects=objects or 0)
@@ -271,7 +269,7 @@ def read_state(kv: KV, repo: RepositoryId) -> BreakerState | None:
 
 
 def explain(state: BreakerState | None) -> str:
-    """Say why hard deletion stands still; '' if it does not."""
+    """Return why hard deletion is stopped; '' if it is not."""
     if state is None:
         return "the breaker's state cannot be read"
     if not state.tripped_ms:

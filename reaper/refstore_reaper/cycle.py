@@ -1,11 +1,11 @@
 """One bounded pass over one repository.
 
-    publish     tokens that operations retired and did not live to publish -> markers (rule 3)
-    committed   committed markers: forget the references of what they added, hand their tokens over (rule 7)
+    publish     retired tokens whose operation died before publishing -> markers (rule 3)
+    committed   committed markers: delete the references of added addresses, hand their tokens over (rule 7)
     deleted     deleted markers: release every reference under the token
-    due         what is empty, or issued and expired, and due: `deleting`, then the blob, then the key (rule 8)
-    scrub       what crashes left behind, each shard once per interval (rule 9)
-    remove      a deleted repository of which nothing is left: its KV partitions go, and its name is free
+    due         empty lists and expired issued addresses, when due: `deleting`, then the blob, then the key (rule 8)
+    scrub       remove the remains of crashed operations, each shard once per interval (rule 9)
+    remove      if nothing is left of a deleted repository: remove its KV partitions, and free its name
 
 Every step works unit by unit (a marker, a shard), under leases, and has a bounded time. A step fails closed: an error
 stops its unit, nothing that depended on the unit is deleted, and the summary names it. A request to stop is seen
@@ -46,12 +46,12 @@ from refstore_reaper.leases import Leases
 from refstore_reaper.throttle import Throttle
 
 GROUP: Final = 8
-"""Units that are leased together: few enough that other reapers find some, many enough to save round trips."""
+"""Units that are leased together: few enough to leave some for other reapers, many enough to save round trips."""
 
 MARKERS_PAGE: Final = 1000
 
 BATCHES_MAX: Final = 10_000
-"""Batches of one step of a pass, should its time never be over."""
+"""The most batches of one step of a pass, even if there is time for more."""
 
 TOKENS: Final = "tokens"
 TEMPORARY: Final = "temporary"
@@ -65,7 +65,7 @@ _log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTools:
-    """What a reaper passes on to each of its passes."""
+    """What a reaper passes to each of its passes."""
 
     settings: ReaperSettings
     reaper: str
@@ -79,13 +79,13 @@ class PassTools:
     leases: Leases | None = None
     """None: the pass makes its own, in the repository's KV."""
     scrub_requested_ms: int | None = None
-    """What was not scrubbed since then is scrubbed, whatever the interval says: one pass may not come to all of it."""
+    """Scrub everything that was not scrubbed since then, whatever the interval says. One pass may not finish it."""
     tally: Tally = field(default_factory=Tally)
-    """What the pass did, also where an error broke it off."""
+    """What the pass did, also if an error interrupted it."""
 
 
 def run_pass(ctx: Context, record: RepositoryRecord, tools: PassTools) -> Summary:
-    """Make one pass. Raises KVUnavailable: `tools.tally` says what was done until then, and the next pass goes on."""
+    """Make one pass. Raises KVUnavailable; then `tools.tally` has what was done, and the next pass continues."""
     return Pass(ctx, record, tools).run()
 
 
@@ -102,7 +102,7 @@ class Pass:
         self._leases = tools.leases or Leases(
             ctx.kv, ctx.repo, tools.reaper, ctx.clock, ctx.ids, seconds=settings.lease_seconds
         )
-        # whoever deletes a repository wants all that was never committed to go; the hourly limit still holds
+        # deleting a repository means to delete all its uncommitted objects; the hourly limit still holds
         limits = replace(settings, breaker_share=1.0) if record.closed_ms else settings
         self._breaker = Breaker(ctx, limits, tools.reaper)
         self._tally = tools.tally
@@ -169,7 +169,7 @@ class Pass:
                 self._process_deleted_token(staging_token(unit), decode(raw, DeletedToken))
 
     def _process_deleted_token(self, token: Token, marker: DeletedToken) -> None:
-        # what a commit took is mostly committed: how much of it would go is only known when it is due
+        # most entries of a commit's tokens are committed: only when they are due is it known how many will be deleted
         at_once = (
             self._grace_seconds == 0 and not self._tools.throttle.is_limited and not marker.cause.startswith(COMMITTED)
         )
@@ -198,11 +198,11 @@ class Pass:
         return not self._store_down and self._breaker.reserve(count, self._count_objects)
 
     def _leased_markers(self, partition: str, kind: str) -> Generator[tuple[str, bytes], None, None]:
-        """Yield the markers that this reaper got the leases of, one at a time, while there is time."""
+        """Yield the markers whose leases this reaper got, one at a time, while there is time."""
         after = ""
         while page := self._ctx.kv.scan(partition, after=after, limit=MARKERS_PAGE):
             after = page[-1][0]
-            self._tools.random.shuffle(page)  # several reapers begin at different ends
+            self._tools.random.shuffle(page)  # reapers begin at different markers
             for start in range(0, len(page), GROUP):
                 units = self._lease([f"{kind}/{name}" for name, _ in page[start : start + GROUP]])
                 # the page is older than the leases: another reaper may have done them meanwhile
@@ -223,8 +223,8 @@ class Pass:
     # ---- due hints -> deleted blobs
 
     def _delete_due(self) -> None:
-        """Delete what is due, in full batches over all leased shards: a request for few keys costs the store as much as
-        one for many.
+        """Delete due objects, in full batches over all leased shards: a small request costs the store as much as a
+        large one.
         """
         # with a shorter window than the hints were written for, later hints may be due, too
         now_ms = None if self._grace_seconds < self._ctx.grace_seconds else self._ctx.clock.now_ms()
@@ -257,7 +257,7 @@ class Pass:
         return count_deletable(self._ctx, now_ms=now_ms, grace_seconds=self._grace_seconds, limit=limit)
 
     def _leased_hints(self, shards: Sequence[int], now_ms: int | None) -> Generator[list[Hint], None, None]:
-        """Yield pages of hints of the shards that this reaper got the leases of, and keeps until the pass ends."""
+        """Yield pages of hints of the shards whose leases this reaper got. It keeps them until the pass ends."""
         for start in range(0, len(shards), GROUP):
             for unit in self._lease([f"due/{shard:02x}" for shard in shards[start : start + GROUP]]):
                 shard, after = int(unit.removeprefix("due/"), 16), ""
@@ -268,10 +268,10 @@ class Pass:
     def _hints(self, shard: int, now_ms: int | None, after: str, limit: int) -> list[Hint]:
         with self._unit(f"due/{shard:02x}"):
             return due_hints(self._ctx, shard, now_ms=now_ms, limit=limit, after=after)
-        return []  # a shard that cannot be read whole: what follows the bad key is not known
+        return []  # a damaged shard: the hints after the bad key are unknown
 
     def _start_batch(self, pipeline: Pipeline, hints: Sequence[Hint]) -> bool:
-        """Start to delete what is due of the hints, as far as the breaker permits. Return whether to go on."""
+        """Start to delete the due addresses of the hints, as far as the breaker permits. Return whether to continue."""
         permit = self._breaker.request_permit(len(hints))
         if not permit.count or not self._tools.throttle.wait_for(permit.count, self._tools.should_stop):
             self._breaker.report_deleted(permit, 0)
@@ -281,7 +281,7 @@ class Pass:
         pipeline.start(self._deleter.delete_batch(permit, hints=hints[: permit.count]))
         return self._may_go_on()
 
-    # ---- what crashes left behind
+    # ---- remains of crashed operations
 
     def _scrub(self) -> None:
         units = self._units_to_scrub()
@@ -297,7 +297,7 @@ class Pass:
             self._leases.release(leased)
 
     def _scrub_unit(self, what: str) -> bool:
-        """Return whether all of it was scrubbed."""
+        """Scrub one unit. Return whether it was finished."""
 
         def on_corrupt(name: str, error: CorruptRecord) -> None:
             self._record_failure(f"scrub/{what}/{name}", error)
@@ -323,8 +323,8 @@ class Pass:
         return done.finished
 
     def _units_to_scrub(self) -> list[str]:
-        """Return the units whose interval is over. New ones are spread over it, so that a repository is never scrubbed
-        all at once.
+        """Return the units whose interval is over. New units are spread over the interval, so that a repository is not
+        scrubbed all at once.
         """
         units = [f"scrub/{what}" for what in (*(f"{shard:02x}" for shard in range(keys.SHARDS)), TOKENS, TEMPORARY)]
         every_ms = int(self._settings.scrub_every_seconds * 1000)
@@ -361,11 +361,11 @@ class Pass:
             if repository_removal.is_drained(self._ctx, self._record) and self._lease(["retire"]):
                 self._tally.count(drained=int(repository_removal.remove(self._ctx, self._record)))
 
-    # ---- what all steps share
+    # ---- shared by all steps
 
     @contextmanager
     def _unit(self, unit: str) -> Generator[None, None, None]:
-        """An error in the block stops this unit only; a KV that does not answer stops the pass."""
+        """Run the block for one unit. An error stops this unit only; a KV that does not answer stops the pass."""
         try:
             yield
         except KVUnavailable:
@@ -388,7 +388,7 @@ class Pass:
         return not self._tools.should_stop()
 
     def _may_go_on(self) -> bool:
-        """Return whether the next batch may begin: there is time, nobody asked to stop, and the store answers."""
+        """Return whether the next batch may begin: there is time, no stop was requested, and the store answers."""
         self._step_batches += 1
         in_time = self._ctx.clock.monotonic_seconds() < self._step_ends and self._step_batches < BATCHES_MAX
         return self._is_not_stopped() and in_time and not self._store_down
@@ -397,6 +397,6 @@ class Pass:
         return backlog.count_objects(self._ctx, self._record.default_branch, limit)
 
     def _rotated_shards(self) -> list[int]:
-        """Return all shards, from a different one on in each pass, so that several reapers begin apart."""
+        """Return all shards, from another one on in each pass, so that reapers begin at different shards."""
         first = self._tools.random.randrange(keys.SHARDS)
         return [*range(first, keys.SHARDS), *range(first)]

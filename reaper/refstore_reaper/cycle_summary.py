@@ -1,4 +1,4 @@
-"""What a pass did. Only what was confirmed counts, never what was requested."""
+"""The summary of a pass. It counts what was confirmed, never what was requested."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ class Summary:
     committed: int = 0
     """Commits whose addresses' references were forgotten."""
     tokens: int = 0
-    """Tokens that were processed to their end."""
+    """Tokens that were processed completely."""
     released: int = 0
     """References that were taken off their lists."""
     emptied: int = 0
     """Addresses that lost their last reference."""
     expired: int = 0
-    """Issued addresses that were not linked in time; those that were deleted are among the objects below."""
+    """Issued addresses that were not linked in time. Those that were deleted are also counted as objects below."""
     deleted: int = 0
     """Objects that the store confirmed as deleted."""
     bytes: int = 0
-    """Of those, as far as their sizes were known."""
+    """The bytes of those objects, as far as their sizes were known."""
     missing: int = 0
     """Addresses that had no object any more, or never had one."""
     failed: int = 0
-    """Objects that the store did not delete; they are tried again. Of several rounds: those that the last one did not.
+    """Objects that the store did not delete; they are tried again. Over several rounds: those that failed in the last
+    one.
     """
     scrubbed: int = 0
     """References of crashed operations that were dropped."""
     hints: int = 0
-    """Due hints that a crash had left out."""
+    """Due hints that were missing after a crash."""
     dead_tokens: int = 0
-    """Staging areas of tokens that were long dead."""
+    """Staging areas of tokens that had been dead for long."""
     temporary: int = 0
     """Unfinished uploads that a killed client left in the store."""
     held_back: int = 0
@@ -57,10 +58,10 @@ class Summary:
     busy: int = 0
     """Units whose leases other reapers had."""
     drained: int = 0
-    """Deleted repositories of which nothing was left to reap; their names are free again."""
+    """Deleted repositories that were drained; their names are free again."""
     error_count: int = 0
     errors: tuple[UnitError, ...] = ()
-    """The first of them."""
+    """The first errors."""
     more: bool = False
     """Whether there was more to do than the pass had time for."""
 
@@ -85,7 +86,7 @@ class Summary:
 
     @property
     def misconfigured(self) -> bool:
-        """Whether a store is set up so that it refuses: an operator must look."""
+        """Whether a store refuses because of its settings: an operator must look."""
         return any(error.code in _MISCONFIGURED for error in self.errors)
 
     @property

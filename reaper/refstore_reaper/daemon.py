@@ -1,7 +1,7 @@
-"""The reaper: it passes over every repository of a lake, once or for ever.
+"""The reaper: it passes over every repository of a lake, once or until it is stopped.
 
-Any number of reapers run at once, on any machines. A repository that fails is left alone for a while, longer each time,
-and stops no other. A request to stop is seen between batches: the batch in hand is finished.
+Any number of reapers run at once, on any machines. A repository that fails is skipped for a while, longer each time,
+and stops no other. A request to stop is checked between batches: the current batch is finished.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ BACKLOG_MAX: Final = 100_000
 """How far the backlog is counted."""
 HEARTBEAT_KEPT_SECONDS: Final = 86_400
 GC_ALLOCATIONS: Final = 200_000
-"""A batch makes tens of thousands of small tuples, which hold no cycles. Looking for cycles every 700 allocations, as
-Python does by default, takes a quarter of the time of a pass.
+"""The threshold of Python's garbage collector. A batch makes tens of thousands of small tuples without cycles. With
+Python's default of 700 allocations the search for cycles takes a quarter of the time of a pass.
 """
 ROUNDS_MAX: Final = 100_000
-"""Rounds of `--once`, should there be more and more to do."""
+"""The most rounds of `--once`, even if there is more to do."""
 
 _log = structlog.stdlib.get_logger(__name__)
 
 
 def new_id() -> str:
-    """Return an id that says where the reaper runs: for the journal's names, leases, and `refstore reaper status`."""
+    """Return an id that names the host: for the journal's names, leases, and `refstore reaper status`."""
     host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-")[:40] or "host"
     return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class Reaper:
-    """Not for several threads; close it."""
+    """Runs passes over a lake. Not for several threads; close it."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Reaper:
         self.close()
 
     def run(self, should_stop: Callable[[], bool]) -> Summary:
-        """Run until asked to stop."""
+        """Run until a stop is requested."""
         backoff = Backoff(self._clock, self._random)
         with self._heartbeat():
             stop = self._with_heartbeat(should_stop)
@@ -111,7 +111,7 @@ class Reaper:
                 except (
                     KVUnavailable,
                     StoreMisconfigured,
-                ) as error:  # a KV that may lose records by now, until it is set right
+                ) as error:  # the KV may lose records until its settings are corrected
                     seconds = backoff.record_failure()
                     _log.error(error.code, error=str(error), pause_seconds=round(seconds, 1))
                 else:
@@ -138,7 +138,7 @@ class Reaper:
         self._lake.audit.write_waiting()
         try:
             self._run_passes(should_stop, tally)
-        finally:  # what was done before the KV failed stands, and counts
+        finally:  # count what was done before the KV failed
             self._total.follow(tally.summary())
         return tally.summary()
 
@@ -165,7 +165,7 @@ class Reaper:
     def _run_pass(
         self, name: RepositoryName, record: RepositoryRecord, should_stop: Callable[[], bool], tally: Tally
     ) -> None:
-        """Add what the pass did to the tally, also where it fails. Raises KVUnavailable."""
+        """Make a pass, and add its results to the tally, also if it fails. Raises KVUnavailable."""
         backoff = self._backoffs.setdefault(record.id, Backoff(self._clock, self._random))
         if backoff.is_waiting:
             return
@@ -193,7 +193,7 @@ class Reaper:
                 raise
             summary = self._failed(name, error)
             tally.add(summary)
-        # a fault of ours must not keep the other repositories from being reaped
+        # a bug must not keep the other repositories from being reaped
         except Exception as error:  # noqa: BLE001
             _log.exception("pass_failed", repository=name)
             summary = self._failed(
@@ -209,7 +209,7 @@ class Reaper:
             backoff.record_success()
 
     def _report_pass(self, name: RepositoryName, summary: Summary) -> None:
-        """Report what was done to the log and the metrics."""
+        """Report the results of the pass to the log and the metrics."""
         if not summary.idle:
             _log.info(
                 "pass",
@@ -219,7 +219,7 @@ class Reaper:
         self._metrics.record_pass(name, summary)
 
     def _report_backlog(self, ctx: Context, name: RepositoryName) -> None:
-        """Report what waits to the metrics, and now and then that hard deletion stands still to the log."""
+        """Report the backlog to the metrics, and log now and then that hard deletion is stopped."""
         now = self._clock.monotonic_seconds()
         if now - self._reported.get(ctx.repo, -BACKLOG_SECONDS) < BACKLOG_SECONDS:
             return
@@ -239,11 +239,11 @@ class Reaper:
         self._metrics.record_pass(name, done)
         return done
 
-    # ---- signs of life
+    # ---- heartbeats
 
     @contextmanager
     def _heartbeat(self) -> Generator[None, None, None]:
-        """Keep a heartbeat in the KV while the block runs. That of a killed reaper stays, and grows old."""
+        """Keep a heartbeat in the KV while the block runs. The heartbeat of a killed reaper stays and becomes old."""
         self._remove_old_heartbeats()
         _log.info("reaper_started", reaper=self.id, repositories=sorted(self._only) or "all")
         thresholds = gc.get_threshold()
@@ -257,7 +257,7 @@ class Reaper:
                 self._lake.kv.delete(keys.heartbeat(self.id))
 
     def _with_heartbeat(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
-        """Return `should_stop`, which is called often, with a heartbeat now and then."""
+        """Return `should_stop`, which is called often, extended to write a heartbeat now and then."""
 
         def stop() -> bool:
             now = self._clock.monotonic_seconds()

@@ -1,12 +1,12 @@
 """A second process that deletes the files of a local store while this one works on the KV.
 
-Deleting a hundred thousand files is as many system calls, and so is the KV's work; two threads of one Python would take
-turns at them and be slower than one. Only for `file://` stores: across a network most of the time is waiting, and a
-thread can wait.
+Deleting a hundred thousand files takes as many system calls, and so does the KV's work. Two threads of one Python
+process would take turns, and be slower than one. The worker is for `file://` stores only: across a network most of the
+time is waiting, which a thread can do.
 
-The worker deletes one batch at a time, answers what the store confirmed, and keeps nothing. It ends when its parent
-does, however that ends, after the batch in hand. It imports little (no structlog, no msgspec), so that it is there
-within a tenth of a second; a child of `multiprocessing` or `concurrent.futures` would import the whole command line.
+The worker deletes one batch at a time, answers what the store confirmed, and keeps no state. It ends with its parent,
+however that ends, after the current batch. It imports little (no structlog, no msgspec), so that it starts within a
+tenth of a second. A child of `multiprocessing` or `concurrent.futures` would import the whole command line.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from refstore.objects import open_objects
 from refstore.objects.base import Deletion, ObjectStore
 
 END_SECONDS: Final = 60.0
-"""How long the worker may take over the batch in hand when it is to end."""
+"""How long the worker may take for its current batch after the request to end."""
 
 
 class DeleteWorker:
-    """For one thread at a time. The process is started with the first batch."""
+    """Deletes batches in the process, which starts with the first batch. For one thread at a time."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
 
     def delete(self, url: str, keys: Sequence[str]) -> Deletion:
-        """Delete a batch. Raises ObjectsUnavailable: then nothing is confirmed."""
+        """Delete a batch. Raises ObjectsUnavailable; then nothing is confirmed."""
         try:
             pipe = self._pipe or self._start()
             pipe.send((url, keys))
@@ -52,7 +52,7 @@ class DeleteWorker:
         raise ObjectsUnavailable(answer)
 
     def close(self) -> None:
-        """End the process after the batch in hand."""
+        """End the process after the current batch."""
         if self._process is not None and self._pipe is not None:
             self._pipe.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -63,19 +63,19 @@ class DeleteWorker:
         # In a process group of its own: an interrupt typed at the terminal must not stop the batch in hand. Not in
         # a session of its own: Linux gives each session an equal share (sched(7), "The autogroup feature"), and our
         # niceness would count for nothing.
-        self._pipe, theirs = Pipe()
-        with theirs:
+        self._pipe, worker_end = Pipe()
+        with worker_end:
             self._process = subprocess.Popen(  # noqa: S603  # this very Python
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(worker_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # standard error: nothing that is printed there may end up in our own output
-                pass_fds=[theirs.fileno()],
+                pass_fds=[worker_end.fileno()],
                 process_group=0,
             )
         return self._pipe
 
     def _kill(self) -> None:
-        """Do away with what is left of the process; the next batch starts another."""
+        """Kill the process. The next batch starts another one."""
         pipe, process, self._pipe, self._process = self._pipe, self._process, None, None
         if pipe is not None:
             pipe.close()

@@ -1,8 +1,8 @@
 """Hard deletion: `empty, or issued and expired -> deleting -> blob -> key`, one way (rule 8).
 
-What happens to a batch is read in `BatchDeleter.delete_batch`. Due hints say where to look, so the work grows with what
-is due, whatever else the repository holds. A hint decides nothing: the reference record does. Any reaper may finish
-another's `deleting`.
+`BatchDeleter.delete_batch` shows all steps of a batch. Due hints name the addresses to check, so the work depends on
+what is due and not on the size of the repository. The reference record decides, never the hint. Any reaper may finish
+an address that another one marked `deleting`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from refstore_reaper.cycle_summary import Tally
 EXPIRED_CAUSE: Final = "issued and not linked"
 
 PAGE: Final = 5000
-"""Hints that are counted together."""
+"""Hints that are counted in one step."""
 
 _DUE: Final = encode(Due())
 
@@ -62,14 +62,14 @@ class BatchDeleter:
         self._async_deleter = async_deleter
         self._on_corrupt = on_corrupt
         self._in_flight: set[Address] = set()
-        """The addresses of batches that have not ended."""
+        """The addresses of batches that are not finished."""
 
     def delete_batch(
         self, permit: Permit, *, hints: Sequence[Hint] = (), marked: Sequence[PendingDelete] = ()
     ) -> BatchSteps:
-        """Delete one batch, given as due hints, or as addresses that are marked `deleting` and have no hints.
+        """Delete one batch. It is given as due hints, or as addresses that are marked `deleting` and have no hints.
 
-        The order is rule 8's. The batch pauses once, while the store deletes: another batch may begin meanwhile.
+        The order is that of rule 8. The batch pauses once, while the store deletes; another batch may begin meanwhile.
         """
         if hints:
             marked, stale = mark_deleting(
@@ -126,14 +126,15 @@ def due_hints(ctx: Context, shard: int, *, now_ms: int | None, limit: int, after
 
 
 def count_deletable(ctx: Context, *, now_ms: int | None, grace_seconds: float, limit: int) -> int:
-    """Count what `mark_deleting` would mark of the hints due by `now_ms`, or of all (None), no further than `limit`.
+    """Count the addresses that `mark_deleting` would mark, of the hints due by `now_ms`, or of all (None), up to
+    `limit`.
 
-    This reads each record: an address that was issued and linked, or restored, keeps its hint until a reaper reads it.
+    This reads each record, because an address that was linked or restored keeps its hint until a reaper reads it.
     """
     deletable: set[Address] = set()
     for shard in range(keys.SHARDS):
         after = ""
-        with suppress(CorruptRecord):  # a shard that cannot be read whole: nothing of it goes behind the bad key
+        with suppress(CorruptRecord):  # a damaged shard: nothing after the bad key is deleted
             while len(deletable) < limit and (page := due_hints(ctx, shard, now_ms=now_ms, limit=PAGE, after=after)):
                 after = page[-1].key.name
                 addresses = list({hint.address for hint in page} - deletable)
@@ -147,7 +148,9 @@ def count_deletable(ctx: Context, *, now_ms: int | None, grace_seconds: float, l
 
 
 def _is_deletable(ctx: Context, value: bytes | Absent, grace_seconds: float) -> bool:
-    """A record that cannot be read is not: `mark_deleting` leaves it, too."""
+    """Return whether an address may be deleted. If its record cannot be read it may not; `mark_deleting` leaves it,
+    too.
+    """
     try:
         return value is not ABSENT and _due_ms(ctx, decode_reference(value), grace_seconds) <= ctx.clock.now_ms()
     except CorruptRecord:
@@ -155,7 +158,7 @@ def _is_deletable(ctx: Context, value: bytes | Absent, grace_seconds: float) -> 
 
 
 def _due_ms(ctx: Context, record: ReferenceRecord | None, grace_seconds: float) -> float:
-    """Return when the address may be deleted; what is named, or gone, never."""
+    """Return when the address may be deleted. Never if it is named or deleted."""
     match record:
         case Emptied(since_ms):
             return since_ms + grace_seconds * 1000
@@ -174,13 +177,13 @@ def mark_deleting(
     grace_seconds: float,
     on_corrupt: Callable[[Address, CorruptRecord], None] | None = None,
 ) -> tuple[list[PendingDelete], list[Hint]]:
-    """Mark `deleting` what is due. Return what is to be deleted now, and the hints that have become pointless.
+    """Mark due addresses `deleting`. Return the addresses to delete now, and the hints without use.
 
     An address is due when its list has been empty for the grace window, or when it was issued, has expired, and was not
-    linked. Losing the `set_if` means that the address was restored, linked, or taken by another reaper: its hint stays
-    for the next pass. An address that is not due yet gets a hint at the time when it is, if its hints say another;
-    otherwise every pass until then would read it. `on_corrupt` gets each record that cannot be read, which is left;
-    without `on_corrupt` this raises CorruptRecord, and nothing of the batch was touched.
+    linked. If the `set_if` fails, the address was restored, linked, or marked by another reaper: its hint stays for the
+    next pass. An address that is not due yet gets a hint at its due time, unless it has one; otherwise every pass until
+    then would read it. `on_corrupt` gets each record that cannot be read, which stays unchanged. Without `on_corrupt`
+    this raises CorruptRecord before it changes anything of the batch.
     """
     now = ctx.clock.now_ms()
     hints_of: dict[Address, list[Hint]] = {}
@@ -213,7 +216,7 @@ def mark_deleting(
                 marked.append(_pending_delete(address, record))
                 continue
             case _:
-                stale += hints_of[address]  # named again, or gone
+                stale += hints_of[address]  # named again, or deleted
                 continue
         attempts.append(_pending_delete(address, deleting))
         writes.append(SetIf(key, value, encode(deleting)))
@@ -228,9 +231,11 @@ def _pending_delete(address: Address, record: Deleting) -> PendingDelete:
 
 
 def remove_keys(ctx: Context, addresses: Sequence[Address], confirmed: Deletion) -> list[Address]:
-    """Remove the keys of `deleting` addresses whose blobs are gone. Return the others, which stay `deleting`.
+    """Remove the keys of `deleting` addresses whose blobs are deleted. Return the other addresses, which stay
+    `deleting`.
 
-    An address is never given again, so a `deleting` key can only go one way: nobody can have changed it.
+    An address is never reused, and nothing but a removal can happen to a `deleting` key, so no other process can have
+    changed it.
     """
     gone = {*confirmed.deleted, *confirmed.missing}
     ctx.kv.delete_many(keys.reference_many(ctx.repo, [address for address in addresses if address in gone]))
@@ -245,13 +250,13 @@ def write_hints(ctx: Context, addresses: Sequence[Address]) -> None:
 
 
 def drop_hints(ctx: Context, hints: Sequence[Hint]) -> None:
-    """Forget hints that have done their work."""
+    """Remove hints that are no longer needed."""
     if hints:
         ctx.kv.delete_many([hint.key for hint in hints])
 
 
 def _reschedule(ctx: Context, early: Sequence[tuple[Address, int]], hints_of: dict[Address, list[Hint]]) -> list[Hint]:
-    """See that each address has a hint at the given time. Return its other hints, which say nothing any more."""
+    """Make sure that each address has a hint at the given time. Return its other hints, which are no longer needed."""
     missing: list[tuple[Key, bytes]] = []
     others: list[Hint] = []
     for address, at_ms in early:

@@ -1,8 +1,8 @@
-"""A dry run: the very same passes, over stores that are only read.
+"""A dry run: the same passes, over read-only stores.
 
-`Overlay` is a KV whose writes stay in memory, over one that is only read; `ReadOnlyObjects` is an object store that
-remembers what would be deleted. Nothing is written, not even a lease or a heartbeat. The memory grows with what the run
-would change: some 500 bytes for each entry, reference and hint.
+`Overlay` is a KV that keeps writes in memory, above a KV that is only read. `ReadOnlyObjects` is an object store that
+remembers the objects that would be deleted. Nothing is written, not even a lease or a heartbeat. The memory grows with
+the changes: about 500 bytes for each entry, reference and hint.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def dry_run(
     report: Callable[[PlannedDelete], None],
     should_stop: Callable[[], bool],
 ) -> Summary:
-    """Return what `--once` would do now. `report` gets each address that would be deleted. Raises KVUnavailable."""
+    """Return what `--once` would do now. `report` is called with each address that would be deleted. Raises
+    KVUnavailable.
+    """
     total = Tally()
     overlay = Overlay(lake.kv)
     for name, raw in lake.kv.scan_all(keys.REPOSITORIES):
@@ -99,7 +101,7 @@ def _dry_run(
 
 
 class _ReportingJournal:
-    """Reports what the journal would say, and keeps none of it."""
+    """Reports the journal's lines, and writes none."""
 
     def __init__(self, repository: str, report: Callable[[PlannedDelete], None]) -> None:
         self._repository = repository
@@ -137,7 +139,7 @@ class ReadOnlyObjects(ObjectStore):
         return self._objects.list(prefix, after=after, before=before)
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
-        """Say which keys are there; on a store across a network, each costs a request."""
+        """Return which keys exist. On a store across a network each key costs a request."""
         deleted: list[str] = []
         missing: list[str] = []
         for key in keys:
@@ -163,7 +165,7 @@ class ReadOnlyObjects(ObjectStore):
 
 
 class Overlay(KV):
-    """A KV whose writes stay here."""
+    """A KV that keeps its writes in memory."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
@@ -236,15 +238,15 @@ class Overlay(KV):
 
 
 class _Written:
-    """What was written to one partition."""
+    """The writes to one partition."""
 
     def __init__(self) -> None:
         self.changes: SortedDict[str, bytes | Absent] = SortedDict()
         self._cuts: SortedDict[str, str] = SortedDict()
-        """First and last key of each range that was removed; they do not overlap. Changes came after the cuts."""
+        """The first and last key of each removed range. They do not overlap. `_changes` has later writes."""
 
     def knows(self, name: str) -> bool:
-        """Return whether the key was changed or cut here, so that the KV below does not matter."""
+        """Return whether the key was written or removed here, so that the KV below does not matter."""
         return name in self.changes or self._cut_at(name) is not None
 
     def uncovered(self, below: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:

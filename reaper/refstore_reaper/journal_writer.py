@@ -1,7 +1,7 @@
-"""The reaper writes its journal. `refstore/deletions/journal_format.py` has the format, and reads it.
+"""Write the reaper's journal. `refstore/deletions/journal_format.py` has the format, and reads it.
 
-A batch that cannot be written down is not deleted. If only its end cannot be written, that is logged: the blobs are
-gone.
+If the journal cannot be written, the batch is not deleted. If only the second segment cannot be written, this is
+logged, because the blobs are deleted already.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from refstore.objects.base import Deletion, ObjectStore
 __all__ = ["BEGAN", "ENDED", "PREFIX", "Event", "JournalWriter"]
 
 _COMPRESSION: Final = 1
-"""Paths and tokens repeat: the fastest level saves nearly as much as the best one."""
+"""The fastest level: paths and tokens repeat, so it saves nearly as much as the best one."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -31,10 +31,12 @@ _log = structlog.stdlib.get_logger(__name__)
 
 
 class JournalWriter:
-    """Writes one reaper's segments. A batch is known by its first address: an address is in one batch at a time."""
+    """Writes the segments of one reaper. A batch is identified by its first address, because an address is in one batch
+    at a time.
+    """
 
     def __init__(self, objects: ObjectStore, reaper: str, clock: Clock, numbers: Iterator[int]) -> None:
-        """`numbers`: each comes once in the reaper's life, so that no segment is written twice, however fast it is."""
+        """`numbers`: each number occurs once in the reaper's life, so that no segment name is used twice."""
         self._objects = objects
         self._reaper = reaper
         self._clock = clock
@@ -42,7 +44,7 @@ class JournalWriter:
         self._open: dict[Address, str] = {}
 
     def record_start(self, batch: Sequence[PendingDelete]) -> None:
-        """Raises ObjectsUnavailable."""
+        """Write the first segment of a batch. Raises ObjectsUnavailable."""
         now = self._clock.now_ms()
         name = f"{day_of(now)}/{keys.due_time(now)}-{self._reaper}-{next(self._numbers):06d}"
         self._put(name + BEGAN, Header("began", now, self._reaper, len(batch)), batch)

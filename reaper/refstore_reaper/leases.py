@@ -1,8 +1,8 @@
-"""Leases: how reapers on several machines share the work.
+"""Leases: reapers on several machines share the work.
 
-A lease says, until it expires, that a reaper is at a unit of work (a marker, a shard of due hints). It only keeps two
-reapers from doing the same thing twice: nothing breaks if both hold it, if clocks disagree, or if the holder was
-stopped for an hour and goes on. So an expired lease is simply taken over.
+Until it expires, a lease says that a reaper works on a unit (a marker, or a shard of due hints). It only keeps two
+reapers from doing the same work twice. Nothing breaks if both hold it, if clocks disagree, or if the holder was stopped
+for an hour and continues. So an expired lease is simply taken over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, KV, Absent, SetIf
 
 AHEAD_SECONDS_MAX: Final = 86_400.0
-"""A lease beyond the longest allowed one was written by a clock that was wrong; it counts as expired."""
+"""A lease that ends later than this was written by a wrong clock; it counts as expired."""
 
 
 class Leases:
@@ -39,14 +39,14 @@ class Leases:
         return self._raw_by_unit.keys()
 
     def acquire(self, units: Sequence[str]) -> list[str]:
-        """Take the leases that are free. Return their units, in the order of `units`. Two round trips, however many."""
+        """Take the leases that are free. Return their units, in the order of `units`. Takes two round trips."""
         now = self._clock.now_ms()
         values = self._kv.get_many([keys.lease(self._repo, unit) for unit in units]) if units else []
         free = [(unit, raw) for unit, raw in zip(units, values, strict=True) if self._is_free(raw, now)]
         return self._write(free, now)
 
     def renew(self) -> None:
-        """Renew all leases, once half their time is over. Forget those that other reapers took over."""
+        """Renew all leases once half their time is over. Forget those that other reapers took over."""
         now = self._clock.now_ms()
         if self._raw_by_unit and not self._renew_at_ms - self._ms <= now < self._renew_at_ms:
             raw_by_unit, self._raw_by_unit = self._raw_by_unit, {}

@@ -1,6 +1,6 @@
-"""Lower the reaper's priority: what it deletes has waited out its grace, and can wait for a service.
+"""Lower the reaper's priority: its deletions have waited for their grace window, and can wait for a service.
 
-Linux keeps each of these settings by thread; threads and processes that are started later inherit them.
+Linux keeps each of these settings for each thread. Threads and processes that are started later inherit them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ NICE: Final = 10
 
 @contextmanager
 def lowered_priority(niceness: int) -> Generator[None, None, None]:
-    """Run the block at this niceness, so that a service on the same machine goes first. 0: change nothing.
+    """Run the block at this niceness, so that a service on the same machine has priority. 0: change nothing.
 
-    On Linux it also keeps to one processor, any of those that it may use: a thread of the service that wakes up finds
-    the others free of it. And it never takes that one from another by waking up, which a reaper does some times for
-    each batch (SCHED_BATCH, sched(7)). What a sandbox forbids is left as it is; so is, afterwards, a niceness that only
-    an administrator may lower.
+    On Linux the thread also uses one processor only, any of its allowed ones, so that the others are free when a thread
+    of the service wakes up. As SCHED_BATCH (sched(7)) it never preempts another thread when it wakes up, which happens
+    several times for each batch. Settings that a sandbox forbids stay unchanged. A niceness that only an administrator
+    may lower stays after the block, too.
     """
     if not niceness:
         yield
@@ -41,7 +41,7 @@ def lowered_priority(niceness: int) -> Generator[None, None, None]:
 def _on_linux() -> Generator[None, None, None]:
     policy, processors = os.sched_getscheduler(0), os.sched_getaffinity(0)
     with suppress(OSError):
-        if policy == os.SCHED_OTHER:  # no other one is less urgent by being changed
+        if policy == os.SCHED_OTHER:  # every other class stays: changing it could make the thread more urgent
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with suppress(OSError):
         os.sched_setaffinity(0, {random.choice(sorted(processors))})  # noqa: S311  # several reapers spread

@@ -1,4 +1,4 @@
-"""The metrics for Prometheus: the summaries' counts per repository, the backlog, the breaker, the last beat."""
+"""Metrics for Prometheus: the summaries' counts per repository, the backlog, the breaker, and the last heartbeat."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNTED: Final = {
 
 
 FETCHED_SECONDS: Final = 600
-"""For how long after a fetch `FileMetrics` has the backlog measured."""
+"""For how long after a fetch `FileMetrics` measures the backlog."""
 _METRICS_NAME: Final = "reaper.prom"
 _FETCHED_NAME: Final = "fetched"
 
@@ -42,7 +42,9 @@ class Metrics(Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Whether somebody reads the metrics, so that the backlog is worth measuring: it costs requests to the KV."""
+        """Return whether the metrics are read, so that measuring the backlog, which costs requests to the KV, is
+        worthwhile.
+        """
         ...
 
     def close(self) -> None: ...
@@ -75,7 +77,9 @@ class _RegistryMetrics:
         registry = self._registry = CollectorRegistry()
         label = ("repository",)
         self._counters = {name: Counter(*of, labelnames=label, registry=registry) for name, of in COUNTED.items()}
-        self._due = Gauge("refstore_reaper_due_objects", "Addresses whose time has come.", label, registry=registry)
+        self._due = Gauge(
+            "refstore_reaper_due_objects", "Addresses that are due for deletion.", label, registry=registry
+        )
         self._oldest = Gauge(
             "refstore_reaper_oldest_due_seconds", "How long the oldest of them has been due.", label, registry=registry
         )
@@ -83,10 +87,10 @@ class _RegistryMetrics:
             "refstore_reaper_waiting_tokens", "Tokens whose references are to be released.", label, registry=registry
         )
         self._breaker = Gauge(
-            "refstore_reaper_breaker_tripped", "1: hard deletion stands still.", label, registry=registry
+            "refstore_reaper_breaker_tripped", "1: hard deletion is stopped.", label, registry=registry
         )
         self._beat = Gauge(
-            "refstore_reaper_beat_timestamp_seconds", "When the reaper last showed that it lives.", registry=registry
+            "refstore_reaper_beat_timestamp_seconds", "The time of the reaper's last heartbeat.", registry=registry
         )
 
     def record_pass(self, repository: str, summary: Summary) -> None:

@@ -1,10 +1,11 @@
-"""From decided fates to released references: the middle of the way `retired -> markers -> references -> empty`.
+"""Release references after a token's fate is decided: the middle of `retired -> markers -> references -> empty`.
 
-Committed first (rule 7): a committed marker deletes the reference keys of the commit's added addresses, and only then
-hands its tokens over as deleted, so that what was overwritten or tombstoned before the commit loses its reference.
+Committed markers come first (rule 7). A committed marker deletes the reference keys of the commit's added addresses.
+Only then it hands its tokens over as deleted, so that entries that were overwritten or deleted before the commit lose
+their references.
 
-A corrupt record, range or listing raises, and what depends on it is left as it is. All of this may be done again, by
-anybody, from any point: what was done before is found done.
+A corrupt record, range or listing raises, and everything that depends on it stays unchanged. Any reaper may repeat any
+step: a step that was done already changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from refstore.versioning.references import Release
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 
 PAGE: Final = 5000
-"""Entries of a token that are released with shared round trips: on SQLite, one transaction of some 40 ms."""
+"""Entries of a token that are released with shared round trips. On SQLite that is one transaction of about 40 ms."""
 
 
 DeleteNow = Callable[[list[PendingDelete]], BatchSteps]
@@ -46,9 +47,9 @@ DeleteNow = Callable[[list[PendingDelete]], BatchSteps]
 
 
 def publish_markers(ctx: Context, *, on_corrupt: Callable[[BranchName, CorruptRecord], None] | None = None) -> int:
-    """Publish what operations retired and did not live to publish (rule 3). Return how many tokens.
+    """Publish the markers of retired tokens whose operations died before (rule 3). Return the number of tokens.
 
-    `on_corrupt` gets each branch record that cannot be read, and the others go on; without it this raises.
+    `on_corrupt` gets each branch record that cannot be read, and the others are published. Without it this raises.
     """
     branches = ctx.branches
     markers = ctx.markers
@@ -74,10 +75,11 @@ def process_committed(
     go_on: Callable[[], bool] | None = None,
     page: int = PAGE,
 ) -> bool:
-    """Forget the references of what a commit added, then hand its tokens over as deleted. Return whether all was done.
+    """Delete the references of a commit's added addresses, then hand its tokens over as deleted. Return whether it was
+    finished.
 
-    Where `go_on` says no in between, the marker stays, and the next call begins again. Raises CommitNotFound,
-    CorruptRange: then nothing was released, and the marker stays.
+    If `go_on` returns False in between, the marker stays, and the next call begins again. Raises CommitNotFound,
+    CorruptRange; then nothing was released, and the marker stays.
     """
     commit = refs.get_commit(ctx, commit_id)
     references = ctx.references
@@ -105,12 +107,13 @@ def process_deleted(
     go_on: Callable[[], bool] | None = None,
     page: int = PAGE,
 ) -> bool:
-    """Release every reference under a token, page by page, then drop its entries, then the marker.
+    """Release every reference under a token, page by page, then remove its entries, then the marker.
 
-    Return whether the whole token was processed; `go_on` may say no between pages. With `delete_now`, what loses its
-    last reference becomes `deleting` at once, and is deleted; without, or where `may_delete_now` says no to so many, it
-    enters its grace window. `on_released` learns of each page how many references were taken off, and how many
-    addresses lost their last one. Raises CorruptRecord: the page that it stands on was not touched.
+    Return whether the whole token was processed; `go_on` may return False between pages. With `delete_now`, addresses
+    that lose their last reference become `deleting` at once and are deleted. Without it, or if `may_delete_now` refuses
+    that many, they enter their grace window. `on_released` is called for each page with the numbers of released
+    references and of addresses that lost their last one. Raises CorruptRecord before it changes the page with that
+    record.
     """
     references = ctx.references
     staging = keys.staging(ctx.repo, token)
@@ -168,7 +171,7 @@ def _pending_deletes(items: Sequence[Release], emptied: Sequence[Address]) -> li
 
 
 def _stamp_processed(ctx: Context, token: Token) -> None:
-    """Record in the registry when the token was processed: late writes into it are scrubbed later (rule 9)."""
+    """Record in the registry when the token was processed: later writes under it are scrubbed (rule 9)."""
     key = keys.token(ctx.repo, token)
     raw = ctx.kv.get(key)
     record = TokenRecord(created_ms=ctx.clock.now_ms()) if raw is ABSENT else decode(raw, TokenRecord)

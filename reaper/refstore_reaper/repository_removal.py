@@ -1,7 +1,7 @@
-"""The end of a deleted repository: when nothing is left to reap, its KV partitions go, and its name is free.
+"""The end of a deleted repository: when it is drained, remove its KV partitions, and free its name.
 
-What was committed stays in its namespace: that is the offline job's to delete. The record moves to
-`closed-repositories`, where that job finds it.
+Committed objects stay in its namespace until the offline job deletes them. The record moves to `closed-repositories`,
+where that job finds it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_drained(ctx: Context, record: RepositoryRecord) -> bool:
 
 
 def remove(ctx: Context, record: RepositoryRecord) -> bool:
-    """Move the record, remove the partitions, free the name, in this order: a crash in between is done again.
+    """Move the record, remove the partitions, and free the name, in this order. After a crash the next call repeats it.
 
     Return whether this call freed the name.
     """

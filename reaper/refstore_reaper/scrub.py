@@ -1,12 +1,12 @@
-"""What crashes left behind (rule 9), found by a full pass over one shard at a time.
+"""Remove the remains of crashed operations (rule 9), by a full pass over one shard at a time.
 
 - A reference whose token is dead (neither live nor retired, and without a marker) is dropped.
 - An empty list, an issued address or a `deleting` key without a due hint gets one.
 - A staging area whose token is long dead is removed, and the token forgotten.
 
-Only what has not changed for longer than the longest operation is looked at. The order of reading is load-bearing: the
-**branch first, then the committed markers, then the deleted ones**, the way a fate travels. In any other order a token
-can be missed on its way, and its references dropped while a commit takes them.
+The scrubber ignores records that changed within the time of the longest operation. The order of reading matters: the
+**branch first, then the committed markers, then the deleted ones**, in which a token's fate is recorded. In any other
+order a token can be missed, and its references dropped while a commit takes them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ScrubResult(NamedTuple):
     tokens: int
     """Dead tokens whose staging area was removed."""
     finished: bool = True
-    """Whether all of it was scrubbed."""
+    """Whether the shard was scrubbed completely."""
 
 
 def scrub_references(
@@ -101,7 +101,7 @@ def scrub_tokens(ctx: Context, *, on_corrupt: Callable[[str, CorruptRecord], Non
             old[staging_token(name)] = value
     forgotten = 0
     for token in sorted(dead_tokens(ctx, old)):
-        # its references, if any are left, are dropped as a dead token's
+        # references that it still has are dropped as those of a dead token
         ctx.kv.delete_range(keys.staging(ctx.repo, token), "", keys.LAST_CODE_POINT)
         # a token that was processed meanwhile may still have late writers: its stamp makes this fail
         forgotten += ctx.kv.set_if(keys.token(ctx.repo, token), old[token], ABSENT)
@@ -167,9 +167,9 @@ def _drop_dead_references(
 def _register(ctx: Context, dead: Iterable[Token]) -> None:
     """Register dead tokens that the registry does not know, so that `scrub_tokens` removes their areas.
 
-    A KV that was restored from a backup does not know the tokens that were made since, and clients that were not
-    stopped have written under them. Only these references still name such a token, so it is registered before they
-    go. A token with an empty area is not: the registry knew it, and has removed it.
+    A KV that was restored from a backup does not know tokens that were made since, although clients may have written
+    under them. Only these references still name such a token, so it is registered before they are dropped. A token with
+    an empty area is not registered: the registry knew it, and has removed it.
     """
     tokens = sorted(dead)
     values = ctx.kv.get_many([keys.token(ctx.repo, token) for token in tokens]) if tokens else []

@@ -1,4 +1,6 @@
-"""What `refstore reaper status` shows: the reapers, what waits to be deleted, and where hard deletion stands still."""
+"""The answer of `refstore reaper status`: the reapers, the backlog, and the repositories whose hard deletion is
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from refstore.lake import Lake
 from refstore_reaper import backlog, breaker
 
 LATE_BEATS: Final = 6
-"""A reaper that missed so many beats counts as dead: a long batch may cost one or two."""
+"""A reaper that missed so many heartbeats counts as dead. A long batch may cost one or two."""
 COUNT_MAX: Final = 100_000
 
 
@@ -33,14 +35,14 @@ class ReaperStatus(NamedTuple):
 class RepositoryStatus(NamedTuple):
     repository: str
     due: int
-    """Addresses that could be deleted now; COUNT_MAX: so many or more."""
+    """Addresses that could be deleted now; COUNT_MAX: at least so many."""
     oldest_due_ms: int | None
     in_grace: int
-    """Addresses whose time is still to come."""
+    """Addresses that are not due yet."""
     tokens: int
     """Tokens whose references are to be released."""
     stopped: str
-    """Why hard deletion stands still; '' if it does not."""
+    """Why hard deletion is stopped; '' if it is not."""
     stopped_ms: int | None
     let_until_ms: int | None
     let_objects: int | None

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from refstore.core.clock import Clock
 
 NAP_SECONDS: Final = 0.25
-"""Waits are cut into naps, so that a request to stop is seen soon."""
+"""Waits are divided into naps, so that a request to stop is noticed soon."""
 
 
 class Random(Protocol):
@@ -16,7 +16,7 @@ class Random(Protocol):
 
 
 class Throttle:
-    """A token bucket that holds one second's worth. `per_second` 0: no limit."""
+    """A token bucket with the capacity of one second. `per_second` 0: no limit."""
 
     def __init__(self, per_second: float, clock: Clock) -> None:
         self._per_second = per_second
@@ -33,7 +33,9 @@ class Throttle:
         return min(most, max(1, int(self._per_second))) if self.is_limited else most
 
     def wait_for(self, count: int, stop: Callable[[], bool]) -> bool:
-        """Wait until `count` more may be deleted, and take them. False: `stop` said yes meanwhile; none were taken."""
+        """Wait until `count` more may be deleted, and take them. Return False if `stop` returned True meanwhile; then
+        none were taken.
+        """
         if not self.is_limited:
             return not stop()
         while True:
@@ -79,7 +81,7 @@ class Backoff:
 
 
 def nap(clock: Clock, seconds: float, stop: Callable[[], bool]) -> bool:
-    """Sleep until the time is over or `stop` says yes. Return whether it never did."""
+    """Sleep until the time is over or `stop` returns True. Return whether the time is over."""
     until = clock.monotonic_seconds() + seconds
     while (left := until - clock.monotonic_seconds()) > 0:
         if stop():

@@ -219,7 +219,7 @@ def _lines(ledger: Ledger, names: _Names, audited: Audit, reaped: Reaped, there:
         Line("uploaded", counts["uploaded"], counts["uploaded bytes"]),
         Line("written by others and linked", counts["linked"], counts["linked bytes"]),
         Line("written by others, never linked", counts["abandoned"], counts["abandoned bytes"]),
-        Line("written by the killed client, untold", len(there) + reaped.objects - told),
+        Line("written by the killed client, unreported", len(there) + reaped.objects - told),
         Line("names copied or moved", counts["copied"] + counts["moved"]),
         Line("commits", audited.commits),
         Line("committed", len(names.committed), size(names.committed)),

@@ -211,7 +211,9 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, spark: SparkSession) -> Non
     assert "came to nothing" in usable.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms)
     nothing = msgspec.structs.replace(usable, units=CommitReads(set(), set(), set(), set()))
     assert nothing.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms) == ""
-    assert "of an age are to be left alone" in nothing.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms - 1)
+    assert "reaches further back than that of the last run" in nothing.unfit(
+        LiveCommits(), LiveCommits().reads(), usable.cutoff_ms - 1
+    )
     wanted = LiveCommits()
     head = world.repo.get_commit("main")
     wanted.add(*head, Filter((Part("", ALL), Part("a/", NOTHING))))
@@ -222,7 +224,7 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, spark: SparkSession) -> Non
     file.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
     assert "its hash is another one" in baselines.usable(context)[1]
     file.unlink()
-    assert baselines.usable(context) == (None, "the last run carried nothing over")
+    assert baselines.usable(context) == (None, "the last run recorded nothing")
     file.write_bytes(body)
     marks.unmark(first.mark_id)
     assert "was taken back" in baselines.usable(context)[1]

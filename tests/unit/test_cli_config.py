@@ -135,7 +135,7 @@ class TestConfig:
         monkeypatch.setattr(Path, "stat", stat)
         outcome = refstore("config", *(["--config", str(shut)] if place == "--config" else []))
         assert outcome.code == 2
-        assert f"{shut} cannot be looked for (Permission denied)" in outcome.err
+        assert f"{shut} cannot be accessed (Permission denied)" in outcome.err
 
     def test_no_secret_is_shown(self, refstore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("REFSTORE_SIGNING_KEYS", f"k1:{SECRET}")

@@ -106,7 +106,7 @@ def test_defaults_and_forms_of_hosts() -> None:
         ("redis+sentinel://a,b/main/x", "number of a database"),
         ("redis+cluster://a/1", "only database 0"),
         ("redis://host/zero", "number of a database"),
-        ("redis://host?sockettimeout=1", "not known: sockettimeout; known are socket_timeout"),
+        ("redis://host?sockettimeout=1", "unknown options: sockettimeout; known are socket_timeout"),
         ("redis://host?socket_timeout=soon", "socket_timeout must be"),
         ("redis://host?socket_timeout=0", "socket_timeout must be"),
         ("redis://host?socket_timeout=nan", "socket_timeout must be"),

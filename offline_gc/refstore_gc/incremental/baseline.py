@@ -1,12 +1,12 @@
-"""What a run records, so that the next one need not read again what did not change (decision 0095).
+"""The records of a run for the next one, which then reads only what changed (decision 0095).
 
-    carried.bin              Baseline: how far the listing went, and the runs that this one rests on
-    carried/<bucket>.bin     KnownKeys: what was named, and what was listed and stays
-    carried/complete*.bin    the keys of what complete commits name (`complete_commits.py`)
-    kept/<number>.parquet    what the KV named
+    carried.bin              Baseline: the end of the listing, and the runs that this one builds on
+    carried/<bucket>.bin     KnownKeys: the named keys, and the listed keys that stay
+    carried/complete*.bin    the keys that complete commits name (`complete_commits.py`)
+    kept/<number>.parquet    the addresses that the KV named
 
-A complete run writes the first layer. Each incremental run after it writes another one, of what changed. Damage raises
-Corrupt (`checked_files.py`).
+A complete run writes the first layer. Each incremental run after it writes another layer with the changes. Damage
+raises Corrupt (`checked_files.py`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ LAYERS_MAX: Final = 31
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """What one run recorded."""
+    """The records of one run."""
 
     cuts: list[str]
     """Where its buckets began, except the first."""
     files: dict[int, str]
-    """bucket -> key. A bucket without a file knew nothing."""
+    """bucket -> key. A bucket without a file has no known keys."""
 
     def touching(self, first: str, end: str) -> Iterator[str]:
-        """Yield the files that say something of addresses from `first` on, before `end` ('': to the end)."""
+        """Yield the files with addresses from `first` on, before `end` ('': to the end)."""
         cuts = [cut[:CUT_BYTES] for cut in self.cuts]  # as `Cuts` compares them
         last = bisect_left(cuts, end[:CUT_BYTES]) if end else len(cuts)
         for bucket in range(bisect_right(cuts, first[:CUT_BYTES]), last + 1):
@@ -54,32 +54,34 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """What an incremental run goes on from. The field names stand in files."""
+    """The records that an incremental run builds on. The field names are part of the stored files."""
 
     mark_id: str
     complete: str
-    """The run that all of it rests on, which listed and read everything."""
+    """The complete run that all layers build on. It listed and read everything."""
     complete_ms: int
     seed: int
     cutoff_ms: int
-    """Objects that were written later, by the store's clock, were left alone."""
+    """Objects that were written later, by the store's clock, were ignored."""
     horizon: str
     """Addresses that sort before this were listed by the cutoff, or will never be written. The rest is listed again."""
     layers: list[Layer]
     former: list[str]
-    """Files of what the KV named."""
+    """Files with the addresses that the KV named."""
     units: CommitReads
     there: Count
-    """What the complete run listed."""
+    """The objects that the complete run listed."""
     complete_commits: CompleteCommits = CompleteCommits()
-    """What only they name was never part of a mark, so nothing recorded changes when they keep it again."""
+    """Objects that only these commits name were never part of a mark. So the records stay valid when such a commit is
+    kept again.
+    """
 
     def cuts(self, after: str) -> list[str]:
-        """Return where to cut what is not listed again."""
+        """Return the boundaries of the buckets that are not listed again."""
         return sorted({cut for layer in self.layers for cut in layer.cuts if after < cut < self.horizon})
 
     def batches(self, bounds: Sequence[str]) -> list[Batch]:
-        """Return for each bucket the recorded files that say something of its addresses."""
+        """Return for each bucket the recorded files with its addresses."""
         edges = ["", *bounds, ""]
         return [
             Batch.of_value(bucket, BatchKind.EARLIER_KEYS, key)
@@ -89,37 +91,37 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def unfit(self, commits: LiveCommits, reads: CommitReads | None, cutoff_ms: int) -> str:
-        """Return why a run cannot go on from here; '' if it can. `reads`: those of `commits`."""
+        """Return why a run cannot build on these records; '' if it can. `reads`: those of `commits`."""
         if reads is None:
             return "some commits keep only a part of what they name"
         if not self.units.metaranges <= reads.metaranges:
-            return "a commit came to nothing since"
+            return "a commit was given up since"
         if any(commits.keeps(commit) for commit in self.units.past if commit not in self.complete_commits.commits):
             return "a commit keeps what it names again"
         if cutoff_ms < self.cutoff_ms:
-            return "objects of an age are to be left alone that the last run looked at"
+            return "the minimum age reaches further back than that of the last run"
         return ""
 
 
 def usable(run: RunContext) -> tuple[Baseline | None, str]:
-    """Return what the last run recorded, or why the run must be complete. Damage is a reason, too."""
+    """Return the records of the last run, or why the run must be complete. Damage is a reason, too."""
     if run.options.full:
         return None, "asked for"
     if run.options.foreign:
-        return None, "what is foreign is looked for everywhere"
+        return None, "foreign objects are searched everywhere"
     store, full_days, now_ms = run.repository.objects, run.options.full_days, run.repository.clock.now_ms()
     finished = [mark for mark in Marks(run.repository).runs() if mark.record.finished_ms]
     if not finished:
-        return None, "there was no run before"
+        return None, "there is no earlier run"
     try:
         baseline = read_value(store, _key(finished[-1].mark_id), Baseline)
     except ObjectNotFound:
-        return None, "the last run carried nothing over"
+        return None, "the last run recorded nothing"
     except Corrupt as error:
         return None, str(error)
     for mark in finished:
         if mark.mark_id >= baseline.complete and mark.state not in STANDING | {RunState.SWEPT}:
-            return None, f"mark {mark.mark_id} was taken back"
+            return None, f"mark {mark.mark_id} was unmarked"
     if now_ms - baseline.complete_ms >= full_days * 86_400_000:
         return None, f"everything was last listed {(now_ms - baseline.complete_ms) / 86_400_000:.1f} days ago"
     if len(baseline.layers) >= LAYERS_MAX:
@@ -135,7 +137,7 @@ def record(
     complete_commits: CompleteCommits,
     before: Baseline | None,
 ) -> None:
-    """Record what the next run can go on from. `listed`: what a complete run listed."""
+    """Write the records for the next run. `listed`: the listing of a complete run."""
     if result.live.reads is None or run.options.foreign:
         return
     files = {count.kind: count.detail for count in result.counts if count.what == "carried"}
@@ -156,7 +158,7 @@ def record(
 
 
 def remove_unused(run: RunContext, mark: Run, *, recorded: bool, before: Baseline | None) -> None:
-    """Remove what earlier runs recorded and no run goes on from any more."""
+    """Remove the records of earlier runs that no run builds on any more."""
     store = run.repository.objects
     if not recorded:
         remove(store, mark.mark_id, KEPT)

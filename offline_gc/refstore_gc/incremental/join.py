@@ -1,7 +1,7 @@
-"""The anti-join of an incremental run, and the recording for the next run.
+"""The anti-join of an incremental run, and its records for the next run.
 
-An incremental run lists only what is newer than its horizon. An older object can be garbage only if a commit that is
-not kept any more named it, or if the KV did. Such objects come to their bucket as whole addresses.
+An incremental run lists only objects that are newer than its horizon. An older object can be garbage only if it was
+named by a commit that is not kept any more, or by the KV. Such objects are passed to their bucket as whole addresses.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from refstore_gc.session import translated
 from refstore_gc.untyped_arrow import pa, pc
 
 EARLIER_NUMBERS: Final = 1_000_000_000
-"""Files of garbage that earlier runs listed have higher numbers than those of chunks."""
+"""The numbers of files with garbage that earlier runs listed. They are higher than the numbers of chunks."""
 
 
 def list_objects(run: RunContext, baseline: Baseline) -> list[ListedChunk]:
-    """List what is newer than the baseline's horizon; in the driver, where that is little."""
+    """List the objects that are newer than the baseline's horizon; in the driver if there are few."""
     if run.options.local_limits:
         with suppress(local_executor.TooLarge):
             return local_executor.list_here(run, baseline.horizon, run.options.local_limits)
@@ -48,9 +48,9 @@ def list_objects(run: RunContext, baseline: Baseline) -> list[ListedChunk]:
 def find_garbage(
     run: RunContext, mark: Run, chunks: Sequence[ListedChunk], live: LiveSet, reads: CommitReads, baseline: Baseline
 ) -> JoinResult:
-    """Do what `anti_join.find_garbage` does, and read only what changed since the baseline."""
+    """Find garbage as `anti_join.find_garbage` does, but read only the changes since the baseline."""
     pending = anti_join.pending_files(run, mark)
-    with run.steps.step("comparing what is there with what is named"), translated("comparing"):
+    with run.steps.step("comparing existing objects with named ones"), translated("comparing"):
         bounds = anti_join.bucket_bounds(chunks, baseline.cuts(listing.DATA))
         earlier_files = [(key, BatchKind.PENDING) for key in pending]
         earlier_files += [(key, BatchKind.FORMERLY_IN_KV) for key in baseline.former]
@@ -74,14 +74,14 @@ def _joined(run: RunContext, inputs: JoinInputs) -> list[GarbageCount]:
 
 
 def changed_sources(reads: CommitReads, before: CommitReads, layout: RunLayout) -> Sources:
-    """Return what is read now and was not before, and what was read before and is not now. Of the trees only
-    the ranges that the two do not share are read. Raises CorruptRange.
+    """Return the sources that are read now and were not before, and those that were read before and are not now. Of the
+    trees it returns only the ranges that the two do not share. Raises CorruptRange.
     """
     trees = trees_of(layout)
-    then, now = _ranges_of(trees, before.roots), _ranges_of(trees, reads.roots)
+    former, now = _ranges_of(trees, before.roots), _ranges_of(trees, reads.roots)
     # in the order of their paths: one task sees a range and the one that it replaced (`BatchBuilder`)
-    changed = [(now[each], int(BatchKind.LIVE_IN_COMMITS)) for each in now.keys() - then.keys()]
-    changed += [(then[each], int(BatchKind.NO_LONGER_READ)) for each in then.keys() - now.keys()]
+    changed = [(now[each], int(BatchKind.LIVE_IN_COMMITS)) for each in now.keys() - former.keys()]
+    changed += [(former[each], int(BatchKind.NO_LONGER_READ)) for each in former.keys() - now.keys()]
     changed.sort(key=lambda each: (each[0].first_path, each[0].id))
     added = [Listing(each, BatchKind.LIVE_IN_COMMITS) for each in sorted(reads.added - before.added)]
     added += [Listing(each, BatchKind.NO_LONGER_READ) for each in sorted(before.added - reads.added)]
@@ -95,7 +95,7 @@ def _ranges_of(trees: TreeStore, metaranges: Iterable[str]) -> dict[str, RangeRo
 
 
 def join_bucket(layout: RunLayout, batches: Iterable[Batch], horizon: str = "") -> Iterator[GarbageCount]:
-    """Write the garbage of one bucket to the mark, and record for the next run what the bucket knows.
+    """Write the garbage of one bucket to the mark, and record the bucket's known keys for the next run.
 
     `horizon`: where the listing of an incremental run began. '': everything was listed.
     """
@@ -133,10 +133,11 @@ def join_bucket(layout: RunLayout, batches: Iterable[Batch], horizon: str = "") 
 def _earlier_garbage(
     layout: RunLayout, horizon: str, known: Sequence[KnownKeys], candidates: Any, keys: LiveKeys
 ) -> Any:
-    """Return what is garbage of what an earlier run listed, as a table like a chunk's.
+    """Return the garbage among the objects that earlier runs listed, as a table like a chunk's.
 
-    What commits lost is there, because only a sweep deletes it. What the KV let go of was most likely deleted by the
-    operation that let it go, so the store is asked. Nobody can name it again, so its presence is all there is to know.
+    Objects that commits no longer name still exist, because only a sweep deletes them. Objects that the KV no longer
+    names were most likely deleted by the operation that released them, so the store is asked. Nothing can name them
+    again, so their presence decides.
     """
     addresses = pc.unique(candidates)
     addresses = addresses.filter(pc.less(addresses, horizon))

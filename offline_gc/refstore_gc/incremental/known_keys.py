@@ -1,7 +1,7 @@
 """The keys of one bucket that a run records for the next one.
 
-What commits keep is counted, not guessed: each key stands there as often as it was read. It is taken off as often when
-what named it is not read any more. A key whose count comes to zero is named by no commit.
+Names are counted: each key is recorded as often as it was read, and removed as often when its names are no longer read.
+A key whose count comes to zero is named by no commit.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from refstore_gc.checked_files import keys_in
 
 
 class KnownKeys(msgspec.Struct, frozen=True):
-    """Keys as their bytes lie in memory, and a size for each of `listed`."""
+    """Keys as they lie in memory, and a size for each of `listed`."""
 
     named: bytes
-    """What commits keep, each key as often as it was read."""
+    """Keys that commits name, each as often as it was read."""
     lost: bytes
-    """What is not read any more, each key as often as it was."""
+    """Keys that are no longer read, each as often as it was read before."""
     ranges: bytes
     listed: bytes
-    """Blobs that were listed, and stay."""
+    """Keys of blobs that were listed, and stay."""
     sizes: bytes
 
     @classmethod
@@ -38,9 +38,9 @@ class KnownKeys(msgspec.Struct, frozen=True):
 
 
 def still_named(known: Sequence[KnownKeys], candidates: Keys, new: Sequence[Keys], lost: Keys) -> Keys:
-    """Return the candidates that some commit still keeps. `candidates`: in order, each once.
+    """Return the candidates that some commit still names. `candidates`: in order, each once.
 
-    Raises Corrupt: more is taken off than was ever there.
+    Raises Corrupt if a key is removed more often than it was recorded.
     """
     counts = np.zeros(len(candidates), np.int64)
 
@@ -56,12 +56,12 @@ def still_named(known: Sequence[KnownKeys], candidates: Keys, new: Sequence[Keys
         count(keys, 1)
     count(lost, -1)
     if bool((counts < 0).any()):
-        raise Corrupt("what earlier runs carried over does not agree with what commits name; mark again with --full")
+        raise Corrupt("the records of earlier runs do not agree with the commits; mark again with --full")
     return candidates[counts > 0]
 
 
 def sizes_of(known: Sequence[KnownKeys], candidates: Keys) -> NDArray[np.int64]:
-    """Return the sizes of blobs that an earlier run listed and left; -1 for a blob that no run listed. `candidates`: in
+    """Return the sizes of blobs that an earlier run listed and kept; -1 for a blob that no run listed. `candidates`: in
     order, each once.
     """
     sizes = np.full(len(candidates), -1, np.int64)

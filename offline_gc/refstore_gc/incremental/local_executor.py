@@ -1,7 +1,7 @@
-"""Do small steps of an incremental run in the driver: each job of Spark takes a second, however little there is to do.
+"""Do small steps of an incremental run in the driver, because each job of Spark takes a second, however small it is.
 
-Only incremental runs try this, because what is new may be little in a lake of any size. How much it is shows as it is
-done. A step that exceeds `LocalLimits` is given up, and Spark does it from its start. So the driver's time and memory
+Only incremental runs try this, because a lake of any size may have few changes. The size of a step shows only while it
+runs. If a step exceeds `LocalLimits`, it is given up, and Spark does it from its start. So the driver's time and memory
 stay bounded.
 """
 
@@ -26,7 +26,7 @@ class TooLarge(Exception):
 
 
 def list_here(run: RunContext, data_from: str, limits: LocalLimits) -> list[ListedChunk]:
-    """Do what `listing.list_objects` does. Raises TooLarge."""
+    """List objects as `listing.list_objects` does, in the driver. Raises TooLarge."""
     keys = count(1)
 
     def count_key() -> None:
@@ -44,7 +44,7 @@ def list_here(run: RunContext, data_from: str, limits: LocalLimits) -> list[List
 
 
 def join_here(inputs: JoinInputs, limits: LocalLimits) -> list[GarbageCount]:
-    """Do what `anti_join.join_in_spark` does. Raises TooLarge, before anything was written."""
+    """Join as `anti_join.join_in_spark` does, in the driver. Raises TooLarge before anything was written."""
     layout, cuts = inputs.layout, Cuts.of(inputs.bounds)
     if cuts.buckets > limits.buckets or inputs.sources.rows > limits.rows:
         raise TooLarge
