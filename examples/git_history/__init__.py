@@ -1,13 +1,12 @@
-"""Replay a git repository into refstore, let its history expire, and hold what is left against what git itself says.
+"""Replay a git repository into refstore, let its history expire, and compare what is left with git itself.
 
     python -m examples.git_history ../any-project --days 30
 
-plumbing.py   what git says: commits, dates, first parents, trees, bytes; by its plumbing commands only
+plumbing.py   git's commits, dates, first parents, trees and bytes, read by its plumbing commands only
 replaying.py  git's commits as uploads, deletions, commits, merges and branches
-expected.py   which commits are active, worked out from git's answers by the words of docs/retention.md, not by
-              refstore's code
-collecting.py the reaper, then the offline job, with nobody else at work
-comparing.py  what is there against what should be: every file of every active commit, and nothing else
+expected.py   the active commits, computed from git's data by the rules of docs/retention.md, not by refstore's code
+collecting.py the reaper, then the offline job, without other clients
+comparing.py  the comparison: every file of every active commit exists, and no other object does
 
-Git is the witness: nothing of what is expected comes from refstore's own retention code.
+Git is the reference: no expected result comes from refstore's own retention code.
 """

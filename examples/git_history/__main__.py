@@ -1,4 +1,4 @@
-"""The command: replay, let expire, compare. It ends with 1 if anything is lost, left over, or not what git has."""
+"""The command: replay, let expire, compare. It exits with 1 if anything is lost, left over, or different from git."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DESCRIPTION = """\
-Replay a git repository into refstore, dates, branches and merges kept; let its history expire by rules; run the
-reaper and the offline job; and compare what is left with what git's own plumbing says that the active commits reach.
-The git repository is only read. It ends with 1 if anything is lost, left over, or not what git has.
+Replay a git repository into refstore with its dates, branches and merges. Let its history expire by rules, and run
+the reaper and the offline job. Compare what is left with the objects that git's active commits reach. The git
+repository is only read. The exit code is 1 if anything is lost, left over, or different from git.
 """
 EPILOG = """\
 examples:
@@ -84,7 +84,7 @@ def _stores(data: Path | None, stack: ExitStack) -> tuple[str, str]:
 
 
 def _history(git: Git, most: int, *, dangling: bool) -> History:
-    """Raises Invalid: there is nothing to replay."""
+    """Read the history. Raises Invalid if there is nothing to replay."""
     history = replaying.chosen(git, most=most, dangling=dangling)
     if not history.heads:
         raise Invalid(
@@ -95,8 +95,8 @@ def _history(git: Git, most: int, *, dangling: bool) -> History:
 
 
 def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, spark: SparkSession, told: Told) -> Outcome:
-    """Raises Conflict: a commit's period ended while the job ran, so that nobody can say whether it should have
-    gone.
+    """Replay, expire and compare. Raises Conflict if a commit's period ended while the job ran, because then the
+    expected result is unknown.
     """
     name = f"git-{secrets.token_hex(6)}"
     with Lake.open(kv, objects) as lake:
@@ -176,12 +176,12 @@ def _text(shown: dict[str, Any]) -> str:
         ),
         *shown["findings"],
     ]
-    verdict = "What is left is what git's active commits name, to the byte, and nothing else."
-    return "\n".join([*lines, f"{verdict if shown['ok'] else 'NOT what git says.'} {shown['seconds']:.0f} s."])
+    verdict = "The lake has exactly the objects of git's active commits, byte for byte, and no others."
+    return "\n".join([*lines, f"{verdict if shown['ok'] else 'The lake DIFFERS from git.'} {shown['seconds']:.0f} s."])
 
 
 class _Told:
-    """Progress, on standard error: a line a second or so, where something has changed."""
+    """Prints progress on standard error: about one line a second, if something has changed."""
 
     def __init__(self) -> None:
         self._last = 0.0
@@ -204,28 +204,32 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "repository", type=Path, metavar="REPOSITORY", help="a git repository; bare ones and shallow clones will do"
+        "repository", type=Path, metavar="REPOSITORY", help="a git repository; also a bare one or a shallow clone"
     )
     parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="where the lake is made, and left; left out: a temporary folder"
+        "--data", type=Path, metavar="DIR", help="the folder of the lake, which is kept; default: a temporary folder"
     )
     parser.add_argument(
-        "--days", type=_count, metavar="N", help="default_retention_days; left out: about half of the commits expire"
+        "--days", type=_count, metavar="N", help="default_retention_days; default: about half of the commits expire"
     )
     parser.add_argument(
-        "--branch-days", action="append", default=[], metavar="NAME=N", help="a branch's own days; may be repeated"
+        "--branch-days", action="append", default=[], metavar="NAME=N", help="the days of one branch; may be repeated"
     )
     parser.add_argument(
         "--keep-last", type=_count, default=0, metavar="N", help="commits of each branch that never expire"
     )
     parser.add_argument(
-        "--max-commits", type=_count, default=500, metavar="N", help="the newest so many; 500 if left out"
+        "--max-commits",
+        type=_count,
+        default=500,
+        metavar="N",
+        help="how many of the newest commits to replay; default: 500",
     )
     parser.add_argument(
         "--no-dangling",
         dest="dangling",
         action="store_false",
-        help="without the commits that no branch or tag leads to any more",
+        help="leave out commits that no branch or tag reaches",
     )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     return parser

@@ -1,7 +1,7 @@
-"""The reaper once, then the offline job: mark and sweep in one, without grace.
+"""Run the reaper once, then the offline job: mark and sweep in one run, without grace.
 
-Nobody else is at work in the example's own lake, so there is nobody to wait for: the durations that safety rests on are
-none. Never run the offline job so on a lake that others write to.
+No other client uses the example's lake, so no operation has to be waited for, and the safety durations are zero. Never
+run the offline job like this on a lake that others write to.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ AT_ONCE: Final = Options(grace_days=0, min_age_seconds=0, limits=Limits(share=1)
 
 
 def reap(lake: Lake, name: str) -> None:
-    """Until nothing is due: what was committed loses its references, and is the offline job's to judge. Raises
-    Conflict.
+    """Run the reaper until nothing is due. Committed objects lose their references; the offline job decides about them.
+    Raises Conflict.
     """
     with Reaper(lake, ReaperSettings(grace_override_seconds=0, breaker_share=1), repositories=[name]) as reaper:
         done = reaper.run_once(lambda: False)
@@ -44,6 +44,6 @@ def reap(lake: Lake, name: str) -> None:
 
 
 def collect(kv: str, objects: str, name: str, spark: SparkSession, tell: Tell) -> Summary:
-    """What was marked, and what the store confirmed."""
+    """Mark and sweep. Return what was marked, and what the store confirmed."""
     with Lake.open(kv, objects, safety=ALONE) as lake:
         return run.run(lake.repository(name).context, spark, AT_ONCE, tell).latest

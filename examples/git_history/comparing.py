@@ -1,9 +1,9 @@
-"""What is there after the offline job against what git says must be there; every difference is a finding.
+"""Compare the lake after the offline job with git. Every difference is a finding.
 
-1. Every branch of git is there, stands where git's stands, and its line of first parents and its merges are git's.
-2. Every file that git's tree of an active commit has can be read from refstore's, with git's bytes; it has no other
-  file.
-3. Every object in the store is named by an active commit, and what active commits name is in the store.
+1. Every branch of git exists in refstore, with the same head, line of first parents and merges.
+2. Every file of git's tree of an active commit can be read from refstore's commit, with git's bytes, and there is no
+  other file.
+3. Every object in the store is named by an active commit, and every object that an active commit names is in the store.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SHOWN = 20
 @dataclass(slots=True)
 class Compared:
     files: int = 0
-    """Of active commits, each compared."""
+    """Files of active commits, each compared."""
     bytes_read: int = 0
     objects: int = 0
-    """Left in the store."""
+    """Objects left in the store."""
     expired: int = 0
-    """Commits whose data may be gone."""
+    """Commits whose data may be deleted."""
     refused: int = 0
-    """Files of theirs that are gone, and whose reading said so (410)."""
+    """Deleted files of expired commits whose read answered so (410)."""
     findings: list[str] = field(default_factory=list[str])
 
 
@@ -86,7 +86,7 @@ def _histories(git: Git, history: History, done: Replayed) -> Iterator[str]:
 
 
 def _unbroken(line: list[str], history: History) -> list[str]:
-    """Until a commit whose first parent was not replayed."""
+    """Yield commits until the first one whose first parent was not replayed."""
     for number, commit in enumerate(line):
         if history.parent(commit) is None:
             return line[: number + 1]
@@ -117,7 +117,7 @@ def _files(
 
 
 def _same(repo: Repository, commit: CommitId, path: str, blob: str, blobs: Blobs, compared: Compared) -> str:
-    """The blob, if refstore's bytes are git's; else what is wrong."""
+    """Return the blob if refstore's bytes are git's; otherwise a text with the difference."""
     try:
         body = repo.read(commit, path)
     except RefstoreError as error:
@@ -129,7 +129,7 @@ def _same(repo: Repository, commit: CommitId, path: str, blob: str, blobs: Blobs
 def _expired(
     done: Replayed, active: Collection[CommitId], there: Collection[Address], compared: Compared
 ) -> Iterator[str]:
-    """What an expired commit alone named is told to be gone, not missing."""
+    """Check that reading a file that only an expired commit named reports its deletion, and not a missing object."""
     for made, tree in done.trees():
         if made in active:
             continue
@@ -142,7 +142,7 @@ def _expired(
         except Gone:
             compared.refused += 1
         except ObjectNotFound as error:
-            yield f"{made} {gone!r}: {error}; it should have said that it is gone"
+            yield f"{made} {gone!r}: {error}; it should have reported the deletion"
         else:
             yield f"{made} {gone!r} can be read, and is not in the store"
 

@@ -1,12 +1,10 @@
-"""Which commits are active, by the words of docs/retention.md and from git's answers; refstore's own retention code is
-not asked.
+"""Compute the active commits from git's data, by the rules of docs/retention.md, without refstore's retention code.
 
-- A commit is active while it was a branch's head at any time within that branch's period. It was head until the date of
-the next
-  commit on the branch's line of first parents; of two dates the later one. A head always is.
-- On several branches the longest life counts. Second parents are not followed.
+- A commit is active if it was a branch's head at any time within that branch's period. It was head until the date of
+  the next commit on the branch's line of first parents; of two dates the later one counts. A head is always active.
+- If a commit is on several branches, the longest period counts. Second parents are not followed.
 - A commit on no branch's line is kept as if a child of its own date were a head under the default period.
-- Tags hold the commit that they name; `keep_last` so many of each branch's line.
+- A tag keeps its commit; `keep_last` keeps so many commits of each branch's line.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class Rules:
     keep_last: int = 0
 
     def document(self) -> dict[str, object]:
-        """As refstore is told them."""
+        """The rules as a document for refstore."""
         own = [{"branch_id": branch, "retention_days": days} for branch, days in self.branches.items()]
         return {"default_retention_days": self.days, "branches": own, "keep_last": self.keep_last, "grace_days": 0}
 
@@ -40,7 +38,7 @@ class Rules:
 
 
 def active(git: Git, history: History, done: Replayed, rules: Rules, now_ms: int) -> set[CommitId]:
-    """Of refstore's commits those that must be whole."""
+    """Return the commits of refstore that must be complete."""
     until: dict[CommitId, float] = {}
     dates = {done.commits[commit]: known.date_ms for commit, known in history.commits.items()}
     dates |= {between: history.commits[commit].date_ms for commit, between in done.between.items()}
@@ -71,7 +69,7 @@ def active(git: Git, history: History, done: Replayed, rules: Rules, now_ms: int
 
 
 def _replayed(line: Iterable[str], history: History) -> list[str]:
-    """As far as the line was replayed: of an older commit nothing is known to refstore, nor of what it stands on."""
+    """Return the replayed part of the line. refstore has neither older commits nor their parents."""
     found: list[str] = []
     for commit in line:
         if commit not in history.commits:
@@ -81,5 +79,5 @@ def _replayed(line: Iterable[str], history: History) -> list[str]:
 
 
 def _as_made(line: Iterable[str], done: Replayed) -> list[CommitId]:
-    """With refstore's own merges where they stand in between."""
+    """Return the line with refstore's own intermediate merges."""
     return [made for commit in line for made in (done.commits[commit], done.between.get(commit)) if made is not None]

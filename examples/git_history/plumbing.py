@@ -1,7 +1,6 @@
-"""What git says of a repository, by its plumbing commands. Bare repositories and shallow clones are read like any
-other.
+"""Read a git repository by git's plumbing commands. Bare repositories and shallow clones work, too.
 
-A shallow clone's oldest commits have no parents here, as `git rev-list` has it.
+The oldest commits of a shallow clone have no parents here, as in `git rev-list`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final, NamedTuple
 from refstore.errors import Invalid
 
 NO_FILE: Final = frozenset({"000000", "160000"})
-"""Modes of what has no bytes in this repository: nothing, and a submodule."""
+"""Modes of entries without bytes in this repository: none, and a submodule."""
 DETACHED: Final = "HEAD"
 MESSAGE_CHARACTERS: Final = 200
 
@@ -23,7 +22,7 @@ MESSAGE_CHARACTERS: Final = 200
 class GitCommit(NamedTuple):
     id: str
     date_ms: int
-    """The committer's, which is when it came to be where it is; the author's may be years before."""
+    """The committer's date, when the commit got its present parent. The author's date may be years earlier."""
     parents: tuple[str, ...]
     subject: str
 
@@ -55,21 +54,21 @@ class Git:
     # ---- names
 
     def default_branch(self) -> str:
-        """The branch that HEAD is on; '' if it is on none."""
+        """The branch of HEAD; '' if HEAD is detached."""
         try:
             return self.lines("symbolic-ref", "--quiet", "--short", "HEAD")[0]
         except (Invalid, IndexError):
             return ""
 
     def heads(self) -> dict[str, str]:
-        """Branches; where HEAD is on none, HEAD itself besides."""
+        """Return the branches, and HEAD itself if it is detached."""
         found = self._names("refs/heads/")
         if not self.default_branch():
             found[DETACHED] = self.lines("rev-parse", "--verify", "HEAD")[0]
         return found
 
     def tags(self) -> dict[str, str]:
-        """Those that name commits."""
+        """Return the tags that name commits."""
         return self._names("refs/tags/")
 
     def _names(self, folder: str) -> dict[str, str]:
@@ -85,8 +84,8 @@ class Git:
     # ---- history
 
     def commits(self, *, dangling: bool) -> list[GitCommit]:
-        """Every child before its parents. `dangling`: also commits that no branch and no tag leads to, as long as git
-        has them.
+        """Return the commits, every child before its parents. `dangling`: also commits that no branch or tag reaches,
+        as long as git has them.
         """
         if dangling:
             every = self.lines(
@@ -109,13 +108,13 @@ class Git:
         return found
 
     def first_parents(self, commit: str) -> list[str]:
-        """A commit, what it stands on, and so on."""
+        """Return a commit, its first parent, and so on."""
         return self.lines("rev-list", "--first-parent", commit)
 
     # ---- files
 
     def tree(self, commit: str) -> dict[str, str]:
-        """path -> blob, of every file."""
+        """Return path -> blob for every file."""
         found: dict[str, str] = {}
         for entry in self.run("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0")[:-1]:
             said, _, path = entry.partition(b"\t")
@@ -125,7 +124,7 @@ class Git:
         return found
 
     def changes(self, parent: str | None, commit: str) -> dict[str, str | None]:
-        """path -> blob, None where it is deleted. `parent` None: everything is new."""
+        """Return path -> blob, None if it is deleted. `parent` None: everything is new."""
         if parent is None:
             return dict(self.tree(commit))
         parts = self.run("diff-tree", "-r", "-z", "--no-renames", "--no-commit-id", parent, commit).split(b"\0")[:-1]
@@ -133,7 +132,7 @@ class Git:
         for said, path in zip(parts[::2], parts[1::2], strict=True):
             before, after, blob_before, blob, _ = said.decode().removeprefix(":").split()
             if after not in NO_FILE:
-                if before in NO_FILE or blob != blob_before:  # else only its mode has changed
+                if before in NO_FILE or blob != blob_before:  # otherwise only its mode has changed
                     found[_text(path)] = blob
             elif before not in NO_FILE:
                 found[_text(path)] = None
@@ -154,13 +153,13 @@ class Git:
 
 
 class Blobs:
-    """Bytes by blob, from one `git cat-file --batch` that stays open."""
+    """Reads blobs through one open `git cat-file --batch`."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def read(self, blob: str) -> bytes:
-        """Raises Invalid: git does not have it (a partial clone)."""
+        """Return the bytes of a blob. Raises Invalid if git does not have it (a partial clone)."""
         asking, telling = self._process.stdin, self._process.stdout
         assert asking is not None  # noqa: S101  # pipes were asked for
         assert telling is not None  # noqa: S101  # both were
@@ -175,5 +174,5 @@ class Blobs:
 
 
 def _text(path: bytes) -> str:
-    """Git's paths are bytes; refstore's are text."""
+    """Decode a path: git's paths are bytes, refstore's are text."""
     return path.decode("utf-8", errors="backslashreplace")

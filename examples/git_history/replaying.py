@@ -1,13 +1,11 @@
-"""Git's commits as refstore's: each one's changes are uploads and deletions, and it is made on the commit that git made
-it on.
+"""Replay git's commits as refstore's commits: the changes become uploads and deletions, on the commit's first parent.
 
-Content is uploaded anew each time it changes, so that equal blobs of two commits are two objects. A merge is refstore's
-own merge of the same two commits; where git's result is another one (a conflict that somebody resolved), a second
-commit of the same date makes it that, and the merge itself stands in between: on the branch's line for no time at all.
+Content is uploaded again each time it changes, so equal blobs of two commits are two objects. A merge is refstore's own
+merge of the same two commits. If git's result differs (a resolved conflict), a second commit of the same date makes it
+equal, and the merge itself is an intermediate commit, which was head for no time.
 
-A branch of git's first-parent line can be anywhere in the graph, and refstore makes commits on branches only. So
-commits are made on branches of their own, which are deleted in the end; the default branch, which cannot be, gets its
-line directly.
+A line of first parents can be anywhere in git's graph, but refstore makes commits on branches only. So commits are made
+on working branches, which are deleted at the end. The default branch cannot be deleted, so it gets its line directly.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ WORKING: Final = "replay-of-git/"
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_./-]")
 
 Told = Callable[[str, int, int], None]
-"""(what, done, of)"""
+"""A function that reports progress: (what, done, of)."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What of git's history is replayed: the newest commits, and the names that lead to them."""
+    """The part of git's history to replay: the newest commits, and the names that reach them."""
 
     commits: Mapping[str, GitCommit]
-    """Every child before its parents."""
+    """The commits, every child before its parents."""
     heads: Mapping[str, str]
     tags: Mapping[str, str]
     default: str
     left_out: int
-    """Names whose commits are older than what is replayed."""
+    """Names whose commits are older than the replayed ones."""
 
     def parent(self, commit: str) -> str | None:
         """The first parent, if it is replayed."""
@@ -49,7 +47,7 @@ class History:
 
 
 def chosen(git: Git, *, most: int, dangling: bool) -> History:
-    """The newest commits; none of them without its children."""
+    """Return the newest commits. No commit is included without its children."""
     commits = {commit.id: commit for commit in git.commits(dangling=dangling)[:most]}
     heads, tags = git.heads(), git.tags()
     kept = {name: commit for name, commit in heads.items() if commit in commits}
@@ -61,11 +59,11 @@ def chosen(git: Git, *, most: int, dangling: bool) -> History:
 
 
 class Made(NamedTuple):
-    """A commit of refstore's."""
+    """A commit in refstore."""
 
     id: CommitId
     stands_on: CommitId | None
-    """Whose tree `changes` changes; None: it is all there is."""
+    """The commit whose tree `changes` changes; None: the empty tree."""
     changes: Mapping[str, Address | None]
 
 
@@ -76,16 +74,16 @@ class Replayed:
     """Branch of refstore -> git commit."""
     tags: dict[str, str]
     commits: dict[str, CommitId] = field(default_factory=dict[str, CommitId])
-    """Git's -> refstore's."""
+    """Git's commit -> refstore's commit."""
     between: dict[str, CommitId] = field(default_factory=dict[str, CommitId])
-    """Of merges that git resolved otherwise: refstore's own merge, before it was made what git has."""
+    """For merges that git resolved differently: refstore's own merge, before the second commit."""
     blobs: dict[Address, str] = field(default_factory=dict[Address, str])
-    """What was uploaded there."""
+    """Address -> the uploaded blob."""
     made: list[Made] = field(default_factory=list[Made])
-    """In the order in which they were made."""
+    """The commits in the order in which they were made."""
 
     def trees(self) -> Iterator[tuple[CommitId, dict[str, Address]]]:
-        """What each commit names, by what was uploaded and deleted. Each is to be read before the next one."""
+        """Yield what each commit names, computed from the uploads and deletions. Read each one before the next."""
         waiting: dict[CommitId | None, int] = {}
         for each in self.made:
             waiting[each.stands_on] = waiting.get(each.stands_on, 0) + 1
@@ -118,7 +116,7 @@ def replay(lake: Lake, name: str, git: Git, history: History, told: Told) -> Rep
 
 
 def _named(name: str, commit: str) -> str:
-    """A name that refstore takes, too."""
+    """Return a name that refstore accepts, too."""
     try:
         return ids.branch_name(name)
     except InvalidName:
@@ -135,7 +133,7 @@ class _Replaying:
         self._default = default
         self._root, _ = done.repo.get_commit(default)
         self._at: dict[CommitId, str] = {}
-        """Head -> the working branch that is there."""
+        """Head -> the existing working branch."""
         self._working = 0
 
     def run(self, told: Told) -> None:

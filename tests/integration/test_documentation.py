@@ -226,7 +226,7 @@ def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> Non
     assert [line.split()[-1] for line in shown if line.startswith("restored ")] == ["1"]
     assert "['2026/11/21.json', '2026/11/22.json', 'latest.json']" in shown
     assert [line.split() for line in shown if line.endswith(" 42")] == [["0", "2026-11-21", "42"]] * 2, "pandas"
-    assert "What is left is what git's active commits name, to the byte, and nothing else." in out
+    assert "The lake has exactly the objects of git's active commits, byte for byte, and no others." in out
     assert any(line.split()[:2] == ["reaper.rate_per_second", "500.0"] and "refstore.toml" in line for line in shown)
 
 
