@@ -48,7 +48,7 @@ class TooManyImports(Unavailable):
     code = "too_many_imports"
 
 
-class _Ended(Exception):  # not an error: somebody else decided about the import
+class _Ended(Exception):  # not an error: another process decided about the import
     pass
 
 

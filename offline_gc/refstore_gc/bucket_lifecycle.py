@@ -86,8 +86,8 @@ def configuration(store: ObjectStore, rule: Rule) -> dict[str, Any]:
 
 
 def apply(store: ObjectStore, rule: Rule) -> dict[str, Any]:
-    """Put the rule into the bucket's configuration, beside what is there. Raises Invalid, Conflict (somebody changed it
-    meanwhile).
+    """Add the rule to the bucket's configuration, beside its other rules. Raises Invalid, and Conflict if another
+    client changed the configuration meanwhile.
     """
     made = configuration(store, rule)
     store.set_lifecycle_rules(made["Rules"])

@@ -1,4 +1,4 @@
-"""Check the rules of today before a sweep: since the mark, somebody may have set a legal hold.
+"""Check the current rules before a sweep: a legal hold may have been set since the mark.
 
     begin    rules, history -> what today's rules keep is unmarked -> begin_sweep -> the rules once more
     keep     what today's rules keep of the commits that stay marked is excluded, mostly by a legal hold

@@ -103,7 +103,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DRIFT_NOTE: Final = (
-    "Orphans may be counted too high: what the reaper deleted between the listing and the look is among them,"
+    "Orphans may be counted too high: what the reaper deleted between the listing and the live scan is among them,"
     " and S3 says 'deleted' of what was gone already."
 )
 """A note for readers of the figures. Nothing is lost by it, because what is counted too much is not there any more."""

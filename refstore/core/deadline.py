@@ -72,7 +72,7 @@ def check() -> None:
             raise DeadlineExceeded(
                 f"the read did not end within {standing.seconds:g} s (api.read_seconds); ask for less: fewer items, a "
                 "longer prefix,"
-                " fewer filters, a shorter stretch of history"
+                " fewer filters, a shorter part of history"
             )
         raise DeadlineExceeded(
             f"the operation did not end within its deadline of {standing.seconds:g} s; what it wrote is safe, and it "

@@ -127,7 +127,7 @@ class Branch(Record, frozen=True, tag=20):
     created_ms: int = 0
     hidden: bool = False
     id: str = ""
-    """Made once with the branch, so that a later branch of the same name is told apart."""
+    """Made once with the branch, so that a later branch of the same name can be told apart."""
 
     @property
     def live(self) -> tuple[Token, ...]:

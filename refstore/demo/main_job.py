@@ -171,13 +171,13 @@ class MainJob:
         """Kill the client (SIGKILL) in the middle of a batch. Its reports until then count."""
         step = self._plan.branch_clients[name][0]
         assert isinstance(step, UploadStep)  # noqa: S101  # the plan says so
-        told = 0
+        written = 0
 
         def in_the_middle(event: object) -> bool:
-            nonlocal told
+            nonlocal written
             if isinstance(event, Stored):
-                told += len(event.items)
-            return isinstance(event, Began) and told >= len(step.items) // 2
+                written += len(event.items)
+            return isinstance(event, Began) and written >= len(step.items) // 2
 
         self._listen({name}, bar, until=lambda client, event: client == name and in_the_middle(event))
         self._lake.clock.sleep(KILL_AFTER_SECONDS)
@@ -221,12 +221,12 @@ class MainJob:
         """Record the clients' reports until each of `clients` has ended, or `until` returns true."""
         waiting = clients - self._heard_out
         while waiting:
-            told = self._processes.next_event(SILENCE_SECONDS)
-            if told is None:
+            report = self._processes.next_event(SILENCE_SECONDS)
+            if report is None:
                 raise RefstoreError(
-                    f"no client told anything for {SILENCE_SECONDS} s; waiting for {', '.join(sorted(waiting))}"
+                    f"no client reported anything for {SILENCE_SECONDS} s; waiting for {', '.join(sorted(waiting))}"
                 )
-            client, event = told
+            client, event = report
             if event is None:
                 self.ledger.ended(client)
                 self._heard_out.add(client)

@@ -200,11 +200,11 @@ def _byte_findings(names: _Names, digests: dict[Address, str], ledger: Ledger, s
 
 
 def _count_findings(ledger: Ledger, reaped: Reaped, left: int) -> list[str]:
-    told = sum(ledger.counts[how] for how in ("uploaded", "linked", "abandoned"))
-    beside = left + reaped.objects - told
-    if 0 <= beside <= ledger.maybe_blobs:
+    reported = sum(ledger.counts[how] for how in ("uploaded", "linked", "abandoned"))
+    unreported = left + reaped.objects - reported
+    if 0 <= unreported <= ledger.maybe_blobs:
         return []
-    may = f"{told} blobs were told, and at most {ledger.maybe_blobs} may have been written beside them"
+    may = f"{reported} blobs were reported, and at most {ledger.maybe_blobs} may have been written in addition"
     return [f"count: {may}; {left} left + {reaped.objects} reaped = {left + reaped.objects}"]
 
 
@@ -236,7 +236,7 @@ def _notes(ledger: Ledger, audited: Audit, read: int, named: int) -> list[str]:
     compared = f"all {named}" if read == named else f"{read} of {named}, the others by the checksums on record"
     looked = f"{audited.branches} branches, {audited.commits} commits and {audited.objects} objects audited"
     notes = [f"named blobs read back and compared: {compared}; {looked}"]
-    notes += [f"refused {count} times, as it must be: {what}" for what, count in ledger.refused.items()]
+    notes += [f"refused {count} times, as required: {what}" for what, count in ledger.refused.items()]
     if ledger.retries:
         notes.append(
             f"{len(ledger.retries)} calls were made again, as their errors allowed; first: {ledger.retries[0]}"

@@ -226,5 +226,5 @@ class ForeignStores:
             return dict(place.options)
         own = next((known for known in self._known if known.host == place.bucket and known.options), None)
         known = own or (self._known[-1] if self._known else None)
-        options = known.options if known is not None else {}
+        options: Mapping[str, str] = known.options if known is not None else {}
         return {name: value for name, value in options.items() if name in _CONNECTION_OPTIONS}

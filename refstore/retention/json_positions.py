@@ -154,7 +154,7 @@ class _Reader:
         self._position += 1
         self._skip()
         if self._next() == end:
-            self._fail("a comma with nothing behind it; leave it out", comma)
+            self._fail("a comma with nothing after it; leave it out", comma)
         return True
 
     def _take(self, what: str, reason: str) -> None:

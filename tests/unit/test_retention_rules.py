@@ -155,7 +155,7 @@ class TestRefusals:
             ("", "the document ends too early; complete it"),
             ("{", "a field's name in double quotes is expected here"),
             ('{"keep_last" 1}', "':' is expected behind field 'keep_last'"),
-            ('{"keep_last": 1,}', "a comma with nothing behind it; leave it out"),
+            ('{"keep_last": 1,}', "a comma with nothing after it; leave it out"),
             ('{"keep_last": 1 "grace_days": 2}', "',' or '}' is expected here"),
             ('{"branches": [', "the document ends too early; complete it"),
             ('{"branches": [{} {}]}', "',' or ']' is expected here"),
