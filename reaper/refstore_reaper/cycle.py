@@ -9,7 +9,7 @@
 
 Every step works unit by unit (a marker, a shard), under leases, and has a bounded time. A step fails closed: an error
 stops its unit, nothing that depended on the unit is deleted, and the summary names it. A request to stop is seen
-between batches; the batch in hand is finished.
+between batches; the current batch is finished.
 
 With no grace, no rate limit, and a quiet breaker, blobs are deleted while their tokens are processed, without due
 hints.

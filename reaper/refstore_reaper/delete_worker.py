@@ -60,7 +60,7 @@ class DeleteWorker:
             self._kill()
 
     def _start(self) -> Connection:
-        # In a process group of its own: an interrupt typed at the terminal must not stop the batch in hand. Not in
+        # In a process group of its own: an interrupt typed at the terminal must not stop the current batch. Not in
         # a session of its own: Linux gives each session an equal share (sched(7), "The autogroup feature"), and our
         # niceness would count for nothing.
         self._pipe, worker_end = Pipe()

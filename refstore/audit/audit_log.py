@@ -4,7 +4,7 @@
              The first cannot be written: AuditUnavailable, and nothing was changed. The last cannot: it waits in the
              KV.
     act      waits in the KV as `begun` --> the act --> entry with its outcome --> waits no more
-             The entry cannot be written: it goes on waiting, with its outcome, for `write_waiting`.
+             If the entry cannot be written, it waits, with its outcome, for `write_waiting`.
 
 A process that dies leaves an entry or a waiting record that says `begun`, so its outcome is unknown. If a record was
 written but not removed before a crash, it is written again; then two entries have the same act's id.

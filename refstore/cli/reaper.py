@@ -1,4 +1,4 @@
-"""`refstore reaper`: run a reaper, show its status, and let hard deletion go on."""
+"""`refstore reaper`: run a reaper, show its status, and resume hard deletion."""
 
 from __future__ import annotations
 

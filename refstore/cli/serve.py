@@ -186,7 +186,7 @@ def _is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _reaping(settings: Settings, folder: Path) -> Generator[None, None, None]:
-    """Run a reaper beside the service, and stop it after the batch in hand.
+    """Run a reaper beside the service, and stop it after its current batch.
 
     It writes its metrics to `folder`, where every process that answers finds them.
 

@@ -162,7 +162,7 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
     now, staged, exists = _now(ctx, ref, name)
     committed, all_commits = versions_of(ctx, ref if exists else None, name)
     if not all_commits:
-        incomplete["only the newest commits were looked at for the path; ask about an address for what is older"] = None
+        incomplete["only the newest commits were searched for the path; ask about an address for older ones"] = None
     by_address: dict[Address, Version] = {}
     for version in committed:
         if version.address is not None:

@@ -6,7 +6,7 @@
     ml        links addresses that an external writer wrote to, and leaves some unlinked; takes what `doomed` moves over
     scratch   uploads; hands some of it to etl while it is staged only; is reset; uploads again, and leaves that staged
     doomed    uploads, moves some of it over to ml, and is deleted with the rest
-    crash     one client is killed in the middle of its uploads; another one goes on, and commits
+    crash     one client is killed in the middle of its uploads; another one continues, and commits
 
 No two clients write the same path of a branch. So the expected contents follow from the reports of each client.
 """

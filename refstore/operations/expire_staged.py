@@ -32,7 +32,7 @@ class StagedExpiry(NamedTuple):
     objects: int = 0
     """How many were reset."""
     next_after: str = ""
-    """Where to go on; '' at the end."""
+    """The path after which to continue; '' at the end."""
     left: bool = False
     """Whether changes were left: the branch has an unfinished commit, or was committed, reset or deleted meanwhile."""
     size_bytes: int = 0

@@ -198,7 +198,7 @@ def _place_one_if_absent(ctx: Context, branch: BranchName, token: Token, item: P
             released = _released(ctx, token, [item])
             now = branches.open(branch).record.token  # in this order
             if now == token and released:
-                return  # it had landed; whoever removed it released its reference
+                return  # it had landed; the client that removed it released its reference
             item = item.again(ctx.ids.unique(ctx.clock.now_ms()))
             token, was_visible = now, True
         else:

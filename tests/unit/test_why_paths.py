@@ -115,7 +115,7 @@ def test_so_many_commits_are_looked_at_and_the_rest_is_said(world: World, monkey
     assert (naming.complete, naming.branches, len(naming.commits)) == (False, (("main", "a"),), 4)
     why = world.repo.why_path("main", "a")
     assert [each.committed.commits for each in why.versions if each.committed] == [3]
-    assert "only the newest commits were looked at" in why.incomplete[0]
+    assert "only the newest commits were searched" in why.incomplete[0]
 
 
 def test_what_is_staged_from_outside_is_nothing_to_explain_further(world: World) -> None:
