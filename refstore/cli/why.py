@@ -14,7 +14,7 @@ from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
 from refstore.core.records import ClearedRepository
 from refstore.errors import NotFound, RepositoryNotFound
-from refstore.operations.address_info import UNREFERENCED
+from refstore.operations.address_info import UNREFERENCED, AddressState, ReferenceState
 
 if TYPE_CHECKING:
     from refstore.context import Context
@@ -40,9 +40,9 @@ def why(
         bool, typer.Option("--commits", help="Also list the commits that named a deleted address.")
     ] = False,
 ) -> None:
-    """Explain a physical address, or a path: what names it, or when it was deleted, by which run, and under which rule.
+    """Explain why an object is still there, or why it was deleted: what names it; when, by which run and by which rule.
 
-    An address is `data/<slice>/<id>`. Everything else is a ref and a path; the branch may be deleted already. Give a
+    An address is `data/<hour>/<id>`. Everything else is a ref and a path; the branch may be deleted already. Give a
     branch that is called `data` as an argument of its own. The command covers what the reaper deleted, what
     `refstore gc` swept or has marked, and what was deleted with a repository.
 
@@ -93,7 +93,7 @@ def _explain(
             unknown = unknown or error
         else:
             if record.closed_ms and row["state"] in {state.value for state in UNREFERENCED}:
-                row["state"] = LEFT  # no commit names it any more: the offline job deletes it
+                row |= {"state": LEFT, "meaning": "the offline job deletes it"}
             _print(ctx, row)
             return
     for repo, record in reversed(list(lake.cleared(repo_name))):
@@ -177,6 +177,7 @@ def _address_row(found: Why) -> Row:
     return {
         "address": view.address,
         "state": view.state.value,
+        "meaning": _meaning(found),
         "since": when(view.since_ms),
         "cause": view.cause,
         "named_by": [f"{name.branch} {name.path} ({name.state.value})" for name in view.references],
@@ -185,6 +186,21 @@ def _address_row(found: Why) -> Row:
         "committed": _naming_row(found.naming) if found.naming is not None else None,
         "incomplete": list(found.incomplete),
     }
+
+
+def _meaning(found: Why) -> str:
+    """Say what keeps the object, or what will happen to it, where the state does not; '' where it does."""
+    match found.view.state, found.view.reference_state:
+        case AddressState.REFERENCED, ReferenceState.STAGED:
+            return "it is staged, and nothing deletes it"
+        case AddressState.REFERENCED, ReferenceState.COMMITTED:
+            return "a commit keeps it; the reaper has not processed that commit yet"
+        case AddressState.REFERENCED, ReferenceState.DELETED | ReferenceState.ORPHANED:
+            return "nothing names it any more; its grace window begins when the reaper has run"
+        case AddressState.COMMITTED, _:
+            return "commits keep it; `refstore retention explain REPO COMMIT` says until when, and by which rule"
+        case _:
+            return ""
 
 
 def _deletion_row(deletion: Deletion) -> Row:
@@ -270,6 +286,8 @@ def _print_one(ctx: typer.Context, row: Row) -> None:
     commits: Row | None = row.pop("commits", None)
     now: Row | None = row.pop("now", None)
     incomplete: list[str] = row.pop("incomplete", [])
+    if "path" in row:
+        row = {"at this path now" if name == "state" else name: value for name, value in row.items()}
     if now is not None:
         row["address now"] = now["address"]
     if committed is not None:

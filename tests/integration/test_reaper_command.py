@@ -220,9 +220,11 @@ def test_why_knows_the_living_the_deleted_and_nothing_else(sales: Command) -> No
     upload(sales, "main", 1)
     (address,) = blobs(sales)
     assert sales.json("why", "sales", address)["state"] == "referenced"
+    assert "it is staged" in sales.ok("why", "sales", address).out
     for location in (f"sales/{address}", f"lakefs://sales/{address}"):
         assert sales.json("why", location) == sales.json("why", "sales", address)
     sales.ok("reset", "sales", "main", "--yes")
+    assert sales.json("why", "sales", address)["meaning"].startswith("nothing names it any more")
     sales.ok("reaper", "--once", "--grace-seconds", "0")
     found = sales.json("why", "sales", address)
     assert found["state"] == "gone"
@@ -282,6 +284,18 @@ def test_why_says_which_branches_and_commits_name_a_committed_address(sales: Com
     assert [commit["path"] for commit in found["committed"]["commits"]] == ["main/0000"]
     assert found["committed"]["complete"] is True
     assert "other main/0000" in sales.ok("why", "sales", address).out
+
+
+def test_why_says_what_keeps_a_committed_object(sales: Command) -> None:
+    upload(sales, "main", 1)
+    (address,) = blobs(sales)
+    sales.ok("commit", "sales", "main", "-m", "first")
+    assert sales.json("why", "sales", address)["meaning"].startswith("a commit keeps it; the reaper has not")
+    sales.ok("reaper", "--once")
+    assert sales.json("why", "sales", address)["meaning"].startswith("commits keep it; `refstore retention explain")
+    shown = sales.ok("why", "sales", "main/main/0000").out.splitlines()
+    assert ["at", "this", "path", "now", "committed"] in [line.split() for line in shown]
+    assert [line.split()[1] for line in shown if line.startswith("state ")] == ["committed"]
 
 
 def test_help_teaches(sales: Command) -> None:
