@@ -71,7 +71,11 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
         case RefstoreError():
             code, status, message = error.code, exit_code(type(error)), str(error)
         case typer.TyperException():
-            code, status, message = "usage", error.exit_code, f"{error.format_message()}{_where_to_look(error)}"
+            code, status, message = (
+                "usage",
+                error.exit_code,
+                f"{error.format_message().removesuffix('.')}{_where_to_look(error)}",
+            )
         case typer.Abort():
             code, status, message = "aborted", UNEXPECTED, "the answer was not yes, so nothing was changed"
         case _:
@@ -94,4 +98,4 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
 
 def _where_to_look(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
-    return f" See '{context.command_path} --help'." if context is not None else ""
+    return f". See '{context.command_path} --help'." if context is not None else ""

@@ -185,7 +185,8 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
     if not versions:
         raise ObjectNotFound(
             f"nothing is known of {path!r} on {ref!r} in {ctx.name!r}: it does not exist, no commit names it, and no "
-            f"object in its grace window or in the journal had it; check the ref and the path{_also(tuple(incomplete))}"
+            "object in its grace window or in the journal had it; check the ref and the path (an address is "
+            f"data/<hour>/<id>){_also(tuple(incomplete))}"
         )
     removed = tuple(version for version in committed[:-1] if version.address is None)
     return PathWhy(ref, name, exists, now, staged, tuple(versions), removed, tuple(incomplete))

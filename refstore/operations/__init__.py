@@ -21,7 +21,7 @@
     unmarking.py        make marked commits active again
     hidden_commits.py   refuse to read commits that are hidden until they are deleted
     committed_names.py  find out whether a commit names an address that has no reference
-    address_info.py     which references name an address, and in which state (the seed's proposal 3)
+    address_info.py     which references name an address, and in which state (lakeFS's design 004)
     lakefs_gc_prepare.py  write the files that lakeFS's own collector asks for
 
 Operations take a `Context` first. `refstore.repository` calls them, each under its deadline.

@@ -1,8 +1,8 @@
-"""Find the references of a physical address and their states: the per-reference states of the seed's proposal 3.
+"""Find the references of a physical address and their states (lakeFS's design 004, proposal 3).
 
 No record stores these states. They follow from the reference list and from the fate of each reference's token. For an
 address without references they follow from the commits that name it. With several references the state of the address
-follows the seed's "Key Update Order of Precedence": committed wins over staged, staged over deleted.
+follows the "Key Update Order of Precedence" there: committed wins over staged, staged over deleted.
 """
 
 from __future__ import annotations
