@@ -142,7 +142,7 @@ def test_a_ref_of_very_many_steps_is_refused_unread(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(refs, "get_commit", lambda *_: pytest.fail("it was read"))
         refused = lake("GET", f"/repositories/alpha/refs/main{steps}/objects/stat", params={"path": "a"})
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_name")
-    assert "by its id" in refused.json()["message"]
+    assert "give the commit's id" in refused.json()["message"]
 
 
 # ---- slots
