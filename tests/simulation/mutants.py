@@ -95,7 +95,7 @@ def mutants() -> Iterator[Mutant]:
         edits=(
             Edit(
                 "refstore.operations.copying:_committed_after_all",
-                "if path in again and again[path] == before[path]",
+                "if path in current and current[path] == before[path]",
                 "if True",
             ),
         ),

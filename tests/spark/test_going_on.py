@@ -208,7 +208,7 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, spark: SparkSession) -> Non
     marks, context = Marks(world.ctx), a_run(world, spark)
     usable, why = baselines.usable(context)
     assert usable is not None, why
-    assert "came to nothing" in usable.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms)
+    assert "was given up" in usable.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms)
     nothing = msgspec.structs.replace(usable, units=CommitReads(set(), set(), set(), set()))
     assert nothing.unfit(LiveCommits(), LiveCommits().reads(), usable.cutoff_ms) == ""
     assert "reaches further back than that of the last run" in nothing.unfit(
@@ -227,7 +227,7 @@ def test_what_it_does_not_go_on_from(tmp_path: Path, spark: SparkSession) -> Non
     assert baselines.usable(context) == (None, "the last run recorded nothing")
     file.write_bytes(body)
     marks.unmark(first.mark_id)
-    assert "was taken back" in baselines.usable(context)[1]
+    assert "was unmarked" in baselines.usable(context)[1]
     world.close()
 
 
