@@ -24,15 +24,15 @@ check: setup ## run ruff, the import check and the fast tests: without Spark, wi
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/pytest -n 2 -q -m "not soak and not slow and not server" tests/fundamentals tests/unit $(LEFT_OUT:%=--ignore=tests/unit/test_%.py)
+	$(BIN)/pytest -n 2 -q -m "not soak and not long and not slow and not server" tests/fundamentals tests/unit $(LEFT_OUT:%=--ignore=tests/unit/test_%.py)
 
-test: setup-spark setup-system ## run lint, then all tests but the soak
+test: setup-spark setup-system ## run lint, then all tests but the long ones and the soak
 	@$(MAKE) lint
 	@$(MAKE) pytest
 
-test-all: setup-spark setup-system ## run lint, all tests with coverage, and a short soak: before a release
+test-all: setup-spark setup-system ## run lint, all tests and the long ones with coverage, and a short soak: before a release
 	@$(MAKE) lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered
+	REFSTORE_EXPLORE_STATES=40000 $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not soak" --cov --cov-report=term:skip-covered
 	@$(MAKE) soak SECONDS_EACH=10 EXAMPLES=20
 
 lint: setup-spark ## check format, ruff, types (pyright) and import directions

@@ -113,12 +113,12 @@ def test_what_nobody_foresaw_is_logged_with_the_requests_id_and_frees_the_slot(
 def test_a_process_that_ends_fails_what_it_was_asked_and_is_replaced(
     lake: Application, processes: ThreadedReadProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, begun = threading.Event(), threading.Event()
+    begun = threading.Event()
     original = Lake.repositories
 
     def slow(of: Lake, **options: Any) -> Any:
         begun.set()
-        assert gate.wait(60)
+        assert processes.started[0].killed.wait(60)
         return original(of, **options)
 
     monkeypatch.setattr(Lake, "repositories", slow)
@@ -133,7 +133,6 @@ def test_a_process_that_ends_fails_what_it_was_asked_and_is_replaced(
         assert (answered.status_code, answered.headers["retry-after"]) == (503, "1")
         assert "the process for expensive reads ended" in answered.json()["message"]
         assert slots.in_use() == 0
-        gate.set()
         assert (await lake.http.get(LISTING)).status_code == 200  # by a thread, meanwhile
         await until(processes.is_ready)
         assert len(processes.started) == 2

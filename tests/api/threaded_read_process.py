@@ -25,6 +25,7 @@ class ThreadedReadProcess:
     def __init__(self, processes: ThreadedReadProcesses, process_end: socket.socket) -> None:
         self._processes = processes
         self._process_end = process_end.dup()  # as a process has its own
+        self.killed = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(serve_reads(self._process_end, self._app)))
         self._thread.start()
 
@@ -33,6 +34,7 @@ class ThreadedReadProcess:
         await self._processes.app(scope, receive, send)
 
     def kill(self) -> None:
+        self.killed.set()
         with suppress(OSError):  # it has ended
             self._process_end.shutdown(socket.SHUT_RDWR)
 

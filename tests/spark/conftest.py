@@ -21,10 +21,13 @@ QUICK = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All in one worker: a session takes a gigabyte."""
+    """Put what shares the session into one worker, because a session takes a gigabyte, and what starts processes into
+    another.
+    """
     for item in items:
         if "tests/spark/" in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            in_processes = item.path.name in ("test_every.py", "test_cluster.py")
+            item.add_marker(pytest.mark.xdist_group("spark-processes" if in_processes else "spark"))
 
 
 @pytest.fixture(scope="session")

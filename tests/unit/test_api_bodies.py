@@ -73,6 +73,7 @@ def test_a_body_of_any_size_is_whole(size: int) -> None:
     assert isinstance(how.body, list) == (size <= SMALL_BYTES)
 
 
+@pytest.mark.slow
 def test_what_comes_byte_by_byte_is_not_held_byte_by_byte() -> None:
     body = bytes(3 * PIECE_BYTES + 1)
     found, how = received([body[at : at + 1] for at in range(len(body))])

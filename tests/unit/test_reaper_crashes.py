@@ -123,6 +123,7 @@ def test_a_reaper_that_died_before_its_hints_is_taken_over_at_once(world: World)
 
 
 @pytest.mark.parametrize("grace_seconds", [None, 0])
+@pytest.mark.slow
 def test_killed_at_any_step_the_next_reaper_finishes(grace_seconds: int | None) -> None:
     """Every single KV step of a pass, before and behind it; leases held by the dead run out."""
     for behind in (False, True):

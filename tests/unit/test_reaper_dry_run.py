@@ -36,6 +36,7 @@ def kv() -> KV:
     return Overlay(below)
 
 
+@pytest.mark.slow
 class TestOverlay(KVSuite):
     """It is a KV like any other."""
 
