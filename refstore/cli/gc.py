@@ -6,33 +6,39 @@ Marking and sweeping run in Spark (the extra `spark`). status, unmark, confirm, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from refstore.cli.common import emit, invocation_of, open_lake, progress, repository_of, settings_of
+from refstore.cli.common import emit, open_lake, repository_of, settings_of
 from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.durations import duration_seconds
 from refstore.cli.files import local_errors
+from refstore.cli.gc_job import (
+    FLOOR_OBJECTS,
+    SHARE,
+    Job,
+    clear_deleted,
+    make_options,
+    run_all,
+    show_progress,
+    spark_session,
+    sweep_mode,
+)
+from refstore.cli.gc_tables import emit_summaries, run_row
 from refstore.cli.retention import read_document, who
-from refstore.cli.shapes import when
 from refstore.core.redaction import redact_text
-from refstore.errors import InvalidSettings, NotFound, RefstoreError, RepositoryNotFound
-from refstore.gc_marks import Marks, Run, RunState
-from refstore.lake import Lake
+from refstore.errors import NotFound, RefstoreError
+from refstore.gc_marks import Marks
 from refstore.operations import unmarking
-from refstore.repository import Repository
 
 if TYPE_CHECKING:
-    from refstore_gc.run import Options
-    from refstore_gc.run_progress import Progress as StepProgress
-    from refstore_gc.run_summary import Mode, Summary
-    from refstore_gc.session import SparkSession
+    from refstore_gc.run_summary import Summary
 
 app = typer.Typer()
 group = typer.Typer(no_args_is_help=True)
@@ -100,8 +106,8 @@ def _marking(what: str) -> Callable[..., None]:
         grace_days: GraceDays = None,
         min_age_seconds: MinAge = None,
         mode: ModeOption = "delete",
-        breaker_share: Share = 0.5,
-        breaker_floor: Floor = 10_000,
+        breaker_share: Share = SHARE,
+        breaker_floor: Floor = FLOOR_OBJECTS,
         foreign: Foreign = False,
         full: Full = False,
         full_days: FullDays = 7.0,
@@ -112,12 +118,13 @@ def _marking(what: str) -> Callable[..., None]:
         conf: Conf = None,
     ) -> None:
         offline = settings_of(ctx).offline
-        options = _options(
-            grace_days,
-            min_age_seconds,
-            mode,
-            breaker_share,
-            breaker_floor,
+        options = partial(
+            make_options,
+            grace_days=grace_days,
+            min_age_seconds=min_age_seconds,
+            mode=sweep_mode(mode),
+            share=breaker_share,
+            floor=breaker_floor,
             foreign=foreign,
             full=full,
             full_days=full_days,
@@ -209,7 +216,7 @@ def sweep(
              refstore gc sweep sales --mark 01m7z3zav9bbbjvdydt7m95zqf
              refstore gc sweep sales --mode delete
     """
-    chosen_mode = _mode(mode) if mode is not None else None
+    chosen_mode = sweep_mode(mode) if mode is not None else None
     with open_lake(ctx) as lake:
         repo = lake.repository(repo_name)
         marks = Marks(repo.context)
@@ -219,7 +226,7 @@ def sweep(
             now = repo.context.clock.now_ms()
             chosen = [each.mark_id for each in marks.runs() if each.is_due(now)]
         if dry_run:
-            emit(ctx, [_run_row(marks.run(each)) for each in chosen])
+            emit(ctx, [run_row(marks.run(each)) for each in chosen])
             return
         if not chosen:
             typer.echo(f"Nothing of {repo_name} is due.", err=True)
@@ -292,7 +299,7 @@ def simulate(
     Example: refstore gc simulate sales --rules stricter.json
     """
     document = read_document(str(rules)) if rules is not None else None
-    options = _options(None, min_age_seconds, "delete", 0.5, 10_000, foreign=foreign)
+    options = partial(make_options, min_age_seconds=min_age_seconds, foreign=foreign)
     _in_spark(ctx, repo_name, False, Job("simulate", options, document), master, conf)
 
 
@@ -359,7 +366,7 @@ def confirm_(
         marks = Marks(repo.context)
         found = marks.run(mark_id)
         confirm(ctx, found.record.question or f"mark {mark_id} is {found.shown}", yes=yes)
-        emit(ctx, _run_row(marks.confirm(mark_id, who())))
+        emit(ctx, run_row(marks.confirm(mark_id, who())))
 
 
 @group.command("status")
@@ -370,7 +377,7 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
     Example: refstore gc status sales --json
     """
     with repository_of(ctx, repo_name) as repo:
-        emit(ctx, (_run_row(each) for each in Marks(repo.context).runs()))
+        emit(ctx, (run_row(each) for each in Marks(repo.context).runs()))
 
 
 @group.command("report")
@@ -458,58 +465,6 @@ def lifecycle(
 # ---- in Spark
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    what: str
-    options: Callable[[], Options]
-    rules: str | None = None
-    tag_wait_days: float = 3.0
-    """Warn about tagged objects that wait longer than this for the bucket."""
-
-
-def _options(
-    grace_days: float | None,
-    min_age_seconds: float | None,
-    mode: str,
-    share: float,
-    floor: int,
-    *,
-    foreign: bool,
-    full: bool = False,
-    full_days: float = 7.0,
-    take_over: bool = False,
-    tag: str = "",
-) -> Callable[[], Options]:
-    """Make the options. Called only if pyspark is installed, because they need its modules."""
-    return partial(
-        _made,
-        grace_days=grace_days,
-        min_age_seconds=min_age_seconds,
-        mode=_mode(mode),
-        share=share,
-        floor=floor,
-        foreign=foreign,
-        full=full,
-        full_days=full_days,
-        take_over=take_over,
-        tag=tag,
-    )
-
-
-def _mode(text: str) -> Mode:
-    if text not in ("delete", "tag"):
-        raise InvalidSettings(f"{text!r} is not a mode of sweeping; use delete or tag")
-    return "delete" if text == "delete" else "tag"
-
-
-def _made(*, mode: Mode, share: float, floor: int, tag: str, **others: Any) -> Options:
-    from refstore_gc.mark_breaker import Limits
-    from refstore_gc.run import Options
-    from refstore_gc.run_layout import TAG
-
-    return Options(mode=mode, limits=Limits(share=share, floor_objects=floor), tag=tag or TAG, **others)
-
-
 def _in_spark(
     ctx: typer.Context, repo_name: str | None, every: bool, job: Job, master: str, conf: Sequence[str] | None
 ) -> None:
@@ -537,217 +492,3 @@ def _raise_last(troubles: Sequence[tuple[str, RefstoreError]], *, of_many: bool)
         typer.echo(f"{name}: {redact_text(str(error))}", err=True)
     if troubles:
         raise troubles[-1][1]
-
-
-class AllRan(NamedTuple):
-    done: list[Summary]
-    """The summaries of the marks that were swept or made."""
-    asking: int
-    """Marks that wait for an operator."""
-    failed: int
-    """Keys that the store did not delete."""
-    troubles: list[tuple[str, RefstoreError]]
-    """The errors, by repository."""
-    marked: bool = False
-    """Whether the last summary is of a new mark, in the last repository."""
-
-
-def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tell: Any) -> AllRan:
-    """Run the job in each of these repositories. An error in one does not stop the others."""
-    from refstore.retention.rules import read_rules
-    from refstore_gc import run
-    from refstore_gc.bucket_lifecycle import overdue
-
-    options = job.options()
-    if job.rules is not None:
-        options = replace(options, rules=read_rules(job.rules).rules)
-    done: list[Summary] = []
-    troubles: list[tuple[str, RefstoreError]] = []
-    asking = failed = 0
-    marked = False
-
-    def unswept(name: str, _mark_id: str, error: RefstoreError) -> None:
-        troubles.append((name, error))
-
-    for name in names:
-        swept: list[Summary] = []
-        marked = False
-        try:
-            repo = _still_there(lake, name)
-            if repo is None:
-                continue
-            if job.what == "simulate":
-                done.append(run.simulate(repo.context, spark, options, tell))
-            elif job.what == "mark":
-                done.append(run.mark(repo.context, spark, options, tell))
-                asking += bool(done[-1].question)
-            else:
-                ran = run.run(
-                    repo.context, spark, options, tell, on_unswept=partial(unswept, name), on_swept=swept.append
-                )
-                done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
-                asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
-                failed += ran.failed
-                for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
-                    typer.echo(f"refstore: warning: {name}: {line}", err=True)
-            marked = True
-        except RefstoreError as error:  # the others do not answer for it
-            done += swept  # what was swept before the marking failed
-            troubles.append((name, error))
-    return AllRan(done, asking, failed, troubles, marked)
-
-
-def _still_there(lake: Lake, name: str) -> Repository | None:
-    """Return the repository; None if it was deleted since it was listed."""
-    try:
-        return lake.repository(name)
-    except RepositoryNotFound:
-        return None
-
-
-def clear_deleted(
-    lake: Lake, job: Job, spark: SparkSession, tell: Any, troubles: list[tuple[str, RefstoreError]]
-) -> list[dict[str, Any]]:
-    from refstore_gc import bucket_lifecycle as lifecycle_
-    from refstore_gc.deleted_repositories import clear, closed
-
-    rows: list[dict[str, Any]] = []
-    for repo, record in list(closed(lake)):
-        try:
-            found = clear(lake, repo, record, spark, job.options(), tell)
-        except RefstoreError as error:
-            troubles.append((repo, error))
-            continue
-        deleted = found.swept.outcomes.get("deleted") if found.swept else None
-        if found.waiting.objects and lake.clock.now_ms() - found.tagged_ms > job.tag_wait_days * 86_400_000:
-            typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.overdue_words(found.tagged_ms)}", err=True)
-        rows.append(
-            {
-                "repository": f"{repo} (deleted)",
-                "due": when(found.due_ms),
-                "deleted": deleted.objects if deleted else 0,
-                "bytes": deleted.bytes if deleted else 0,
-                "failed": found.failed,
-                "tagged": found.waiting.objects,
-                "tagged_since": when(found.tagged_ms or None),
-                "foreign": found.foreign.objects,
-                "forgotten": found.forgotten,
-            }
-        )
-    return rows
-
-
-@contextmanager
-def spark_session(master: str, conf: Sequence[str] | None) -> Generator[SparkSession, None, None]:
-    from refstore_gc.session import SparkOptions, session
-
-    given: dict[str, str] = {}
-    for each in conf or ():
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise InvalidSettings(f"--conf {each!r} is not KEY=VALUE; write it as spark.executor.memory=4g")
-        given[name] = value
-    with session(SparkOptions(master=master, conf=given)) as spark:
-        yield spark
-
-
-@contextmanager
-def show_progress() -> Generator[Callable[[StepProgress], None], None, None]:
-    with progress("starting") as bar:
-
-        def tell(now: StepProgress) -> None:
-            left = f", about {now.left_seconds:,.0f} s left" if now.left_seconds is not None else ""
-            of = f"{now.done:,} of {now.total:,}" if now.total else f"{now.done:,}" if now.done else ""
-            bar.describe(f"{now.step}: {of}{left}" if of else now.step)
-
-        yield tell
-
-
-def emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequence[dict[str, Any]] = ()) -> None:
-    if invocation_of(ctx).json:
-        emit(ctx, {"runs": list(done), "deleted_repositories": list(cleared)})
-        return
-    for summary in done:
-        emit(ctx, _summary_row(summary))
-        typer.echo()
-        if summary.question and summary.state == RunState.NEEDS_CONFIRMATION:
-            typer.echo(
-                f"{summary.question}; allow the sweep with: refstore gc confirm {summary.repository} "
-                f"{summary.mark_id}\n",
-                err=True,
-            )
-        if summary.drift:
-            from refstore_gc.run_summary import DRIFT_NOTE
-
-            typer.echo(DRIFT_NOTE, err=True)
-        for each in summary.online.left:
-            typer.echo(f"not applied: {each}", err=True)
-        if summary.swept is not None:
-            for each in summary.swept.failures:
-                typer.echo(f"failed: {each}", err=True)
-    if cleared:
-        emit(ctx, cleared)
-
-
-def _summary_row(summary: Summary) -> dict[str, object]:
-    row: dict[str, object] = {
-        "repository": summary.repository,
-        "mark": summary.mark_id,
-        "state": summary.state,
-        "sweep_from": when(summary.deletes_at_ms),
-        "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete or 'everything was listed and read'}",
-        "listed": _shown(summary.listed),
-        "kept": _shown(summary.kept),
-        "marked": _shown(summary.marked),
-        "commits_complete": summary.commits.get("complete", 0),
-    }
-    row |= {reason: _shown(count) for reason, count in summary.by_reason.items()}
-    row |= {f"below {prefix}": _shown(count) for prefix, count in summary.by_prefix.items()}
-    if summary.online.staged.objects:
-        row["staged_too_long_ago"] = _shown(summary.online.staged)
-    if summary.online.latest_view.objects:
-        row["from_the_latest_view"] = f"{_shown(summary.online.latest_view)}, {summary.online.commits} commits"
-    if summary.pending.objects:
-        row["marked_or_tagged_before"] = _shown(summary.pending)
-    if summary.young.objects:
-        row["too_young"] = _shown(summary.young)
-    if summary.foreign.objects:
-        row["not_refstores"] = _shown(summary.foreign)
-    if summary.swept is not None:
-        row |= {outcome: _shown(count) for outcome, count in summary.swept.outcomes.items()}
-        if summary.swept.tagged.objects:
-            row["tagged"] = (
-                f"{_shown(summary.swept.tagged)} wait for the bucket since "
-                f"{when(summary.swept.tagged_ms or None) or 'now'}"
-            )
-        for prefix, of in sorted(summary.swept.by_prefix.items()):
-            row |= {f"{outcome} below {prefix}": _shown(count) for outcome, count in of.items()}
-        row["commits_dropped_out"] = summary.swept.commits_dropped_out
-        if summary.swept.dropped_out_by_rules:
-            row["of_these_by_rules"] = summary.swept.dropped_out_by_rules
-        if summary.swept.rules_changed:
-            row["rules"] = "changed since the mark; what they keep is excluded"
-    return row
-
-
-def _shown(count: Any) -> str:
-    return f"{count.objects:,} objects, {count.bytes:,} bytes"
-
-
-def _run_row(run: Run) -> dict[str, object]:
-    record = run.record
-    return {
-        "mark": run.mark_id,
-        "state": run.shown,
-        "began": when(record.began_ms),
-        "sweep_from": when(record.deletes_at_ms or None),
-        "tagged": when(record.tagged_ms or None),
-        "swept": when(record.swept_ms or None),
-        "commits": record.counts.get("commits_marked", 0),
-        "complete": record.counts.get("commits_complete", 0),
-        "objects": record.counts.get("objects"),
-        "bytes": record.counts.get("bytes"),
-        "question": record.question or None,
-        "confirmed_by": record.confirmed_by or None,
-        "ended": record.ended or None,
-    }

@@ -31,9 +31,10 @@ import msgspec
 import structlog
 import typer
 
-from refstore.cli import gc
 from refstore.cli.common import invocation_of, open_lake
 from refstore.cli.errors import exit_code
+from refstore.cli.gc_job import Job, clear_deleted, run_all, show_progress, spark_session
+from refstore.cli.gc_tables import emit_summaries
 from refstore.core.redaction import redact_text
 from refstore.core.settings import OfflineSettings, Settings
 from refstore.errors import Invalid, MissingExtra, NotFound, RefstoreError, RunUnderWay
@@ -91,7 +92,7 @@ class PassRequest(NamedTuple):
     settings: Settings
     repository: str | None
     """None: all."""
-    job: gc.Job
+    job: Job
     master: str
     conf: Sequence[str]
 
@@ -211,7 +212,7 @@ def _print(ctx: typer.Context, reports: Sequence[RepositoryReport]) -> None:
     summaries = [summary for each in reports for summary in each.summaries]
     cleared = [row for each in reports for row in each.cleared]
     if not invocation_of(ctx).json:
-        gc.emit_summaries(ctx, summaries, cleared)
+        emit_summaries(ctx, summaries, cleared)
         return
     errors = [{"repository": each.repository, **trouble._asdict()} for each in reports for trouble in each.troubles]
     line = msgspec.json.encode({"runs": summaries, "deleted_repositories": cleared, "errors": errors})
@@ -302,10 +303,10 @@ def work(request: PassRequest, sending: Connection, folder: str) -> None:
 def _work(request: PassRequest, send: Callable[[RepositoryReport], None]) -> None:
     with _lake(request.settings) as lake:
         names = [request.repository] if request.repository is not None else [name for name, _ in lake.repositories()]
-        with gc.spark_session(request.master, request.conf) as spark, gc.show_progress() as step:
+        with spark_session(request.master, request.conf) as spark, show_progress() as step:
             for name in names:
                 began = time.monotonic()
-                found = gc.run_all(lake, [name], request.job, spark, step)
+                found = run_all(lake, [name], request.job, spark, step)
                 troubles = [Trouble.of(error) for _, error in found.troubles]
                 if not found.done and not troubles:  # it was deleted since it was listed
                     if request.repository is not None:
@@ -323,7 +324,7 @@ def _work(request: PassRequest, send: Callable[[RepositoryReport], None]) -> Non
                 )
             if request.repository is None and request.job.what == "run":
                 lost: list[tuple[str, RefstoreError]] = []
-                cleared = gc.clear_deleted(lake, request.job, spark, step, lost)
+                cleared = clear_deleted(lake, request.job, spark, step, lost)
                 if cleared or lost:
                     send(
                         RepositoryReport("", cleared=cleared, troubles=[_alone(Trouble.of(error)) for _, error in lost])

@@ -13,7 +13,7 @@ import pytest
 
 import refstore_gc.__main__ as job
 from refstore.cli import gc
-from refstore.cli.gc import Job, run_all
+from refstore.cli.gc_job import Job, run_all
 from refstore.core.settings import embedded
 from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError, RunUnderWay
 from refstore.gc_marks import Marks, RunState, new_mark_id

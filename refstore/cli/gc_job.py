@@ -1,0 +1,180 @@
+"""Run the offline job over repositories, for `refstore gc` and for each pass of `--every`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import typer
+
+from refstore.cli.common import progress
+from refstore.cli.shapes import when
+from refstore.errors import InvalidSettings, RefstoreError, RepositoryNotFound
+from refstore.gc_marks import RunState
+from refstore.lake import Lake
+from refstore.repository import Repository
+
+if TYPE_CHECKING:
+    from refstore_gc.run import Options
+    from refstore_gc.run_progress import Progress as StepProgress
+    from refstore_gc.run_summary import Mode, Summary
+    from refstore_gc.session import SparkSession
+
+SHARE: Final = 0.5
+"""A mark of more than this share of a repository waits for an operator."""
+FLOOR_OBJECTS: Final = 10_000
+"""A mark of fewer objects never waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    what: str
+    options: Callable[[], Options]
+    rules: str | None = None
+    tag_wait_days: float = 3.0
+    """Warn about tagged objects that wait longer than this for the bucket."""
+
+
+def sweep_mode(text: str) -> Mode:
+    """Check a mode of sweeping. Raises InvalidSettings."""
+    if text not in ("delete", "tag"):
+        raise InvalidSettings(f"{text!r} is not a mode of sweeping; use delete or tag")
+    return "delete" if text == "delete" else "tag"
+
+
+def make_options(
+    *, mode: Mode = "delete", share: float = SHARE, floor: int = FLOOR_OBJECTS, tag: str = "", **others: Any
+) -> Options:
+    """Make the options of a run. Call it only if pyspark is installed, because they need its modules."""
+    from refstore_gc.mark_breaker import Limits
+    from refstore_gc.run import Options
+    from refstore_gc.run_layout import TAG
+
+    return Options(mode=mode, limits=Limits(share=share, floor_objects=floor), tag=tag or TAG, **others)
+
+
+class AllRan(NamedTuple):
+    done: list[Summary]
+    """The summaries of the marks that were swept or made."""
+    asking: int
+    """Marks that wait for an operator."""
+    failed: int
+    """Keys that the store did not delete."""
+    troubles: list[tuple[str, RefstoreError]]
+    """The errors, by repository."""
+    marked: bool = False
+    """Whether the last summary is of a new mark, in the last repository."""
+
+
+def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tell: Any) -> AllRan:
+    """Run the job in each of these repositories. An error in one does not stop the others."""
+    from refstore.retention.rules import read_rules
+    from refstore_gc import run
+    from refstore_gc.bucket_lifecycle import overdue
+
+    options = job.options()
+    if job.rules is not None:
+        options = replace(options, rules=read_rules(job.rules).rules)
+    done: list[Summary] = []
+    troubles: list[tuple[str, RefstoreError]] = []
+    asking = failed = 0
+    marked = False
+
+    def unswept(name: str, _mark_id: str, error: RefstoreError) -> None:
+        troubles.append((name, error))
+
+    for name in names:
+        swept: list[Summary] = []
+        marked = False
+        try:
+            repo = _if_there(lake, name)
+            if repo is None:
+                continue
+            if job.what == "simulate":
+                done.append(run.simulate(repo.context, spark, options, tell))
+            elif job.what == "mark":
+                done.append(run.mark(repo.context, spark, options, tell))
+                asking += bool(done[-1].question)
+            else:
+                ran = run.run(
+                    repo.context, spark, options, tell, on_unswept=partial(unswept, name), on_swept=swept.append
+                )
+                done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
+                asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
+                failed += ran.failed
+                for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
+                    typer.echo(f"refstore: warning: {name}: {line}", err=True)
+            marked = True
+        except RefstoreError as error:  # the others do not answer for it
+            done += swept  # what was swept before the marking failed
+            troubles.append((name, error))
+    return AllRan(done, asking, failed, troubles, marked)
+
+
+def _if_there(lake: Lake, name: str) -> Repository | None:
+    """Return the repository; None if it was deleted since it was listed."""
+    try:
+        return lake.repository(name)
+    except RepositoryNotFound:
+        return None
+
+
+def clear_deleted(
+    lake: Lake, job: Job, spark: SparkSession, tell: Any, troubles: list[tuple[str, RefstoreError]]
+) -> list[dict[str, Any]]:
+    from refstore_gc import bucket_lifecycle as lifecycle_
+    from refstore_gc.deleted_repositories import clear, closed
+
+    rows: list[dict[str, Any]] = []
+    for repo, record in list(closed(lake)):
+        try:
+            found = clear(lake, repo, record, spark, job.options(), tell)
+        except RefstoreError as error:
+            troubles.append((repo, error))
+            continue
+        deleted = found.swept.outcomes.get("deleted") if found.swept else None
+        if found.waiting.objects and lake.clock.now_ms() - found.tagged_ms > job.tag_wait_days * 86_400_000:
+            typer.echo(f"refstore: warning: {repo} (deleted): {lifecycle_.overdue_words(found.tagged_ms)}", err=True)
+        rows.append(
+            {
+                "repository": f"{repo} (deleted)",
+                "due": when(found.due_ms),
+                "deleted": deleted.objects if deleted else 0,
+                "bytes": deleted.bytes if deleted else 0,
+                "failed": found.failed,
+                "tagged": found.waiting.objects,
+                "tagged_since": when(found.tagged_ms or None),
+                "foreign": found.foreign.objects,
+                "forgotten": found.forgotten,
+            }
+        )
+    return rows
+
+
+@contextmanager
+def spark_session(master: str, conf: Sequence[str] | None) -> Generator[SparkSession, None, None]:
+    from refstore_gc.session import SparkOptions, session
+
+    given: dict[str, str] = {}
+    for each in conf or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise InvalidSettings(f"--conf {each!r} is not KEY=VALUE; write it as spark.executor.memory=4g")
+        given[name] = value
+    with session(SparkOptions(master=master, conf=given)) as spark:
+        yield spark
+
+
+@contextmanager
+def show_progress() -> Generator[Callable[[StepProgress], None], None, None]:
+    with progress("starting") as bar:
+
+        def tell(now: StepProgress) -> None:
+            left = f", about {now.left_seconds:,.0f} s left" if now.left_seconds is not None else ""
+            of = f"{now.done:,} of {now.total:,}" if now.total else f"{now.done:,}" if now.done else ""
+            bar.describe(f"{now.step}: {of}{left}" if of else now.step)
+
+        yield tell

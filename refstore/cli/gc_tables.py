@@ -1,0 +1,105 @@
+"""Print the summaries and marks of the offline job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from refstore.cli.common import emit, invocation_of
+from refstore.cli.shapes import when
+from refstore.gc_marks import Run, RunState
+
+if TYPE_CHECKING:
+    from refstore_gc.run_summary import Summary
+
+
+def emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequence[dict[str, Any]] = ()) -> None:
+    if invocation_of(ctx).json:
+        emit(ctx, {"runs": list(done), "deleted_repositories": list(cleared)})
+        return
+    for summary in done:
+        emit(ctx, _summary_row(summary))
+        typer.echo()
+        if summary.question and summary.state == RunState.NEEDS_CONFIRMATION:
+            typer.echo(
+                f"{summary.question}; allow the sweep with: refstore gc confirm {summary.repository} "
+                f"{summary.mark_id}\n",
+                err=True,
+            )
+        if summary.drift:
+            from refstore_gc.run_summary import DRIFT_NOTE
+
+            typer.echo(DRIFT_NOTE, err=True)
+        for each in summary.online.left:
+            typer.echo(f"not applied: {each}", err=True)
+        if summary.swept is not None:
+            for each in summary.swept.failures:
+                typer.echo(f"failed: {each}", err=True)
+    if cleared:
+        emit(ctx, cleared)
+
+
+def _summary_row(summary: Summary) -> dict[str, object]:
+    row: dict[str, object] = {
+        "repository": summary.repository,
+        "mark": summary.mark_id,
+        "state": summary.state,
+        "sweep_from": when(summary.deletes_at_ms),
+        "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete or 'everything was listed and read'}",
+        "listed": _shown(summary.listed),
+        "kept": _shown(summary.kept),
+        "marked": _shown(summary.marked),
+        "commits_complete": summary.commits.get("complete", 0),
+    }
+    row |= {reason: _shown(count) for reason, count in summary.by_reason.items()}
+    row |= {f"below {prefix}": _shown(count) for prefix, count in summary.by_prefix.items()}
+    if summary.online.staged.objects:
+        row["staged_too_long_ago"] = _shown(summary.online.staged)
+    if summary.online.latest_view.objects:
+        row["from_the_latest_view"] = f"{_shown(summary.online.latest_view)}, {summary.online.commits} commits"
+    if summary.pending.objects:
+        row["marked_or_tagged_before"] = _shown(summary.pending)
+    if summary.young.objects:
+        row["too_young"] = _shown(summary.young)
+    if summary.foreign.objects:
+        row["not_refstores"] = _shown(summary.foreign)
+    if summary.swept is not None:
+        row |= {outcome: _shown(count) for outcome, count in summary.swept.outcomes.items()}
+        if summary.swept.tagged.objects:
+            row["tagged"] = (
+                f"{_shown(summary.swept.tagged)} wait for the bucket since "
+                f"{when(summary.swept.tagged_ms or None) or 'now'}"
+            )
+        for prefix, of in sorted(summary.swept.by_prefix.items()):
+            row |= {f"{outcome} below {prefix}": _shown(count) for outcome, count in of.items()}
+        row["commits_dropped_out"] = summary.swept.commits_dropped_out
+        if summary.swept.dropped_out_by_rules:
+            row["of_these_by_rules"] = summary.swept.dropped_out_by_rules
+        if summary.swept.rules_changed:
+            row["rules"] = "changed since the mark; what they keep is excluded"
+    return row
+
+
+def _shown(count: Any) -> str:
+    return f"{count.objects:,} objects, {count.bytes:,} bytes"
+
+
+def run_row(run: Run) -> dict[str, object]:
+    record = run.record
+    return {
+        "mark": run.mark_id,
+        "state": run.shown,
+        "began": when(record.began_ms),
+        "sweep_from": when(record.deletes_at_ms or None),
+        "tagged": when(record.tagged_ms or None),
+        "swept": when(record.swept_ms or None),
+        "commits": record.counts.get("commits_marked", 0),
+        "complete": record.counts.get("commits_complete", 0),
+        "objects": record.counts.get("objects"),
+        "bytes": record.counts.get("bytes"),
+        "question": record.question or None,
+        "confirmed_by": record.confirmed_by or None,
+        "ended": record.ended or None,
+    }
