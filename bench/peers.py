@@ -31,14 +31,16 @@ def bare_files(folder: Path, count: int) -> None:
 def delta_table(folder: Path, count: int) -> None:
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable, write_deltalake
-    from deltalake.transaction import AddAction
+    from deltalake.transaction import AddAction, RemoveAction
 
     write_deltalake(folder, pa.table({"number": pa.array([0], pa.int64())}))
     names = [f"part-{number:05d}-{secrets.token_hex(16)}.c000.snappy.parquet" for number in range(count)]
     for number, name in enumerate(names):
         lakes.write_file(folder / name, lakes.body_of(number))
     table = DeltaTable(folder)
-    adds = [AddAction(name, lakes.BODY_BYTES, {}, 1_700_000_000_000, True, "{}") for name in names]
+    adds: list[AddAction | RemoveAction] = [
+        AddAction(name, lakes.BODY_BYTES, {}, 1_700_000_000_000, True, "{}") for name in names
+    ]
     table.create_write_transaction(adds, mode="append", schema=table.schema(), commit_properties=CommitProperties())
     write_deltalake(folder, pa.table({"number": pa.array([1], pa.int64())}), mode="overwrite")
 

@@ -48,12 +48,12 @@ class TooManyImports(Unavailable):
     code = "too_many_imports"
 
 
-class _Ended(Exception):  # not an error: another process decided about the import
-    pass
+class _Ended(Exception):
+    """Another process decided about the import, so this one leaves it."""
 
 
-class _Closing(Exception):  # not an error either: this process ends
-    pass
+class _Closing(Exception):
+    """This process ends, so another one will continue the import."""
 
 
 class Imports:

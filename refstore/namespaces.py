@@ -280,6 +280,7 @@ def _inodes_above(path: str) -> Iterator[tuple[int, int]]:
         inode = _inode(real)
         if inode is not None:
             yield inode
+        # a text, as realpath gives it
         above = os.path.dirname(real)  # noqa: PTH120
         if above == real:
             return
@@ -289,6 +290,7 @@ def _inodes_above(path: str) -> Iterator[tuple[int, int]]:
 def _real_prefix(path: str, *, whole: bool) -> str:
     """Return `path` as a prefix of real paths."""
     try:
+        # a text, whose last slash counts
         if whole or os.path.isdir(path):  # noqa: PTH112
             return os.path.realpath(path).rstrip("/") + "/"
         folder, _, name = path.rpartition("/")

@@ -15,5 +15,4 @@ asked = [
     project["optional-dependencies"],
     document["dependency-groups"],
 ]
-# it is what this script is for
-print(hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest())  # noqa: T201
+print(hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest())

@@ -34,7 +34,7 @@ def expect(holds: bool, what: str) -> None:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     expect(done.returncode == 0, f"{command[0]} failed: {done.stderr.strip()[-2000:]}")
     return done.stdout
 

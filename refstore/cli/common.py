@@ -180,11 +180,11 @@ def _is_folder(folder: Path) -> bool:
 
 
 class _Silent:
-    def advance(self, count: int = 1) -> None:
-        pass
+    """Shows no progress: the output is not a terminal."""
 
-    def describe(self, text: str) -> None:
-        pass
+    def advance(self, count: int = 1) -> None: ...
+
+    def describe(self, text: str) -> None: ...
 
 
 class _Bar:

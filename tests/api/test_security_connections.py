@@ -338,7 +338,7 @@ def test_a_proxy_that_is_no_address_is_refused(network: str) -> None:
 
 
 def proxied(app: object, *, peer: str, forwarded: str) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app, client=(peer, 4711))  # type: ignore[arg-type]  # FastAPI's own type
+    transport = httpx.ASGITransport(app, client=(peer, 4711))
     return httpx.AsyncClient(
         transport=transport, base_url="http://lake.test/api/v1", headers={"X-Forwarded-For": forwarded}
     )
@@ -387,7 +387,7 @@ def test_a_client_behind_a_proxy_takes_no_more_than_its_share_of_requests() -> N
                 proxied(found.app, peer="10.0.0.9", forwarded=HERE) as client,
                 proxied(found.app, peer="10.0.0.9", forwarded="203.0.113.5") as other,
             ):
-                held = [asyncio.create_task(client.post("/auth/login", content=body())) for _ in range(2)]  # type: ignore[arg-type]
+                held = [asyncio.create_task(client.post("/auth/login", content=body())) for _ in range(2)]
                 while begun < 2:
                     await asyncio.sleep(0)
                 refused = [(await client.get("/healthcheck")).status_code for _ in range(3)]

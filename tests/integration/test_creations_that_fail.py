@@ -167,7 +167,7 @@ class Interrupting(FailingKV):
 
     come_in: Callable[[], None] | None = None
 
-    def execute(self, ops: list[Op]) -> list[Result]:  # type: ignore[override]
+    def execute(self, ops: list[Op]) -> list[Result]:
         results = super().execute(ops)
         if self.come_in is not None and any(op.key == keys.repository(SALES) and hasattr(op, "expected") for op in ops):
             come_in, self.come_in = self.come_in, None
@@ -187,7 +187,7 @@ def test_a_creation_that_landed_and_was_retired_keeps_its_claim(again: bool) -> 
         key = keys.repository(SALES)
         raw = world.memory.get(key)
         repo = next(value for _, value in world.memory.scan_all(NAMESPACES)).decode()
-        world.memory.set(keys.closed_repository(repo), raw)  # type: ignore[arg-type]
+        world.memory.set(keys.closed_repository(repo), raw)
         world.memory.delete(key)
         if again:
             Lake(world.memory, "memory://lake", open_store=world.open_store).create_repository("sales")

@@ -88,8 +88,8 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
     add = Spool.add
 
     def add_and_write(self: Spool, rows: object) -> None:
-        add(self, rows)  # type: ignore[arg-type]  # as it was called
-        self.early = world.ctx.trees._apply("", pages(rows))  # type: ignore[attr-defined, arg-type]
+        add(self, rows)
+        self.early = world.ctx.trees._apply("", pages(rows))
 
     def long_listing(_objects: int, _skipped: int) -> None:
         if not ran:
@@ -121,4 +121,4 @@ def test_a_run_in_the_middle_of_a_long_listing_takes_nothing_of_it(
 def pages(rows: object) -> object:
     from refstore.versioning.commits import imported
 
-    return imported.changes_of(iter([rows]), iter(()))  # type: ignore[list-item]
+    return imported.changes_of(iter([rows]), iter(()))

@@ -152,12 +152,12 @@ def test_a_log_that_is_being_written_is_whole(log: Log) -> None:
     """A process goes on between the listing and the look at its head."""
 
     class Growing(MemoryKV):
-        def get(self, key: object) -> object:  # type: ignore[override]
+        def get(self, key: object) -> object:
             log.write(log.own, 3)
-            return log.kv.get(key)  # type: ignore[arg-type]
+            return log.kv.get(key)
 
-        def scan(self, *args: object, **options: object) -> list[tuple[str, bytes]]:  # type: ignore[override]
-            return log.kv.scan(*args, **options)  # type: ignore[arg-type]
+        def scan(self, *args: object, **options: object) -> list[tuple[str, bytes]]:
+            return log.kv.scan(*args, **options)
 
     assert list(Verification(Growing(), log.store).findings()) == []
 

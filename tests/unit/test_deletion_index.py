@@ -294,7 +294,7 @@ class Counting(LocalObjects):
         self.bytes += sum(map(len, chunks))
         return iter(chunks)
 
-    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator:  # type: ignore[type-arg]
+    def list(self, prefix: str = "", *, after: str = "", before: str = "") -> Iterator:
         listed = list(super().list(prefix, after=after, before=before))
         self.requests += 1 + len(listed) // 1000
         self.bytes += 300 * len(listed)

@@ -260,7 +260,7 @@ def test_a_file_that_goes_while_it_is_listed_is_simply_not_there(
     def stat(name: str, **options: object) -> os.stat_result:
         if name == "b-c":
             (folder / "b-c").unlink(missing_ok=True)
-        return real(name, **options)  # type: ignore[arg-type]  # as it was called
+        return real(name, **options)
 
     monkeypatch.setattr(os, "stat", stat)
     assert bring(repo, folder).objects == 4

@@ -57,13 +57,13 @@ def test_a_commit_that_landed_is_told_so(clock: Clock) -> None:
 
         return decode(value, Branch).head
 
-    kv.execute = execute  # type: ignore[method-assign,assignment]
+    kv.execute = execute
     told: object = None
     try:
         told = repo.commit("main", "one").id
     except RefstoreError as error:
         told = error
-    kv.execute = real  # type: ignore[method-assign]
+    kv.execute = real
     head = repo.get_branch("main").head
     assert len(list(repo.log("main"))) == 2
     with pytest.raises(NothingToCommit):

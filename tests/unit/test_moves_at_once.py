@@ -46,7 +46,7 @@ def at_second_half(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) 
     def between(*args: object) -> None:
         if once:
             once.pop()()
-        real(*args)  # type: ignore[arg-type]
+        real(*args)
 
     monkeypatch.setattr(copying, "delete_copied", between)
 

@@ -92,10 +92,11 @@ def test_a_killed_worker_confirms_nothing_and_the_next_batch_starts_another(
     worker.delete(store.url, ["data/x/1"])
     process = worker._process
     assert process is not None
-    process.send_signal(signal.SIGSTOP if at == "during the batch" else signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL if at == "before the batch" else signal.SIGSTOP)
     with ThreadPoolExecutor(1) as thread:
         deletion = thread.submit(worker.delete, store.url, ["data/x/2"])
-        os.kill(process.pid, signal.SIGKILL)
+        if at == "during the batch":
+            os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(ObjectsUnavailable, match="starts another"):
             deletion.result()
     assert worker.delete(store.url, ["data/x/2", "data/x/3"]).failed == ()

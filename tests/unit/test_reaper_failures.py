@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from refstore.cli.reaper import _exit_code  # pyright: ignore[reportPrivateUsage]
+from refstore.cli.reaper import _exit_code
 from refstore.core import keys
 from refstore.core.records import Stamp, decode
 from refstore.errors import CommitNotFound, Gone, KVUnavailable, ObjectsUnavailable

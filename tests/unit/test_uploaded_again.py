@@ -70,7 +70,7 @@ def test_an_empty_commit_that_is_asked_for_names_the_new_blob(repo: Repository) 
     ],
 )
 def test_other_bytes_metadata_or_type_are_a_change(repo: Repository, upload: dict[str, object]) -> None:
-    repo.upload("main", "a", **upload)  # type: ignore[arg-type]
+    repo.upload("main", "a", **upload)
     assert [change.path for change in repo.diff("main")] == ["a"]
     assert repo.commit("main", "second")
 

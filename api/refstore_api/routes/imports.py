@@ -74,7 +74,7 @@ async def import_status(service: ServiceOf, _caller: Reader, repository: str, br
 
 
 @router.delete("", operation_id="importCancel", status_code=204, responses=failures(409))
-# likewise
+# lakeFS's name, too
 async def import_cancel(service: ServiceOf, _caller: Writer, repository: str, branch: str, id: ImportId) -> Response:  # noqa: A002
     """Cancel the import before its next page; then nothing is committed."""
     await service.repository(repository, lambda repo: service.imports.cancel(repo.context, ids.branch_name(branch), id))

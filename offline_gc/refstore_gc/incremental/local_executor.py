@@ -7,7 +7,6 @@ stay bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 
 from refstore.versioning.commits.workers import Workers
@@ -33,14 +32,14 @@ def list_here(run: RunContext, data_from: str, limits: LocalLimits) -> list[List
         if next(keys) > limits.keys:
             raise TooLarge
 
-    task: Callable[[tuple[int, listing.Interval]], list[ListedChunk]] = lambda each: list(  # noqa: E731
-        listing.list_interval(run.layout, *each, run.cutoff_ms, run.options.foreign, count_key)
-    )
+    def list_one(numbered: tuple[int, listing.Interval]) -> list[ListedChunk]:
+        return list(listing.list_interval(run.layout, *numbered, run.cutoff_ms, run.options.foreign, count_key))
+
     intervals = listing.intervals(
         run.repository.objects, now_ms=run.repository.clock.now_ms(), pieces_min=1, data_from=data_from
     )
     with Workers(threads_at(run.layout)) as workers:
-        return [chunk for chunks in workers.ahead(task, list(enumerate(intervals))) for chunk in chunks]
+        return [chunk for chunks in workers.ahead(list_one, list(enumerate(intervals))) for chunk in chunks]
 
 
 def join_here(inputs: JoinInputs, limits: LocalLimits) -> list[GarbageCount]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from botocore.exceptions import ClientError
 
@@ -15,6 +15,9 @@ from refstore.objects.s3 import errors
 from refstore.objects.s3.client import CONCURRENT_REQUESTS, Bucket, said
 from refstore.objects.s3.errors import Said
 from refstore.objects.s3.rounds import Once, Outcome, Refusal, in_rounds, outcome
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import TagTypeDef
 
 DELETE_KEYS_MAX: Final = 1000
 """S3's limit for one bulk delete."""
@@ -100,13 +103,13 @@ class Bulk:
 
     def _tag_once(self, key: str, tags: Mapping[str, str]) -> Refusal | None:
         bucket = self._bucket
-        tag_set = [{"Key": name, "Value": value} for name, value in tags.items()]
+        tag_set: list[TagTypeDef] = [{"Key": name, "Value": value} for name, value in tags.items()]
         try:
             with bucket.translated(f"tagging {key!r}"):
                 if not tags:  # an empty set of tags is valid, but not every server accepts it
                     bucket.client.delete_object_tagging(Bucket=bucket.name, Key=bucket.full(key))
                     return None
-                bucket.client.put_object_tagging(Bucket=bucket.name, Key=bucket.full(key), Tagging={"TagSet": tag_set})  # type: ignore[typeddict-item]
+                bucket.client.put_object_tagging(Bucket=bucket.name, Key=bucket.full(key), Tagging={"TagSet": tag_set})
         except ObjectNotFound as error:
             return Refusal(str(error), again=False, missing=True)
         except RefstoreError as error:
