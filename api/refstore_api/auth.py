@@ -16,15 +16,15 @@ import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
-import jwt
 from fastapi import Depends, Request
 
 from refstore import access_keys
 from refstore.access_keys import Role
 from refstore.audit import Actor, set_actor
+from refstore.core import signed_tokens
 from refstore.core.records import AccessKeyRecord, SecretHash
+from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
-from refstore.versioning.issuance import ALGORITHM, ISSUER
 from refstore_api.caller_cache import CallerCache, Credential, Secret, Token
 from refstore_api.error_responses import Forbidden, TooManyGuesses, Unauthenticated
 from refstore_api.key_last_use import KeyLastUse
@@ -102,10 +102,9 @@ class Authenticator:
         now = self._service.lake.clock.now_ms() // 1000
         ends = [at_ms // 1000 for at_ms in (record.expires_ms, proven.ends_ms) if at_ms]
         expires = min([now + self._service.settings.login_seconds, *ends])
-        signing = self._keys()[0]
         mark = access_keys.mark_token(record, proven)
-        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": key_id, "iat": now, "exp": expires, "key": mark}
-        token = jwt.encode(claims, signing.secret, algorithm=ALGORITHM, headers={"kid": signing.kid})
+        claims = {"aud": AUDIENCE, "sub": key_id, "iat": now, "exp": expires, "key": mark}
+        token = signed_tokens.sign(claims, self._keys()[0])
         return principal, token, expires
 
     def _look_up(self, credential: Credential, address: str, *, was_right: bool) -> Principal:
@@ -138,21 +137,10 @@ class Authenticator:
 
     def _by_token(self, token: str) -> Principal:
         try:
-            kid = jwt.get_unverified_header(token).get("kid")
-            key = next((key for key in self._keys() if key.kid == kid), None)
-            if key is None:
-                raise Unauthenticated("the token was not signed with a key in use here; log in again")
-            claims = jwt.decode(
-                token,
-                key.secret,
-                algorithms=[ALGORITHM],
-                audience=AUDIENCE,
-                issuer=ISSUER,
-                options={"require": ["iss", "aud", "sub", "iat", "exp"], "verify_exp": False, "verify_iat": False},
-            )
+            claims = signed_tokens.verify(token, self._keys(), audience=AUDIENCE, required=["sub", "iat"])
             subject, expires, mark = str(claims["sub"]), int(claims["exp"]), str(claims["key"])
-        except Unauthenticated:
-            raise
+        except UnknownSigningKey as error:
+            raise Unauthenticated("the token was not signed with a key in use here; log in again") from error
         except Exception as error:
             # a hostile token can make the parser raise anything; the answer is always the same
             raise Unauthenticated("the bearer token is not valid; log in again") from error
@@ -226,7 +214,7 @@ def claimed_key(header: str | None) -> str:
         if isinstance(credential, Secret):
             key_id = credential.key_id
         else:
-            key_id = str(jwt.decode(credential.text, options={"verify_signature": False}).get("sub", ""))
+            key_id = str(signed_tokens.unverified_claims(credential.text).get("sub", ""))
     except Exception:  # noqa: BLE001  # a hostile header can make the parser raise anything; it names no key
         return ""
     return key_id if access_keys.is_id(key_id) else ""

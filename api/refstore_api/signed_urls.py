@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-import jwt
 from fastapi import Request
 
 from refstore.context import Context
+from refstore.core import signed_tokens
 from refstore.core.ids import Address, own_address
+from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.errors import Invalid, InvalidToken
-from refstore.versioning.issuance import ALGORITHM, ISSUER
 from refstore_api.service import Service
 
 AUDIENCE: Final = "refstore-signed"
@@ -46,9 +46,7 @@ def sign(
         return SignedUrl(presign(address, expires_seconds=seconds), expires)
     except Invalid:
         pass  # the store cannot sign URLs, so the service answers them
-    key = service.lake.signing()[0]
     claims = {
-        "iss": ISSUER,
         "aud": AUDIENCE,
         "exp": expires,
         "sub": ctx.name,
@@ -56,7 +54,7 @@ def sign(
         "address": address,
         "act": act,
     }
-    token = jwt.encode(claims, key.secret, algorithm=ALGORITHM, headers={"kid": key.kid})
+    token = signed_tokens.sign(claims, service.lake.signing()[0])
     base = service.settings.public_url.rstrip("/") or str(request.base_url).rstrip("/")
     return SignedUrl(f"{base}{PATH}{token}", expires)
 
@@ -64,22 +62,11 @@ def sign(
 def verify(service: Service, token: str, act: SignedAction) -> tuple[Grant, Context]:
     """Verify the token of a signed URL. Raises InvalidToken, RepositoryNotFound."""
     try:
-        kid = jwt.get_unverified_header(token).get("kid")
-        key = next((key for key in service.lake.signing() if key.kid == kid), None)
-        if key is None:
-            raise InvalidToken("the URL was not signed with a key in use here; get a new one")
-        claims = jwt.decode(
-            token,
-            key.secret,
-            algorithms=[ALGORITHM],
-            audience=AUDIENCE,
-            issuer=ISSUER,
-            options={"require": ["iss", "aud", "exp", "sub"], "verify_exp": False},
-        )
+        claims = signed_tokens.verify(token, service.lake.signing(), audience=AUDIENCE, required=["sub"])
         grant = Grant(str(claims["sub"]), own_address(str(claims["address"])), claims["act"])
         expires, repo_id = int(claims["exp"]), str(claims["repo"])
-    except InvalidToken:
-        raise
+    except UnknownSigningKey as error:
+        raise InvalidToken("the URL was not signed with a key in use here; get a new one") from error
     except Exception as error:
         # a hostile token can make the parser raise anything; the answer is always the same
         raise InvalidToken("the signed URL is not valid; get a new one") from error

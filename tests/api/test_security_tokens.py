@@ -17,9 +17,9 @@ from refstore import access_keys
 from refstore.core.ids import own_address
 from refstore.core.safety import Safety
 from refstore.core.settings import ApiSettings, Settings
+from refstore.core.signed_tokens import ISSUER
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.versioning.issuance import ISSUER
 from refstore_api import create_app
 from refstore_api.auth import AUDIENCE as LOGIN
 from refstore_api.auth import Authenticator
