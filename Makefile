@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Empty: bytecode is written, whatever the environment says. The tests start Python more than a thousand times.
+export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help demo check test test-all lint pytest docs bench soak explore release setup setup-spark setup-bench setup-system lock clean
 
 BIN := .venv/bin
