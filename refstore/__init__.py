@@ -113,7 +113,12 @@ def open(  # noqa: A001  # refstore.open
         raise errors.InvalidSettings("give either data, a folder, or both kv and objects, as URLs")
     if data is not None:
         folder = Path(data).absolute()
-        make_folder(folder)
+        try:
+            make_folder(folder)
+        except OSError as error:
+            raise errors.InvalidSettings(
+                f"{folder} cannot be created ({error.strerror}); name another folder"
+            ) from error
         kv, objects = embedded(folder)
     assert kv is not None  # noqa: S101  # checked above
     assert objects is not None  # noqa: S101  # likewise

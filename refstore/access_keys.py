@@ -243,16 +243,18 @@ def scan(kv: KV) -> Iterator[AccessKey]:
 
 
 def revoke(store: KeyStore, id: str) -> AccessKey:  # noqa: A002  # likewise
-    """Delete the key. Raises NotFound. A service that has cached the key accepts it for at most
+    """Delete the key. Raises NotFound, Contention. A service that has cached the key accepts it for at most
     `api.key_seconds` more.
     """
-    record = find(store.kv, id)
-    if record is None:
-        raise _not_found(id)
-    with store.audit.change("key.revoke", target=id, before=_logged(record)):
-        store.kv.delete(keys.access_key(id))
-        store.kv.delete(keys.access_key_use(id))
-    return _shown(id, record)
+    for _ in range(_ATTEMPTS):
+        raw, record = _read(store.kv, id)
+        with store.audit.change("key.revoke", target=id, before=_logged(record)) as draft:
+            draft.happened = store.kv.set_if(keys.access_key(id), raw, ABSENT)
+            if draft.happened:
+                store.kv.delete(keys.access_key_use(id))
+        if draft.happened:
+            return _shown(id, record)
+    raise _contention(id)
 
 
 def new_id() -> str:
@@ -279,14 +281,19 @@ def _change(
 ) -> AccessKeyRecord:
     """Change the key's record. Raises NotFound, Contention."""
     for _ in range(_ATTEMPTS):
-        raw = store.kv.get(keys.access_key(id_)) if _ID.fullmatch(id_) else ABSENT
-        record = maybe(raw, AccessKeyRecord)
-        if record is None:
-            raise _not_found(id_)
+        raw, record = _read(store.kv, id_)
         changed = change(record)
         if _replace(store, action, id_, raw, changed):
             return changed
     raise _contention(id_)
+
+
+def _read(kv: KV, id_: str) -> tuple[bytes | Absent, AccessKeyRecord]:
+    raw = kv.get(keys.access_key(id_)) if _ID.fullmatch(id_) else ABSENT
+    record = maybe(raw, AccessKeyRecord)
+    if record is None:
+        raise _not_found(id_)
+    return raw, record
 
 
 def _replace(store: KeyStore, action: str, id_: str, raw: bytes | Absent, new: AccessKeyRecord) -> bool:

@@ -95,6 +95,8 @@ class Imports:
             ctx.kv.set(keys.import_(ctx.repo, import_id), encode(record))
 
         if not self._do(ctx, import_id, record, begin):
+            if self._closing.is_set():
+                raise TooManyImports("this process is ending; begin the import in another one")
             raise TooManyImports(
                 f"{self._at_once} imports are under way in this process; begin this one when one of them has ended"
             )
@@ -141,7 +143,8 @@ class Imports:
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
-            thread.join(CLOSE_SECONDS)
+            if thread.ident is not None:  # else it is being started, and ends at its first page
+                thread.join(CLOSE_SECONDS)
 
     def _do(self, ctx: Context, import_id: str, record: ImportRecord, begin: Callable[[], None]) -> bool:
         """Begin an import in its own thread; return False if this process has no room for it."""
@@ -154,11 +157,11 @@ class Imports:
             self._threads.add(thread)
         try:
             begin()
+            thread.start()
         except BaseException:
             with self._lock:
                 self._threads.discard(thread)
             raise
-        thread.start()
         return True
 
     def _run(self, ctx: Context, import_id: str, record: ImportRecord) -> None:

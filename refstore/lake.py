@@ -26,8 +26,8 @@ from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import AlreadyExists, Conflict, Contention, ObjectNotFound, RepositoryNotFound, Unavailable
 from refstore.kv import open_kv
-from refstore.kv.base import ABSENT, KV, Key
-from refstore.namespaces import NAMESPACES, as_folder, check_new
+from refstore.kv.base import ABSENT, KV
+from refstore.namespaces import as_folder, check_new
 from refstore.objects import child, open_objects
 from refstore.objects.base import ObjectStore
 from refstore.objects.foreign_objects import ForeignStores
@@ -335,10 +335,10 @@ class Lake:
     def _claim_key(self, url: str, repo: RepositoryId) -> None:
         """Claim the namespace among the repositories of this lake. Raises Conflict."""
         own = as_folder(url)
-        claim = Key(NAMESPACES, own)
+        claim = keys.namespace(own)
         if not self.kv.set_if(claim, ABSENT, repo.encode()) and self.kv.get(claim) != repo.encode():
             raise Conflict(f"namespace {own} belongs to a repository already; give each repository its own")
-        for other, _ in self.kv.scan_all(NAMESPACES):
+        for other, _ in self.kv.scan_all(keys.NAMESPACES):
             if other != own and (other.startswith(own) or own.startswith(other)):
                 raise Conflict(
                     f"namespace {own} and {other}, which belongs to a repository, lie in each other; choose another"
@@ -372,7 +372,7 @@ class Lake:
     def _leave_kv(self, url: str, repo: RepositoryId) -> None:
         """Undo what a failed creation wrote to the KV. No client has seen it, because the name is written last."""
         with self._undoing(url, repo):
-            self.kv.set_if(Key(NAMESPACES, as_folder(url)), repo.encode(), ABSENT)
+            self.kv.set_if(keys.namespace(as_folder(url)), repo.encode(), ABSENT)
             for partition in (keys.branches(repo), keys.commits(repo), keys.landed_commits(repo), keys.tokens(repo)):
                 self.kv.delete_range(partition, "", keys.LAST_CODE_POINT)
 

@@ -23,13 +23,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from refstore.core import keys
 from refstore.core.redaction import redact_url
 from refstore.errors import InvalidName
 from refstore.kv.base import KV
 from refstore.objects.store_urls import child, parse
-
-NAMESPACES: Final = "namespaces"
-"""The partition that says which repository has a namespace, by its URL as a folder (`as_folder`)."""
 
 OWN_FOLDER: Final = "_refstore"
 """Below the lake's root: the audit log's, and no repository's."""
@@ -68,7 +66,7 @@ class Namespaces:
     @classmethod
     def read(cls, kv: KV, *more: str) -> Namespaces:
         """Read the namespaces in the KV, also of deleted repositories until they are drained, and add `more`."""
-        return cls([*(url for url, _ in kv.scan_all(NAMESPACES)), *more])
+        return cls([*(url for url, _ in kv.scan_all(keys.NAMESPACES)), *more])
 
     def check_object(self, url: str) -> None:
         """Raise InvalidName if the object at `url` lies, or may lie, in a namespace of this lake."""

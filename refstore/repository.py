@@ -1,7 +1,8 @@
 """The embedded SDK's central class: one repository, and every operation on it.
 
-Each method runs under the operation deadline (`Safety.operation_deadline_seconds`), and may be called again after an
-error whose `retryable` is true, because every step of the protocol is idempotent. Threads may share a Repository.
+Each method that changes something runs under the operation deadline (`Safety.operation_deadline_seconds`); iterators
+and explanations have none. A method may be called again after an error whose `retryable` is true, because every step
+of the protocol is idempotent. Threads may share a Repository.
 Methods raise the errors of `refstore.errors`. Every method may raise InvalidName, InvalidPath, NotFound, Contention,
 Unavailable and Corrupt; the docstrings name the others. A `ref` is the name of a branch or a tag, or the id of a
 commit, also with a suffix such as `main~2` (`refstore/operations/refs.py`).
@@ -480,6 +481,7 @@ class Repository:
         """List every expired commit with its mark: it waits for its sweep, is being swept, or was swept."""
         return Marks(self.context).scan()
 
+    @_operation
     def unmark(self, which: str, *, pin: bool = False, by: str = "", dry_run: bool = False) -> UnmarkResult:
         """Make a ref's commit, or all commits that a mark id marked, active again.
 

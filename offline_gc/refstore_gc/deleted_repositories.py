@@ -26,9 +26,9 @@ from refstore.core import ids, keys
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import ClearedRepository, RepositoryRecord, decode, encode, maybe
 from refstore.errors import Conflict, Corrupt, ObjectNotFound
-from refstore.kv.base import ABSENT, Key
+from refstore.kv.base import ABSENT
 from refstore.lake import NAMESPACE_OBJECT, Lake
-from refstore.namespaces import NAMESPACES, as_folder
+from refstore.namespaces import as_folder
 from refstore.objects.base import ObjectStore
 from refstore.retention.rules import DAY_MS, Rules
 from refstore_gc import deletion_index_writer, garbage, listing, sweep_tasks
@@ -148,7 +148,7 @@ def clear(
     if failed := _without_private(store):
         return Cleared(repo, due_ms, swept, foreign, private=failed)
     lake.kv.set_if(
-        Key(NAMESPACES, as_folder(record.namespace)), repo.encode(), ABSENT
+        keys.namespace(as_folder(record.namespace)), repo.encode(), ABSENT
     )  # its own claim, not the next one's
     lake.kv.delete(keys.closed_repository(repo))
     return Cleared(repo, due_ms, swept, foreign, forgotten=True)
@@ -207,7 +207,7 @@ def _is_free(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> bool:
     """Whether the namespace was given back, and may be another repository's by now: neither the KV nor the namespace
     says that it is this one's.
     """
-    if lake.kv.get(Key(NAMESPACES, as_folder(record.namespace))) == repo.encode():
+    if lake.kv.get(keys.namespace(as_folder(record.namespace))) == repo.encode():
         return False
     return _owner(lake, repo, record) != repo
 

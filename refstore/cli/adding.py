@@ -14,6 +14,7 @@ from refstore.cli.common import emit, progress, repository_of
 from refstore.cli.files import SourceFile, local_errors, source_file, tree
 from refstore.cli.places import PlacedCommand, place, words, words_with_target
 from refstore.cli.shapes import entry_details, pairs, when
+from refstore.core.file_modes import make_folder
 from refstore.core.ids import object_path
 from refstore.errors import Invalid
 from refstore.objects.base import CHUNK_BYTES
@@ -201,7 +202,7 @@ def _local_file(url: str) -> str | None:
         return None
     file = Path(unquote(urlsplit(url).path))
     with local_errors():
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
     return str(file)
 
 

@@ -103,11 +103,11 @@ def warn_of_open_folders(settings: Settings) -> None:
     places = [settings.data] if settings.data is not None else []
     places += [Path(kv_file + ending) for ending in ("", "-wal", "-shm")] if kv_file else []
     places += [Path(unquote(objects.removeprefix("file://")))] if objects.startswith("file://") else []
-    for place in open_to_others(places):
+    for place, mode in open_to_others(places):
         _log.warning(
             "open_to_others",
             path=str(place),
-            mode=f"{place.stat().st_mode & 0o7777:04o}",
+            mode=f"{mode:04o}",
             hint=f"take it from them: chmod go= {place}; or share it by group: docs/security.md",
         )
 

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from refstore.cli.common import Progress, emit, invocation_of, loaded_of, progress
+from refstore.core.file_modes import make_folder
 from refstore.core.settings import Settings, embedded
 from refstore.demo import pace, sources
 from refstore.demo.main_job import MainJob
@@ -71,7 +72,7 @@ def demo(
     folder = Path(tempfile.mkdtemp(prefix="refstore-demo-"))
     stores = loaded.settings if has_stores else _in(loaded.settings, folder / "lake")
     if stores.data is not None:
-        stores.data.mkdir(parents=True, exist_ok=True)
+        make_folder(stores.data)
     kept = keep
     try:
         with MainJob(pace.settings(stores), source_files, seed=seed, screen=_Screen(began), folder=folder) as job:

@@ -1,7 +1,7 @@
 """The deadline of the operation under way.
 
-Rules 9 and 13 rest on "the longest operation": no operation works on anything that is older. So every
-SDK operation runs under a deadline, which is checked before each request to a store: a request that starts before the
+Rules 9 and 13 rest on "the longest operation": no operation works on anything that is older. So every SDK operation
+that writes runs under a deadline, which is checked before each request to a store: a request that starts before the
 deadline lands at most `io_timeout_seconds` after it, and none starts later. Nested operations share the outermost one.
 """
 

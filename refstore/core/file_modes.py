@@ -51,22 +51,25 @@ def make_folder(folder: Path) -> None:
                 below.chmod(modes.folder)
 
 
-def open_to_others(places: Iterable[Path]) -> list[Path]:
-    """Return the files and folders that others than their owner, or the group that shares them, can access."""
-    return [place for place in places if _is_open(place)]
+def open_to_others(places: Iterable[Path]) -> list[tuple[Path, int]]:
+    """Return the files and folders, with their modes, that others than their owner, or the group that shares them, can
+    access.
+    """
+    return [(place, mode) for place in places if (mode := _open_mode(place)) is not None]
 
 
-def _is_open(place: Path) -> bool:
+def _open_mode(place: Path) -> int | None:
+    """Return the mode of a place that is open to others; None: it is not, or is not there."""
     try:
         status = place.stat()
         above = [parent.stat().st_mode for parent in place.resolve().parents]
+        folder = status if stat.S_ISDIR(status.st_mode) else place.parent.stat()
     except OSError:
-        return False  # it is not there, or cannot be looked at
-    folder = status if stat.S_ISDIR(status.st_mode) else place.parent.stat()
+        return None
     for_others = status.st_mode & _OTHERS and all(mode & stat.S_IXOTH for mode in above)
     for_group = (
         status.st_mode & _GROUP
         and not modes_in(folder).shared
         and all(mode & (stat.S_IXGRP | stat.S_IXOTH) for mode in above)
     )
-    return bool(for_others or for_group)
+    return stat.S_IMODE(status.st_mode) if for_others or for_group else None

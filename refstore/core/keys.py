@@ -31,6 +31,8 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
                                       scrubbed/<unit>         Stamp
     leases                            <repo>/<unit>           Lease
     reapers                           <reaper id>             Heartbeat
+    namespaces                        <URL as a folder>       (id of the repository that has it)
+    configuration                     signing-keys            (kid:secret, where none is configured)
     configuration/access-keys         <key id>                AccessKeyRecord
     configuration/access-key-uses     <key id>                Stamp              (when it was used last, to the hour)
     audit/heads                       <chain>                 AuditHead          (the newest entry of each chain)
@@ -60,8 +62,10 @@ SHARDS: Final = 64
 REPOSITORIES: Final = "repositories"
 CLOSED_REPOSITORIES: Final = "closed-repositories"
 CLEARED_REPOSITORIES: Final = "cleared-repositories"
+NAMESPACES: Final = "namespaces"
 LEASES: Final = "leases"
 REAPERS: Final = "reapers"
+SIGNING_KEYS: Final = Key("configuration", "signing-keys")
 ACCESS_KEYS: Final = "configuration/access-keys"
 ACCESS_KEY_USES: Final = "configuration/access-key-uses"
 AUDIT_HEADS: Final = "audit/heads"
@@ -82,6 +86,11 @@ def closed_repository(repo: RepositoryId) -> Key:
 
 def cleared_repository(repo: RepositoryId) -> Key:
     return Key(CLEARED_REPOSITORIES, repo)
+
+
+def namespace(folder: str) -> Key:
+    """`folder`: as `refstore.namespaces.as_folder` gives it."""
+    return Key(NAMESPACES, folder)
 
 
 def access_key(id_: str) -> Key:

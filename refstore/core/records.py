@@ -107,10 +107,7 @@ class Retired(NamedTuple):
 
     token: Token
     fate: str
-    """`DELETED`, or the id of the commit that took it."""
-
-
-DELETED: Final = "deleted"
+    """The id of the commit that took it, or why it was discarded (`refstore.versioning.markers`)."""
 
 
 class Branch(Record, frozen=True, tag=20):
@@ -470,6 +467,7 @@ AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
     | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
+    | AuditHead | AuditWaiting
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

@@ -103,11 +103,6 @@ class Audit:
         """Nothing lost, nothing leaked, everything readable."""
         return not (self.lost or self.leaked or self.unreadable)
 
-    @property
-    def clean(self) -> bool:
-        """Whether there is no garbage either, as after a complete scrub."""
-        return self.ok and not self.garbage
-
     def findings(self) -> list[str]:
         """Everything that is wrong, one line each."""
         return [

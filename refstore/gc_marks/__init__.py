@@ -289,15 +289,6 @@ class Marks:
         """Yield what the run marked, whatever became of it since."""
         return (item.commit for page in self._commits.by(mark_id) for item in page)
 
-    def still_marked(self, mark_id: str) -> Iterator[CommitId]:
-        """Yield what is still marked by this run, or is being swept, or was swept by it."""
-        return (
-            item.commit
-            for page in self._commits.by(mark_id)
-            for item in page
-            if item.pending(mark_id) or item.going(mark_id)
-        )
-
     def heads(self) -> set[CommitId]:
         """Return what branches and tags name. Heads are active, marked or not."""
         return self._commits.heads()

@@ -27,6 +27,7 @@ from refstore.core.records import (
 from refstore.errors import ObjectNotFound
 from refstore.operations.committed_names import CommittedName, committed_name
 from refstore.operations.refs import get_commit
+from refstore.versioning.markers import commit_of
 
 
 class ReferenceState(Enum):
@@ -153,7 +154,7 @@ def _state(ctx: Context, address: Address, reference: Reference) -> tuple[Refere
         return ReferenceState.STAGED, None
     for retired in record.retired if record is not None else ():
         if retired.token == token:
-            taken_by = CommitId(retired.fate) if len(retired.fate) == 64 else None
+            taken_by = commit_of(retired.fate)
             return (ReferenceState.DELETED if taken_by is None else _taken(ctx, taken_by, address, reference)), None
     for commit, marker in ctx.markers.committed():
         if token in marker.tokens:

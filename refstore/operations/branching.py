@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+from refstore.audit import EntryDraft
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import BranchName, CommitId, Token
@@ -113,8 +114,8 @@ def delete(ctx: Context, name: BranchName, *, default: BranchName) -> None:
     check_deletable(ctx, name, default=default)
     opened = ctx.branches.open(name)
     before = {"commit": opened.record.head, "created_ms": opened.record.created_ms}
-    with ctx.audit.act("branch.delete", repository=ctx.name, target=name, before=before):
-        _delete(ctx, name, opened)
+    with ctx.audit.act("branch.delete", repository=ctx.name, target=name, before=before) as draft:
+        _delete(ctx, name, opened, draft)
 
 
 def check_deletable(ctx: Context, name: BranchName, *, default: BranchName) -> None:
@@ -173,11 +174,20 @@ def open_record(ctx: Context) -> tuple[bytes, RepositoryRecord]:
     return raw, record
 
 
-def _delete(ctx: Context, name: BranchName, open_branch: OpenBranch, *, cause: str = BRANCH_DELETED) -> None:
+def _delete(
+    ctx: Context,
+    name: BranchName,
+    open_branch: OpenBranch,
+    draft: EntryDraft | None = None,
+    *,
+    cause: str = BRANCH_DELETED,
+) -> None:
     branches = ctx.branches
     branch_id = open_branch.record.id
     for _ in range(ATTEMPTS):
         if branches.close(name, open_branch, cause):
+            if draft is not None:
+                draft.landed = True
             break
         try:
             open_branch = branches.open(name)

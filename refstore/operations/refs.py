@@ -22,7 +22,6 @@ from refstore.core.ids import BranchName, CommitId, Path, branch_name, tag_name
 from refstore.core.records import Commit, GcFlag, Mark, Tag, decode, maybe
 from refstore.errors import BranchNotFound, CommitNotFound, Corrupt, Gone, InvalidName, NotFound
 from refstore.kv.base import ABSENT
-from refstore.versioning.commits import graph
 
 PREFIX_DIGITS_MIN: Final = 6
 PREFIX_MATCHES_MAX: Final = 16
@@ -145,10 +144,6 @@ def marked(commit: CommitId, mark: Mark) -> Gone:
         f"commit {commit} has expired and its data will be deleted from {utc_text(mark.deletes_at_ms)} on ({by});"
         " until it is swept an operator can unmark it"
     )
-
-
-def is_ancestor(ctx: Context, older: CommitId, newer: CommitId) -> bool:
-    return graph.is_ancestor(lambda commit: get_commit(ctx, commit), older, newer)
 
 
 def _base(ctx: Context, base: str) -> tuple[BranchName | None, CommitId]:

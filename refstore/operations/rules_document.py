@@ -51,12 +51,12 @@ def get(ctx: Context) -> Retention | None:
 def set_rules(ctx: Context, document: str, *, by: str) -> Retention:
     """Replace the whole document. Raises InvalidRules, RepositoryNotFound, Contention."""
     parsed = check(ctx, document)
-    key, record = keys.retention_rules(ctx.repo), _record(ctx, document, by, parsed.read_as)
-    with ctx.audit.change(
-        "rules.set", repository=ctx.name, before=_shown(ctx.kv.get(key)), after=_shown(encode(record))
-    ):
-        ctx.kv.set(key, encode(record))
-        return _written(ctx, record, parsed.rules)
+    for _ in range(ATTEMPTS):
+        raw = ctx.kv.get(keys.retention_rules(ctx.repo))  # not decoded: rules that cannot be read are replaced as well
+        done = _replace(ctx, "rules.set", raw, _record(ctx, document, by, parsed.read_as), parsed.rules)
+        if done is not None:
+            return done
+    raise _contention(ctx)
 
 
 def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> Retention | None:
@@ -79,7 +79,7 @@ def set_gc_rules(ctx: Context, new: GcRules | None, *, by: str) -> Retention | N
         done = _replace(ctx, "rules.set", raw, _record(ctx, render(rules), by), rules)
         if done is not None:
             return done
-    raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
+    raise _contention(ctx)
 
 
 def pin(ctx: Context, commits: Iterable[CommitId], *, by: str) -> Retention:
@@ -96,7 +96,7 @@ def pin(ctx: Context, commits: Iterable[CommitId], *, by: str) -> Retention:
         done = _replace(ctx, "rules.pin", raw, _record(ctx, document, by), parsed.rules)
         if done is not None:
             return done
-    raise Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
+    raise _contention(ctx)
 
 
 def delete(ctx: Context) -> Retention:
@@ -145,6 +145,10 @@ def check_no_holds(ctx: Context) -> None:
             f"repository {ctx.name!r} has a legal hold on {prefix!r}; remove it from the retention rules before the "
             "repository goes"
         )
+
+
+def _contention(ctx: Context) -> Contention:
+    return Contention(f"others kept changing the retention rules of {ctx.name!r}; make the same call again")
 
 
 def no_rules(ctx: Context) -> NotFound:

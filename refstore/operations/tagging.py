@@ -8,7 +8,7 @@ from refstore.context import Context
 from refstore.core import ids, keys
 from refstore.core.ids import CommitId, TagName
 from refstore.core.records import Tag, decode, encode, maybe
-from refstore.errors import AlreadyExists, Gone, TagNotFound
+from refstore.errors import AlreadyExists, Conflict, Gone, TagNotFound
 from refstore.kv.base import ABSENT
 from refstore.operations import refs
 
@@ -38,15 +38,22 @@ def get(ctx: Context, name: TagName) -> Tag:
 
 
 def delete(ctx: Context, name: TagName) -> None:
-    """Raises TagNotFound."""
+    """Delete the tag that is there now. Raises TagNotFound, Conflict (others made another one under its name
+    meanwhile).
+    """
     key = keys.tag(ctx.repo, name)
     raw = ctx.kv.get(key)
     if raw is ABSENT:
         raise _not_found(name)
     tag = decode(raw, Tag)
     before = {"commit": tag.commit, "created_ms": tag.created_ms}
-    with ctx.audit.act("tag.delete", repository=ctx.name, target=name, before=before):
-        ctx.kv.set_if(key, raw, ABSENT)
+    with ctx.audit.act("tag.delete", repository=ctx.name, target=name, before=before) as draft:
+        if not ctx.kv.set_if(key, raw, ABSENT):
+            if ctx.kv.get(key) is not ABSENT:
+                raise Conflict(
+                    f"tag {name!r} was deleted and made again meanwhile; look at it, and delete it again if need be"
+                )
+            draft.happened = False
 
 
 def scan(ctx: Context, *, prefix: str, after: str) -> Iterator[tuple[TagName, Tag]]:

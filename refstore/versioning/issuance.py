@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from refstore.core import signed_tokens
+from refstore.core import keys, signed_tokens
 from refstore.core.clock import Clock, utc_text
 from refstore.core.ids import Address, BranchName, Path, RepositoryId, own_address
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import InvalidSettings, InvalidToken
-from refstore.kv.base import ABSENT, KV, Key
-
-_KEYS: Final = Key("configuration", "signing-keys")
+from refstore.kv.base import ABSENT, KV
 
 
 class Claims(NamedTuple):
@@ -79,10 +77,10 @@ def keys_of(kv: KV, configured: Sequence[SigningKey]) -> Sequence[SigningKey]:
     """Return the configured keys, or else a key that is made on first use and shared through the KV."""
     if configured:
         return configured
-    raw = kv.get(_KEYS)
+    raw = kv.get(keys.SIGNING_KEYS)
     if raw is ABSENT:
-        kv.set_if(_KEYS, ABSENT, secrets.token_hex(4).encode() + b":" + secrets.token_hex(32).encode())
-        raw = kv.get(_KEYS)
+        kv.set_if(keys.SIGNING_KEYS, ABSENT, secrets.token_hex(4).encode() + b":" + secrets.token_hex(32).encode())
+        raw = kv.get(keys.SIGNING_KEYS)
         if raw is ABSENT:
             raise InvalidSettings(
                 "the KV did not keep the signing key that was written to it; check the KV's eviction and persistence"

@@ -11,6 +11,7 @@ import pytest
 
 from refstore.core import keys
 from refstore.core.ids import repository_name
+from refstore.core.keys import NAMESPACES
 from refstore.errors import (
     AlreadyExists,
     Conflict,
@@ -24,7 +25,7 @@ from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.kv.retrying import Retrying
 from refstore.lake import NAMESPACE_OBJECT, Lake
-from refstore.namespaces import NAMESPACES, as_folder
+from refstore.namespaces import as_folder
 from refstore.objects.base import Body, ObjectStore, Stored
 from refstore.objects.memory import MemoryObjects
 from tests.integration.test_every_step_may_fail import FailingKV, FailingObjects, Plan

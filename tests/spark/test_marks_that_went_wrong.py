@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from refstore.core.keys import NAMESPACES
 from refstore.errors import Conflict, Corrupt, Unavailable
 from refstore.gc_marks import Marks, RunState, new_mark_id
 from refstore.gc_marks.runs import Runs
-from refstore.namespaces import NAMESPACES
 from refstore_gc import deleted_repositories, report, run
 from refstore_gc.run import Options
 from refstore_gc.run_summary import Manifest, write_manifest

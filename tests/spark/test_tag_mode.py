@@ -13,10 +13,12 @@ import pytest
 
 from refstore.cli.shapes import lifetime_words
 from refstore.core import ids
+from refstore.core.keys import NAMESPACES
 from refstore.errors import Gone, ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
-from refstore.lake import NAMESPACES, Lake, as_folder
+from refstore.lake import Lake
+from refstore.namespaces import as_folder
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
 from refstore.operations import rules_document

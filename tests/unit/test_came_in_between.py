@@ -5,17 +5,22 @@ behind its own copy.
 from __future__ import annotations
 
 import contextvars
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import pytest
 
+from refstore import access_keys
+from refstore.access_keys import Role
+from refstore.audit.audit_reader import entries_newest_first
+from refstore.audit.entries import Act
 from refstore.core import deadline, keys
 from refstore.core.clock import Clock
 from refstore.core.ids import BranchName
 from refstore.core.records import Branch, Mark, decode_branch, encode
 from refstore.core.safety import Safety
-from refstore.errors import BranchNotFound, Contention, Gone, KVUnavailable, ObjectNotFound, RefstoreError
+from refstore.errors import BranchNotFound, Conflict, Contention, Gone, KVUnavailable, ObjectNotFound, RefstoreError
 from refstore.kv.base import ABSENT, Exchange, Op, SetIf
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
@@ -348,3 +353,69 @@ def test_what_was_placed_where_nothing_is_and_taken_away_does_not_come_back(cloc
     kv.then = others
     repo.upload("main", "p", b"1", if_absent=True)
     assert shown(repo) == {"deleted": {}, "moved": {"q": b"1"}, "overwritten": {"p": b"2"}}[how]
+
+
+# ---- what stands in the audit log
+
+
+def done(lake: Lake, action: str) -> list[Act]:
+    """The acts of that name that took effect, oldest first."""
+    entries = [read.entry for read in entries_newest_first(lake.kv, lake.own_store)]
+    acts = [entry.act for entry in reversed(entries) if entry is not None and entry.act.action == action]
+    return [act for act in acts if act.outcome == "done"]
+
+
+def writing(partition: str) -> Callable[[Op], bool]:
+    return lambda op: isinstance(op, SetIf) and op.key.partition.endswith(partition)
+
+
+def test_a_tag_that_is_made_again_meanwhile_is_not_called_deleted(clock: FakeClock) -> None:
+    kv = Interrupted(before=writing("/tags"))
+    lake = Lake(kv, "memory://once", clock=clock)
+    repo = lake.create_repository("once")
+    repo.create_tag("v1", "main")
+
+    def others() -> None:
+        repo.delete_tag("v1")
+        clock.advance(1)
+        repo.create_tag("v1", "main")
+
+    kv.then = others
+    with pytest.raises(Conflict, match="made again"):
+        repo.delete_tag("v1")
+    assert [name for name, _ in repo.tags()] == ["v1"]
+    assert len(done(lake, "tag.delete")) == 1
+
+
+def test_a_tag_that_others_delete_meanwhile_is_deleted_once(clock: FakeClock) -> None:
+    kv = Interrupted(before=writing("/tags"))
+    lake = Lake(kv, "memory://once", clock=clock)
+    repo = lake.create_repository("once")
+    repo.create_tag("v1", "main")
+    kv.then = lambda: repo.delete_tag("v1")
+    repo.delete_tag("v1")
+    assert not list(repo.tags())
+    assert len(done(lake, "tag.delete")) == 1
+
+
+def test_rules_that_others_set_meanwhile_stand_in_the_log(clock: FakeClock) -> None:
+    kv = Interrupted(before=writing("/retention"))
+    lake = Lake(kv, "memory://once", clock=clock)
+    repo = lake.create_repository("once")
+    held = '{"legal_holds": [{"prefix": "a/", "reason": "court"}]}'
+    kv.then = lambda: repo.set_retention(held)
+    repo.set_retention('{"default_retention_days": 7}')
+    befores = [act.before and act.before["document"] for act in done(lake, "rules.set")]
+    assert befores == [None, held]
+
+
+def test_a_key_that_is_rotated_meanwhile_is_revoked_as_it_is_then(clock: FakeClock) -> None:
+    kv = Interrupted(before=lambda op: writing("access-keys")(op) and getattr(op, "value", b"") is ABSENT)
+    lake = Lake(kv, "memory://once", clock=clock)
+    access_keys.create(lake, Role.READER, id="key")
+    kv.then = lambda: access_keys.rotate(lake, "key", overlap_ms=60_000)
+    access_keys.revoke(lake, "key")
+    assert not list(access_keys.scan(lake.kv))
+    [act] = done(lake, "key.revoke")
+    assert act.before is not None
+    assert act.before["old_secret_ends_ms"]

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import refstore
 from refstore.cli.common import warn_of_open_folders
 from refstore.core.file_modes import PRIVATE, SHARED, make_folder, open_to_others
 from refstore.core.settings import Settings, embedded
+from refstore.errors import InvalidSettings
 
 WRITE = """
 import sys, refstore
@@ -76,6 +78,16 @@ def test_a_lake_whose_folder_was_made_for_a_group_is_shared_with_it(tmp_path: Pa
     assert "kv.sqlite-shm 0o660" in said
 
 
+def test_the_folder_of_an_issued_address_is_shared_as_well(tmp_path: Path) -> None:
+    data = tmp_path / "lake"
+    data.mkdir()
+    data.chmod(0o2770)
+    for words in (["repo", "create", "sales"], ["issue", "sales", "main", "a"]):
+        command = [sys.executable, "-m", "refstore", "--data", str(data), *words]
+        subprocess.run(command, check=True, capture_output=True, umask=0o022)
+    assert modes_below(data)["folder"] == {"0o2770"}
+
+
 def test_a_group_that_may_write_is_not_enough(tmp_path: Path) -> None:
     """A umask of 002, which many systems have, is nobody's decision to share."""
     tmp_path.chmod(0o775)
@@ -93,6 +105,8 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("")
+    with pytest.raises(InvalidSettings, match="name another folder"):
+        refstore.open(str(tmp_path / "lake"))
     with pytest.raises(OSError, match="directory"):
         make_folder(tmp_path / "lake")
     with pytest.raises(OSError, match="directory"):
@@ -109,16 +123,16 @@ def test_what_others_can_get_at_is_told(reachable: Path) -> None:
     narrow.touch()
     narrow.chmod(0o600)
     places = [lake, wide, narrow, lake / "missing"]
-    assert open_to_others(places) == [lake, wide]
+    assert [place for place, _ in open_to_others(places)] == [lake, wide]
     lake.chmod(0o700)
     assert open_to_others(places) == [], "behind a closed folder, nothing is open"
     lake.chmod(0o2770)
     wide.chmod(0o660)
     assert open_to_others(places) == [], "shared by group"
     lake.chmod(0o770)
-    assert open_to_others(places) == [lake, wide]
+    assert open_to_others(places) == [(lake, 0o770), (wide, 0o660)]
     lake.chmod(0o2775)
-    assert open_to_others(places) == [lake]
+    assert open_to_others(places) == [(lake, 0o2775)]
 
 
 def test_the_start_names_each_place_and_what_to_do(reachable: Path, capfd: pytest.CaptureFixture[str]) -> None:

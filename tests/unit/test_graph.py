@@ -81,14 +81,6 @@ def test_the_line_of_first_parents(drawn: tuple[Graph, list[CommitId]], data: st
 
 @settings(deadline=None)
 @given(graphs(), st.data())
-def test_is_ancestor(drawn: tuple[Graph, list[CommitId]], data: st.DataObject) -> None:
-    built, ids = drawn
-    older, newer = data.draw(st.sampled_from(ids)), data.draw(st.sampled_from(ids))
-    assert graph.is_ancestor(built.get, older, newer) is (older in built.ancestors(newer))
-
-
-@settings(deadline=None)
-@given(graphs(), st.data())
 def test_merge_base_is_a_best_common_ancestor_whichever_side_is_which(
     drawn: tuple[Graph, list[CommitId]], data: st.DataObject
 ) -> None:
@@ -119,17 +111,6 @@ def test_a_log_reads_no_further_than_it_is_asked_for() -> None:
     assert len(built.asked) <= 4
 
 
-def test_ancestry_is_not_sought_below_the_older_commit() -> None:
-    built = Graph()
-    line = [built.add("0")]
-    for number in range(1, 1000):
-        line.append(built.add(str(number), line[-1]))
-    side = built.add("side", line[989])
-    built.asked.clear()
-    assert not graph.is_ancestor(built.get, side, line[-1])
-    assert len(built.asked) <= 12
-
-
 def test_an_id_is_of_the_content() -> None:
     commit = Commit((), "m", "", (), 1, "me", "message", {"b": "1", "a": "2"})
     assert graph.commit_id(commit) == graph.commit_id(msgspec.structs.replace(commit, metadata={"a": "2", "b": "1"}))
@@ -153,7 +134,6 @@ def test_a_missing_parent_is_not_found() -> None:
     head = graph.commit_id(child)
     for walk in (
         lambda: list(graph.log(built.get, head)),
-        lambda: graph.is_ancestor(built.get, built.add("root"), built.add("other", head)),
         lambda: graph.merge_base(built.get, head, built.add("root")),
     ):
         with pytest.raises(CommitNotFound):
@@ -169,7 +149,6 @@ def test_a_cycle_ends_in_an_error() -> None:
     for walk in (
         lambda: list(graph.log(built.get, one)),
         lambda: graph.merge_base(built.get, one, built.add("root")),
-        lambda: graph.is_ancestor(built.get, built.add("root"), one),
     ):
         with pytest.raises(CorruptRecord, match="generation"):
             walk()

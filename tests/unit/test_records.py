@@ -18,6 +18,8 @@ from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId,
 from refstore.core.records import (
     AccessKeyRecord,
     AnyRecord,
+    AuditHead,
+    AuditWaiting,
     Branch,
     BranchRecord,
     BreakerState,
@@ -226,6 +228,9 @@ RECORDS: dict[str, Record] = {
         error="it failed",
         error_code="invalid",
     ),
+    "audit head": AuditHead(3, "ab" * 32, 1_700_000_000_000),
+    "audit waiting": AuditWaiting(b"{}", 1_700_000_000_000),
+    "audit waiting, claimed": AuditWaiting(b"{}", 1_700_000_000_000, "c1", 1_700_000_000_001),
     "due": Due(),
     "lease": Lease("host-1", 1_700_000_000_000, "w1"),
     "heartbeat": Heartbeat("host", 7, 1_700_000_000_000, 1_700_000_000_001, 10.0),
@@ -491,6 +496,13 @@ WRITTEN: tuple[tuple[str, str], ...] = (
         "access key, rotated",
         "9a3cc40473616c74c4046861736802cf0000018bcfe5680090a0cf0000018bcfe568010393c4036f6c64c4056861736832cf0000018bcfe56802",
     ),
+    # Records of the audit log.
+    (
+        "audit head",
+        "945003d94061626162616261626162616261626162616261626162616261626162616261626162616261626162616261626162616261626162616261626162616261626162cf0000018bcfe56800",
+    ),
+    ("audit waiting", "9551c4027b7dcf0000018bcfe56800a000"),
+    ("audit waiting, claimed", "9551c4027b7dcf0000018bcfe56800a26331cf0000018bcfe56801"),
 )
 LATEST = dict(WRITTEN)
 
@@ -520,6 +532,7 @@ def test_every_record_is_pinned_in_full_and_without_its_defaults() -> None:
 
 
 def test_tags_are_never_reused() -> None:
+    assert set(get_args(AnyRecord)) == set(Record.__subclasses__())
     tags = [kind.__struct_config__.tag for kind in get_args(AnyRecord)]
     assert len(set(tags)) == len(tags)
 

@@ -53,24 +53,6 @@ def log(
             frontier.push(parent, 0, child=commit)
 
 
-def is_ancestor(get_commit: GetCommit, older: CommitId, newer: CommitId) -> bool:
-    """Return whether `newer` is `older` or descends from it. The walk ends at the generation of `older`."""
-    if older == newer:
-        return True
-    lowest = get_commit(older).generation
-    frontier = _Frontier(get_commit)
-    frontier.push(newer, 0)
-    while frontier:
-        current, commit, _ = frontier.pop()
-        if current == older:
-            return True
-        if commit.generation <= lowest:
-            continue
-        for parent in commit.parents:
-            frontier.push(parent, 0, child=commit)
-    return False
-
-
 def merge_base(get_commit: GetCommit, left: CommitId, right: CommitId) -> CommitId | None:
     """Return the best common ancestor; None if there is none.
 

@@ -110,7 +110,7 @@ CUT: Final = Cut(rows_min=192, rows_more=192, rows_max=768)
 """About 375 rows, 20 KB. A change rewrites its whole range, so smaller ranges make scattered changes cheaper: 100 of
 them in a million entries should cost under 5% of what writing the million costs, also where only the number of requests
 counts. That asks for well over 2000 ranges. More would only make more requests of everything else, and a longer
-metarange (`docs/decisions/0031-where-ranges-end.md` has the measurements).
+metarange.
 """
 
 
