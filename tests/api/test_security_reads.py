@@ -51,10 +51,11 @@ def lake(request: pytest.FixtureRequest) -> Iterator[Application]:
 
 
 class Diffs:
-    """Counts the diffs of trees that are begun; each waits for its gate."""
+    """Counts the diffs of trees that are begun; each waits for its gate. Knows which reads were told to stop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_open: bool) -> None:
         self.begun = 0
+        self._abandoned: list[threading.Event] = []
         self.gate = threading.Event()
         if is_open:
             self.gate.set()
@@ -65,7 +66,16 @@ class Diffs:
             assert self.gate.wait(60)
             return original(trees, left, right, **options)
 
+        def checking(priority: ShortRequestPriority, abandoned: threading.Event) -> Any:
+            self._abandoned.append(abandoned)
+            return pausing_check(priority, abandoned)
+
+        pausing_check = ShortRequestPriority.pausing_check
         monkeypatch.setattr(Trees, "diff", counted)
+        monkeypatch.setattr(ShortRequestPriority, "pausing_check", checking)
+
+    def all_told_to_stop(self) -> bool:
+        return all(abandoned.is_set() for abandoned in self._abandoned)
 
 
 def reads_of(lake: Application) -> ExpensiveReads:
@@ -268,6 +278,7 @@ def test_the_work_of_a_client_that_has_gone_stops(lake: Application, monkeypatch
             client.gone.set()
         await until(lambda: slots.waiting(KEY_ID) == 0)
         assert slots.in_use(KEY_ID) == 2  # until their threads have stopped
+        await until(diffs.all_told_to_stop)
         diffs.gate.set()
         for client in clients:
             await asyncio.wait_for(client.answered, 60)
@@ -294,6 +305,7 @@ def test_a_read_that_is_cancelled_keeps_its_slot_until_its_thread_stops(
         client.answered.cancel()
         await asyncio.gather(client.answered, return_exceptions=True)
         assert slots.in_use(KEY_ID) == 1
+        await until(diffs.all_told_to_stop)
         diffs.gate.set()
         await until(lambda: slots.in_use() == 0)
 
