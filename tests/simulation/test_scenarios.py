@@ -11,7 +11,7 @@ from tests.simulation.plans import Plan
 from tests.simulation.scenarios import every
 
 STATES = int(os.environ.get("REFSTORE_EXPLORE_STATES", "10000"))
-"""Per scenario; four times as many in `make test-all`. Walks sample the rest, and `make explore` continues from there."""
+"""Per scenario; four times as many in `make test-all`. Walks sample the rest, and `make explore` goes on from there."""
 WALKS = 100
 
 PLANS = list(every())
