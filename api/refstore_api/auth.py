@@ -136,8 +136,9 @@ class Authenticator:
         return record, proven
 
     def _by_token(self, token: str) -> Principal:
+        signing = self._keys()  # it may ask the KV, whose failure says nothing about the token
         try:
-            claims = signed_tokens.verify(token, self._keys(), audience=AUDIENCE, required=["sub", "iat"])
+            claims = signed_tokens.verify(token, signing, audience=AUDIENCE, required=["sub", "iat"])
             subject, expires, mark = str(claims["sub"]), int(claims["exp"]), str(claims["key"])
         except UnknownSigningKey as error:
             raise Unauthenticated("the token was not signed with a key in use here; log in again") from error

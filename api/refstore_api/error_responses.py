@@ -85,6 +85,12 @@ class Busy(errors.Contention):
     """Other writers kept winning the race for a branch. lakeFS's clients take every 409 for a merge conflict."""
 
 
+class ReadsBusy(errors.Unavailable):
+    """No slot became free for an expensive read, or the process that made it has ended."""
+
+    code = "busy"
+
+
 class TooLarge(errors.Invalid):
     code = "too_large"
 

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from refstore.core import deadline
 from refstore.core.clock import Clock
 from refstore.core.settings import ApiSettings
-from refstore_api.error_responses import Busy, TooManyRequests
+from refstore_api.error_responses import ReadsBusy, TooManyRequests
 from refstore_api.json_answers import answer
 from refstore_api.read_process import ReadProcess
 
@@ -149,7 +149,7 @@ class ExpensiveReads:
         self._pool = ThreadPoolExecutor(settings.reads_at_once, thread_name_prefix="refstore-read")
 
     async def run(self, request: Request, key: str, work: Callable[[], BaseModel | Response]) -> Response:
-        """Run the read when a slot is free for the key. Raises ClientDisconnect, TooManyRequests, Busy,
+        """Run the read when a slot is free for the key. Raises ClientDisconnect, TooManyRequests, ReadsBusy,
         DeadlineExceeded.
         """
         disconnect = asyncio.create_task(_wait_for_disconnect(request))
@@ -188,7 +188,9 @@ class ExpensiveReads:
         self._give_up(key, acquired)
         if disconnect.done():
             raise ClientDisconnect
-        raise Busy(f"no slot became free in {self._seconds:g} s (api.read_seconds); make the same call again, later")
+        raise ReadsBusy(
+            f"no slot became free in {self._seconds:g} s (api.read_seconds); make the same call again, later"
+        )
 
     def _give_up(self, key: str, acquired: asyncio.Task[None]) -> None:
         if acquired.done() and not acquired.cancelled() and acquired.exception() is None:

@@ -126,6 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED_MAX:
             raise _Refused
         self._head_complete()
+        self._unset_keepalive_if_required()  # the segment may have begun with the end of a request answered before
         self._field_bytes = 0
         self._in_body = True
         super().on_headers_complete()
@@ -186,8 +187,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._linger_timer = None
 
     def _give_up(self) -> None:
+        """Close the connection, unless an earlier request on it still waits for its answer."""
         self._head_timer = None
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._is_under_way():
+            self._wait_for_head()
+        else:
             self.transport.close()
 
     def _schedule_idle_check(self) -> None:

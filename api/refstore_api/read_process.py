@@ -26,12 +26,18 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
 from refstore_api.encoded_slashes import keep_encoded_slashes
-from refstore_api.error_responses import Busy
+from refstore_api.error_responses import ReadsBusy
 from refstore_api.request_middleware import CLIENT_WENT_AWAY, crashed
 
 RESTART_SECONDS: Final = 5.0
 """The wait before an ended process is replaced: the cause may need a moment to pass."""
 LENGTH_BYTES: Final = 4
+_FAILED: Final = (
+    500,
+    [(b"content-type", b"application/json")],
+    b'{"message": "the read failed; the log of the service may say why", "code": "internal"}',
+)
+"""Status, headers and body of the answer to a request whose own answer could not be made."""
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -142,14 +148,14 @@ class ReadProcess:
         """Start the process, and read its answers until it ends."""
         try:
             await self._receive_answers()
-        except OSError as error:  # out of memory or processes for the moment
+        except (OSError, RuntimeError) as error:  # out of memory, processes or threads for the moment
             _log.error("reads_process_not_started", error=repr(error), restart_seconds=RESTART_SECONDS)
         finally:
             self._writer = None
             lost, self._pending = self._pending, {}
             for answered in lost.values():
                 if not answered.done():
-                    answered.set_exception(Busy("the process for expensive reads ended; make the same call again"))
+                    answered.set_exception(ReadsBusy("the process for expensive reads ended; make the same call again"))
         await asyncio.sleep(RESTART_SECONDS)
 
     async def _receive_answers(self) -> None:
@@ -172,6 +178,7 @@ class ReadProcess:
                 else:
                     self._answer(message)
         finally:
+            self._writer = None  # threads take the reads until the next process is ready
             writer.close()
         _log.error("reads_process_ended", restart_seconds=RESTART_SECONDS)
         process.kill()
@@ -197,6 +204,8 @@ async def serve_reads(process_end: socket.socket, app: ASGIApp) -> None:
     async def work(request: ReadRequest, cancelled: asyncio.Event) -> None:
         try:
             _write(writer, await _answer(app, request, cancelled))
+        except Exception:  # noqa: BLE001  # such as no memory for the answer, or no room for the log
+            _write(writer, ReadAnswer(request.number, *_FAILED))  # else its slot would be in use for ever
         finally:
             del under_way[request.number]
 

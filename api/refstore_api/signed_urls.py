@@ -61,8 +61,9 @@ def sign(
 
 def verify(service: Service, token: str, act: SignedAction) -> tuple[Grant, Context]:
     """Verify the token of a signed URL. Raises InvalidToken, RepositoryNotFound."""
+    signing = service.lake.signing()  # it may ask the KV, whose failure says nothing about the token
     try:
-        claims = signed_tokens.verify(token, service.lake.signing(), audience=AUDIENCE, required=["sub"])
+        claims = signed_tokens.verify(token, signing, audience=AUDIENCE, required=["sub"])
         grant = Grant(str(claims["sub"]), own_address(str(claims["address"])), claims["act"])
         expires, repo_id = int(claims["exp"]), str(claims["repo"])
     except UnknownSigningKey as error:

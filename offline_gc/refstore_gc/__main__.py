@@ -1,7 +1,7 @@
 """The offline job for `spark-submit`: the nightly run, with Spark as the submission says. `refstore gc` does the same,
 and more.
 
-    spark-submit --master yarn .../offline_gc/__main__.py sales returns --config /etc/refstore.toml
+    spark-submit --master yarn .../offline_gc/refstore_gc/__main__.py sales returns --config /etc/refstore.toml
 
 The stores are found as every command finds them: the options below, REFSTORE_*, one TOML file. Prints each run's
 summary as a line of JSON. Ends with 0; 4 if a mark waits for an operator; 5 if the store did not delete everything; 1

@@ -72,7 +72,7 @@ class Filter(msgspec.Struct, frozen=True):
 class Tree(msgspec.Struct, frozen=True):
     metarange: str
     uses: tuple[tuple[int, int], ...] = ()
-    """(kind, number of a filter or -1), one for each use of its addresses. None: only its ranges are kept."""
+    """(kind, number of a filter or -1), one for each use of its addresses. Empty: only its ranges are kept."""
 
 
 class Listing(msgspec.Struct, frozen=True):

@@ -145,7 +145,8 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
             baselines.record(run, begun, result, summary.listed + summary.young, complete, baseline)
         whole = marks.unmark_complete(begun, complete.commits)
         counts = {"objects": summary.marked.objects, "bytes": summary.marked.bytes}
-        counts |= {"commits_marked": begun.record.counts["commits_marked"] - whole, "commits_complete": whole}
+        marked = begun.record.counts["commits_marked"] - whole
+        counts |= {"commits_marked": marked, "commits_complete": whole}
         done = marks.finish_marking(begun, counts, question=summary.question)
     except BaseException as error:
         abandoned = False
@@ -159,7 +160,9 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
         if usable is not None and isinstance(error, Corrupt):
             remove(store, usable.mark_id, baselines.FILE)  # the next run is complete
         raise
-    summary = msgspec.structs.replace(summary, state=done.state.value)
+    summary = msgspec.structs.replace(
+        summary, state=done.state.value, commits={**summary.commits, "complete": whole, "commits_marked": marked}
+    )
     write_summary(store, summary)
     remove(store, mark_id, "listing/", "clock")
     baselines.remove_unused(run, begun, recorded=recorded, before=baseline)

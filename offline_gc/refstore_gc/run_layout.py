@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from refstore.context import Context
-from refstore.core.ids import OWN_ADDRESS_PATTERN, Address, is_own
+from refstore.core.ids import Address, is_own
 from refstore.core.safety import Safety
 from refstore.errors import Corrupt, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
@@ -45,7 +45,6 @@ BULK_KEYS: Final = 1000
 
 __all__ = [
     "DATA",
-    "OWN_ADDRESS_PATTERN",
     "PRIVATE",
     "ROOT",
     "TAG",

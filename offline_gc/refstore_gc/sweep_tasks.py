@@ -148,7 +148,7 @@ def _settled(layout: RunLayout, unit: Unit) -> list[Outcome]:
 
 
 def sweep_unit(layout: RunLayout, unit: Unit, named_again: Sequence[Keys], mode: Mode, tag: str = TAG) -> list[Outcome]:
-    """Delete, or tag, the addresses of one unit. `back`: keys of what is named again."""
+    """Delete, or tag, the addresses of one unit. `named_again`: keys that something names again."""
     store = store_at(layout.url, layout)
     marked = read_table(store, unit.key)
     before = _before(store, unit)

@@ -27,7 +27,7 @@ class Backlog(NamedTuple):
     oldest_due_ms: int | None
     """The due time of the oldest address; None if none is due."""
     waiting: int
-    """All due hints, also future ones, counted up to the limit."""
+    """Hints that are not due yet, counted up to the limit."""
     tokens: int
     """Tokens with a decided fate whose references are not released yet, counted up to the limit."""
 
@@ -39,10 +39,11 @@ def measure(ctx: Context, *, limit: int) -> Backlog:
     tokens = ctx.kv.count(keys.deleted_tokens(ctx.repo), limit=limit) + ctx.kv.count(
         keys.committed_tokens(ctx.repo), limit=limit
     )
+    due = count_due(ctx, now, limit)
     return Backlog(
-        count_due(ctx, now, limit),
+        due,
         oldest if oldest is not None and oldest <= now else None,
-        count_due(ctx, None, limit),
+        count_due(ctx, None, due + limit) - due,
         min(tokens, limit),
     )
 

@@ -279,7 +279,10 @@ class Pass:
             self._tally.count(held_back=int(bool(self._breaker.state().tripped_ms)))
             return False
         pipeline.start(self._deleter.delete_batch(permit, hints=hints[: permit.count]))
-        return self._may_go_on()
+        if not self._may_go_on():
+            self._tally.more = True
+            return False
+        return True
 
     # ---- remains of crashed operations
 

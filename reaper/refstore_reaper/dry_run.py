@@ -243,7 +243,7 @@ class _Written:
     def __init__(self) -> None:
         self.changes: SortedDict[str, bytes | Absent] = SortedDict()
         self._cuts: SortedDict[str, str] = SortedDict()
-        """The first and last key of each removed range. They do not overlap. `_changes` has later writes."""
+        """The first and last key of each removed range. They do not overlap. `changes` has later writes."""
 
     def knows(self, name: str) -> bool:
         """Return whether the key was written or removed here, so that the KV below does not matter."""

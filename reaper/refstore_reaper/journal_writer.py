@@ -16,11 +16,9 @@ import structlog
 from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Address
-from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, Event, Header, NotDeleted, PendingDelete, day_of
+from refstore.deletions.journal_format import BEGAN, ENDED, Header, NotDeleted, PendingDelete, day_of
 from refstore.errors import RefstoreError
 from refstore.objects.base import Deletion, ObjectStore
-
-__all__ = ["BEGAN", "ENDED", "PREFIX", "Event", "JournalWriter"]
 
 _COMPRESSION: Final = 1
 """The fastest level: paths and tokens repeat, so it saves nearly as much as the best one."""

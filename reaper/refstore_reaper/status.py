@@ -38,7 +38,7 @@ class RepositoryStatus(NamedTuple):
     """Addresses that could be deleted now; COUNT_MAX: at least so many."""
     oldest_due_ms: int | None
     in_grace: int
-    """Addresses that are not due yet."""
+    """Addresses that are not due yet; COUNT_MAX: at least so many."""
     tokens: int
     """Tokens whose references are to be released."""
     stopped: str
@@ -108,7 +108,7 @@ def _repository(lake: Lake, name: RepositoryName, record: RepositoryRecord) -> R
         name,
         waiting.due,
         waiting.oldest_due_ms,
-        max(0, waiting.waiting - waiting.due),
+        waiting.waiting,
         waiting.tokens,
         breaker.explain(state),
         (state.tripped_ms or None) if state else None,

@@ -33,8 +33,8 @@ class Throttle:
         return min(most, max(1, int(self._per_second))) if self.is_limited else most
 
     def wait_for(self, count: int, stop: Callable[[], bool]) -> bool:
-        """Wait until `count` more may be deleted, and take them. Return False if `stop` returned True meanwhile; then
-        none were taken.
+        """Wait until `count` more may be deleted, and take them. Return False if `stop` returned True
+        meanwhile.
         """
         if not self.is_limited:
             return not stop()
@@ -43,8 +43,10 @@ class Throttle:
             self._left = min(max(self._per_second, count), self._left + (now - self._at) * self._per_second)
             self._at = now
             if self._left >= count:
+                if stop():
+                    return False
                 self._left -= count
-                return not stop()
+                return True
             if not nap(self._clock, (count - self._left) / self._per_second, stop):
                 return False
 

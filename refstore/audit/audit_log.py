@@ -257,9 +257,9 @@ class AuditLog:
                     try:
                         self._append_or_pause(act)
                     except RefstoreError as error:
-                        self._kv.set_if(
-                            key, raw, encode(AuditWaiting(encode_act(act), decode(raw, AuditWaiting).since_ms))
-                        )
+                        ended = AuditWaiting(encode_act(act), decode(raw, AuditWaiting).since_ms)
+                        if not self._kv.set_if(key, raw, encode(ended)):
+                            self._wait(act)  # another process took this one for dead
                         _log.warning("audit_waits", action=act.action, error=redact_text(str(error)))
                         return
                 self._kv.set_if(key, raw, ABSENT)

@@ -157,8 +157,8 @@ def _of_cleared(repo: RepositoryId, record: ClearedRepository, address: str | No
                 "outcome": "deleted",
                 "cause": "deleted repository",
                 "rule": f"{repo} was deleted on {when(record.closed_ms)}, and its grace was over: "
-                f"{record.objects} objects of"
-                f" {record.bytes} bytes in {record.namespace} went",
+                f"{record.objects} objects of {record.bytes} bytes in {record.namespace} went"
+                + ("" if record.objects else " by refstore itself; the rule of their bucket deletes what was tagged"),
                 "path": "",
                 "token": "",
                 "size_bytes": -1,

@@ -281,7 +281,7 @@ class RepositoryRecord(Record, frozen=True, tag=40):
 
 
 class ClearedRepository(Record, frozen=True, tag=45):
-    """`cleared-repositories/<repo>`: a deleted repository, after its namespace was freed."""
+    """`cleared-repositories/<repo>`: a deleted repository, from the first deletion of its data on."""
 
     namespace: str
     created_ms: int
@@ -290,7 +290,7 @@ class ClearedRepository(Record, frozen=True, tag=45):
     runs: tuple[str, ...]
     """The runs of the offline job that deleted what was in it."""
     objects: int
-    """How many objects they deleted."""
+    """How many objects they deleted, or found gone. What a bucket's own rule deletes (mode `tag`) is not counted."""
     bytes: int
 
 

@@ -110,6 +110,18 @@ def test_what_nobody_foresaw_is_logged_with_the_requests_id_and_frees_the_slot(
     assert reads_of(lake).slots.in_use() == 0
 
 
+def test_an_answer_that_cannot_be_made_frees_the_slot_too(lake: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as no memory for it, or no room for the log's line about it."""
+
+    async def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(read_process, "_answer", fail)
+    answered = lake("GET", LISTING)
+    assert (answered.status_code, answered.json()["code"]) == (500, "internal")
+    assert reads_of(lake).slots.in_use() == 0
+
+
 def test_a_process_that_ends_fails_what_it_was_asked_and_is_replaced(
     lake: Application, processes: ThreadedReadProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,11 @@ import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
+import uvicorn
 
 from refstore.core.settings import ApiSettings, embedded
 from refstore.errors import InvalidSettings
@@ -30,7 +31,7 @@ from refstore_api.connection_slots import (
     plain_address,
     request_slots,
 )
-from refstore_api.http_protocol import HEAD_BYTES_MAX, PIPELINED_MAX
+from refstore_api.http_protocol import HEAD_BYTES_MAX, PIPELINED_MAX, protocol_of
 from refstore_api.request_bodies import BodyLimits, BodyTimer
 from tests.api.conftest import KEY_ID, Running, serving
 from tests.api.service import application
@@ -213,6 +214,79 @@ def test_a_client_that_still_sends_a_body_which_nobody_wants_reads_its_answer(at
         connection.sendall(UNFINISHED)
         assert sent_until_closed(connection, b"x" * 65536, 16 * MIB // 65536 - 1) == 16 * MIB - 65536
         assert status(answer_of(connection)) == 401
+
+
+class Answering:
+    """A server of this protocol with very short timers, whose application answers `/slow` when it is let."""
+
+    def __init__(self, *, keep_alive_seconds: int, head_seconds: float) -> None:
+        class Protocol(protocol_of(ApiSettings())):
+            pass
+
+        Protocol.head_seconds = head_seconds
+        self.let = asyncio.Event()
+        self.asked = asyncio.Event()
+        config = uvicorn.Config(
+            self._app,
+            http=Protocol,
+            interface="asgi3",
+            port=0,
+            timeout_keep_alive=keep_alive_seconds,
+            lifespan="off",
+            log_config=None,
+        )
+        self._server = uvicorn.Server(config)
+
+    async def __aenter__(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self._running = asyncio.create_task(self._server.serve())
+        while not self._server.started:
+            await asyncio.sleep(0.01)
+        host, port = self._server.servers[0].sockets[0].getsockname()[:2]
+        reader, self._writer = await asyncio.open_connection(host, port)
+        return reader, self._writer
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        self._server.should_exit = True
+        await self._running
+
+    async def _app(self, scope: Any, _receive: Any, send: Any) -> None:
+        if scope["path"] == "/slow":
+            self.asked.set()
+            await self.let.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+def test_a_request_in_one_segment_with_the_end_of_one_answered_before_is_not_cut_off() -> None:
+    async def ask() -> None:
+        answering = Answering(keep_alive_seconds=1, head_seconds=30)
+        async with answering as (reader, writer):
+            writer.write(b"POST /early HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nab")
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            writer.write(b"cdGET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
+            await answering.asked.wait()
+            await asyncio.sleep(1.5)  # longer than an idle connection is kept
+            answering.let.set()
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+@pytest.mark.parametrize("stray", [b"\r\n", b"GET /next HT"], ids=["empty line", "part of a head"])
+def test_a_request_under_way_is_not_cut_off_by_what_comes_behind_it(stray: bytes) -> None:
+    async def ask() -> None:
+        answering = Answering(keep_alive_seconds=5, head_seconds=0.1)
+        async with answering as (reader, writer):
+            writer.write(b"POST /slow HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab")
+            await answering.asked.wait()
+            writer.write(stray)
+            await asyncio.sleep(0.5)  # longer than a head may take
+            answering.let.set()
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            assert await reader.read() == b""  # what came behind is no whole head in its time
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
 
 
 @pytest.mark.parametrize(

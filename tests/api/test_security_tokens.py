@@ -18,6 +18,7 @@ from refstore.core.ids import own_address
 from refstore.core.safety import Safety
 from refstore.core.settings import ApiSettings, Settings
 from refstore.core.signed_tokens import ISSUER
+from refstore.errors import KVUnavailable
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore_api import create_app
@@ -179,6 +180,21 @@ def test_a_token_whose_audience_is_a_list_of_all_kinds_cannot_be_had(attacked: A
         for token in (attacked.login(), issued["token"], issued["presigned_url"].rpartition("/")[2])
     ]
     assert audiences == [LOGIN, attacked.asgi.lake.repository("alpha").record.id, SIGNED]
+
+
+def test_a_kv_that_does_not_answer_is_not_taken_for_a_wrong_token(
+    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = attacked.login()
+    attacked.write(attacked.issue())
+    url = attacked.issue(presign=True)["presigned_url"].partition("/api/v1")[2]
+
+    def fail(_lake: Lake) -> None:
+        raise KVUnavailable("planted: nobody answered")
+
+    monkeypatch.setattr(Lake, "signing", fail)
+    for answered in (attacked.bearer(token), attacked("PUT", url, content=b"1234", auth=None)):
+        assert (answered.status_code, answered.json()["code"]) == (503, "kv_unavailable")
 
 
 def test_an_expired_login_token_is_refused(attacked: Attacked) -> None:

@@ -10,8 +10,8 @@ from tests.kit.explore import explore, row, told
 from tests.simulation.plans import Plan
 from tests.simulation.scenarios import every
 
-STATES = int(os.environ.get("REFSTORE_EXPLORE_STATES", "10000"))
-"""Per scenario; four times as many in `make test-all`. Walks sample the rest, and `make explore` goes on from there."""
+STATES = int(os.environ.get("REFSTORE_EXPLORE_STATES", "20000"))
+"""Per scenario; twice as many in `make test-all`. Walks sample the rest, and `make explore` goes on from there."""
 WALKS = 100
 
 PLANS = list(every())

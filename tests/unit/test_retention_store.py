@@ -18,7 +18,7 @@ from refstore.errors import (
     NotFound,
     RepositoryNotFound,
 )
-from refstore.kv.base import ABSENT, Op, Set, SetIf
+from refstore.kv.base import ABSENT, Op, SetIf
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
 from refstore.operations import rules_document
@@ -205,7 +205,7 @@ class TestDeletedRepositories:
             assert found.document == HELD
 
     def test_a_legal_hold_that_came_too_late_is_refused(self, clock: FakeClock) -> None:
-        kv = Interrupted(behind=lambda op: isinstance(op, Set) and op.key.name == "rules")
+        kv = Interrupted(behind=lambda op: isinstance(op, SetIf) and op.key.name == "rules")
         with Lake(kv, "memory://raced", clock=clock) as lake:
             repo = lake.create_repository("sales")
             repo.set_retention(PLAIN)
