@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tmpfs", type=Path, default=_place("BENCH_TMPFS"), help="the same on tmpfs (BENCH_TMPFS; default: /dev/shm)"
     )
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments, argparse.Namespace(interrupted=False))
 
     # what the product warns of (a Redis without persistence, say) is meant here
     structlog.configure(
@@ -92,8 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     load, began = machine.load(), time.monotonic()
     rows: list[tuple[str, Row]] = []
     with Workshop(QUICK if chosen.quick else FULL, disk=chosen.disk, memory=chosen.tmpfs) as shop:
-        for name in chosen.only or BENCHMARKS:
-            rows += [(name, row) for row in BENCHMARKS[name](shop)]
+        try:
+            for name in chosen.only or BENCHMARKS:
+                rows += [(name, row) for row in BENCHMARKS[name](shop)]
+        except KeyboardInterrupt:
+            print("interrupted; these are the benchmarks that had ended:", file=sys.stderr)
+            chosen.interrupted = True
         where["folders"] = (
             "tmpfs and disk"
             if shop.has_memory
@@ -110,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missed = report.missed(rows) if judge else []
     for each in missed:
         print(f"missed: {each}", file=sys.stderr)
-    return 1 if missed else 0
+    return 130 if chosen.interrupted else 1 if missed else 0
 
 
 def _place(variable: str) -> Path | None:

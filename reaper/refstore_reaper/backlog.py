@@ -26,7 +26,7 @@ class Backlog(NamedTuple):
     """Due addresses, counted up to the limit."""
     oldest_due_ms: int | None
     """The due time of the oldest address; None if none is due."""
-    waiting: int
+    later: int
     """Hints that are not due yet, counted up to the limit."""
     tokens: int
     """Tokens with a decided fate whose references are not released yet, counted up to the limit."""

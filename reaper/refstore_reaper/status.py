@@ -108,7 +108,7 @@ def _repository(lake: Lake, name: RepositoryName, record: RepositoryRecord) -> R
         name,
         waiting.due,
         waiting.oldest_due_ms,
-        waiting.waiting,
+        waiting.later,
         waiting.tokens,
         breaker.explain(state),
         (state.tripped_ms or None) if state else None,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final, NamedTuple
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from refstore.cli.common import emit, progress, repository_of
 from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.places import PlacedCommand, fail, is_location, location, place, words
+from refstore.core.batches import batched
 from refstore.errors import Invalid, ObjectNotFound
 from refstore.operations.copying import Copy, Move
 from refstore.repository import Repository
@@ -161,7 +161,7 @@ def _copy(repo: Repository, way: _Way, *, recursive: bool, and_delete: bool = Fa
     count = 0
     same_branch = way.source_ref == way.branch
     with progress("moving" if and_delete else "copying") as bar:
-        for batch in _batches(copies):
+        for batch in batched(copies, BATCH):
             moves = [item for item in batch if not (same_branch and item.source == item.destination)]
             if and_delete:
                 repo.move_many(way.source_ref, [Move(*item) for item in moves], to=way.branch)
@@ -188,9 +188,3 @@ def _renamed(repo: Repository, way: _Way) -> Iterator[Copy]:
     if goal.startswith(way.source) or way.source.startswith(goal):
         paths.sort(key=len, reverse=len(goal) > len(way.source))
     return (Copy(path, goal + path[len(way.source) :]) for path in paths)
-
-
-def _batches(copies: Iterable[Copy]) -> Iterator[Sequence[Copy]]:
-    rest = iter(copies)
-    while batch := list(islice(rest, BATCH)):
-        yield batch

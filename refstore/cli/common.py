@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,6 +179,23 @@ def _is_folder(folder: Path) -> bool:
         raise InvalidSettings(
             f"{folder} cannot be accessed ({error.strerror}); name another folder with --data"
         ) from error
+
+
+@contextmanager
+def stopping() -> Generator[threading.Event, None, None]:
+    """Yield an event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+    stop = threading.Event()
+
+    def ask(number: int, _frame: object) -> None:
+        stop.set()
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {int(number): signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Silent:

@@ -31,7 +31,7 @@ import msgspec
 import structlog
 import typer
 
-from refstore.cli.common import invocation_of, open_lake
+from refstore.cli.common import invocation_of, open_lake, stopping
 from refstore.cli.errors import exit_code
 from refstore.cli.gc_job import Job, clear_deleted, run_all, show_progress, spark_session
 from refstore.cli.gc_tables import emit_summaries
@@ -108,7 +108,7 @@ def run_every(ctx: typer.Context, seconds: float, request: PassRequest) -> None:
     with open_lake(ctx) as lake:
         if request.repository is not None:
             lake.repository(request.repository)
-    with _stopping() as stop, _serving_metrics(request.settings.offline) as metrics:
+    with stopping() as stop, _serving_metrics(request.settings.offline) as metrics:
         while not stop.is_set():
             began, began_ms = time.monotonic(), time.time_ns() // 1_000_000
             _log.info("gc_pass_began", repository=request.repository or "all")
@@ -226,23 +226,6 @@ def _end_if_permanent(request: PassRequest, reports: Sequence[RepositoryReport])
             if trouble.permanent and (request.repository is not None or not each.repository):
                 typer.echo(f"refstore: {trouble.message}", err=True)
                 raise typer.Exit(trouble.exit_code)
-
-
-@contextmanager
-def _stopping() -> Generator[threading.Event, None, None]:
-    """Yield an event that SIGTERM and SIGINT set; a second signal ends the process at once."""
-    stop = threading.Event()
-
-    def ask(number: int, _frame: object) -> None:
-        stop.set()
-        signal.signal(number, before[number])
-
-    before: dict[int, Any] = {int(number): signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

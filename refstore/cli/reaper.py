@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refstore.cli.common import emit, invocation_of, open_lake, settings_of, warn_of_open_folders
+from refstore.cli.common import emit, invocation_of, open_lake, settings_of, stopping, warn_of_open_folders
 from refstore.cli.destroying import Yes, confirm
 from refstore.cli.shapes import when
 from refstore.core import ids
@@ -86,11 +84,11 @@ def reaper(
     if grace_seconds is not None and not repository and not dry_run:
         _confirm_grace(ctx, grace_seconds, yes=yes)
     settings = _settings(settings_of(ctx).reaper, grace_seconds, rate, metrics_port)
-    with lowered_priority(niceness), _stopping() as should_stop:
+    with lowered_priority(niceness), stopping() as stop:
         if dry_run:
-            _dry_run(ctx, settings, repository or [], scrub, should_stop)
+            _dry_run(ctx, settings, repository or [], scrub, stop.is_set)
         else:
-            _run(ctx, settings, repository or [], scrub, once, should_stop)
+            _run(ctx, settings, repository or [], scrub, once, stop.is_set)
 
 
 def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> None:
@@ -316,21 +314,3 @@ def _exit_code(done: Summary) -> int:
     if done.error_count:
         return 1
     return STOPPED if done.held_back else 0
-
-
-@contextmanager
-def _stopping() -> Generator[Callable[[], bool], None, None]:
-    """Yield a function that says whether SIGTERM or SIGINT came; a second one ends the process at once."""
-    stop_requested = False
-
-    def stop(number: int, _frame: object) -> None:
-        nonlocal stop_requested
-        stop_requested = True
-        signal.signal(number, before[number])
-
-    before: dict[int, Any] = {int(number): signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda: stop_requested
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -10,13 +10,13 @@ import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
 import tenacity
 
 from refstore.core import logs
+from refstore.core.batches import batched
 from refstore.core.settings import Settings, load
 from refstore.demo import steps
 from refstore.demo.steps import Item, Written
@@ -42,18 +42,18 @@ class Client:
         match step:
             case steps.UploadStep():
                 for _ in range(step.rounds):
-                    for batch in _batches(step.items, step.batch):
+                    for batch in batched(step.items, step.batch):
                         self._again(lambda items=batch: self._upload(step.branch, items))
             case steps.LinkStep():
                 self._link(step)
             case steps.CopyStep(branch=branch, ref=ref, ways=ways):
-                for batch in _batches(ways, steps.BATCH):
+                for batch in batched(ways, steps.BATCH):
                     self._again(lambda items=batch: self._copy(ref, branch, items, how="copy"))
             case steps.MoveStep():
-                for batch in _batches(step.ways, steps.BATCH):
+                for batch in batched(step.ways, steps.BATCH):
                     self._move(step, batch)
             case steps.DeleteStep(branch=branch, paths=paths):
-                for batch in _batches(paths, steps.BATCH):
+                for batch in batched(paths, steps.BATCH):
                     self._delete(branch, batch)
             case steps.CommitStep(branch=branch, message=message):
                 self._commit(branch, message)
@@ -101,12 +101,12 @@ class Client:
             return [given for given, _ in done]
 
         try:
-            for batch in _batches(step.linked, steps.BATCH):
+            for batch in batched(step.linked, steps.BATCH):
                 used = self._again(lambda items=batch: link(items))
                 self._replay(step.branch, used[0])
-            for batch in _batches(step.abandoned, steps.BATCH):
+            for batch in batched(step.abandoned, steps.BATCH):
                 tell(steps.Abandoned([written for _, written in self._again(lambda items=batch: write(items))]))
-            for batch in _batches(step.unused, steps.BATCH):
+            for batch in batched(step.unused, steps.BATCH):
                 given = self._again(
                     lambda items=batch: self._repo.issue_many(step.branch, [item.path for item in items])
                 )
@@ -202,12 +202,6 @@ def _told_to_stop(seconds: float) -> bool:
     """Wait for that time, and return whether standard input has ended."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(ready) and not sys.stdin.readline()
-
-
-def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
 
 
 def main() -> int:

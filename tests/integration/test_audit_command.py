@@ -103,7 +103,8 @@ def test_processes_at_once_write_chains_of_their_own(sales: Command) -> None:
 
 @pytest.mark.parametrize("kv", ["sqlite", "redis_url"])
 def test_the_log_on_a_real_kv(request: pytest.FixtureRequest, tmp_path: Path, kv: str) -> None:
-    url = f"sqlite:///{tmp_path}/kv.db" if kv == "sqlite" else request.getfixturevalue(kv)
+    # a lake of its own on the Redis that other tests have used
+    url = f"sqlite:///{tmp_path}/kv.db" if kv == "sqlite" else request.getfixturevalue(kv) + "?prefix=audited"
     with (
         Lake(open_kv(url), f"file://{tmp_path}/objects") as lake,
         Lake(open_kv(url), f"file://{tmp_path}/objects") as other,

@@ -6,7 +6,6 @@ files and their durations are smaller.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -227,28 +226,12 @@ def test_on_a_real_redis_and_a_real_s3(tmp_path: Path, s3_credentials: None) -> 
 
 
 class TestCommand:
+    """The whole demo, from its installed package, runs in `test_packaging.py`."""
+
     @pytest.fixture
     def environment(self, tmp_path: Path) -> dict[str, str]:
         found = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")}
         return {**found, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-
-    def test_from_end_to_end(self, tmp_path: Path, environment: dict[str, str]) -> None:
-        ran = subprocess.run(
-            [sys.executable, "-m", "refstore", "demo", "--files", "60", "--json"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        answer = json.loads(ran.stdout)
-        assert answer["ok"] is True
-        assert answer["findings"] == []
-        assert {line["what"]: line["objects"] for line in answer["lines"]}["uploaded"] >= 60
-        assert "killed the client 'victim'" in ran.stderr
-        assert list(tmp_path.glob("refstore-demo-*")) == []
 
     @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
     def test_interrupted_it_leaves_no_process_behind(

@@ -132,7 +132,8 @@ def start(environment: Path, *command: str, variables: Mapping[str, str]) -> sub
     )
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return its output and what it wrote to standard error."""
     with process:
         try:
             out, errors = process.communicate(timeout=500)
@@ -140,7 +141,7 @@ def finish(process: subprocess.Popen[str]) -> str:
             process.kill()
             raise
     assert process.returncode == 0, errors[-3000:]
-    return out
+    return out, errors
 
 
 @pytest.mark.timeout(600)
@@ -149,9 +150,11 @@ def test_beside_an_application_with_an_api_of_its_own_everything_runs(environmen
     names = variables(environment)
 
     def run(*command: str, **more: str) -> str:
-        return finish(start(environment, *command, variables={**names, **more}))
+        return finish(start(environment, *command, variables={**names, **more}))[0]
 
-    demo = start(environment, "refstore", "--json", "demo", "--files", "60", variables={**names, "REFSTORE_DATA": ""})
+    (environment / "tmp").mkdir()
+    of_demo = {**names, "REFSTORE_DATA": "", "TMPDIR": str(environment / "tmp")}
+    demo = start(environment, "refstore", "--json", "demo", "--files", "60", variables=of_demo)
     try:
         assert str(environment) in run("python", "-c", SDK)
         assert run("refstore", "--version") == f"refstore {refstore.__version__}\n"
@@ -160,11 +163,20 @@ def test_beside_an_application_with_an_api_of_its_own_everything_runs(environmen
         assert json.loads(run("refstore", "--json", "trash", "sales") or "[]") == []
         run("refstore", "gc", "run", "--all", **AT_ONCE_ENVIRONMENT)
         assert run("refstore", "cat", "sales", "main", "a") == "1"
-        assert json.loads(finish(demo))["ok"] is True
+        check_demo(*finish(demo))
+        assert list((environment / "tmp").glob("refstore-demo-*")) == []
     finally:
         if demo.poll() is None:
             demo.send_signal(signal.SIGTERM)
             demo.communicate(timeout=60)
+
+
+def check_demo(out: str, errors: str) -> None:
+    answer = json.loads(out)
+    assert answer["ok"] is True
+    assert answer["findings"] == []
+    assert {line["what"]: line["objects"] for line in answer["lines"]}["uploaded"] >= 60
+    assert "killed the client 'victim'" in errors
 
 
 def check_serve(environment: Path, names: Mapping[str, str]) -> None:

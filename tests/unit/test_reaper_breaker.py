@@ -306,7 +306,10 @@ def test_the_backlog_says_what_waits_and_since_when() -> None:
     assert found == (0, None, 1, 1)
     world.clock.advance(GRACE_SECONDS + 5)
     found = measure(world.repo.context, limit=100)
-    assert found == (1, released_ms + GRACE_SECONDS * 1000, 1, 1)
+    assert found == (1, released_ms + GRACE_SECONDS * 1000, 0, 1)
+    world.upload("main", "c")
+    world.repo.delete("main", "c")
+    assert measure(world.repo.context, limit=1) == (1, released_ms + GRACE_SECONDS * 1000, 1, 1), "each has its limit"
 
 
 def test_the_state_is_there_for_whoever_asks_and_nowhere_else() -> None:
