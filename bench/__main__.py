@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tmpfs", type=Path, default=_place("BENCH_TMPFS"), help="the same on tmpfs (BENCH_TMPFS; default: /dev/shm)"
     )
-    chosen = parser.parse_args(arguments, argparse.Namespace(interrupted=False))
+    chosen = parser.parse_args(arguments)
+    interrupted = False
 
     # what the product warns of (a Redis without persistence, say) is meant here
     structlog.configure(
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rows += [(name, row) for row in BENCHMARKS[name](shop)]
         except KeyboardInterrupt:
             print("interrupted; these are the benchmarks that had ended:", file=sys.stderr)
-            chosen.interrupted = True
+            interrupted = True
         where["folders"] = (
             "tmpfs and disk"
             if shop.has_memory
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missed = report.missed(rows) if judge else []
     for each in missed:
         print(f"missed: {each}", file=sys.stderr)
-    return 130 if chosen.interrupted else 1 if missed else 0
+    return 130 if interrupted else 1 if missed else 0
 
 
 def _place(variable: str) -> Path | None:

@@ -206,6 +206,8 @@ async def serve_reads(process_end: socket.socket, app: ASGIApp) -> None:
             _write(writer, await _answer(app, request, cancelled))
         except Exception:  # noqa: BLE001  # such as no memory for the answer, or no room for the log
             _write(writer, ReadAnswer(request.number, *_FAILED))  # else its slot would be in use for ever
+            with suppress(Exception):  # what failed may be the log itself
+                _log.exception("read_answer_failed", request_id=request.request_id)
         finally:
             del under_way[request.number]
 

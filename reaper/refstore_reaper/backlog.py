@@ -43,7 +43,7 @@ def measure(ctx: Context, *, limit: int) -> Backlog:
     return Backlog(
         due,
         oldest if oldest is not None and oldest <= now else None,
-        count_due(ctx, None, due + limit) - due,
+        max(0, count_due(ctx, None, due + limit) - due),  # hints may go between the two counts
         min(tokens, limit),
     )
 

@@ -305,9 +305,9 @@ class _Auditor:
                             if token not in self._live:
                                 self._garbage(folder, address, f"a reference of {path!r} under {token}, which is dead")
                     case [11, since_ms, *_] if since_ms + self._grace_ms > self._now_ms:
-                        pass
+                        pass  # in its grace window
                     case [12, _, expires_ms, *_] if expires_ms > self._now_ms:
-                        pass
+                        pass  # issued, and may still be linked
                     case [11 | 12 | 13, *_]:
                         self._garbage(
                             folder,

@@ -71,11 +71,11 @@ class CommitOftenStep(Step, frozen=True, tag="commit-often"):
 
 
 class ResetStep(Step, frozen=True, tag="reset"):
-    pass
+    """Reset the branch."""
 
 
 class DeleteBranchStep(Step, frozen=True, tag="delete-branch"):
-    pass
+    """Delete the branch."""
 
 
 AnyStep = (
@@ -106,7 +106,7 @@ class Written(NamedTuple):
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
-    pass
+    """The base of what a client reports, a line each."""
 
 
 class Began(Event, frozen=True, tag="began"):

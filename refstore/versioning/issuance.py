@@ -29,10 +29,10 @@ class Claims(NamedTuple):
 
 
 class Issuer:
-    def __init__(self, keys: Sequence[SigningKey], clock: Clock) -> None:
-        if not keys:
+    def __init__(self, signing_keys: Sequence[SigningKey], clock: Clock) -> None:
+        if not signing_keys:
             raise InvalidSettings("at least one signing key is needed to issue physical addresses")
-        self._keys = keys
+        self._keys = signing_keys
         self._clock = clock
 
     def sign(self, claims: Claims) -> str:

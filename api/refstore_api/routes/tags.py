@@ -45,7 +45,7 @@ async def get_tag(service: ServiceOf, _caller: Reader, repository: str, tag: str
     return answer(Ref(id=tag, commit_id=await service.repository(repository, lambda repo: repo.get_tag(tag).commit)))
 
 
-@router.delete("/{tag}", operation_id="deleteTag", status_code=204, responses=failures())
+@router.delete("/{tag}", operation_id="deleteTag", status_code=204, responses=failures(409))
 async def delete_tag(service: ServiceOf, _caller: Writer, repository: str, tag: str, force: Force = False) -> Response:
     del force
     await service.repository(repository, lambda repo: repo.delete_tag(tag))
