@@ -7,6 +7,7 @@
                    deletion
     background.py  reaper, hard deletion, scrubber
     offline.py     the offline gc of committed history: marking, unmark, sweep; tags
+    losses.py      a KV, or a shard of it, that loses writes: positions, witnesses, the manifest, settling
     calls.py       calls as data
     invariants.py  what must hold in every state, and at the end
     explorer.py    every interleaving, crash and lost reply
@@ -14,7 +15,7 @@
     scenarios.py   reads them
     starts.py      the stores that they start from
     mutants.py     one rule dropped at a time, and the seed's proposal 4 as written; mutants_creating.py has those of
-                   rule 20
+                   rule 20, mutants_losses.py those of rule 21
     cli.py         `python docs/protocol_model.py`
 
 An operation is a generator that yields primitives, one atomic step each, and is a deterministic function of what it

@@ -1,5 +1,7 @@
 """Flows that decide a token's fate, each in one `cas` of the branch record (rule 3)."""
 
+# ruff: noqa: ARG002  # hooks for losses.py take arguments that are not used here
+
 from __future__ import annotations
 
 from .calls import Do
@@ -51,9 +53,22 @@ class Branching(Creating):
                 )
             ):
                 if fate != DELETED:
+                    yield from self.record_landing(branch, record.born, fate, published=False)
                     yield ("set", ("l", fate), True)
                 return True
         return fate != DELETED and self.answers_exactly and (yield from self.landed(fate, branch))
+
+    def record_landing(self, branch: str, born: str, commit: str, *, published: bool) -> Steps:
+        """Whether the object store has the commit by now; only a model in which the KV loses writes asks (losses.py).
+        `published`: by whoever publishes it, who need not be the committer.
+        """
+        return True
+        yield
+
+    def record_deletion(self, branch: str, born: str) -> Steps:
+        """Likewise, of a branch."""
+        return
+        yield
 
     def commit(self, branch: str, commit: str) -> Steps:
         sealing = yield from self.seal(branch)
@@ -242,8 +257,12 @@ class Branching(Creating):
         for token in taken.pop(DELETED, ()):
             yield ("set", ("md", token), True)
         for commit, tokens in taken.items():
+            if not (yield from self.record_landing(branch, record.born, commit, published=True)):
+                return
             yield ("set", ("l", commit), True)
             yield ("set", ("mc", commit), tokens)
+        if isinstance(record, Closed):
+            yield from self.record_deletion(branch, record.born)
         yield ("cas", ("b", branch), record, None if isinstance(record, Closed) else record._replace(retired=()))
 
     # ---- the repository

@@ -7,8 +7,8 @@ from __future__ import annotations
 import sys
 
 from .explorer import HOLDS, Found, explore
+from .losses import protocol_of
 from .mutants import MUTANTS, SeedProto
-from .offline import Proto
 from .scenarios import FIRST, every
 
 
@@ -18,8 +18,8 @@ def main(arguments: list[str]) -> int:
     verbose = "-v" in arguments
     if "--mutants" in arguments:
         return mutants(words, verbose=verbose)
-    kind = SeedProto if "--seed" in arguments else Proto
-    chosen = [scenario for scenario in every() if kind is Proto or scenario.group == FIRST]
+    seed = "--seed" in arguments
+    chosen = [scenario for scenario in every() if not seed or scenario.group == FIRST]
     violated = states = 0
     group = ""
     for scenario in chosen:
@@ -28,7 +28,8 @@ def main(arguments: list[str]) -> int:
         if scenario.group != group:
             group = scenario.group
             say(f"# {group}")
-        found = explore(scenario, kind, strict=kind is Proto)
+        kind = SeedProto if seed else protocol_of(scenario)
+        found = explore(scenario, kind, strict=not seed and not scenario.loses)
         tell(found, scenario.name, verbose=verbose)
         states += found.states
         violated += found.verdict != HOLDS

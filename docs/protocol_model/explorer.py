@@ -125,7 +125,7 @@ def explore(
     began = time.perf_counter()
 
     def make(me: str) -> Any:
-        return kind(me, zero_grace=scenario.zero_grace)
+        return kind(me, zero_grace=scenario.zero_grace, shards=scenario.shards)
 
     labels = tuple(scenario.procs)
     collects = any(call[0] in COLLECTING for calls in scenario.procs.values() for call in calls)
@@ -265,8 +265,10 @@ class Constants:
         if "create_tag" not in names:
             self._kinds |= {"tag"}
 
+        self._none = bool(names & LOSING)
+
     def answer(self, op: Op, store: Store) -> bool:
-        if op[0] not in ("get", "open", "scan"):
+        if op[0] not in ("get", "open", "scan") or self._none:
             return False
         key = op[1]
         return key in self._keys or key[0] in self._kinds or (key[0] in ("c", "l") and key in store.kv)
@@ -274,7 +276,8 @@ class Constants:
 
 COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert"))
 COLLECTING = frozenset(("gc", "gc_given_up", "mark", "sweep", "sweep_all", "unmark", "unmark_run"))
-UNBOUNDED = COLLECTING - {"unmark", "unmark_run"}
+LOSING = frozenset(("lose", "put_back", "switch"))
+UNBOUNDED = (COLLECTING - {"unmark", "unmark_run"}) | LOSING
 WRITE_BRANCHES = COMMITTING | {"reset", "create_branch", "delete_branch"}
 
 

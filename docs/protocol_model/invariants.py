@@ -54,6 +54,8 @@ def reachable_commits(store: Store) -> set[str]:
         commit = todo.pop()
         if commit in found or (commit not in heads and store.kv.get(("x", commit))):
             continue
+        if ("c", commit) not in store.kv:
+            continue  # the KV lost its record: what it named stands in its manifest entry
         found.add(commit)
         todo += store.kv[("c", commit)].parents
     return found
@@ -68,13 +70,23 @@ def landed_addresses(store: Store, *, unmarked: bool = False) -> set[str]:
 
 
 def safe(store: Store) -> str | None:
+    there = store.blobs | store.kv.get(("~excused",), frozenset())
     for key, entry in live_entries(store):
-        if entry.address not in store.blobs:
+        if entry.address not in there:
             return f"UNSAFE: {entry.address} is gone but live at {key}"
     for commit in reachable_commits(store):
         for path, address in store.kv[("c", commit)].tree:
-            if address not in store.blobs:
+            if address not in there:
                 return f"UNSAFE: {address} is gone but in commit {commit} at {path}"
+    for key, value in store.kv.items():
+        if key[0] in ("~m", "~a") and not store.kv.get(("x", key[1])):
+            for path, address in value.record.tree:
+                if address not in there:
+                    return f"UNSAFE: {address} is gone but in the acknowledged commit {key[1]} at {path}"
+        if key[0] == "~t" and ("~untagged", *key[1:]) not in store.kv and ("c", key[2]) in store.kv:
+            for path, address in store.kv[("c", key[2])].tree:
+                if address not in there:
+                    return f"UNSAFE: {address} is gone but under the acknowledged tag {key[1]} at {path}"
     return None
 
 

@@ -20,6 +20,24 @@ from .mutants_creating import (
     PlacesUnderAnyToken,
     PlacesUnderTheSame,
 )
+from .mutants_losses import (
+    ConfirmsUnprocessed,
+    DeletesWithoutWitness,
+    ForgetsAShard,
+    KeepsLostMarkers,
+    LooksBeforeItMarks,
+    NeverSettles,
+    ProcessesLiveTokens,
+    ReadsNoManifest,
+    ReadsNoWitness,
+    ServersFirst,
+    SettlesAtOnce,
+    SettlesOnlyWhatIsLive,
+    SweepsWhatWasSeenBefore,
+    TagsUnlooked,
+    WitnessesAfterwards,
+    WritesNoManifest,
+)
 from .mutants_offline import (
     GcCommitsFirst,
     GcCompleteBeforeTheLook,
@@ -41,7 +59,7 @@ from .mutants_offline import (
     HeadsUnchecked,
     TagsLookOnce,
 )
-from .offline import Proto
+from .offline import Offline, Proto
 from .scenarios import Scenario
 from .staging import ATTEMPTS, Item, Source
 from .store import DEAD, DELETED, EMPTY, ISSUED, LOST, NEW, Ref, Steps, each, listed, refs
@@ -487,7 +505,7 @@ class SeedProto(Proto):
 
 
 class Mutant(NamedTuple):
-    kind: type[Proto]
+    kind: type[Offline]
     scenario: str
     """A scenario that catches it."""
     verdict: str
@@ -581,4 +599,20 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(LooksAtSealedFirst, "if absent: upload | upload | commit", HOLDS),
     Mutant(PlacesUnderAnyToken, "if absent: upload | commit | reap", "LIE"),
     Mutant(KnowsItsReferenceOnly, "lost reply: if absent: upload", "LIE"),
+    Mutant(DeletesWithoutWitness, "loss: reset; reap", "UNSAFE"),
+    Mutant(ReadsNoWitness, "copy put back: of before a commit, reaped; reset; reap", "UNSAFE"),
+    Mutant(ReadsNoManifest, "copy put back: of before a commit; reset; reap; gc", "UNSAFE"),
+    Mutant(WitnessesAfterwards, "loss: reset; reap", "UNSAFE"),
+    Mutant(ForgetsAShard, "loss of entries: overwrite; reap", "UNSAFE"),
+    Mutant(ServersFirst, "loss of entries: overwrite; reap", "UNSAFE"),
+    Mutant(LooksBeforeItMarks, "loss of entries: overwrite; reap", "UNSAFE"),
+    Mutant(NeverSettles, "loss of references: copy; reset; reap", "UNSAFE"),
+    Mutant(SettlesAtOnce, "loss: overwrite | reap", "UNSAFE"),
+    Mutant(SettlesOnlyWhatIsLive, "loss of markers: commit; reap; scrub", "UNSAFE"),
+    Mutant(ProcessesLiveTokens, "loss of entries: overwrite; reap", "UNSAFE"),
+    Mutant(KeepsLostMarkers, "loss of branches: commit | copy from it by id; reset; reap", "UNSAFE"),
+    Mutant(WritesNoManifest, "loss of markers: commit; reap; scrub", "UNSAFE"),
+    Mutant(ConfirmsUnprocessed, "loss of references: commit | reap; reap; scrub", "UNSAFE"),
+    Mutant(TagsUnlooked, "copy put back: of before a tag; gc", "UNSAFE"),
+    Mutant(SweepsWhatWasSeenBefore, "loss: gc | copy from an expired commit", "UNSAFE"),
 )

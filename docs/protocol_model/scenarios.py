@@ -48,8 +48,15 @@ class Scenario:
     """Addresses that the reaper may be through with before their blob comes: it is left to the offline job, with no
     key.
     """
+    shards: tuple[str, ...] = ()
+    """The parts of the KV that may lose writes apart from each other, as `store.in_shard` reads them."""
     safety_only: bool = False
     """Leaks are not looked for: the scenario makes what only the offline job can know."""
+
+    @property
+    def loses(self) -> bool:
+        """Whether writes are lost: then only safety is demanded, as what was lost may leak, and calls may fail."""
+        return bool(self.shards) and self.safety_only
 
 
 def every() -> list[Scenario]:
@@ -78,10 +85,11 @@ def scenario(group: str, name: str, origin: str, procs: str, options: str = "") 
     store, _, before = origin.removeprefix("from ").partition(", then ")
     labelled = [process.split(": ", 1) for process in procs.split(" | ")]
     chosen = dict(option.strip().rsplit(" ", 1) for option in options.split(",") if option.strip())
+    shards = tuple(chosen["shards"].split("/")) if "shards" in chosen else ()
     return Scenario(
         name=name,
         group=group,
-        start=start(store, *calls(before)),
+        start=start(store, *calls(before), shards=shards),
         procs={label: calls(made) for label, made in labelled},
         crash=chosen.get("crash", ""),
         lossy=chosen.get("lossy", ""),
@@ -91,6 +99,7 @@ def scenario(group: str, name: str, origin: str, procs: str, options: str = "") 
         zero_grace="zero" in chosen,
         expired=tuple(chosen["expired"].split("+")) if "expired" in chosen else (),
         leaves=tuple(chosen["leaves"].split("+")) if "leaves" in chosen else (),
+        shards=shards,
         safety_only="safety" in chosen,
     )
 

@@ -31,8 +31,9 @@ class Item(NamedTuple):
 
 
 class Staging(Retry):
-    def __init__(self, me: str = "", *, zero_grace: bool = False) -> None:
+    def __init__(self, me: str = "", *, zero_grace: bool = False, shards: tuple[str, ...] = ()) -> None:
         self.me = me
+        self.shards = shards
         self.zero_grace = zero_grace
         self._made = 0
 
@@ -327,7 +328,8 @@ class Staging(Retry):
         """
         record = yield ("get", ("b", branch))
         if record is not None and any(fate == commit for _, fate in record.retired):
-            yield ("set", ("l", commit), True)
+            if (yield from self.record_landing(branch, record.born, commit, published=True)):
+                yield ("set", ("l", commit), True)
             return True
         return (yield ("get", ("l", commit))) is not None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .calls import run
-from .store import EMPTY, ISSUED, NEW, OPEN, Branch, Commit, Entry, Ref, Store, refs
+from .store import EMPTY, ISSUED, NEW, OPEN, Branch, Commit, Entry, Ref, Store, Witness, refs
 
 Start = Callable[[type], Store]
 """The store, made with the protocol's class where calls have led to it."""
@@ -103,8 +103,17 @@ STORES: dict[str, Store] = {
 }
 
 
-def start(name: str, *calls: tuple[Any, ...]) -> Start:
-    """The named store, after `calls` have run undisturbed."""
+def start(name: str, *calls: tuple[Any, ...], shards: tuple[str, ...] = ()) -> Start:
+    """The named store, after `calls` have run undisturbed. With `shards`, a deleter has witnessed each of them."""
     if name == "unmarked":
         return unmarked
-    return lambda kind: run(STORES[name], kind("start."), *calls)
+    store = STORES[name]
+    if shards:
+        witness = Witness(tuple((shard, 1) for shard in shards), tuple(0 for _ in shards))
+        store = store.having([
+            (("~w", "D"), witness),
+            (("~blobs",), store.blobs),
+            *((("at", shard, "D"), 1) for shard in shards),
+            *((("~id", shard), 0) for shard in shards),
+        ])  # fmt: skip
+    return lambda kind: run(store, kind("start.", shards=shards), *calls)

@@ -13,6 +13,16 @@ put P · rm P · head P -> whether it is there · blobs -> addresses · barrier 
 ("md", token)      deleted marker           ("pin", run, address) what it must keep
 ("tag", name)      commit
 ("~landed", commit) is the explorer's own note of what became a head; no flow reads it.
+
+A KV that loses writes (losses.py): snap shard -> what it holds · back shard held (it holds that again; its identity
+changes) · back shard held QUIETLY (the identity stays) · switch shard (only the identity changes)
+
+("at", shard, deleter) a deleter's position      ("~id", shard)   the identity of the server that answers for a shard
+("~w", deleter)   its witness, in the object store    ("~m", commit)   manifest entry: acknowledged, not confirmed yet
+("~t", tag, commit), ("~untagged", tag, commit), ("~gone", branch, incarnation): the same of tags and deletions
+("~run", run)     the identities that a gc run saw
+("~a", commit)    the same, confirmed             ("~blobs",)      what was there at the start
+("~excused",)     addresses that no fence could have saved
 """
 
 from __future__ import annotations
@@ -34,6 +44,7 @@ LOST = "LOST"
 """The reply did not come; the write landed, or did not."""
 ONCE = "once"
 """Behind a cas: it is not made again where its reply was lost, nor looked for; the flow hears LOST."""
+QUIETLY = "quietly"
 MUTATING = frozenset(("set", "cas", "swap", "del", "put", "rm"))
 
 
@@ -104,6 +115,30 @@ def number(item: Any) -> int:
     return found
 
 
+def in_shard(key: Key, shard: str) -> bool:
+    """`shard`: the kinds of its keys, such as "rd"; "-rd": all other kinds; "-": all. A position names its shard."""
+    if key[0].startswith("~"):
+        return False  # the object store, and the explorer's notes
+    if key[0] == "at":
+        return key[1] == shard
+    kinds = shard.lstrip("-").split("+")
+    return (key[0] in kinds) != shard.startswith("-")
+
+
+def holds_what_is_witnessed(kv: dict[Key, Any]) -> bool:
+    for key, witness in kv.items():
+        if key[0] == "~w" and any((kv.get(("at", shard, key[1])) or 0) < number for shard, number in witness.positions):
+            return False
+    return True
+
+
+class Witness(NamedTuple):
+    positions: tuple[tuple[str, int], ...]
+    """(shard, the position that the deleter had written there)."""
+    identities: tuple[int, ...]
+    """Under which it deletes: of the servers that answer for each shard."""
+
+
 class Store:
     """Immutable: `apply` answers a new store, or this one where nothing changed. `fingerprint` is kept
     incrementally.
@@ -157,6 +192,12 @@ class Store:
             return self, tuple(sorted(self.blobs))
         if kind == "barrier":
             return self, None
+        if kind == "snap":
+            return self, frozenset(item for item in self.kv.items() if in_shard(item[0], op[1]))
+        if kind == "back":
+            return self._back(op[1], dict(op[2]), quietly=op[-1] == QUIETLY), None
+        if kind == "switch":
+            return self._write(("~id", op[1]), self.kv.get(("~id", op[1]), 0) + 1), None
         raise ValueError(op)
 
     def _write(self, key: Key, value: Any) -> Store:
@@ -175,6 +216,26 @@ class Store:
         store = Store(kv, self.blobs, fingerprint)
         if key[0] == "b" and isinstance(value, Branch) and isinstance(old, Branch) and old.head != value.head:
             return store._write(("~landed", value.head), True)
+        return store
+
+    def _back(self, shard: str, held: dict[Key, Any], *, quietly: bool) -> Store:
+        """The shard holds what it held. If the loss is witnessed, what was being deleted, or is gone, is excused."""
+        leaving = {key[1] for key, value in self.kv.items() if key[0] == "r" and value == DEAD}
+        for key, value in self.kv.items():
+            if key[0] == "g" and value.state == "sweeping":
+                leaving |= {*value.candidates}
+        store = self
+        for key in [key for key in self.kv if in_shard(key, shard) and key not in held]:
+            store = store._write(key, None)
+        for key, value in held.items():
+            store = store._write(key, value)
+        if not quietly:
+            store = store._write(("~id", shard), self.kv.get(("~id", shard), 0) + 1)
+        if not holds_what_is_witnessed(store.kv):
+            named = {value.address for value in store.kv.values() if isinstance(value, Entry)}
+            once = named | {key[1] for key in store.kv if key[0] == "r"} | self.kv.get(("~blobs",), frozenset())
+            gone = once - self.blobs
+            store = store._write(("~excused",), frozenset(leaving | gone) | self.kv.get(("~excused",), frozenset()))
         return store
 
     def having(self, pairs: Iterable[tuple[Key, Any]], blobs: Iterable[str] = ()) -> Store:

@@ -1,0 +1,402 @@
+"""A KV, or one shard of it, that loses a suffix of its writes (rule 21): what a deleter does before it deletes.
+
+A deleter has a position in each shard and a witness in the object store that says which. Its pass begins with a look
+whether every shard holds what every witness says, and what the manifest says. Before it deletes it advances its
+positions, writes its witness, and looks whether the same servers answer as when its pass began. A commit is written to
+the object store, its manifest entry, before it is acknowledged; it waits there until a deleter has processed it and has
+witnessed that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .calls import Do
+from .offline import STANDING, SWEEPING, SWEPT, Mark, Offline, Proto
+from .scenarios import Scenario
+from .store import (
+    DEAD,
+    DELETED,
+    EMPTY,
+    ISSUED,
+    NEW,
+    QUIETLY,
+    Branch,
+    Commit,
+    Entry,
+    Ref,
+    Steps,
+    Witness,
+    branch_of,
+    each,
+    listed,
+    refs,
+)  # fmt: skip
+
+
+class ManifestEntry(NamedTuple):
+    """An acknowledged commit, in the object store."""
+
+    branch: str
+    born: str
+    """The branch's incarnation."""
+    record: Commit
+
+
+class Losses(Offline):
+    # ---- losses
+
+    def lose(self, shard: str) -> Steps:
+        """All that the shard wrote between two moments is lost, in a failover or by a restored copy."""
+        held = yield ("snap", shard)
+        yield ("back", shard, held)
+
+    def back_up(self, shard: str) -> Steps:
+        yield ("set", ("~copy", shard), (yield ("snap", shard)))
+
+    def put_back(self, shard: str) -> Steps:
+        """Put the copy back, and nobody can tell from the server that it was: only while no other process runs."""
+        yield ("back", shard, (yield ("get", ("~copy", shard))), QUIETLY)
+
+    def switch(self, shard: str) -> Steps:
+        """Another server answers for the shard; nothing is lost."""
+        yield ("switch", shard)
+
+    def retrying(self, steps: Steps) -> Steps:
+        """A call that needs a record which the KV has lost ends with an error."""
+        try:
+            return (yield from super().retrying(steps))
+        except (AttributeError, KeyError, TypeError):
+            return "corrupt"
+
+    # ---- commits survive the KV
+
+    def record_landing(self, branch: str, born: str, commit: str, *, published: bool) -> Steps:
+        """Before the landed mark and the marker: what they cause is then never ahead of the entry."""
+        if published and (yield ("get", ("l", commit))):
+            return True
+        record = yield ("get", ("c", commit))
+        if record is None:
+            return False
+        yield ("set", ("~m", commit), ManifestEntry(branch, born, record))
+        return True
+
+    def record_deletion(self, branch: str, born: str) -> Steps:
+        yield ("set", ("~gone", branch, born), True)
+
+    def known(self, commit: str, entry: ManifestEntry) -> Steps:
+        """Whether the KV still knows that the commit landed, and its branch."""
+        if (yield ("get", ("l", commit))) is None or (yield ("get", ("c", commit))) is None:
+            return False
+        branch = yield ("get", ("b", entry.branch))
+        if branch is None or branch.born != entry.born:
+            return (yield ("get", ("~gone", entry.branch, entry.born))) is not None
+        if not isinstance(branch, Branch):
+            return True
+        todo = [branch.head]
+        while todo:
+            head = todo.pop()
+            if head == commit:
+                return True
+            record = yield ("get", ("c", head))
+            if record is not None:
+                todo += record.parents[:1]
+        return False
+
+    def create_tag(self, tag: str, commit: str) -> Steps:
+        verdict = yield from super().create_tag(tag, commit)
+        if verdict == "ok":
+            yield ("set", ("~t", tag, commit), True)
+        return verdict
+
+    def delete_tag(self, tag: str) -> Steps:
+        """The manifest says so first: without the entry a tag that is not there is a tag that was lost."""
+        commit = yield ("get", ("tag", tag))
+        yield ("set", ("~untagged", tag, commit), True)
+        return (yield from super().delete_tag(tag))
+
+    def tags_known(self) -> Steps:
+        for key in (yield ("scan", ("~t",))):
+            if (yield ("get", ("tag", key[1]))) != key[2] and not (yield ("get", ("~untagged", *key[1:]))):
+                return False
+        return True
+
+    def manifest_known(self) -> Steps:
+        if not (yield from self.tags_known()):
+            return False
+        for key in (yield ("scan", ("~m",))):
+            entry = yield ("get", key)
+            if entry is not None and not (yield from self.known(key[1], entry)):
+                return False
+        return True
+
+    # ---- the fence
+
+    def identities(self) -> Steps:
+        return tuple((yield from each(*(("get", ("~id", shard)) for shard in self.shards))))
+
+    def witnesses_held(self) -> Steps:
+        """Witnesses first, positions after: a deleter writes them the other way round."""
+        for key in (yield ("scan", ("~w",))):
+            witness = yield ("get", key)
+            for shard, number in witness.positions:
+                if ((yield ("get", ("at", shard, key[1]))) or 0) < number:
+                    return False
+        return True
+
+    def positions(self) -> tuple[str, ...]:
+        return self.shards
+
+    def fence(self, deleter: str, identities: tuple[int, ...]) -> Steps:
+        """Whether what was decided before may be deleted now."""
+        own = yield ("get", ("~w", deleter))
+        before = dict(own.positions) if own is not None else {}
+        witnessed = []
+        for shard in self.positions():
+            number = before.get(shard)
+            if not (yield ("cas", ("at", shard, deleter), number, (number or 0) + 1)):
+                return False
+            witnessed.append((shard, (number or 0) + 1))
+        yield ("set", ("~w", deleter), Witness(tuple(witnessed), identities))
+        return (yield from self.identities()) == identities
+
+    # ---- a pass
+
+    settles = True
+
+    def guarded(self, *then: tuple) -> Steps:
+        """Begin a pass: `then` are its calls, each with the identities under which it may act."""
+        identities = yield from self.identities()
+        if not (yield from self.witnesses_held()) or not (yield from self.manifest_known()):
+            return "went back"
+        known = []
+        for key in (yield ("scan", ("~w",))):
+            witness = yield ("get", key)
+            known.append(witness.identities)
+        if identities not in known and self.settles:
+            return Do((("settle_losses", *then),))
+        return Do((name, *rest, identities) for name, *rest in then)
+
+    def reap(self) -> Steps:
+        names = [key[1] for key in (yield ("scan", ("b",)))]
+        return Do((*(("drain", name) for name in names), ("guarded", ("process",))))
+
+    def hard_delete(self) -> Steps:
+        return Do((("guarded", ("delete_due",)),))
+        yield
+
+    def expire(self, address: str) -> Steps:
+        yield ("cas", ("r", address), ISSUED, DEAD)
+
+    def scrub(self) -> Steps:
+        return Do((("guarded", ("scrub_all",)), ("guarded", ("delete_due",))))
+        yield
+
+    def process(self, identities: tuple[int, ...]) -> Steps:
+        """Markers of either kind; then what waits in the manifest; then what is due."""
+        deleted = yield ("scan", ("md",))
+        committed = yield ("scan", ("mc",))
+        waiting = yield ("scan", ("~m",))
+        return Do((
+            *(("process_token", key[1], identities) for key in deleted),
+            *(("process_commit", key[1], identities) for key in committed),
+            *(("process_entry", key[1], identities) for key in waiting),
+            ("process_deleted", identities),
+            ("delete_due", identities, *(key[1] for key in waiting)),
+        ))  # fmt: skip
+
+    def process_deleted(self, identities: tuple[int, ...]) -> Steps:
+        return Do(("process_token", key[1], identities) for key in (yield ("scan", ("md",))))
+
+    def process_entry(self, commit: str, identities: tuple[int, ...]) -> Steps:
+        """The marker may be lost, or what was made of it: the entry stands for it until both are witnessed."""
+        entry = yield ("get", ("~m", commit))
+        if entry is not None and (yield from self.identities()) == identities:
+            yield from self.forget_added(entry.record.added)
+
+    def process_commit(self, commit: str, identities: tuple[int, ...] | None = None) -> Steps:
+        if identities is not None and (yield from self.identities()) != identities:
+            return
+        tokens = yield ("get", ("mc", commit))
+        if tokens is None or (yield from self.any_live(tokens)) or (yield ("get", ("c", commit))) is None:
+            return
+        yield from super().process_commit(commit)
+
+    def process_token(self, token: str, identities: tuple[int, ...] | None = None) -> Steps:
+        if identities is not None and (yield from self.identities()) != identities:
+            return
+        if (yield from self.any_live((token,))):
+            return
+        yield from super().process_token(token)
+
+    def any_live(self, tokens: tuple[str, ...]) -> Steps:
+        """Whether the KV forgot the decision that the tokens' markers stand for."""
+        for token in tokens:
+            record = yield ("get", ("b", branch_of(token)))
+            if isinstance(record, Branch) and token in (record.token, *record.sealed):
+                return True
+        return False
+
+    def keeps_entries(self, token: str) -> Steps:
+        """Whether a deleted marker stands for a decision that was lost: its token is live, or a commit took it. A fate
+        travels from the branch to the markers.
+        """
+        record = yield ("get", ("b", branch_of(token)))
+        if record is not None:
+            live = (record.token, *record.sealed) if isinstance(record, Branch) else ()
+            if token in live or any(token == other and fate != DELETED for other, fate in record.retired):
+                return True
+        for key in (yield ("scan", ("mc",))):
+            if token in ((yield ("get", key)) or ()):
+                return True
+        return False
+
+    def scrub_all(self, identities: tuple[int, ...]) -> Steps:
+        addresses = yield ("scan", ("r",))
+        tokens = yield ("scan", ("t",))
+        calls = [("scrub_address", key[1], identities) for key in addresses]
+        return Do((*calls, *(("scrub_token", key[1], identities) for key in tokens)))
+
+    def scrub_address(self, address: str, identities: tuple[int, ...] | None = None) -> Steps:
+        if identities is None or (yield from self.identities()) == identities:
+            yield from super().scrub_address(address)
+
+    def scrub_token(self, token: str, identities: tuple[int, ...] | None = None) -> Steps:
+        if identities is None or (yield from self.identities()) == identities:
+            yield from super().scrub_token(token)
+
+    def delete_due(self, identities: tuple[int, ...], *processed: str) -> Steps:
+        """Mark, fence, delete. `processed`: manifest entries that this pass has processed."""
+        due = []
+        for key in (yield ("scan", ("d",))):
+            held = yield ("get", ("r", key[1]))
+            if held == EMPTY and (yield ("cas", ("r", key[1]), EMPTY, DEAD)):
+                held = DEAD
+            if held == DEAD:
+                due.append(key[1])
+            elif held != ISSUED:
+                yield ("del", key)
+        if due or processed:
+            yield from self.delete_behind_fence(due, processed, identities)
+
+    def delete_behind_fence(self, due: list[str], processed: tuple[str, ...], identities: tuple[int, ...]) -> Steps:
+        if not (yield from self.fence(self.me, identities)):
+            return
+        for address in due:
+            yield ("rm", address)
+            yield ("cas", ("r", address), DEAD, None)
+            yield ("del", ("d", address))
+        for commit in processed:
+            entry = yield ("get", ("~m", commit))
+            if entry is not None:
+                yield ("set", ("~a", commit), entry)
+                yield ("del", ("~m", commit))
+
+    # ---- other servers answer
+
+    waits_to_settle = True
+
+    def settle_losses(self, *then: tuple) -> Steps:
+        """Put right what a loss of unwitnessed writes may have left, then go on.
+
+        Nothing is deleted meanwhile by anybody: whoever passes the fence has settled under the same identities.
+        """
+        if self.waits_to_settle:
+            yield ("barrier",)  # operations that read what was lost have ended
+        identities = yield from self.identities()
+        for key in (yield ("scan", ("md",))):
+            if (yield from self.keeps_entries(key[1])):
+                yield ("del", key)
+        for key in (yield ("scan", ("b",))):
+            record = yield ("get", key)
+            for token in (record.token, *record.sealed) if isinstance(record, Branch) else ():
+                if (yield ("get", ("t", token))) != NEW:
+                    yield ("set", ("t", token), NEW)
+                for name in (yield ("scan", ("e", token))):
+                    entry = yield ("get", name)
+                    if isinstance(entry, Entry) and entry.id is not None:
+                        yield from self.hold_again(name, entry)
+        yield from self.settle_commits()  # after what is live: a fate travels this way
+        if (yield from self.identities()) == identities and (yield from self.fence(self.me, identities)):
+            return Do((name, *rest, identities) for name, *rest in then)
+        return None
+
+    def settle_commits(self) -> Steps:
+        """Put what a commit has taken beyond the reaper, wherever on its way it is found."""
+        for key in (yield ("scan", ("b",))):
+            yield from self.drain(key[1])
+        for key in (yield ("scan", ("mc",))):
+            yield from self.process_commit(key[1])
+        for key in (yield ("scan", ("~m",))):
+            entry = yield ("get", key)
+            if entry is not None:
+                yield from self.forget_added(entry.record.added)
+
+    def hold_again(self, name: tuple[str, str, str], entry: Entry) -> Steps:
+        """Put back the reference of a live entry. A missing key stays missing: the address is committed, or beyond the
+        online path. What is empty or `deleting` is taken back only if the entry is live still: another deleter may have
+        settled already, and gone on.
+        """
+        _, token, path = name
+        ref = Ref(token, path, entry.id)
+        while True:
+            held = yield ("get", ("r", entry.address))
+            if held is None or (listed(held) and ref in held[1]):
+                return
+            if (yield ("get", name)) != entry or not (yield from self.any_live((token,))):
+                return
+            if (yield ("cas", ("r", entry.address), held, refs(*(held[1] if listed(held) else ()), ref))):
+                return
+
+    # ---- the offline job
+
+    def gc(self, *expired: str) -> Steps:
+        return Do((("guarded", ("mark_and_sweep", *expired)),))
+        yield
+
+    def mark_and_sweep(self, *expired_and_identities: Any) -> Steps:
+        *expired, identities = expired_and_identities
+        known = yield ("scan", ("g",))
+        run = f"{self.me}gc{len(known)}"
+        return Do((("mark_between_fences", run, identities, *expired), ("sweep_all",)))
+
+    def mark_between_fences(self, run: str, identities: tuple[int, ...], *expired: str) -> Steps:
+        """A run stands only if its look was made, from its begin to its end, of a KV that lost nothing."""
+        yield ("set", ("~run", run), identities)
+        return (yield from super().mark(run, *expired))
+
+    def may_stand(self, run: str) -> Steps:
+        return (yield from self.fence(f"{self.me}{run}", (yield ("get", ("~run", run)))))
+
+    sweeps_what_was_seen_before = False
+
+    def sweep(self, run: str) -> Steps:
+        identities = yield ("get", ("~run", run))
+        if (yield from self.identities()) != identities and not self.sweeps_what_was_seen_before:
+            yield from self.give_up_sweep(run)
+            return
+        yield from super().sweep(run)
+
+    def may_sweep(self, run: str) -> Steps:
+        identities = yield ("get", ("~run", run))
+        if self.sweeps_what_was_seen_before:
+            identities = yield from self.identities()
+        return (yield from self.fence(f"{self.me}sweep.{run}", identities))
+
+    def give_up_sweep(self, run: str) -> Steps:
+        """What it saw may not be so any more. The next run looks again; what a sweep had begun with stays marked as
+        swept.
+        """
+        record = yield ("get", ("g", run))
+        if record is None:
+            return
+        if record.state == STANDING:
+            yield from self.unmark_run(run)
+        elif record.state == SWEEPING and (yield ("cas", ("g", run), record, record._replace(state=SWEPT))):
+            for commit in record.commits:
+                yield ("cas", ("x", commit), Mark(run, SWEEPING), Mark(run, SWEPT))
+
+
+def protocol_of(scenario: Scenario) -> type[Offline]:
+    """The protocol with rule 21 only where something may be lost: elsewhere it would add steps that show nothing."""
+    return Losses if scenario.shards else Proto
