@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from refstore.audit import AuditLog
+from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids, RepositoryId, RepositoryName
 from refstore.core.safety import Safety
@@ -14,6 +15,7 @@ from refstore.objects.foreign_objects import ForeignStores
 from refstore.versioning.branches import Branches
 from refstore.versioning.commits.trees import Trees
 from refstore.versioning.issuance import Issuer
+from refstore.versioning.manifest import Manifest
 from refstore.versioning.markers import Markers
 from refstore.versioning.references import References
 from refstore.versioning.staging import Staging
@@ -54,4 +56,9 @@ class Context:
 
     @property
     def markers(self) -> Markers:
-        return Markers(self.kv, self.repo, self.clock)
+        return Markers(self.kv, self.repo, self.clock, self.manifest)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What must survive the KV."""
+        return Manifest(self.objects, self.kv, keys.unwritten(self.repo))

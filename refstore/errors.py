@@ -29,11 +29,13 @@
     │   ├── ObjectsUnavailable
     │   ├── AuditUnavailable   the audit log cannot be written, so nothing was changed; once the object store is back,
                                again
+    │   ├── KVSettling         other servers of the KV answer than before; deletion waits until it was looked for losses
     │   └── DeadlineExceeded   the operation's own time is up; what it did is safe to do again
     ├── StoreMisconfigured a server is set up so that data could be lost; an operator must act (500)
     ├── ForeignNotAllowed  data of others lies where an operator has not allowed this process to read (403)
     ├── MissingExtra       an optional dependency is not installed; carries the install hint
     └── Corrupt            stored bytes cannot be trusted; nothing that depends on them is deleted (500)
+        ├── KVWentBack         the KV lost writes that had consequences; an operator must say what becomes of them
         ├── CorruptRecord      a KV value
         ├── CorruptRange       a Parquet range or metarange, or one that is missing
         └── CorruptObject
@@ -184,6 +186,11 @@ class AuditUnavailable(Unavailable):
     code = "audit_unavailable"
 
 
+class KVSettling(Unavailable):
+    code = "kv_settling"
+    retryable = True
+
+
 class DeadlineExceeded(Unavailable):
     code = "deadline_exceeded"
 
@@ -206,6 +213,10 @@ class MissingExtra(RefstoreError):
 
 class Corrupt(RefstoreError):
     code = "corrupt"
+
+
+class KVWentBack(Corrupt):
+    code = "kv_went_back"
 
 
 class CorruptRecord(Corrupt):

@@ -33,10 +33,12 @@ from refstore.objects.base import ObjectStore
 from refstore.objects.foreign_objects import ForeignStores
 from refstore.operations import branching, rules_document
 from refstore.repository import Repository
+from refstore.versioning import manifest
 from refstore.versioning.branches import Branches
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.trees import Caches, Trees
 from refstore.versioning.issuance import Issuer, keys_of
+from refstore.versioning.manifest import BranchCreated, CommitLanded, Manifest, RepositoryCreated, RepositoryDeleted
 from refstore.versioning.markers import REPOSITORY_DELETED
 from refstore.versioning.staging import Staging
 
@@ -133,6 +135,11 @@ class Lake:
             self._own_store = self.open_store(self.objects_url)
         return self._own_store
 
+    @property
+    def manifest(self) -> Manifest:
+        """The repositories, as far as they must survive the KV."""
+        return Manifest(self.own_store, self.kv, keys.UNWRITTEN)
+
     def create_repository(
         self,
         name: str,
@@ -175,6 +182,9 @@ class Lake:
             self.kv.set(keys.landed(repo, head), b"")
             token = Staging(self.kv, repo).new_token(branch, self.ids, self.clock)
             Branches(self.kv, repo, self.ids, self.clock).create(branch, head, token)
+            undo.callback(self._leave_manifest, url, repo)
+            ctx.manifest.add(BranchCreated(branch, token, head, now))
+            ctx.manifest.add(CommitLanded(head, encode(root), branch, token))
             take_back = undo.pop_all()  # whether the name is written is not certain while the KV has not said so
         try:
             landed = (
@@ -189,6 +199,7 @@ class Lake:
         if landed is None:
             take_back.close()
             raise self._exists(checked)
+        self.manifest.add(RepositoryCreated(checked, repo, encode(landed)))
         return Repository(ctx, landed)
 
     def repository(self, name: str) -> Repository:
@@ -268,6 +279,7 @@ class Lake:
             if record is None or record.closed_ms or record.id != first:
                 return  # our own write, or another's, got there
             rules_document.check_no_holds(self.context(checked, record))
+            self.manifest.add_deletion(RepositoryDeleted(checked, record.id))
             if self.kv.set_if(key, raw, encode(msgspec.structs.replace(record, closed_ms=max(1, self.clock.now_ms())))):
                 draft.landed = True
                 branching.close_all(self.context(checked, record), REPOSITORY_DELETED)
@@ -368,6 +380,11 @@ class Lake:
         with self._undoing(url, repo), closing(self.open_store(url)) as objects, suppress(ObjectNotFound):
             if objects.read(NAMESPACE_OBJECT) == repo.encode():
                 objects.delete_many([NAMESPACE_OBJECT])
+
+    def _leave_manifest(self, url: str, repo: RepositoryId) -> None:
+        """Undo what a failed creation wrote to the manifest, while the namespace is still this repository's."""
+        with self._undoing(url, repo), closing(self.open_store(url)) as objects:
+            objects.delete_many([info.key for info in objects.list(manifest.WAITING)])
 
     def _leave_kv(self, url: str, repo: RepositoryId) -> None:
         """Undo what a failed creation wrote to the KV. No client has seen it, because the name is written last."""

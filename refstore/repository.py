@@ -3,7 +3,9 @@
 Each method that changes something, and most that read, runs under the operation deadline
 (`Safety.operation_deadline_seconds`); lists, which read step by step, and explanations have none. A method may be
 called again after an error whose `retryable` is true, because every step of the protocol is idempotent. Threads may
-share a Repository. Methods raise the errors of `refstore.errors`. Every method may raise InvalidName, InvalidPath, NotFound, Contention,
+share a Repository.
+
+Methods raise the errors of `refstore.errors`. Every method may raise InvalidName, InvalidPath, NotFound, Contention,
 Unavailable and Corrupt; the docstrings name the others. A `ref` is the name of a branch or a tag, or the id of a
 commit, also with a suffix such as `main~2` (`refstore/operations/refs.py`).
 """

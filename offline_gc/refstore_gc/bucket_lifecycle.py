@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
-from refstore.audit.entries import PREFIX as AUDIT_FOLDER
 from refstore.core import keys
 from refstore.core.records import RepositoryRecord, decode
 from refstore.errors import Conflict, Invalid
@@ -25,7 +24,7 @@ from refstore.lake import Lake
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
 from refstore.objects.store_urls import parse
-from refstore_gc.run_layout import TAG
+from refstore_gc.run_layout import PRIVATE, TAG
 
 RULE_ID: Final = "refstore-expire"
 FOREIGN_SHOWN: Final = 3
@@ -115,8 +114,8 @@ def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:
     namespaces = [path for at, path in map(_s3_of, _namespaces(lake)) if at == bucket]
     if "" in namespaces:
         return
-    audit_log = f"{_s3_of(lake.objects_url)[1]}/{AUDIT_FOLDER}".lstrip("/")
-    own = sorted([audit_log, *(f"{path}/" for path in namespaces)])
+    of_the_lake = f"{_s3_of(lake.objects_url)[1]}/{PRIVATE}".lstrip("/")  # the audit log, the manifest, the witnesses
+    own = sorted([of_the_lake, *(f"{path}/" for path in namespaces)])
     found: list[str] = []
     after = ""
     while len(found) < FOREIGN_SHOWN:

@@ -6,6 +6,7 @@ branches, or a KV that was restored from last month. It trips when
 - more than a set share of the repository's objects is due, and more than a floor, because half of a small repository is
   nothing unusual. This does not apply to a deleted repository, whose uncommitted objects are all due on purpose.
 - all reapers together deleted more than a set number of objects within an hour.
+- the KV lost writes that had consequences (rule 21). Resuming does not help then: `refstore kv reconcile` does.
 
 It stays tripped: its state is in the KV, for every reaper. References are still released, so grace windows pass and
 `restore` works, but blobs stay. A state that cannot be read counts as tripped.
@@ -42,6 +43,8 @@ ATTEMPTS: Final = 16
 REPORTED_MAX: Final = 1_000_000
 """How far due objects are counted if the count is only reported."""
 
+KV_WENT_BACK: Final = "the KV went back in time, and does not know any more what had consequences"
+
 _COUNTERS: Final = "deleted/"
 
 _log = structlog.stdlib.get_logger(__name__)
@@ -50,6 +53,7 @@ _log = structlog.stdlib.get_logger(__name__)
 class Reason(Enum):
     SHARE = "share"
     HOURLY = "hourly"
+    KV_WENT_BACK = "kv-went-back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,12 @@ class Breaker:
                 break
         self._share_checked = True
         return True
+
+    def stop(self, reason: Reason) -> None:
+        """Trip for a reason that nothing counts, unless it has tripped for it already."""
+        raw, state = self._read()
+        if not state.tripped_ms or state.reason != reason.value:
+            self._trip(raw, reason, 0, 0)
 
     def request_permit(self, wanted_count: int) -> Permit:
         """Permit at most `wanted_count` deletions now; at the hourly limit, trip. Every permit is to be given back to
@@ -229,7 +239,7 @@ class Breaker:
                 "hard_deletion_stopped",
                 repository=self._ctx.name,
                 reason=explain(tripped),
-                what_to_do=advice(self._ctx.name),
+                what_to_do=advice(self._ctx.name, explain(tripped)),
             )
 
     def _read(self) -> tuple[bytes | Absent, BreakerState]:
@@ -280,11 +290,16 @@ def explain(state: BreakerState | None) -> str:
             return f"{due} objects are due for deletion, of {state.of} in the repository"
         case Reason.HOURLY.value:
             return f"{state.due} objects were deleted within an hour, of {state.of} that are allowed"
+        case Reason.KV_WENT_BACK.value:
+            return KV_WENT_BACK
         case _:
             return f"{state.reason}: {state.due} of {state.of}"
 
 
-def advice(repository: str) -> str:
+def advice(repository: str, reason: str = "") -> str:
+    """Say what an operator does; `reason`: as `explain` gave it."""
+    if reason == KV_WENT_BACK:
+        return "see what was lost with `refstore kv verify`, then settle it with `refstore kv reconcile`"
     return (
         f"see what is due with `refstore trash {repository}`; restore what should stay, or go on with `refstore "
         f"reaper resume {repository}`"

@@ -3,6 +3,7 @@
     publish     retired tokens whose operation died before publishing -> markers (rule 3)
     committed   committed markers: delete the references of added addresses, hand their tokens over (rule 7)
     deleted     deleted markers: release every reference under the token
+    manifest    entries of commits, branches and tags that a witness covers now -> confirmed (rule 21)
     due         empty lists and expired issued addresses, when due: `deleting`, then the blob, then the key (rule 8)
     scrub       remove the remains of crashed operations, each shard once per interval (rule 9)
     remove      if nothing is left of a deleted repository: remove its KV partitions, and free its name
@@ -28,18 +29,22 @@ import structlog
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.ids import Token, commit_id, staging_token
+from refstore.core.ids import CommitId, Token, commit_id, staging_token
 from refstore.core.records import CommittedTokens, DeletedToken, RepositoryRecord, Stamp, decode, encode
 from refstore.core.settings import ReaperSettings
 from refstore.deletions.journal_format import PendingDelete
-from refstore.errors import CorruptRecord, KVUnavailable, ObjectsUnavailable, RefstoreError
+from refstore.errors import CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, Key
+from refstore.losses.fence import Guard
+from refstore.losses.known import check_repository
+from refstore.losses.settling import forget_added, is_live
 from refstore.operations import branching
+from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore.versioning.markers import COMMITTED, REPOSITORY_DELETED
 from refstore_reaper import backlog, reference_release, repository_removal, scrub
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.blob_deletion import AsyncDeleter, Journal
-from refstore_reaper.breaker import Breaker
+from refstore_reaper.breaker import Breaker, Reason
 from refstore_reaper.cycle_summary import Summary, Tally
 from refstore_reaper.deletion import BatchDeleter, Hint, count_deletable, due_hints
 from refstore_reaper.leases import Leases
@@ -74,6 +79,8 @@ class PassTools:
     throttle: Throttle
     random: Random
     should_stop: Callable[[], bool]
+    guard: Guard
+    """What the pass asks before it acts: whether the KV lost writes (rule 21)."""
     async_deleter: AsyncDeleter | None = None
     """Deletes blobs while the pass works on the KV. None: the pass deletes them itself, batch by batch."""
     leases: Leases | None = None
@@ -113,11 +120,16 @@ class Pass:
             tools.journal,
             grace_seconds=self._grace_seconds,
             async_deleter=tools.async_deleter,
+            guard=tools.guard,
             on_corrupt=lambda address, error: self._record_failure(f"reference/{address}", error),
         )
         self._step_ends = 0.0
         self._step_batches = 0
         self._store_down = False
+        self._waiting: list[AnyEntry] | None = None
+        """The manifest's entries that wait; None: nobody has looked."""
+        self._forgotten: set[CommitId] = set()
+        """Commits whose additions this pass put beyond the reaper."""
 
     def run(self) -> Summary:
         try:
@@ -125,6 +137,7 @@ class Pass:
                 self._publish_markers,
                 self._process_committed_markers,
                 self._process_deleted_markers,
+                self._confirm_manifest,
                 self._delete_due,
                 self._scrub,
                 self._remove_repository,
@@ -157,16 +170,22 @@ class Pass:
         for unit, raw in self._leased_markers(keys.committed_tokens(self._ctx.repo), "committed"):
             with self._unit(f"committed/{unit}"):
                 marker = decode(raw, CommittedTokens)
+                if is_live(self._ctx, marker.tokens):
+                    continue  # the KV lost the decision that the marker stands for
                 finished = reference_release.process_committed(
                     self._ctx, commit_id(unit), marker, go_on=self._is_not_stopped, page=self._settings.batch_keys
                 )
                 self._tally.count(committed=int(finished))
                 self._tally.more |= not finished
+                if finished:
+                    self._forgotten.add(commit_id(unit))
 
     def _process_deleted_markers(self) -> None:
         for unit, raw in self._leased_markers(keys.deleted_tokens(self._ctx.repo), "deleted"):
             with self._unit(f"deleted/{unit}"):
-                self._process_deleted_token(staging_token(unit), decode(raw, DeletedToken))
+                token = staging_token(unit)
+                if not is_live(self._ctx, (token,)):  # else the KV lost the decision that the marker stands for
+                    self._process_deleted_token(token, decode(raw, DeletedToken))
 
     def _process_deleted_token(self, token: Token, marker: DeletedToken) -> None:
         # most entries of a commit's tokens are committed: only when they are due is it known how many will be deleted
@@ -194,6 +213,45 @@ class Pass:
         self._tally.count(tokens=int(finished))
         self._tally.more |= not finished
 
+    # ---- the manifest
+
+    def _is_whole(self) -> bool:
+        """Return whether the KV knows what the manifest says. The first step that has something to do asks.
+
+        If not, hard deletion of the repository is stopped.
+        """
+        if self._waiting is None and not self._record.closed_ms:
+            with self._unit("manifest"):
+                try:
+                    self._ctx.manifest.write_unwritten()
+                    self._waiting = check_repository(self._ctx)
+                except KVWentBack:
+                    self._breaker.stop(Reason.KV_WENT_BACK)
+                    self._tally.count(held_back=1)
+                    raise
+        return self._waiting is not None or bool(self._record.closed_ms)
+
+    def _confirm_manifest(self) -> None:
+        """Confirm the entries that wait, once what each commit added is beyond the reaper, and a witness says so.
+
+        Another reaper may have processed a commit's marker, or it may be lost: then it is done again.
+        """
+        if not self._waiting:
+            return
+        with self._unit("manifest"):
+            commits = [entry.commit for entry in self._waiting if isinstance(entry, CommitLanded)]
+            markers = self._ctx.kv.get_many([keys.committed(self._ctx.repo, commit) for commit in commits])
+            unfinished = {commit for commit, marker in zip(commits, markers, strict=True) if marker is not ABSENT}
+            for commit in commits:
+                if commit not in unfinished and commit not in self._forgotten:
+                    forget_added(self._ctx, commit)
+            done = [
+                entry for entry in self._waiting if not (isinstance(entry, CommitLanded) and entry.commit in unfinished)
+            ]
+            if done:
+                self._tools.guard.pass_through()
+                self._ctx.manifest.confirm(done, self._ctx.ids.unique(self._ctx.clock.now_ms()))
+
     def _may_delete_now(self, count: int) -> bool:
         return not self._store_down and self._breaker.reserve(count, self._count_objects)
 
@@ -201,10 +259,13 @@ class Pass:
         """Yield the markers whose leases this reaper got, one at a time, while there is time."""
         after = ""
         while page := self._ctx.kv.scan(partition, after=after, limit=MARKERS_PAGE):
+            if not self._is_whole():
+                return
             after = page[-1][0]
             self._tools.random.shuffle(page)  # reapers begin at different markers
             for start in range(0, len(page), GROUP):
                 units = self._lease([f"{kind}/{name}" for name, _ in page[start : start + GROUP]])
+                self._tools.guard.check_servers()
                 # the page is older than the leases: another reaper may have done them meanwhile
                 values = (
                     self._ctx.kv.get_many([Key(partition, unit.removeprefix(f"{kind}/")) for unit in units])
@@ -231,7 +292,7 @@ class Pass:
         shards = (
             [] if self._store_down else [shard for shard in self._rotated_shards() if self._hints(shard, now_ms, "", 1)]
         )
-        if not shards:
+        if not shards or not self._is_whole():
             return
         with self._unit("due"):
             if not self._breaker.check_share(
@@ -288,8 +349,11 @@ class Pass:
 
     def _scrub(self) -> None:
         units = self._units_to_scrub()
+        if not units or not self._is_whole():
+            return
         for start in range(0, len(units), GROUP):
             leased = self._lease(units[start : start + GROUP])
+            self._tools.guard.check_servers()
             for unit in leased:
                 if not self._may_go_on():
                     self._tally.more = True
@@ -374,7 +438,7 @@ class Pass:
         except KVUnavailable:
             raise
         except RefstoreError as error:
-            self._store_down |= isinstance(error, ObjectsUnavailable)
+            self._store_down |= isinstance(error, ObjectsUnavailable | KVWentBack | KVSettling)
             self._record_failure(unit, error)
 
     def _record_failure(self, unit: str, error: RefstoreError) -> None:

@@ -25,8 +25,11 @@ from refstore.core import ids, keys
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
 from refstore.core.settings import ReaperSettings
-from refstore.errors import CorruptRecord, KVUnavailable, RefstoreError, StoreMisconfigured
+from refstore.errors import CorruptRecord, KVUnavailable, KVWentBack, RefstoreError, StoreMisconfigured
 from refstore.lake import Lake
+from refstore.losses.fence import Fence
+from refstore.losses.known import check_lake, check_repository
+from refstore.losses.settling import settle
 from refstore_reaper import backlog, breaker, cycle
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.cycle_summary import Summary, Tally
@@ -44,6 +47,7 @@ GC_ALLOCATIONS: Final = 200_000
 """The threshold of Python's garbage collector. A batch makes tens of thousands of small tuples without cycles. With
 Python's default of 700 allocations the search for cycles takes a quarter of the time of a pass.
 """
+FORGET_EVERY_CYCLES: Final = 1000
 ROUNDS_MAX: Final = 100_000
 """The most rounds of `--once`, even if there is more to do."""
 
@@ -81,6 +85,7 @@ class Reaper:
         self._random = random or SystemRandom()
         self._throttle = Throttle(settings.rate_per_second, lake.clock)
         self._numbers = count(1)
+        self._fence = Fence(lake.kv, lambda: lake.own_store, lake.clock, lake.safety, self.id)
         self._async_deleter = AsyncDeleter() if asynchronous else None
         self._backoffs: dict[RepositoryId, Backoff] = {}
         self._reported: dict[RepositoryId, float] = {}
@@ -137,10 +142,50 @@ class Reaper:
         tally = Tally()
         self._lake.audit.write_waiting()
         try:
-            self._run_passes(should_stop, tally)
+            if self._is_whole(tally):
+                self._run_passes(should_stop, tally)
         finally:  # count what was done before the KV failed
             self._total.follow(tally.summary())
         return tally.summary()
+
+    def _is_whole(self, tally: Tally) -> bool:
+        """Return whether the KV holds what was witnessed; if not, nothing is deleted in this round. Raises
+        KVUnavailable.
+        """
+        lake = self._lake
+        try:
+            lake.manifest.write_unwritten()
+            waiting = check_lake(lake.kv, lake.manifest)
+            self._fence.begin(self._settle)
+            if waiting:
+                self._fence.pass_through()
+                lake.manifest.confirm(waiting, lake.ids.unique(self._clock.now_ms()))
+            if self._cycles % FORGET_EVERY_CYCLES == 1:
+                self._fence.forget_old()
+        except RefstoreError as error:
+            if isinstance(error, KVUnavailable):
+                raise
+            _log.error("nothing_is_deleted", code=error.code, error=str(error))
+            tally.fail("", "kv", error)
+            if isinstance(error, KVWentBack):
+                self._stop_all(tally)
+            return False
+        return True
+
+    def _settle(self) -> None:
+        """Settle every repository after other servers of the KV answer. Raises KVWentBack, Corrupt, Unavailable."""
+        for name, record in self._lake.all_repositories():
+            ctx = self._lake.context(name, record)
+            if not record.closed_ms:
+                check_repository(ctx)
+            settle(ctx)
+
+    def _stop_all(self, tally: Tally) -> None:
+        """Stop hard deletion in every repository, so that `refstore reaper status` says so."""
+        for name, record in self._lake.all_repositories():
+            breaker.Breaker(self._lake.context(name, record), self._settings, self.id).stop(breaker.Reason.KV_WENT_BACK)
+            self._metrics.record_breaker(name, True)
+            tally.count(held_back=1)
 
     def _run_passes(self, should_stop: Callable[[], bool], tally: Tally) -> None:
         repository_ids: set[RepositoryId] = set()
@@ -178,6 +223,7 @@ class Reaper:
                 throttle=self._throttle,
                 random=self._random,
                 should_stop=should_stop,
+                guard=self._fence,
                 async_deleter=self._async_deleter,
                 scrub_requested_ms=self._scrub_requested_ms,
             )
@@ -226,7 +272,9 @@ class Reaper:
         self._reported[ctx.repo] = now
         stopped = breaker.explain(breaker.read_state(ctx.kv, ctx.repo))
         if stopped:
-            _log.error("hard_deletion_stands_still", repository=name, reason=stopped, what_to_do=breaker.advice(name))
+            _log.error(
+                "hard_deletion_stands_still", repository=name, reason=stopped, what_to_do=breaker.advice(name, stopped)
+            )
         self._metrics.record_breaker(name, bool(stopped))
         if self._metrics.is_read:
             self._metrics.record_backlog(name, backlog.measure(ctx, limit=BACKLOG_MAX), self._clock.now_ms())

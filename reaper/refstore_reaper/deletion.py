@@ -19,6 +19,7 @@ from refstore.core.records import Deleting, Due, Emptied, Issued, Reference, Ref
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, Absent, Key, SetIf
+from refstore.losses.fence import Guard
 from refstore.objects.base import Deletion
 from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, Journal, delete_blobs
@@ -51,6 +52,7 @@ class BatchDeleter:
         *,
         grace_seconds: float,
         async_deleter: AsyncDeleter | None,
+        guard: Guard,
         on_corrupt: Callable[[Address, CorruptRecord], None],
     ) -> None:
         """Without `async_deleter`, no batch pauses."""
@@ -60,6 +62,7 @@ class BatchDeleter:
         self._journal = journal
         self._grace_seconds = grace_seconds
         self._async_deleter = async_deleter
+        self._guard = guard
         self._on_corrupt = on_corrupt
         self._in_flight: set[Address] = set()
         """The addresses of batches that are not finished."""
@@ -84,6 +87,7 @@ class BatchDeleter:
         self._in_flight.update(addresses)
         confirmed = Deletion((), (), ())
         try:
+            self._guard.pass_through()  # behind the marks, and before the blobs: the order is that of rule 21
             if self._async_deleter is None:
                 confirmed = delete_blobs(self._ctx.objects, batch, self._journal)
             else:

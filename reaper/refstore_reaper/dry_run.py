@@ -23,9 +23,10 @@ from refstore.core.records import RepositoryRecord, decode
 from refstore.core.settings import ReaperSettings
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import Invalid, KVUnavailable, ObjectNotFound, RefstoreError
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
+from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.losses.fence import NoGuard
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
 from refstore_reaper import cycle
 from refstore_reaper.cycle_summary import Summary, Tally
@@ -90,6 +91,7 @@ def _dry_run(
             throttle=Throttle(0, ctx.clock),
             random=Random(0),  # noqa: S311  # an order, not a secret
             should_stop=should_stop,
+            guard=NoGuard(),
             leases=leases,
             scrub_requested_ms=scrub_requested_ms,
         )
@@ -209,6 +211,9 @@ class Overlay(KV):
         while count < limit and (page := self.scan(partition, after=after, limit=min(SCAN_LIMIT, limit - count))):
             count, after = count + len(page), page[-1][0]
         return count
+
+    def servers(self) -> list[Server]:
+        return self._kv.servers()
 
     def _knows(self, key: Key) -> bool:
         written = self._partitions.get(key.partition)

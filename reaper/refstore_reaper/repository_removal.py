@@ -49,6 +49,7 @@ def remove(ctx: Context, record: RepositoryRecord) -> bool:
         keys.imports(ctx.repo),
         *(keys.due_shard(ctx.repo, shard) for shard in range(keys.SHARDS)),
         keys.reaper_states(ctx.repo),
+        keys.unwritten(ctx.repo),
     ):
         ctx.kv.delete_range(partition, "", keys.LAST_CODE_POINT)
     ctx.kv.delete_range(keys.LEASES, f"{ctx.repo}/", f"{ctx.repo}/{keys.LAST_CODE_POINT}")

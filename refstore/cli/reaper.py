@@ -160,7 +160,9 @@ def status(
     )
     for item in shown.repositories:
         if item.stopped or item.error:
-            typer.echo(f"\n{item.repository}: {item.error or item.stopped}; {breaker.advice(item.repository)}")
+            typer.echo(
+                f"\n{item.repository}: {item.error or item.stopped}; {breaker.advice(item.repository, item.stopped)}"
+            )
 
 
 @group.command("resume")

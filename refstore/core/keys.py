@@ -29,6 +29,10 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/reaper                     breaker                 BreakerState
                                       deleted/<time>/<reaper> Counter
                                       scrubbed/<unit>         Stamp
+    <repo>/unwritten                  <name>                  manifest entry     (of a deletion, which the object store
+                                                                                 has not taken yet; the lake's:
+                                                                                 `unwritten`)
+    positions...                      <deleter>               Position           (one partition for each server)
     leases                            <repo>/<unit>           Lease
     reapers                           <reaper id>             Heartbeat
     namespaces                        <URL as a folder>       (id of the repository that has it)
@@ -70,6 +74,7 @@ ACCESS_KEYS: Final = "configuration/access-keys"
 ACCESS_KEY_USES: Final = "configuration/access-key-uses"
 AUDIT_HEADS: Final = "audit/heads"
 AUDIT_WAITING: Final = "audit/waiting"
+UNWRITTEN: Final = "unwritten"
 GC_INDEXED: Final = "indexed/"
 GC_JOURNAL_DAMAGED: Final = "journal/damaged/"
 LAST_CODE_POINT: Final = "\U0010ffff"
@@ -287,6 +292,10 @@ def imports(repo: RepositoryId) -> str:
 
 def import_(repo: RepositoryId, import_id: str) -> Key:
     return Key(imports(repo), import_id)
+
+
+def unwritten(repo: RepositoryId) -> str:
+    return f"{repo}/{UNWRITTEN}"
 
 
 def reaper_states(repo: RepositoryId) -> str:

@@ -137,6 +137,8 @@ class ClosedBranch(Record, frozen=True, tag=21):
 
     retired: tuple[Retired, ...]
     write_id: str
+    id: str = ""
+    """The deleted branch's id, whose deletion the manifest is still to say; '': it need not."""
 
 
 class DeletedToken(Record, frozen=True, tag=22):
@@ -458,6 +460,13 @@ class AuditWaiting(Record, frozen=True, tag=81):
     claimed_ms: int = 0
 
 
+class Position(Record, frozen=True, tag=83):
+    """`positions/...`: how often a deleter has witnessed what the server that stores this holds (rule 21)."""
+
+    number: int
+    at_ms: int
+
+
 def unreferenced(entry: Entry) -> Entry:
     """Return the entry as a commit holds it, without its reference id."""
     return entry if not entry.reference_id else msgspec.structs.replace(entry, reference_id="")
@@ -467,7 +476,7 @@ AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
     | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
-    | AuditHead | AuditWaiting
+    | AuditHead | AuditWaiting | Position
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

@@ -42,9 +42,22 @@ SCAN_LIMIT: Final = 1000
 """The default page size: large enough to amortise a round trip, small enough to decode in a millisecond or two."""
 
 
+POSITIONS: Final = "positions"
+"""The partition that the default of `KV.servers` names. Names of other drivers begin with it."""
+
+
 class Key(NamedTuple):
     partition: str
     name: str
+
+
+class Server(NamedTuple):
+    """One server, or one file, whose writes are kept or lost together."""
+
+    partition: str
+    """A partition that this server stores. A deleter keeps its position there."""
+    identity: str
+    """Another one whenever another process, server or file answers; '' where that cannot happen."""
 
 
 class Get(NamedTuple):
@@ -93,7 +106,9 @@ Result = bytes | Absent | bool | None
 
 
 class KV(ABC):
-    """The interface. Drivers implement the four abstract methods; the others are written in terms of them."""
+    """The interface. Drivers implement the four abstract methods. The others are written in terms of them, but for
+    `servers`, whose default fits a store that never loses an acknowledged write.
+    """
 
     @abstractmethod
     def execute(self, ops: Sequence[Op]) -> list[Result]:
@@ -114,6 +129,12 @@ class KV(ABC):
     @abstractmethod
     def count(self, partition: str, *, limit: int) -> int:
         """Return how many keys the partition holds, or `limit` if it holds more."""
+
+    def servers(self) -> list[Server]:
+        """Return the servers that store the partitions, each once, in order of partition; asks them now (no cache).
+        Raises KVUnavailable.
+        """
+        return [Server(POSITIONS, "")]
 
     def close(self) -> None:
         """Release connections. May be called twice; a closed KV opens again when it is used."""

@@ -34,7 +34,7 @@ import structlog
 
 from refstore.core.clock import Clock, SystemClock
 from refstore.errors import KVUnavailable, OutcomeUnknown
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Exchange, Get, Op, Result, SetIf
+from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Exchange, Get, Op, Result, Server, SetIf
 
 ATTEMPTS: Final = 8
 """All attempts, including the first. With the waits below they take about five seconds, in which a Sentinel or a
@@ -93,6 +93,9 @@ class Retrying(KV):
 
     def count(self, partition: str, *, limit: int) -> int:
         return self._idempotent(lambda: self._kv.count(partition, limit=limit))
+
+    def servers(self) -> list[Server]:
+        return self._idempotent(self._kv.servers)
 
     def close(self) -> None:
         self._kv.close()

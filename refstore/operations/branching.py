@@ -23,6 +23,7 @@ from refstore.errors import (
 from refstore.kv.base import ABSENT
 from refstore.operations import refs
 from refstore.versioning.branches import ATTEMPTS, OpenBranch
+from refstore.versioning.manifest import BranchCreated
 from refstore.versioning.markers import BRANCH_DELETED, RESET
 
 
@@ -62,6 +63,8 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
     except (Gone, NotFound):
         _delete(ctx, name, branches.parse_open(name, raw))
         raise
+    made = branches.parse_open(name, raw).record
+    ctx.manifest.add(BranchCreated(name, made.id, ref.commit, made.created_ms, hidden))
     return ref.commit
 
 

@@ -5,6 +5,7 @@
     write    write ranges, metarange, the listing of added addresses and the commit record, all under new names
     advance  move the head and retire the sealed tokens with the commit's id, by one `set_if` on the branch record
              (rule 3)
+    enter    write the commit to the manifest in the object store, so that it survives the KV (rule 21)
     publish  publish the committed marker, from which the reaper works (rule 7)
 
 Merge, revert, cherry-pick and the removal of expired objects do the same with nothing staged: what they add is
@@ -22,13 +23,14 @@ from refstore.context import Context
 from refstore.core import keys, user_metadata
 from refstore.core.ids import BranchName, CommitId, Token
 from refstore.core.records import Branch, Commit, Entry, encode
-from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit, Unavailable
+from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit, ObjectsUnavailable, Unavailable
 from refstore.operations import refs
 from refstore.operations.reading import while_still
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.applying import WrittenTree
 from refstore.versioning.commits.imported import Spool
 from refstore.versioning.commits.merging import Strategy
+from refstore.versioning.manifest import CommitLanded
 from refstore.versioning.markers import NOTHING_COMMITTED
 from refstore.versioning.staging import Staging
 
@@ -92,7 +94,7 @@ def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitIn
             raise NothingToCommit(f"what is staged on branch {branch!r} does not change it; there is nothing to commit")
         made = _write(ctx, options, (base,), written, sealed)
         if _advance(ctx, branch, base, sealed, made.id):
-            _publish(ctx, branch)
+            _acknowledge(ctx, branch, record.id, made)
             return made
     raise branches.contention(branch)
 
@@ -228,7 +230,7 @@ def _combine(
         made = _write(ctx, options, parents, written, record.sealed)
         about_to_land(made.id)
         if _advance(ctx, branch, ours, record.sealed, made.id):
-            _publish(ctx, branch)
+            _acknowledge(ctx, branch, record.id, made)
             return made
     raise branches.contention(branch)
 
@@ -243,10 +245,21 @@ def _advance(ctx: Context, branch: BranchName, base: CommitId, sealed: tuple[Tok
         raise
 
 
-def _publish(ctx: Context, branch: BranchName) -> None:
-    """Publish the markers after the commit landed; best effort, because the next operation or the reaper repeats it."""
+def _acknowledge(ctx: Context, branch: BranchName, branch_id: str, made: CommitInfo) -> None:
+    """Write the commit to the manifest, then publish its marker. Raises ObjectsUnavailable: the commit landed all the
+    same.
+
+    Publishing is best effort, because the next operation or the reaper repeats it.
+    """
+    try:
+        ctx.manifest.add(CommitLanded(made.id, encode(made.record), branch, branch_id))
+    except ObjectsUnavailable as error:
+        raise ObjectsUnavailable(
+            f"commit {made.id} is on branch {branch!r}, but could not be written to the manifest, so it is lost if the "
+            f"KV is ({error}); look at the branch's log, and do not commit again: the reaper writes the entry"
+        ) from error
     with suppress(Unavailable):
-        ctx.markers.publish(ctx.branches, branch)
+        ctx.markers.publish(ctx.branches, branch, own=made.id)
 
 
 def _changes(staging: Staging, sealed: Sequence[Token]) -> Iterator[tuple[str, bytes]]:

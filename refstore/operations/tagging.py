@@ -26,6 +26,7 @@ def create(ctx: Context, name: TagName, source: str) -> CommitId:
     except Gone:  # a store's failure leaves the tag, as a crash would: others may have read it by then
         ctx.kv.set_if(key, ours, ABSENT)  # only our own record, not one that others wrote since
         raise
+    ctx.manifest.keep(key, ours)
     return commit
 
 
@@ -48,6 +49,7 @@ def delete(ctx: Context, name: TagName) -> None:
     tag = decode(raw, Tag)
     before = {"commit": tag.commit, "created_ms": tag.created_ms}
     with ctx.audit.act("tag.delete", repository=ctx.name, target=name, before=before) as draft:
+        ctx.manifest.give_up(key, raw)
         if not ctx.kv.set_if(key, raw, ABSENT):
             if ctx.kv.get(key) is not ABSENT:
                 raise Conflict(

@@ -126,9 +126,8 @@ class Branches:
         """Retire every token on a closed record (rule 3); the name is free again once they are published."""
         record = open_branch.record
         retired = tuple(Retired(token, cause) for token in (*record.sealed, record.token))
-        return self._kv.set_if(
-            self.key(name), open_branch.raw, encode(ClosedBranch((*record.retired, *retired), self._write_id()))
-        )
+        closed = ClosedBranch((*record.retired, *retired), self._write_id(), record.id)
+        return self._kv.set_if(self.key(name), open_branch.raw, encode(closed))
 
     def contention(self, name: BranchName) -> Contention:
         return Contention(f"other operations kept changing branch {name!r}; make the same call again")

@@ -23,9 +23,10 @@ from refstore.core.records import (
     decode_branch,
     encode,
 )
-from refstore.errors import InvalidName
+from refstore.errors import Corrupt, InvalidName
 from refstore.kv.base import ABSENT, KV
 from refstore.versioning.branches import Branches, OpenBranch
+from refstore.versioning.manifest import BranchDeleted, CommitLanded, Manifest
 
 RESET: Final = "reset"
 BRANCH_DELETED: Final = "branch-deleted"
@@ -40,16 +41,18 @@ _ATTEMPTS: Final = 8
 
 
 class Markers:
-    def __init__(self, kv: KV, repo: RepositoryId, clock: Clock) -> None:
+    def __init__(self, kv: KV, repo: RepositoryId, clock: Clock, manifest: Manifest) -> None:
         self._kv = kv
         self._repo = repo
         self._clock = clock
+        self._manifest = manifest
 
-    def publish(self, branches: Branches, name: BranchName) -> int:
+    def publish(self, branches: Branches, name: BranchName, *, own: CommitId | None = None) -> int:
         """Publish a branch's retired tokens, then remove them from its record, and return how many there were.
 
-        The record of a closed branch is deleted. To lose the race for the record is no failure: the winner sees the
-        same list and publishes it again.
+        `own`: the commit whose manifest entry the caller has written. Others' entries, whose committers may have died,
+        are written first (rule 21). The record of a closed branch is deleted. To lose the race for the record is no
+        failure: the winner sees the same list and publishes it again. Raises ObjectsUnavailable.
         """
         for _ in range(_ATTEMPTS):
             raw = branches.raw(name)
@@ -57,7 +60,11 @@ class Markers:
             if record is None or (isinstance(record, Branch) and not record.retired):
                 return 0
             assert raw is not ABSENT  # noqa: S101  # a decoded record had bytes
+            branch_id = record.id if isinstance(record, Branch) else ""
+            self._enter({retired.fate for retired in record.retired} - {own}, name, branch_id)
             self._write(record.retired)
+            if isinstance(record, ClosedBranch) and record.id:
+                self._manifest.add_deletion(BranchDeleted(name, record.id))
             match record:
                 case Branch():
                     is_current = branches.change(name, OpenBranch(raw, record), retired=())
@@ -74,10 +81,28 @@ class Markers:
         """
         if self._kv.get(keys.landed(self._repo, commit)) is not ABSENT:
             return True
-        for _, value in self._kv.scan_all(keys.branches(self._repo)):
-            if any(retired.fate == commit for retired in decode_branch(value).retired):
+        for name, value in self._kv.scan_all(keys.branches(self._repo)):
+            record = decode_branch(value)
+            if any(retired.fate == commit for retired in record.retired):
+                # what the caller makes of it must not be ahead of the commit's entry
+                self._enter({commit}, BranchName(name), record.id if isinstance(record, Branch) else "")
                 return True
         return self._kv.get(keys.landed(self._repo, commit)) is not ABSENT  # it may have been published meanwhile
+
+    def _enter(self, fates: Iterable[str | None], name: BranchName, branch_id: str) -> None:
+        """Write the manifest entries of commits that have no landed mark yet."""
+        commits = sorted(commit for fate in fates if fate and (commit := commit_of(fate)) is not None)
+        if not commits:
+            return
+        marks = self._kv.get_many([keys.landed(self._repo, commit) for commit in commits])
+        for commit in [commit for commit, mark in zip(commits, marks, strict=True) if mark is ABSENT]:
+            record = self._kv.get(keys.commit(self._repo, commit))
+            if record is ABSENT:
+                raise Corrupt(
+                    f"commit {commit} took what was staged on branch {name!r}, and the KV has lost its record; see "
+                    "`refstore kv verify`"
+                )
+            self._manifest.add(CommitLanded(commit, record, name, branch_id))
 
     def committed(self) -> Iterator[tuple[CommitId, CommittedTokens]]:
         for name, value in self._kv.scan_all(keys.committed_tokens(self._repo)):

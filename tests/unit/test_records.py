@@ -43,6 +43,7 @@ from refstore.core.records import (
     Lease,
     Listed,
     Mark,
+    Position,
     Record,
     Reference,
     ReferenceRecord,
@@ -100,6 +101,7 @@ RECORDS: dict[str, Record] = {
         "b1",
     ),
     "closed branch": ClosedBranch((Retired(TOKEN, "deleted"),), "w1"),
+    "closed branch with an id": ClosedBranch((Retired(TOKEN, "deleted"),), "w1", TOKEN),
     "deleted token": DeletedToken("branch-deleted", 1_700_000_000_000),
     "committed tokens": CommittedTokens((TOKEN, OTHER), 1_700_000_000_000),
     "token": TokenRecord(1_700_000_000_000),
@@ -229,6 +231,7 @@ RECORDS: dict[str, Record] = {
         error_code="invalid",
     ),
     "audit head": AuditHead(3, "ab" * 32, 1_700_000_000_000),
+    "position": Position(7, 1_700_000_000_000),
     "audit waiting": AuditWaiting(b"{}", 1_700_000_000_000),
     "audit waiting, claimed": AuditWaiting(b"{}", 1_700_000_000_000, "c1", 1_700_000_000_001),
     "due": Due(),
@@ -503,6 +506,15 @@ WRITTEN: tuple[tuple[str, str], ...] = (
     ),
     ("audit waiting", "9551c4027b7dcf0000018bcfe56800a000"),
     ("audit waiting, claimed", "9551c4027b7dcf0000018bcfe56800a26331cf0000018bcfe56801"),
+    (
+        "closed branch",
+        "94159192bf6d61696e3a30316a3878367733767230303030303030303030303030303031a764656c65746564a27731a0",
+    ),
+    (
+        "closed branch with an id",
+        "94159192bf6d61696e3a30316a3878367733767230303030303030303030303030303031a764656c65746564a27731bf6d61696e3a30316a3878367733767230303030303030303030303030303031",
+    ),
+    ("position", "935307cf0000018bcfe56800"),
 )
 LATEST = dict(WRITTEN)
 

@@ -1,0 +1,214 @@
+"""Positions in the KV, and witnesses of them in the lake's object store (rule 21).
+
+    _refstore/witnesses/<deleter>.json     the positions that a deleter had written, and the servers that answered
+    _refstore/servers/<hash>.json          when somebody first saw these servers
+
+A deleter's pass begins with `begin`: every server must hold what every witness says. Before it deletes what it has
+marked it calls `pass_through`. Positions are changed by `set_if` from the one that this deleter remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+
+from refstore.core.clock import Clock, utc_text
+from refstore.core.records import Position, encode, maybe
+from refstore.core.safety import Safety
+from refstore.errors import CorruptObject, KVSettling, KVWentBack, ObjectNotFound
+from refstore.kv.base import ABSENT, KV, Absent, Key, SetIf
+from refstore.objects.base import ObjectStore
+
+WITNESSES: Final = "_refstore/witnesses/"
+SERVERS: Final = "_refstore/servers/"
+
+KEPT_SECONDS: Final = 86_400
+"""Witnesses of deleters that have written none for so long are removed, once a later witness stands for them."""
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class Witness(msgspec.Struct, frozen=True):
+    """What one deleter had written to the KV."""
+
+    deleter: str
+    at_ms: int
+    positions: dict[str, int]
+    """By partition."""
+    servers: dict[str, str]
+    """The identity of the server that stores each of these partitions, when the deleter last settled."""
+
+
+class FirstSeen(msgspec.Struct, frozen=True):
+    at_ms: int
+
+
+class Guard(Protocol):
+    """What a pass asks before it acts."""
+
+    def check_servers(self) -> None:
+        """Raise KVSettling if other servers answer than when the pass began."""
+
+    def pass_through(self) -> None:
+        """Let the caller delete what it has marked. Raises KVWentBack, KVSettling, KVUnavailable,
+        ObjectsUnavailable; then nothing may be deleted.
+        """
+
+
+class NoGuard:
+    """Lets a dry run pass, which deletes nothing."""
+
+    def check_servers(self) -> None: ...
+
+    def pass_through(self) -> None: ...
+
+
+class Fence:
+    """What one deleter knows of the KV's history. Not for several threads."""
+
+    def __init__(self, kv: KV, store: Callable[[], ObjectStore], clock: Clock, safety: Safety, deleter: str) -> None:
+        """`store`: the lake's own. `deleter`: an id that no other process ever has."""
+        self._kv = kv
+        self._store = store
+        self._clock = clock
+        self._safety = safety
+        self._deleter = deleter
+        self._written: dict[str, bytes] = {}
+        """The position in each partition, as this deleter wrote it last."""
+        self._servers: dict[str, str] = {}
+        """Those that answered when the pass began."""
+
+    def begin(self, settle: Callable[[], None]) -> None:
+        """Look whether the KV holds what every witness says, and begin a pass.
+
+        If other servers answer than anybody has settled under, and the operations that began before have ended,
+        `settle` is called first. Raises KVWentBack, KVSettling (it is too early to settle), CorruptObject,
+        KVUnavailable, ObjectsUnavailable; then the pass must delete nothing.
+        """
+        self._servers = self._answering()
+        witnesses = self.witnesses()
+        self._check(witnesses)
+        if any(witness.servers == self._servers for witness in witnesses.values()):
+            return
+        if witnesses:  # nothing was ever witnessed in a new lake
+            self._wait_for_operations()
+            _log.warning("kv_servers_changed", servers=self._servers, what_follows="settling")
+            settle()
+        self.pass_through()
+        if witnesses:
+            _log.warning("kv_settled", servers=self._servers)
+
+    def check_servers(self) -> None:
+        if self._answering() != self._servers:
+            raise KVSettling(
+                "another server of the KV answers than when this pass began, so it deletes nothing more; the next pass "
+                "looks whether writes were lost"
+            )
+
+    def pass_through(self) -> None:
+        partitions = sorted(self._servers)
+        now = self._clock.now_ms()
+        before = [self._written.get(partition, ABSENT) for partition in partitions]
+        after = [encode(Position(_number(value) + 1, now)) for value in before]
+        done = self._kv.set_if_many(
+            [
+                SetIf(Key(partition, self._deleter), old, new)
+                for partition, old, new in zip(partitions, before, after, strict=True)
+            ]
+        )
+        if not all(done):
+            lost = ", ".join(partition for partition, ok in zip(partitions, done, strict=True) if not ok)
+            raise KVWentBack(
+                f"the KV has lost the position of {self._deleter} in {lost}: it went back in time; nothing is deleted. "
+                "See `refstore kv verify`"
+            )
+        self._written = dict(zip(partitions, after, strict=True))
+        positions = {partition: _number(value) for partition, value in self._written.items()}
+        witness = Witness(self._deleter, now, positions, self._servers)
+        self._store().put(f"{WITNESSES}{self._deleter}.json", msgspec.json.encode(witness))
+        self.check_servers()
+
+    def witnesses(self) -> dict[str, Witness]:
+        """Read the witnesses of all deleters, by the deleter's id. Raises CorruptObject, ObjectsUnavailable."""
+        store = self._store()
+        found: dict[str, Witness] = {}
+        for info in store.list(WITNESSES):
+            try:
+                witness = msgspec.json.decode(store.read(info.key), type=Witness)
+            except ObjectNotFound:
+                continue  # its deleter has just been forgotten
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise CorruptObject(
+                    f"the witness {info.key} cannot be read ({error}); nothing is deleted. If the KV has lost nothing, "
+                    "`refstore kv reconcile --accept` removes it"
+                ) from error
+            found[witness.deleter] = witness
+        return found
+
+    def lost(self, witnesses: Mapping[str, Witness]) -> list[tuple[Witness, str, Position | None]]:
+        """Return what the KV does not hold of the witnesses: the partition, and the position that it does hold."""
+        asked = [(witness, partition) for witness in witnesses.values() for partition in witness.positions]
+        values = self._kv.get_many([Key(partition, witness.deleter) for witness, partition in asked])
+        return [
+            (witness, partition, position)
+            for (witness, partition), value in zip(asked, values, strict=True)
+            for position in (maybe(value, Position),)
+            if position is None or position.number < witness.positions[partition]
+        ]
+
+    def forget_old(self) -> None:
+        """Remove the witnesses of deleters that ended long ago; this deleter's own, which is later, stands for them."""
+        before = self._clock.now_ms() - KEPT_SECONDS * 1000
+        old = [
+            witness
+            for witness in self.witnesses().values()
+            if witness.at_ms < before and witness.deleter != self._deleter
+        ]
+        if old and self._deleter in self.witnesses():
+            self._store().delete_many([f"{WITNESSES}{witness.deleter}.json" for witness in old])
+            self._kv.delete_many(
+                [Key(partition, witness.deleter) for witness in old for partition in witness.positions]
+            )
+
+    def _check(self, witnesses: Mapping[str, Witness]) -> None:
+        if self._written and self._deleter not in witnesses:
+            self._written.clear()  # forgotten after a long pause: it begins anew, under an id that is free again
+        lost = self.lost(witnesses)
+        if lost:
+            witness, partition, position = lost[0]
+            held = f"position {position.number} of {utc_text(position.at_ms)}" if position else "none of its positions"
+            raise KVWentBack(
+                f"the KV went back in time: {witness.deleter} had written position {witness.positions[partition]} at "
+                f"{utc_text(witness.at_ms)}, and {partition} holds {held}; nothing is deleted. See `refstore kv verify`"
+            )
+
+    def _answering(self) -> dict[str, str]:
+        return {server.partition: server.identity for server in self._kv.servers()}
+
+    def _wait_for_operations(self) -> None:
+        """Raise KVSettling until the operations that began under other servers have ended."""
+        store = self._store()
+        key = f"{SERVERS}{sha256(msgspec.json.encode(sorted(self._servers.items()))).hexdigest()[:40]}.json"
+        now = self._clock.now_ms()
+        try:
+            first = msgspec.json.decode(store.read(key), type=FirstSeen).at_ms
+        except (ObjectNotFound, msgspec.DecodeError):
+            first = now
+            store.put(key, msgspec.json.encode(FirstSeen(now)))
+        safety = self._safety
+        longest = safety.operation_deadline_seconds + safety.io_timeout_seconds + 2 * safety.clock_skew_seconds
+        ends = first + int(longest * 1000)
+        if now < ends:
+            raise KVSettling(
+                f"other servers of the KV answer than before (first seen at {utc_text(first)}), and operations that "
+                f"began before may be under way; nothing is deleted until {utc_text(ends)}. Run the same again then"
+            )
+
+
+def _number(value: bytes | Absent) -> int:
+    position = maybe(value, Position)
+    return position.number if position else 0

@@ -1,0 +1,183 @@
+"""Look whether the KV still knows what the manifest says (rule 21).
+
+A commit is known if its record and its landed mark are there, and its branch's head is the commit or follows it. What
+is not there may have been deleted since: then the manifest says that, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import BranchName, CommitId
+from refstore.core.records import Branch, ClosedBranch, Commit, RepositoryRecord, decode, decode_branch, maybe
+from refstore.errors import KVWentBack
+from refstore.kv.base import ABSENT, KV
+from refstore.versioning.manifest import (
+    AnyEntry,
+    BranchCreated,
+    BranchDeleted,
+    CommitLanded,
+    Manifest,
+    RecordKept,
+    RecordRemoved,
+    RepositoryCreated,
+    RepositoryDeleted,
+)
+
+NAMED_MAX = 10
+"""How many lost entries an error names."""
+
+
+class Lost(NamedTuple):
+    """An entry of the manifest that the KV does not know."""
+
+    entry: AnyEntry
+    reason: str
+    may_be_deleted: bool = True
+    """Whether a deletion explains it, if the manifest has one."""
+
+
+def check_repository(ctx: Context) -> list[AnyEntry]:
+    """Return the entries that wait, all of which the KV knows. Raises KVWentBack, CorruptObject."""
+    waiting = ctx.manifest.waiting()
+    _raise_for(lost_of_repository(ctx, waiting), f"repository {ctx.name!r}")
+    return waiting
+
+
+def check_lake(kv: KV, manifest: Manifest) -> list[AnyEntry]:
+    """Return the entries of the lake that wait, all of which the KV knows. Raises KVWentBack, CorruptObject."""
+    waiting = manifest.waiting()
+    _raise_for(lost_of_lake(kv, manifest, waiting), "the lake")
+    return waiting
+
+
+def lost_of_lake(kv: KV, manifest: Manifest, entries: Iterable[AnyEntry]) -> list[Lost]:
+    """Return which repositories the KV has forgotten."""
+    created = [entry for entry in entries if isinstance(entry, RepositoryCreated)]
+    missing: list[RepositoryCreated] = []
+    for entry in created:
+        record = kv.get(keys.repository(entry.name))
+        places = (keys.closed_repository(entry.id), keys.cleared_repository(entry.id))
+        if not _is_repository(record, entry.id) and all(kv.get(key) is ABSENT for key in places):
+            missing.append(entry)
+    if not missing:
+        return []
+    deleted = {entry.id for entry in manifest.all() if isinstance(entry, RepositoryDeleted)}
+    return [Lost(entry, "the repository is not there") for entry in missing if entry.id not in deleted]
+
+
+def lost_of_repository(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
+    """Return which entries of a repository the KV does not know."""
+    lost = [*_lost_commits(ctx, entries), *_lost_branches(ctx, entries), *_lost_records(ctx, entries)]
+    if not lost:
+        return []
+    # deletions may have been confirmed, or come in since: they are looked for only where something is missing
+    gone = {
+        (type(entry), entry.identity)
+        for entry in ctx.manifest.all()
+        if isinstance(entry, BranchDeleted | RecordRemoved)
+    }
+    return [item for item in lost if not (item.may_be_deleted and _is_deleted(item.entry, gone))]
+
+
+def _lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
+    commits = [entry for entry in entries if isinstance(entry, CommitLanded)]
+    records = ctx.kv.get_many([keys.commit(ctx.repo, entry.commit) for entry in commits])
+    marks = ctx.kv.get_many([keys.landed(ctx.repo, entry.commit) for entry in commits])
+    lost: list[Lost] = []
+    by_branch: dict[tuple[BranchName, str], list[CommitLanded]] = {}
+    for entry, record, mark in zip(commits, records, marks, strict=True):
+        if record is ABSENT:
+            lost.append(Lost(entry, "the commit is not there", may_be_deleted=False))
+        elif mark is ABSENT and not ctx.markers.landed(entry.commit):
+            lost.append(Lost(entry, "the commit is not known to have landed", may_be_deleted=False))
+        elif entry.branch_id:
+            by_branch.setdefault((entry.branch, entry.branch_id), []).append(entry)
+    for (name, branch_id), group in by_branch.items():
+        raw = ctx.kv.get(keys.branch(ctx.repo, name))
+        branch = None if raw is ABSENT else decode_branch(raw)
+        if isinstance(branch, ClosedBranch):
+            continue
+        if branch is None or branch.id != branch_id:
+            lost += [Lost(entry, f"branch {name!r} is not there") for entry in group]
+            continue
+        wanted = {entry.commit: decode(entry.record, Commit).generation for entry in group}
+        passed = _behind(ctx, branch.head, wanted, min(wanted.values()))
+        lost += [Lost(entry, f"branch {name!r} is behind it") for entry in group if entry.commit not in passed]
+    return lost
+
+
+def _behind(ctx: Context, head: CommitId, wanted: dict[CommitId, int], generation: int) -> set[CommitId]:
+    """Return which of the wanted commits the head is or follows, by first parents."""
+    left = set(wanted)
+    commit = head
+    while left:
+        left.discard(commit)
+        record = maybe(ctx.kv.get(keys.commit(ctx.repo, commit)), Commit)
+        if record is None or not record.parents or 0 < record.generation < generation:
+            break
+        commit = record.parents[0]
+    return set(wanted) - left
+
+
+def _lost_branches(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
+    lost: list[Lost] = []
+    for entry in entries:
+        if isinstance(entry, BranchCreated):
+            raw = ctx.kv.get(keys.branch(ctx.repo, entry.branch))
+            branch = None if raw is ABSENT else decode_branch(raw)
+            if branch is None or (isinstance(branch, Branch) and branch.id != entry.branch_id):
+                lost.append(Lost(entry, f"branch {entry.branch!r} is not there"))
+    return lost
+
+
+def _lost_records(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
+    kept = [entry for entry in entries if isinstance(entry, RecordKept)]
+    values = ctx.kv.get_many([entry.key for entry in kept])
+    return [
+        Lost(entry, f"{entry.partition.partition('/')[2]} {entry.name!r} is not there")
+        for entry, value in zip(kept, values, strict=True)
+        if value != entry.value
+    ]
+
+
+def _is_deleted(entry: AnyEntry, gone: set[tuple[type, tuple[str, ...]]]) -> bool:
+    match entry:
+        case CommitLanded() if entry.branch_id:
+            return (BranchDeleted, (entry.branch, entry.branch_id)) in gone
+        case BranchCreated():
+            return (BranchDeleted, entry.identity) in gone
+        case RecordKept():
+            return (RecordRemoved, entry.identity) in gone
+        case _:
+            return False
+
+
+def _is_repository(value: object, repo: str) -> bool:
+    return isinstance(value, bytes) and decode(value, RepositoryRecord).id == repo
+
+
+def _raise_for(lost: Sequence[Lost], whose: str) -> None:
+    if lost:
+        named = "; ".join(f"{describe(item.entry)}: {item.reason}" for item in lost[:NAMED_MAX])
+        more = f"; and {len(lost) - NAMED_MAX} more" if len(lost) > NAMED_MAX else ""
+        raise KVWentBack(
+            f"the KV went back in time: it does not know what {whose} acknowledged ({named}{more}); nothing is "
+            "deleted. See `refstore kv verify`"
+        )
+
+
+def describe(entry: AnyEntry) -> str:
+    """Name what an entry is about, for people."""
+    match entry:
+        case CommitLanded():
+            return f"commit {entry.commit[:12]} on branch {entry.branch!r}"
+        case BranchCreated() | BranchDeleted():
+            return f"branch {entry.branch!r}"
+        case RecordKept() | RecordRemoved():
+            return f"{entry.partition.rpartition('/')[2].removesuffix('s')} {entry.name!r}"
+        case RepositoryCreated() | RepositoryDeleted():
+            return f"repository {entry.name!r}"

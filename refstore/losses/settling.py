@@ -1,0 +1,207 @@
+"""Put right what a loss of unwitnessed writes may have left (rule 21).
+
+A server that lost writes is another process, or another file. So when other servers answer than before, and the
+operations that began before have ended, a deleter settles each repository before it deletes anything:
+
+    markers     drop deleted markers whose decision was lost: the token is live, or a commit took it
+    live        register live tokens, and put back the reference of each live entry
+    commits     publish what is retired, and put what commits added beyond the reaper
+
+The order matters: a fate travels this way. Nothing is deleted meanwhile, by anybody: who passes the fence has settled
+under the same servers. After a planned switch all this finds nothing to do.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import structlog
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.batches import batched
+from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of, is_own
+from refstore.core.records import (
+    Branch,
+    CommittedTokens,
+    Entry,
+    Listed,
+    Reference,
+    TokenRecord,
+    decode,
+    decode_branch,
+    decode_reference,
+    decode_staged_many,
+    encode,
+)
+from refstore.errors import Contention
+from refstore.kv.base import ABSENT, Absent
+from refstore.operations import refs
+from refstore.versioning.manifest import CommitLanded
+from refstore.versioning.markers import COMMITTED, commit_of
+
+PAGE: Final = 1000
+ATTEMPTS: Final = 16
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class Settled(NamedTuple):
+    """What `settle` changed."""
+
+    markers: int
+    """Deleted markers whose decision was lost."""
+    tokens: int
+    """Live tokens that were not registered, or as processed."""
+    references: int
+    """References of live entries that were missing."""
+    commits: int
+    """Commits whose additions were put beyond the reaper again."""
+
+
+def settle(ctx: Context) -> Settled:
+    """Settle one repository. Raises Corrupt, Unavailable; then nothing may be deleted."""
+    markers = _drop_lost_markers(ctx)
+    tokens = references = 0
+    for name, _ in list(ctx.branches.scan_open()):
+        record = decode_or_none(ctx, name)
+        for token in record.live if record is not None else ():
+            tokens += _register(ctx, token)
+            references += _hold_entries(ctx, token)
+    commits = _settle_commits(ctx)
+    settled = Settled(markers, tokens, references, commits)
+    _log.info("repository_settled", repository=ctx.name, **settled._asdict())
+    return settled
+
+
+def forget_added(ctx: Context, commit: CommitId) -> None:
+    """Delete the reference keys of what a commit added: it is beyond the reaper then. Raises CommitNotFound,
+    CorruptRange.
+    """
+    record = refs.get_commit(ctx, commit)
+    if record.added:
+        for batch in ctx.trees.read_added(record.added):
+            for page in batched(batch, PAGE):
+                ctx.references.forget(page)
+
+
+def is_live(ctx: Context, tokens: tuple[Token, ...]) -> bool:
+    """Return whether one of the tokens is live: then a marker of it stands for a decision that the KV has lost."""
+    names = sorted({branch_of(token) for token in tokens})
+    values = ctx.kv.get_many([keys.branch(ctx.repo, name) for name in names])
+    live = {
+        token
+        for value in values
+        if value is not ABSENT and isinstance(record := decode_branch(value), Branch)
+        for token in record.live
+    }
+    return not live.isdisjoint(tokens)
+
+
+def decode_or_none(ctx: Context, name: BranchName) -> Branch | None:
+    """Return the branch as it is now; None if it is not open any more."""
+    value = ctx.branches.raw(name)
+    record = None if value is ABSENT else decode_branch(value)
+    return record if isinstance(record, Branch) else None
+
+
+def _drop_lost_markers(ctx: Context) -> int:
+    dropped = 0
+    for token, _ in list(ctx.markers.deleted()):
+        if _keeps_entries(ctx, token):
+            ctx.markers.remove_deleted(token)
+            dropped += 1
+    return dropped
+
+
+def _keeps_entries(ctx: Context, token: Token) -> bool:
+    """Return whether a token is live, or a commit took it and is not processed yet. Its fate travels this way."""
+    value = ctx.branches.raw(branch_of(token))
+    if value is not ABSENT:
+        record = decode_branch(value)
+        live = record.live if isinstance(record, Branch) else ()
+        if token in live or any(item.token == token and commit_of(item.fate) is not None for item in record.retired):
+            return True
+    return any(token in marker.tokens for _, marker in ctx.markers.committed())
+
+
+def _register(ctx: Context, token: Token) -> int:
+    key = keys.token(ctx.repo, token)
+    value = ctx.kv.get(key)
+    if value is not ABSENT and not decode(value, TokenRecord).processed_ms:
+        return 0
+    ctx.kv.set(key, encode(TokenRecord(created_ms=ctx.clock.now_ms())))
+    return 1
+
+
+def _hold_entries(ctx: Context, token: Token) -> int:
+    held = 0
+    after = ""
+    while page := ctx.kv.scan(keys.staging(ctx.repo, token), after=after, limit=PAGE):
+        after = page[-1][0]
+        records = decode_staged_many([value for _, value in page])
+        entries = [
+            (Path(path), record)
+            for (path, _), record in zip(page, records, strict=True)
+            if isinstance(record, Entry) and record.reference_id and is_own(record.address)
+        ]
+        values = ctx.kv.get_many(keys.reference_many(ctx.repo, [record.address for _, record in entries]))
+        for (path, record), value in zip(entries, values, strict=True):
+            if not _holds(value, Reference(token, path, record.reference_id)):
+                held += _hold_again(ctx, token, path, record)
+    return held
+
+
+def _holds(value: bytes | Absent, reference: Reference) -> bool:
+    """Return whether the list has the reference. A missing key stays missing: the address is committed, or beyond the
+    online path.
+    """
+    if value is ABSENT:
+        return True
+    record = decode_reference(value)
+    return isinstance(record, Listed) and reference in record.references
+
+
+def _hold_again(ctx: Context, token: Token, path: Path, entry: Entry) -> int:
+    """Put back the reference of a live entry, whatever stands there.
+
+    The entry must be live still: another deleter may have settled already, and gone on.
+    """
+    key = keys.reference(ctx.repo, Address(entry.address))
+    reference = Reference(token, path, entry.reference_id)
+    for _ in range(ATTEMPTS):
+        value = ctx.kv.get(key)
+        if _holds(value, reference):
+            return 0
+        now = ctx.kv.get(keys.entry(ctx.repo, token, path))
+        if now is ABSENT or decode_staged_many([now])[0] != entry or not is_live(ctx, (token,)):
+            return 0
+        record = decode_reference(value) if value is not ABSENT else None
+        others = record.references if isinstance(record, Listed) else ()
+        listed = encode(Listed((*others, reference), ctx.clock.now_ms()))
+        if ctx.kv.set_if(key, value, listed):
+            return 1
+    raise Contention(f"others kept changing the references of {entry.address}; the next pass tries again")
+
+
+def _settle_commits(ctx: Context) -> int:
+    for name, _, record in list(ctx.branches.scan()):
+        if record.retired or not isinstance(record, Branch):
+            ctx.markers.publish(ctx.branches, name)
+    done = 0
+    for commit, marker in list(ctx.markers.committed()):
+        done += _process(ctx, commit, marker)
+    for entry in ctx.manifest.waiting():
+        if isinstance(entry, CommitLanded):
+            forget_added(ctx, entry.commit)
+            done += 1
+    return done
+
+
+def _process(ctx: Context, commit: CommitId, marker: CommittedTokens) -> int:
+    if is_live(ctx, marker.tokens):
+        return 0  # the decision was lost: the marker is left alone
+    forget_added(ctx, commit)
+    ctx.markers.set_deleted(marker.tokens, f"{COMMITTED}{commit}")
+    ctx.markers.remove_committed(commit)
+    return 1

@@ -1,0 +1,234 @@
+"""Write what must survive the KV to the object store: commits, branches, tags and repositories (rule 21).
+
+    _refstore/manifest/waiting/<kind>.<hash>.json     one entry, written before its call is acknowledged
+    _refstore/manifest/confirmed/<id>.jsonl           entries that a deleter has witnessed, one in each line
+
+A repository's manifest lies in its namespace; that of the lake, with the repositories, beside its audit log. An entry
+waits until a deleter has seen that the KV knows it, and has witnessed a later position; from then on a position would
+tell if the KV lost it. `refstore kv rebuild` makes a KV from both folders.
+
+What else must survive the KV is one call: `keep(key, value)` after the KV has the record, `give_up(key, value)` before
+it is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import ClassVar, Final
+
+import msgspec
+
+from refstore.core.ids import BranchName, CommitId, RepositoryId, RepositoryName
+from refstore.errors import CorruptObject, ObjectNotFound, ObjectsUnavailable
+from refstore.kv.base import KV, Key
+from refstore.objects.base import ObjectStore
+
+WAITING: Final = "_refstore/manifest/waiting/"
+CONFIRMED: Final = "_refstore/manifest/confirmed/"
+
+READERS: Final = 16
+"""Entries that are read at the same time: each is a request to the store."""
+
+
+class ManifestEntry(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
+    """What the object store knows of one record; bytes are written in base64."""
+
+    kind: ClassVar[str]
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What tells it from other entries of its kind."""
+        raise NotImplementedError
+
+
+class CommitLanded(ManifestEntry, frozen=True, tag="commit"):
+    """A branch was moved to a commit."""
+
+    kind: ClassVar[str] = "commit"
+    commit: CommitId
+    record: bytes
+    """The commit's record, as the KV has it."""
+    branch: BranchName
+    branch_id: str
+    """'': the branch was deleted when the entry was written."""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.commit,)
+
+
+class BranchCreated(ManifestEntry, frozen=True, tag="branch"):
+    kind: ClassVar[str] = "branch"
+    branch: BranchName
+    branch_id: str
+    head: CommitId
+    created_ms: int
+    hidden: bool = False
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.branch, self.branch_id)
+
+
+class BranchDeleted(ManifestEntry, frozen=True, tag="branch-deleted"):
+    kind: ClassVar[str] = "branch-deleted"
+    branch: BranchName
+    branch_id: str
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.branch, self.branch_id)
+
+
+class RecordKept(ManifestEntry, frozen=True, tag="record"):
+    """A record that never changes, such as a tag."""
+
+    kind: ClassVar[str] = "record"
+    partition: str
+    name: str
+    value: bytes
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.partition, self.name, self.value.hex())
+
+    @property
+    def key(self) -> Key:
+        return Key(self.partition, self.name)
+
+
+class RecordRemoved(ManifestEntry, frozen=True, tag="record-removed"):
+    kind: ClassVar[str] = "record-removed"
+    partition: str
+    name: str
+    value: bytes
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.partition, self.name, self.value.hex())
+
+
+class RepositoryCreated(ManifestEntry, frozen=True, tag="repository"):
+    kind: ClassVar[str] = "repository"
+    name: RepositoryName
+    id: RepositoryId
+    record: bytes
+    """As it was when the repository was made; its metadata may have changed since."""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.id,)
+
+
+class RepositoryDeleted(ManifestEntry, frozen=True, tag="repository-deleted"):
+    kind: ClassVar[str] = "repository-deleted"
+    name: RepositoryName
+    id: RepositoryId
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.id,)
+
+
+AnyEntry = (
+    CommitLanded | BranchCreated | BranchDeleted | RecordKept | RecordRemoved | RepositoryCreated | RepositoryDeleted
+)
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(AnyEntry)
+
+
+class Manifest:
+    """The manifest of a repository, or of the lake, in its object store."""
+
+    def __init__(self, objects: ObjectStore, kv: KV, unwritten: str) -> None:
+        """`unwritten`: the KV's partition for deletions that the object store has not taken yet."""
+        self._objects = objects
+        self._kv = kv
+        self._unwritten = unwritten
+
+    def add(self, entry: AnyEntry) -> None:
+        """Write an entry; writing it again writes the same. Raises ObjectsUnavailable."""
+        self._objects.put(waiting_key(entry), _encoder.encode(entry))
+
+    def keep(self, key: Key, value: bytes) -> None:
+        """Write the entry of a record that the KV has and that never changes. Raises ObjectsUnavailable."""
+        self.add(RecordKept(key.partition, key.name, value))
+
+    def give_up(self, key: Key, value: bytes) -> None:
+        """Write that the record is about to be removed: one that is missing without this entry was lost."""
+        self.add_deletion(RecordRemoved(key.partition, key.name, value))
+
+    def add_deletion(self, entry: AnyEntry) -> None:
+        """Write an entry that explains why something is missing. While the object store is down it waits in the KV, so
+        that a deletion does not need the store.
+        """
+        try:
+            self.add(entry)
+        except ObjectsUnavailable:
+            self._kv.set(Key(self._unwritten, waiting_key(entry).removeprefix(WAITING)), _encoder.encode(entry))
+
+    def unwritten(self) -> list[AnyEntry]:
+        """Read the deletions that the object store has not taken yet. Raises CorruptObject."""
+        return [_decoded(value, name) for name, value in self._kv.scan_all(self._unwritten)]
+
+    def write_unwritten(self) -> None:
+        """Write them. Raises ObjectsUnavailable."""
+        for entry in self.unwritten():
+            self.add(entry)
+            self._kv.delete(Key(self._unwritten, waiting_key(entry).removeprefix(WAITING)))
+
+    def waiting(self) -> list[AnyEntry]:
+        """Read the entries that wait. Raises CorruptObject, ObjectsUnavailable."""
+        keys = [info.key for info in self._objects.list(WAITING)]
+        if len(keys) <= 1:
+            found = [self._read(key) for key in keys]
+        else:
+            with ThreadPoolExecutor(min(READERS, len(keys)), thread_name_prefix="manifest") as readers:
+                found = list(readers.map(self._read, keys))
+        return [entry for entry in found if entry is not None]
+
+    def has_waiting(self) -> bool:
+        return next(iter(self._objects.list(WAITING)), None) is not None
+
+    def confirm(self, entries: Sequence[AnyEntry], batch_id: str) -> None:
+        """Move entries to the confirmed ones. A crash in between leaves them in both folders, which is harmless."""
+        if not entries:
+            return
+        self._objects.put(f"{CONFIRMED}{batch_id}.jsonl", b"".join(_encoder.encode(entry) + b"\n" for entry in entries))
+        self._objects.delete_many([waiting_key(entry) for entry in entries])
+
+    def confirmed(self) -> Iterator[AnyEntry]:
+        """Read the confirmed entries. Raises CorruptObject, ObjectsUnavailable."""
+        for info in self._objects.list(CONFIRMED):
+            for line in self._objects.read(info.key).splitlines():
+                yield _decoded(line, info.key)
+
+    def all(self) -> Iterator[AnyEntry]:
+        """Read every entry, some perhaps twice. Entries move in this order."""
+        yield from self.unwritten()
+        yield from self.waiting()
+        yield from self.confirmed()
+
+    def _read(self, key: str) -> AnyEntry | None:
+        try:
+            return _decoded(self._objects.read(key), key)
+        except ObjectNotFound:
+            return None  # another deleter has just confirmed it
+
+
+def waiting_key(entry: AnyEntry) -> str:
+    digest = sha256("\0".join(entry.identity).encode()).hexdigest()[:40]
+    return f"{WAITING}{entry.kind}.{digest}.json"
+
+
+def _decoded(line: bytes, key: str) -> AnyEntry:
+    try:
+        return _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptObject(
+            f"the manifest's object {key} cannot be read ({error}); restore it from a backup of the object store. "
+            "Nothing is deleted meanwhile"
+        ) from error
