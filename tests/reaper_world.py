@@ -18,9 +18,11 @@ from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.losses.fence import NoGuard
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
 from refstore.objects.memory import MemoryObjects
 from refstore.repository import Repository
+from refstore.versioning import manifest
 from refstore_reaper import cycle
 from refstore_reaper.cycle_summary import Summary
 from refstore_reaper.daemon import Reaper
@@ -104,7 +106,7 @@ class WatchedObjects(ObjectStore):
     down: bool = False
     before_delete: Callable[[Sequence[str]], None] | None = None
     batches: list[int] = field(default_factory=list)
-    """How many keys each call of `delete_many` had."""
+    """How many keys each call of `delete_many` had, but for those that confirm manifest entries."""
     asked: int = 0
     """How many calls there were, those that found it down among them."""
 
@@ -126,9 +128,10 @@ class WatchedObjects(ObjectStore):
 
     def delete_many(self, keys: Sequence[str]) -> Deletion:
         self._check()
-        if self.before_delete is not None:
-            self.before_delete(keys)
-        self.batches.append(len(keys))
+        if not keys[0].startswith(manifest.WAITING):
+            if self.before_delete is not None:
+                self.before_delete(keys)
+            self.batches.append(len(keys))
         done = self.inner.delete_many([key for key in keys if key not in self.refuses])
         return Deletion(
             done.deleted, done.missing, tuple((key, "planted: refused") for key in keys if key in self.refuses)
@@ -196,6 +199,7 @@ class World:
             throttle=Throttle(chosen.rate_per_second, self.clock),
             random=Random(1),
             should_stop=should_stop,
+            guard=NoGuard(),
             scrub_requested_ms=self.clock.now_ms() if scrub else None,
         )
 

@@ -220,7 +220,7 @@ class Pass:
 
         If not, hard deletion of the repository is stopped.
         """
-        if self._waiting is None and not self._record.closed_ms:
+        if self._waiting is None and not self._record.closed_ms and not self._store_down:
             with self._unit("manifest"):
                 try:
                     self._ctx.manifest.write_unwritten()

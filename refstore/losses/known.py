@@ -13,7 +13,7 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import BranchName, CommitId
 from refstore.core.records import Branch, ClosedBranch, Commit, RepositoryRecord, decode, decode_branch, maybe
-from refstore.errors import KVWentBack
+from refstore.errors import CorruptRecord, KVWentBack
 from refstore.kv.base import ABSENT, KV
 from refstore.versioning.manifest import (
     AnyEntry,
@@ -157,7 +157,10 @@ def _is_deleted(entry: AnyEntry, gone: set[tuple[type, tuple[str, ...]]]) -> boo
 
 
 def _is_repository(value: object, repo: str) -> bool:
-    return isinstance(value, bytes) and decode(value, RepositoryRecord).id == repo
+    try:
+        return isinstance(value, bytes) and decode(value, RepositoryRecord).id == repo
+    except CorruptRecord:
+        return True  # it is there: who works on the repository says that its record is damaged
 
 
 def _raise_for(lost: Sequence[Lost], whose: str) -> None:

@@ -13,6 +13,7 @@ from refstore.core.records import CommittedTokens, DeletedToken
 from refstore.core.settings import ReaperSettings
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord, RepositoryNotFound
+from refstore.losses.fence import NoGuard
 from refstore.objects.base import Deletion
 from refstore.operations import branching
 from refstore.versioning.markers import REPOSITORY_DELETED
@@ -123,6 +124,7 @@ def _deleter(tools: Tools) -> BatchDeleter:
         NoJournal(),
         grace_seconds=tools.ctx.grace_seconds,
         async_deleter=None,
+        guard=NoGuard(),
         on_corrupt=on_corrupt,
     )
 

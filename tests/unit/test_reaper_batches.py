@@ -18,6 +18,7 @@ from refstore.core.settings import ReaperSettings
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.lake import Lake
+from refstore.losses.fence import NoGuard
 from refstore.objects.local import LocalObjects
 from refstore.operations.uploading import Upload
 from refstore_reaper import blob_deletion, delete_worker
@@ -147,6 +148,7 @@ class Batches:
             JournalWriter(world.objects, "r", world.clock, world.numbers),
             grace_seconds=0,
             async_deleter=async_deleter,
+            guard=NoGuard(),
             on_corrupt=lambda _address, error: pytest.fail(str(error)),
         )
 

@@ -10,7 +10,7 @@ import pytest
 from refstore.cli.reaper import _exit_code
 from refstore.core import keys
 from refstore.core.records import Stamp, decode
-from refstore.errors import CommitNotFound, Gone, KVUnavailable, ObjectsUnavailable
+from refstore.errors import Gone, KVUnavailable, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Op
 from refstore_reaper import cycle
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
@@ -51,13 +51,15 @@ def test_an_entry_that_cannot_be_read_stops_its_token_only(grace_seconds: int | 
     assert world.kv.get(keys.deleted_token(ctx.repo, token)) is not ABSENT
 
 
-def test_a_commit_that_is_missing_stops_its_marker_only(at_once: World) -> None:
+def test_a_commit_that_is_missing_stops_hard_deletion(at_once: World) -> None:
     entry = at_once.upload("main", "a")[0]
     commit = at_once.repo.commit("main", "a").id
     ctx = at_once.repo.context
     at_once.kv.delete(keys.commit(ctx.repo, commit))
     done = at_once.run_pass()
-    assert [(error.unit, error.code) for error in done.errors] == [(f"committed/{commit}", CommitNotFound.code)]
+    assert [(error.unit, error.code) for error in done.errors] == [("manifest", KVWentBack.code)]
+    assert commit[:12] in done.errors[0].message
+    assert (done.held_back, done.corrupt) == (1, True)
     assert at_once.stored() == {entry.address}
     assert at_once.references() == 1
     assert at_once.kv.get(keys.committed(ctx.repo, commit)) is not ABSENT
