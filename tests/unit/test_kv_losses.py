@@ -1,0 +1,280 @@
+"""A KV that went back in time deletes nothing (rule 21): what a witness or the manifest tells, and other servers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from refstore.core import keys
+from refstore.core.records import Listed, decode_reference
+from refstore.errors import KVSettling, KVWentBack, ObjectsUnavailable
+from refstore.kv.base import ABSENT, Key, Server
+from refstore.kv.memory import MemoryKV
+from refstore.losses.fence import SERVERS, WITNESSES, Fence
+from refstore.versioning.manifest import CONFIRMED, WAITING
+from refstore_reaper import breaker
+from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
+
+
+class Losing:
+    """A world whose KV can be copied and put back, and whose servers can be others."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.identity = "run-1"
+        self.world.kv.servers = lambda: [Server("positions", self.identity)]
+
+    def copy(self) -> MemoryKV:
+        assert isinstance(self.world.kv.inner, MemoryKV)
+        kept = MemoryKV()
+        kept._partitions = copy.deepcopy(self.world.kv.inner._partitions)
+        return kept
+
+    def put_back(self, kept: MemoryKV) -> None:
+        self.world.kv.inner = kept
+
+    def manifest(self, folder: str) -> list[str]:
+        return [info.key for info in self.world.objects.inner.list(folder)]
+
+    def witnesses(self) -> list[str]:
+        return [info.key for info in self.world.lake.own_store.list(WITNESSES)]
+
+    def stopped(self) -> str:
+        ctx = self.world.repo.context
+        return breaker.explain(breaker.read_state(ctx.kv, ctx.repo))
+
+
+@pytest.fixture
+def losing() -> Losing:
+    return Losing()
+
+
+def test_a_commit_that_the_kv_forgot_stops_hard_deletion(losing: Losing) -> None:
+    """The case of the issue: reset, copy the KV, restore and commit, put the copy back, reap."""
+    world = losing.world
+    entry = world.upload("main", "a")[0]
+    world.repo.reset("main")
+    world.run_once()
+    kept = losing.copy()
+    world.repo.restore("main", entry.address, path="a")
+    commit = world.repo.commit("main", "keep it").id
+    losing.put_back(kept)
+    world.clock.advance(GRACE_SECONDS + 1)
+    done = world.run_once()
+    assert world.stored() == {entry.address}
+    assert (done.deleted, done.corrupt, done.held_back) == (0, True, 1)
+    assert {error.code for error in done.errors} == {KVWentBack.code}
+    assert commit[:12] in done.errors[0].message
+    assert losing.stopped() == breaker.KV_WENT_BACK
+
+
+def test_a_kv_from_before_a_witness_stops_hard_deletion_everywhere(losing: Losing) -> None:
+    world = losing.world
+    kept = losing.copy()
+    world.upload("main", "a")
+    world.repo.commit("main", "a")
+    world.run_once()
+    assert losing.manifest(WAITING) == []
+    assert len(losing.manifest(CONFIRMED)) == 1
+    losing.put_back(kept)
+    world.upload("main", "b")
+    world.repo.reset("main")
+    world.clock.advance(GRACE_SECONDS + 1)
+    done = world.run_once()
+    assert [(error.unit, error.code) for error in done.errors] == [("kv", KVWentBack.code)]
+    assert done.released == 0
+    assert len(world.stored()) == 2
+    assert losing.stopped() == breaker.KV_WENT_BACK
+
+
+def test_a_running_reaper_notices_that_its_own_position_is_lost(losing: Losing) -> None:
+    world = losing.world
+    fence = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.safety, "d1")
+    fence.begin(lambda: None)
+    kept = losing.copy()
+    fence.pass_through()
+    losing.put_back(kept)
+    with pytest.raises(KVWentBack, match="d1 in positions"):
+        fence.pass_through()
+
+
+def test_nothing_is_deleted_without_a_witness(losing: Losing) -> None:
+    world = losing.world
+    world.upload("main", "a")
+    world.repo.reset("main")
+    world.run_once()
+    store = world.lake.own_store
+    put = store.inner.put
+
+    def refuse(key: str, body: object, *, if_absent: bool = False) -> object:
+        if key.startswith(WITNESSES):
+            raise ObjectsUnavailable("planted: no room")
+        return put(key, body, if_absent=if_absent)
+
+    store.inner.put = refuse
+    world.clock.advance(GRACE_SECONDS + 1)
+    done = world.run_once()
+    assert (done.deleted, done.unavailable) == (0, True)
+    assert len(world.stored()) == 1
+    store.inner.put = put
+    assert world.run_once().deleted == 1
+
+
+def test_the_witness_is_written_before_the_objects_go(losing: Losing) -> None:
+    world = losing.world
+    world.upload("main", "a")
+    world.repo.reset("main")
+    world.run_once()
+    seen: list[tuple[int, int]] = []
+    reaper = world.reaper()
+
+    def look(_keys: object) -> None:
+        position = world.kv.get(Key("positions", reaper.id))
+        witness = reaper._fence.witnesses()[reaper.id]
+        assert position is not ABSENT
+        seen.append((witness.positions["positions"], reaper._fence.lost({reaper.id: witness}) == []))
+
+    world.objects.before_delete = look
+    world.clock.advance(GRACE_SECONDS + 1)
+    with reaper:
+        reaper.run_once(lambda: False)
+    assert [held for _, held in seen] == [True]
+
+
+def test_other_servers_are_settled_when_old_operations_have_ended(losing: Losing) -> None:
+    world = losing.world
+    world.upload("main", "a")
+    world.repo.reset("main")
+    world.run_once()
+    world.clock.advance(GRACE_SECONDS + 1)
+    losing.identity = "run-2"
+    done = world.run_once()
+    assert [(error.unit, error.code) for error in done.errors] == [("kv", KVSettling.code)]
+    assert (done.deleted, losing.stopped()) == (0, "")
+    world.clock.advance(SCRUB_AFTER_SECONDS)
+    assert world.run_once().deleted == 1
+    losing.identity = "run-1"  # settled under it before: its witnesses still hold
+    assert world.run_once().error_count == 0
+    assert len(list(world.lake.own_store.list(SERVERS))) == 1
+
+
+def test_settling_puts_back_the_reference_that_a_shard_lost(losing: Losing) -> None:
+    """ "Copy added" and "original released" are lost, and the entry is not."""
+    world = losing.world
+    world.repo.create_branch("feat", "main")
+    entry = world.upload("main", "a")[0]
+    world.run_once()
+    key = keys.reference(world.repo.context.repo, entry.address)
+    before = world.kv.get(key)
+    assert before is not ABSENT
+    world.repo.copy("main", "a", "feat", "b")
+    world.repo.reset("main")
+    world.run_once()
+    world.kv.set(key, before)
+    losing.identity = "run-2"
+    world.run_once()
+    world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+    for _ in range(2):
+        world.run_once(scrub_now=True)
+        world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+    assert world.stored() == {entry.address}
+    raw = world.kv.get(key)
+    assert raw is not ABSENT
+    listed = decode_reference(raw)
+    assert isinstance(listed, Listed)
+    assert [(reference.path, reference.token.partition(":")[0]) for reference in listed.references] == [("b", "feat")]
+
+
+def test_a_marker_whose_decision_was_lost_touches_no_live_token(losing: Losing) -> None:
+    world = losing.world
+    branch = keys.branch(world.repo.context.repo, world.repo.get_branch("main").id and "main")
+    world.upload("main", "a")
+    before = world.kv.get(branch)
+    assert before is not ABSENT
+    world.repo.reset("main")
+    world.kv.set(branch, before)
+    assert world.run_once().released == 0
+    losing.identity = "run-2"
+    world.run_once()
+    world.clock.advance(SCRUB_AFTER_SECONDS)
+    world.run_once()
+    assert world.kv.count(keys.deleted_tokens(world.repo.context.repo), limit=9) == 0
+    assert [path for path, _ in world.repo.list("main")] == ["a"]
+    world.upload("main", "b")
+    world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+    world.run_once(scrub_now=True)
+    assert len(world.stored()) == 2
+
+
+def test_a_tag_that_the_kv_forgot_is_noticed_and_a_deleted_one_is_not(losing: Losing) -> None:
+    world = losing.world
+    world.upload("main", "a")
+    world.repo.commit("main", "a")
+    world.run_once()
+    world.repo.create_tag("v1", "main")
+    world.repo.delete_tag("v1")
+    world.repo.create_branch("gone", "main")
+    world.repo.delete_branch("gone")
+    world.upload("main", "b")
+    world.repo.reset("main")
+    assert world.run_once().error_count == 0
+    kept = losing.copy()
+    world.repo.create_tag("v2", "main")
+    losing.put_back(kept)
+    world.upload("main", "c")
+    world.repo.reset("main")
+    done = world.run_once()
+    assert "tag 'v2'" in done.errors[0].message
+    assert done.corrupt
+
+
+def test_a_deletion_needs_no_object_store_and_raises_no_alarm_later(losing: Losing) -> None:
+    world = losing.world
+    world.repo.create_tag("v1", "main")
+    world.repo.create_branch("gone", "main")
+    world.objects.down = True
+    world.repo.delete_tag("v1")
+    world.repo.delete_branch("gone")
+    world.objects.down = False
+    world.upload("main", "a")
+    world.repo.reset("main")
+    assert world.run_once().error_count == 0
+    assert world.kv.count(keys.unwritten(world.repo.context.repo), limit=9) == 0
+
+
+def test_a_commit_whose_entry_cannot_be_written_is_not_acknowledged(losing: Losing) -> None:
+    world = losing.world
+    world.upload("main", "a")
+    put = world.objects.inner.put
+
+    def refuse(key: str, body: object, *, if_absent: bool = False) -> object:
+        if key.startswith(WAITING):
+            raise ObjectsUnavailable("planted: no room")
+        return put(key, body, if_absent=if_absent)
+
+    world.objects.inner.put = refuse
+    with pytest.raises(ObjectsUnavailable, match="do not commit again"):
+        world.repo.commit("main", "a")
+    world.objects.inner.put = put
+    assert world.run_once().published == 1  # the reaper publishes it, and writes the entry before
+    assert len(losing.manifest(CONFIRMED)) == 1
+    confirmed = world.objects.inner.read(losing.manifest(CONFIRMED)[0]).decode()
+    assert world.repo.get_branch("main").head in confirmed
+
+
+def test_witnesses_of_deleters_that_ended_are_forgotten(losing: Losing) -> None:
+    world = losing.world
+    first = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.safety, "d1")
+    first.begin(lambda: None)
+    world.clock.advance(2 * 86_400)
+    second = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.safety, "d2")
+    second.begin(lambda: None)
+    second.pass_through()
+    second.forget_old()
+    assert losing.witnesses() == [f"{WITNESSES}d2.json"]
+    assert world.kv.get(Key("positions", "d1")) is ABSENT
+    first.begin(lambda: None)  # it was only asleep: it begins anew
+    first.pass_through()
+    raw = world.kv.get(Key("positions", "d1"))
+    assert raw is not ABSENT
