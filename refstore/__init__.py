@@ -14,8 +14,10 @@ draws their tree. `docs/protocol.md` has the rules that deletion follows.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
+from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
 from refstore import errors
@@ -97,29 +99,35 @@ def __dir__() -> list[str]:
 
 
 def open(  # noqa: A001  # refstore.open
-    data: str | None = None, *, kv: str | None = None, objects: str | None = None, safety: Safety | None = None
+    data: str | PathLike[str] | None = None,
+    *,
+    kv: str | None = None,
+    objects: str | None = None,
+    safety: Safety | Mapping[str, float] | None = None,
+    config: str | PathLike[str] | None = None,
 ) -> Lake:
     """Open a lake: an embedded one in the folder `data`, which is made if missing; or one on any stores, by their URLs.
 
     `kv` is a URL such as `redis://host:6379/0` or `sqlite:///path`; `objects` one such as `s3://bucket/prefix` or
-    `file:///folder`. `safety`: the durations that safety rests on, the same in every process that shares the KV. Close
-    the lake, or use it as a context manager. Raises InvalidSettings, MissingExtra, StoreMisconfigured.
-    """
-    from refstore.core.file_modes import make_folder
-    from refstore.core.settings import embedded
-    from refstore.lake import Lake
+    `file:///folder`. What is not given comes from the environment (`REFSTORE_DATA`, ...), from one TOML file (`config`,
+    `REFSTORE_CONFIG`, `./refstore.toml`, ...) or from the defaults, as for every command.
 
-    if (data is None) == (kv is None and objects is None) or (kv is None) != (objects is None):
-        raise errors.InvalidSettings("give either data, a folder, or both kv and objects, as URLs")
-    if data is not None:
-        folder = Path(data).absolute()
-        try:
-            make_folder(folder)
-        except OSError as error:
-            raise errors.InvalidSettings(
-                f"{folder} cannot be created ({error.strerror}); name another folder"
-            ) from error
-        kv, objects = embedded(folder)
-    assert kv is not None  # noqa: S101  # checked above
-    assert objects is not None  # noqa: S101  # likewise
-    return Lake.open(kv, objects, safety=safety)
+    `safety`: durations that safety rests on, all of them or some by their names. Those that other processes rely on
+    must be the ones that the lake's processes have agreed on; what is not given is taken from there.
+
+    Close the lake, or use it as a context manager. Raises InvalidSettings, DurationsDiffer, MissingExtra,
+    StoreMisconfigured, KVUnavailable.
+    """
+    from dataclasses import asdict
+
+    from refstore.configured_lake import find_settings, open_lake
+    from refstore.core.safety import Safety
+
+    durations = asdict(safety) if isinstance(safety, Safety) else dict(safety or {})
+    stores = {"data": data, "kv": kv, "objects": objects, "config": config}
+    flags: dict[str, object] = {name: None if value is None else fspath(value) for name, value in stores.items()}
+    flags |= {f"safety.{name}": value for name, value in durations.items()}
+    loaded = find_settings(flags, given_as="argument of refstore.open")
+    for warning in loaded.warnings:
+        warnings.warn(warning, stacklevel=2)
+    return open_lake(loaded.settings, create=True)

@@ -176,7 +176,7 @@ class Imports:
                 self._threads.discard(threading.current_thread())
 
     def _is_dead(self, ctx: Context, record: ImportRecord) -> bool:
-        silent_ms = SILENCES * 1000 * ctx.safety.objects_io_seconds
+        silent_ms = SILENCES * 1000 * ctx.waits.objects_io_seconds
         return record.state == RUNNING and ctx.clock.now_ms() - record.updated_ms > silent_ms
 
     def _get(self, ctx: Context, branch: BranchName, import_id: str) -> ImportRecord:

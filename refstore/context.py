@@ -8,7 +8,7 @@ from refstore.audit import AuditLog
 from refstore.core import keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids, RepositoryId, RepositoryName
-from refstore.core.safety import Safety
+from refstore.core.safety import Durations, Safety
 from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
 from refstore.objects.foreign_objects import ForeignStores
@@ -32,7 +32,7 @@ class Context:
     issuer: Issuer
     clock: Clock
     ids: Ids
-    safety: Safety
+    durations: Durations
     foreign: ForeignStores
     """The stores of foreign objects."""
     grace_seconds: float
@@ -41,6 +41,16 @@ class Context:
     """The lake's audit log."""
     shown_namespace: str = ""
     """The prefix of physical addresses in API answers: the namespace's URL, or a lakeFS client's name for it."""
+
+    @property
+    def safety(self) -> Safety:
+        """What this process's operations keep to."""
+        return self.durations.safety
+
+    @property
+    def waits(self) -> Safety:
+        """How long to wait for the operations of other processes."""
+        return self.durations.waits
 
     @property
     def branches(self) -> Branches:

@@ -6,6 +6,7 @@
     │   ├── InvalidPath        a path is empty, too long, or hostile
     │   ├── InvalidToken       an issued address's token is forged, expired, or bound to something else
     │   ├── InvalidSettings    a setting or URL is malformed, or two settings contradict each other
+    │   │   └── DurationsDiffer    this process's durations are not those that the lake's processes agreed on
     │   └── InvalidRules       retention rules are malformed or contradict each other; carries line and column
     ├── NotFound           what is named is not there; name something else (404)
     │   ├── RepositoryNotFound
@@ -76,6 +77,10 @@ class InvalidToken(Invalid):
 
 class InvalidSettings(Invalid):
     code = "invalid_settings"
+
+
+class DurationsDiffer(InvalidSettings):
+    code = "durations_differ"
 
 
 class InvalidRules(Invalid):

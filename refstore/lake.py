@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from refstore.agreed_durations import AgreedDurations
 from refstore.audit import AuditLog, EntryDraft
 from refstore.context import Context
 from refstore.core import deadline, ids, keys, user_metadata
@@ -22,7 +23,7 @@ from refstore.core.clock import Clock, SystemClock
 from refstore.core.ids import Ids, RandomIds, RepositoryId, RepositoryName
 from refstore.core.records import ClearedRepository, Commit, RepositoryRecord, decode, encode, maybe
 from refstore.core.redaction import redact_text, redact_url
-from refstore.core.safety import Safety
+from refstore.core.safety import SHARED, Durations, FixedDurations, Safety
 from refstore.core.signing_keys import SigningKey
 from refstore.errors import AlreadyExists, Conflict, Contention, ObjectNotFound, RepositoryNotFound, Unavailable
 from refstore.kv import open_kv
@@ -62,12 +63,14 @@ class Lake:
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=RandomIds)
     safety: Safety = field(default_factory=Safety)
+    """The durations that the lake was opened with; `durations` has those that hold now."""
     signing_keys: Sequence[SigningKey] = ()
     open_store: Callable[[str], ObjectStore] = open_objects
     import_from: Sequence[str] = ()
     """URLs of foreign data (`api.import_from`); a lake takes from them only how to reach their buckets."""
     audit_log: AuditLog | None = None
     """None: the lake's own, in its object store."""
+    _agreed: AgreedDurations | None = None
     _foreign: ForeignStores | None = None
     _issuer: Issuer | None = None
     _keys: Sequence[SigningKey] = ()
@@ -83,16 +86,30 @@ class Lake:
         objects_url: str,
         *,
         safety: Safety | None = None,
+        explicit: Mapping[str, str] | None = None,
         signing_keys: Sequence[SigningKey] = (),
         clock: Clock | None = None,
         import_from: Sequence[str] = (),
+        only_read: bool = False,
     ) -> Lake:
-        """Open a lake by the URLs of its stores. Raises InvalidSettings, MissingExtra, StoreMisconfigured.
+        """Open a lake by the URLs of its stores. Unlike `refstore.open` this looks for no settings. Raises
+        InvalidSettings, DurationsDiffer, MissingExtra, StoreMisconfigured, KVUnavailable.
 
-        `signing_keys`: the keys that sign the tokens of issued addresses; by default the lake keeps one in the KV.
+        `safety`: durations that must be those that the lake's processes have agreed on; by default what they agreed on.
+        `explicit`: the only ones of `safety` that must be, by name, and where each came from. `signing_keys`: the keys
+        that sign the tokens of issued addresses; by default the lake keeps one in the KV. `only_read`: the caller
+        changes nothing, so do not write the durations to a lake that has none yet.
         """
-        clock, safety = clock or SystemClock(), safety or Safety()
+        clock = clock or SystemClock()
+        if explicit is None:
+            explicit = dict.fromkeys(SHARED if safety is not None else (), "")
         kv = open_kv(kv_url, clock=clock, check=deadline.check)
+        try:
+            agreed = AgreedDurations(kv, clock, RandomIds(), safety or Safety(), explicit=explicit, only_read=only_read)
+            safety = agreed.safety
+        except BaseException:
+            kv.close()
+            raise
         open_store = partial(open_objects, io_timeout_seconds=safety.objects_io_seconds)
         return cls(
             kv,
@@ -102,6 +119,7 @@ class Lake:
             signing_keys=signing_keys,
             open_store=open_store,
             import_from=import_from,
+            _agreed=agreed,
         )
 
     def close(self) -> None:
@@ -122,10 +140,15 @@ class Lake:
         self.close()
 
     @property
+    def durations(self) -> Durations:
+        """The durations that hold now. A lake that was made without `open` has its own, unchecked ones."""
+        return self._agreed or FixedDurations(self.safety)
+
+    @property
     def audit(self) -> AuditLog:
         """Who changed what, when, from where."""
         if self.audit_log is None:
-            self.audit_log = AuditLog(self.kv, lambda: self.own_store, self.clock, self.ids, self.safety)
+            self.audit_log = AuditLog(self.kv, lambda: self.own_store, self.clock, self.ids, self.durations)
         return self.audit_log
 
     @property
@@ -337,7 +360,7 @@ class Lake:
             self._issuer,
             self.clock,
             self.ids,
-            self.safety,
+            self.durations,
             self._foreign,
             grace,
             self.audit,

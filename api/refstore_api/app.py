@@ -11,6 +11,7 @@ from starlette.types import Scope
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from refstore import __version__
+from refstore.configured_lake import open_lake
 from refstore.core.settings import Settings
 from refstore.lake import Lake
 from refstore_api import error_responses, openapi
@@ -58,17 +59,11 @@ def create_app(
     `is_read_process`: this application answers the service's own process only. That process has checked each request
     already, and logs and counts it.
 
-    Raises InvalidSettings, MissingExtra.
+    Raises InvalidSettings, DurationsDiffer, MissingExtra, KVUnavailable.
     """
     owns_lake = lake is None
     if lake is None:
-        lake = Lake.open(
-            settings.kv,
-            settings.objects,
-            safety=settings.safety,
-            signing_keys=settings.parsed_signing_keys,
-            import_from=settings.api.import_from,
-        )
+        lake = open_lake(settings, create=True)
     service = Service(lake, settings.api, reaper_control, read_process)
     metrics = Metrics()
 

@@ -23,6 +23,7 @@ RETRY_AFTER_SECONDS: Final = "1"
 STATUS: Final[tuple[tuple[type[RefstoreError], int], ...]] = (
     (errors.NothingToCommit, 400),  # lakeFS's: its clients look for a bad request
     (errors.DirtyBranch, 400),  # likewise
+    (errors.DurationsDiffer, 500),  # no request can help it: an operator must act
     (errors.Invalid, 400),
     (errors.NotFound, 404),
     (errors.Gone, 410),

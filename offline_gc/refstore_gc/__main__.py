@@ -20,11 +20,11 @@ from pathlib import Path
 import msgspec
 
 from refstore.audit import acting_as, local_actor
+from refstore.configured_lake import open_lake
 from refstore.core.redaction import redact_text
 from refstore.core.settings import load
 from refstore.errors import RefstoreError, RepositoryNotFound
 from refstore.gc_marks import RunState
-from refstore.lake import Lake
 from refstore_gc import run
 from refstore_gc.bucket_lifecycle import overdue
 from refstore_gc.run import Options
@@ -56,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = 0
         with (
             acting_as(local_actor("gc", "python -m refstore_gc")),
-            Lake.open(
-                settings.kv, settings.objects, safety=settings.safety, signing_keys=settings.parsed_signing_keys
-            ) as lake,
+            open_lake(settings) as lake,
         ):
             names = parsed.repository or [name for name, _ in lake.repositories()]
             with session(SparkOptions(master="")) as spark:

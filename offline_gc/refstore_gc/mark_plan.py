@@ -117,23 +117,23 @@ def check_clock(ctx: Context, key: str) -> None:
     before = ctx.clock.now_ms()
     there = store_now_ms(ctx.objects, key)
     after = ctx.clock.now_ms()
-    bound_ms = (ctx.safety.clock_skew_seconds + CLOCK_GRAIN_SECONDS) * 1000
+    bound_ms = (ctx.waits.clock_skew_seconds + CLOCK_GRAIN_SECONDS) * 1000
     if there < before - bound_ms or there > after + bound_ms:
         raise StoreMisconfigured(
             f"the clocks of this machine and of {ctx.objects.url} are {abs(there - before) / 1000:.0f} s apart, and"
-            f" clock_skew_seconds allows for {ctx.safety.clock_skew_seconds:g}; set the clocks right, nothing was "
+            f" clock_skew_seconds allows for {ctx.waits.clock_skew_seconds:g}; set the clocks right, nothing was "
             "marked"
         )
 
 
-def horizon_of(safety: Safety, cutoff_ms: int) -> str:
+def horizon_of(waits: Safety, cutoff_ms: int) -> str:
     """Return where the next run starts to list. Blobs whose addresses sort before it were listed by the cutoff, or will
     never be named.
 
     The upload that made an address writes its blob, or an issued address is linked in time; clocks may be apart.
     """
-    landing_seconds = max(safety.operation_deadline_seconds, safety.issue_seconds) + safety.io_timeout_seconds
-    made_ms = cutoff_ms - int((landing_seconds + safety.clock_skew_seconds) * 1000)
+    landing_seconds = max(waits.operation_deadline_seconds, waits.issue_seconds) + waits.io_timeout_seconds
+    made_ms = cutoff_ms - int((landing_seconds + waits.clock_skew_seconds) * 1000)
     return cut_at(made_ms // HOUR_MS * HOUR_MS)
 
 
@@ -142,4 +142,4 @@ def age_seconds(ctx: Context, requested_seconds: float | None) -> float:
     seconds = MIN_AGE_SECONDS if requested_seconds is None else requested_seconds
     if seconds < 0:
         raise InvalidSettings(f"min_age_seconds is {seconds:g}; it cannot be negative")
-    return max(seconds, barrier_seconds(ctx.safety))
+    return max(seconds, barrier_seconds(ctx.waits))

@@ -370,7 +370,7 @@ class Pass:
             self._record_failure(f"scrub/{what}/{name}", error)
 
         if what == TEMPORARY:
-            older_than = max(self._ctx.safety.scrub_after_seconds, TEMPORARY_SECONDS_MIN)
+            older_than = max(self._ctx.waits.scrub_after_seconds, TEMPORARY_SECONDS_MIN)
             self._tally.count(
                 temporary=self._ctx.objects.sweep_temporary(older_than_seconds=older_than, clock=self._ctx.clock)
             )

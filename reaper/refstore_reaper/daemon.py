@@ -106,7 +106,7 @@ class Reaper:
         self.close()
 
     def run(self, should_stop: Callable[[], bool]) -> Summary:
-        """Run until a stop is requested."""
+        """Run until a stop is requested. Raises DurationsDiffer."""
         backoff = Backoff(self._clock, self._random)
         with self._heartbeat():
             stop = self._with_heartbeat(should_stop)
@@ -128,7 +128,7 @@ class Reaper:
         return self._total.summary()
 
     def run_once(self, should_stop: Callable[[], bool]) -> Summary:
-        """Run until nothing is due. Raises KVUnavailable."""
+        """Run until nothing is due. Raises KVUnavailable, DurationsDiffer."""
         with self._heartbeat():
             stop = self._with_heartbeat(should_stop)
             for _ in range(ROUNDS_MAX):
@@ -138,7 +138,8 @@ class Reaper:
         return self._total.summary()
 
     def run_round(self, should_stop: Callable[[], bool]) -> Summary:
-        """Make one pass over each repository. Raises KVUnavailable."""
+        """Make one pass over each repository. Raises KVUnavailable, DurationsDiffer."""
+        self._lake.durations.refresh()
         tally = Tally()
         self._lake.audit.write_waiting()
         try:

@@ -167,7 +167,7 @@ def _due_ms(ctx: Context, record: ReferenceRecord | None, grace_seconds: float) 
         case Emptied(since_ms):
             return since_ms + grace_seconds * 1000
         case Issued(_, expires_ms):
-            return expires_ms + int(ctx.safety.clock_skew_seconds * 1000)  # the issuing clock may be behind this one
+            return expires_ms + int(ctx.waits.clock_skew_seconds * 1000)  # the issuing clock may be behind this one
         case Deleting():
             return 0
         case _:

@@ -62,7 +62,7 @@ def dry_run(
             checked, record = ids.repository_name(name), decode(raw, RepositoryRecord)
             ctx = lake.context(checked, record)
             objects = ReadOnlyObjects(ctx.objects)
-            audit = AuditLog(overlay, lambda objects=objects: objects, ctx.clock, ctx.ids, ctx.safety)
+            audit = AuditLog(overlay, lambda objects=objects: objects, ctx.clock, ctx.ids, ctx.durations)
             read_only = replace(ctx, kv=overlay, objects=objects, audit=audit)
             total.add(_dry_run(read_only, record, settings, scrub_now, report, should_stop))
         except RefstoreError as error:

@@ -15,7 +15,7 @@ from refstore.kv.base import ABSENT
 def is_drained(ctx: Context, record: RepositoryRecord) -> bool:
     """Return whether the repository is closed, no operation on it can still run, and nothing of it is left to reap."""
     age_ms = ctx.clock.now_ms() - record.closed_ms
-    if not record.closed_ms or age_ms < ctx.safety.scrub_after_seconds * 1000:
+    if not record.closed_ms or age_ms < ctx.waits.scrub_after_seconds * 1000:
         return False
     left = (
         keys.branches(ctx.repo),

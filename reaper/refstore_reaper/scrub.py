@@ -87,7 +87,7 @@ def scrub_references(
 
 def scrub_tokens(ctx: Context, *, on_corrupt: Callable[[str, CorruptRecord], None] | None = None) -> ScrubResult:
     """Remove the staging areas of tokens that have been dead for longer than the longest operation."""
-    before = ctx.clock.now_ms() - int(ctx.safety.scrub_after_seconds * 1000)
+    before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
     old: dict[Token, bytes] = {}
     for name, value in ctx.kv.scan_all(keys.tokens(ctx.repo)):
         try:
@@ -133,7 +133,7 @@ def _drop_dead_references(
     ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRecord]], grace_seconds: float
 ) -> int:
     now = ctx.clock.now_ms()
-    before = now - int(ctx.safety.scrub_after_seconds * 1000)
+    before = now - int(ctx.waits.scrub_after_seconds * 1000)
     old = [
         (address, value, record)
         for address, value, record in records
@@ -183,7 +183,7 @@ def _register(ctx: Context, dead: Iterable[Token]) -> None:
 def _write_missing_hints(ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRecord]]) -> int:
     """Write the due hints that a crash left out. Return how many."""
     hints: list[Key] = []
-    before = ctx.clock.now_ms() - int(ctx.safety.scrub_after_seconds * 1000)
+    before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
     for address, _, record in records:
         match record:
             case Emptied(since_ms) if since_ms < before:

@@ -69,7 +69,7 @@ def _reapers(lake: Lake) -> list[ReaperStatus]:
             beat = decode(raw, Heartbeat)
         except CorruptRecord:
             continue  # the next heartbeat writes it anew
-        alive = now - beat.beat_ms <= (LATE_BEATS * beat.every_seconds + lake.safety.clock_skew_seconds) * 1000
+        alive = now - beat.beat_ms <= (LATE_BEATS * beat.every_seconds + lake.durations.waits.clock_skew_seconds) * 1000
         reapers.append(
             ReaperStatus(
                 name,

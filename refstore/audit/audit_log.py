@@ -27,7 +27,7 @@ from refstore.core.clock import Clock
 from refstore.core.ids import Ids
 from refstore.core.records import AuditWaiting, decode, encode
 from refstore.core.redaction import redact_text
-from refstore.core.safety import Safety
+from refstore.core.safety import Durations
 from refstore.errors import AuditUnavailable, Contention, Corrupt, KVUnavailable, ObjectsUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, KV, Key
 from refstore.objects.base import ObjectStore
@@ -67,11 +67,12 @@ class EntryDraft:
 class AuditLog:
     """Write the audit log of one lake; one instance per process."""
 
-    def __init__(self, kv: KV, store: Callable[[], ObjectStore], clock: Clock, ids: Ids, safety: Safety) -> None:
+    def __init__(self, kv: KV, store: Callable[[], ObjectStore], clock: Clock, ids: Ids, durations: Durations) -> None:
         self._kv = kv
         self._clock = clock
         self._ids = ids
-        self._safety = safety
+        self._durations = durations
+        self._io_seconds = durations.safety.objects_io_seconds
         self._chain = ChainWriter(kv, store, clock, ids)
         self._failed_at: float | None = None
 
@@ -88,7 +89,7 @@ class AuditLog:
         """Run the block after its entry was written. Raises AuditUnavailable; then the block was not run."""
         act = self._act(action, repository, target, before, after, None)
         try:
-            begun = self._append(act, self._safety.objects_io_seconds)
+            begun = self._append(act, self._io_seconds)
         except (KVUnavailable, AuditUnavailable):
             raise
         except RefstoreError as error:
@@ -176,7 +177,7 @@ class AuditLog:
     @property
     def _longest_ms(self) -> int:
         """Return the longest time in ms that a process may take for an act."""
-        safety = self._safety
+        safety = self._durations.waits
         return int(
             1000 * (safety.operation_deadline_seconds + 2 * safety.objects_io_seconds + safety.clock_skew_seconds)
         )
@@ -238,7 +239,7 @@ class AuditLog:
         try:
             with deadline.lifted():
                 try:
-                    self._append(act, self._safety.objects_io_seconds)
+                    self._append(act, self._io_seconds)
                 except RefstoreError as error:
                     self._wait(act)
                     _log.warning("audit_waits", action=act.action, error=redact_text(str(error)))

@@ -70,6 +70,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "serve": Command("refstore.cli.serve", "Serve the HTTP API, which lakeFS's clients know, and reap."),
     "keys": Command("refstore.cli.keys", "Create, list and revoke the access keys of the service."),
     "audit": Command("refstore.cli.audit", "Show who changed what, when, from where; verify that log."),
+    "durations": Command("refstore.cli.agreed", "Show and change the durations that all processes of a lake agree on."),
     "demo": Command("refstore.cli.demo", "Watch the main job on real files, with an audit at the end."),
     "config": Command("refstore.cli.config", "Show every setting in force, and where it came from."),
 }

@@ -21,7 +21,7 @@ def address(ctx: typer.Context, arguments: Annotated[list[str], place("REPO ADDR
     Example: refstore address sales data/2026112107/01jd3v...
     """
     repo_name, wanted_address = repo_and_address(ctx, arguments)
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         info = repo.address(wanted_address)
         names = [
             {

@@ -42,7 +42,7 @@ def verify(ctx: typer.Context) -> None:
     Example: refstore audit verify
              refstore audit verify --json
     """
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, only_read=True) as lake:
         verification = Verification(lake.kv, lake.own_store)
         damaged = 0
 
@@ -108,7 +108,7 @@ def log(
             if matches(read) and read.entry is not None:
                 yield read.entry
 
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, only_read=True) as lake:
         entries = islice(chosen(entries_newest_first(lake.kv, lake.own_store)), limit or None)
         emit(ctx, (_whole(entry) if invocation_of(ctx).json else _entry_row(entry) for entry in entries))
     if unreadable:

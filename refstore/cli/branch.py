@@ -63,7 +63,7 @@ def list_(
     \b
     Example: refstore branch list sales
     """
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         emit(
             ctx,
             (

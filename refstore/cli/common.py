@@ -12,7 +12,6 @@ while they are printed: `emit` stands inside `with open_lake(ctx)`.
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import sys
 import threading
@@ -28,9 +27,8 @@ import typer
 
 from refstore.cli.options import Invocation
 from refstore.cli.tables import print_rows
-from refstore.core.file_modes import make_folder, open_to_others
-from refstore.core.settings import Loaded, Settings, candidate_files, load
-from refstore.errors import InvalidSettings, NotFound
+from refstore.core.file_modes import open_to_others
+from refstore.core.settings import Loaded, Settings
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
@@ -47,13 +45,10 @@ def loaded_of(ctx: typer.Context) -> Loaded:
     """Return the settings with their origins. Only here the command reads the environment."""
     invocation = invocation_of(ctx)
     if "loaded" not in invocation.cache:
-        import platformdirs
-
+        from refstore.configured_lake import find_settings
         from refstore.core import logs
 
-        files = candidate_files(Path.cwd(), platformdirs.user_config_path("refstore", appauthor=False))
-        default_data = platformdirs.user_data_path("refstore", appauthor=False)
-        loaded = load(invocation.flags, os.environ, files, default_data=default_data)
+        loaded = find_settings(invocation.flags)
         logs.configure(loaded.settings.log, sys.stderr)
         for warning in loaded.warnings:
             print(f"refstore: warning: {warning}", file=sys.stderr)
@@ -66,30 +61,20 @@ def settings_of(ctx: typer.Context) -> Settings:
 
 
 @contextmanager
-def open_lake(ctx: typer.Context, *, create: bool = False) -> Generator[Lake, None, None]:
+def open_lake(
+    ctx: typer.Context, *, create: bool = False, only_read: bool = False, check_durations: bool = True
+) -> Generator[Lake, None, None]:
     """Open the lake of the settings for the block. `create`: make the embedded default if it is missing; otherwise
-    raise NotFound.
+    raise NotFound. `only_read`, `check_durations`: as in `refstore.configured_lake.open_lake`.
     """
+    from refstore import configured_lake
     from refstore.audit import acting_as, local_actor
-    from refstore.lake import Lake
 
     settings = settings_of(ctx)
-    if settings.data is not None:
-        if create:
-            _make_folder(settings.data)
-        elif not _is_folder(settings.data):
-            raise NotFound(
-                f"there is no lake in {settings.data}; make its first repository with: refstore repo create NAME "
-                "--data DIR"
-            )
     with (
         acting_as(local_actor("cli", ctx.command_path)),
-        Lake.open(
-            settings.kv,
-            settings.objects,
-            safety=settings.safety,
-            signing_keys=settings.parsed_signing_keys,
-            import_from=settings.api.import_from,
+        configured_lake.open_lake(
+            settings, create=create, only_read=only_read, check_durations=check_durations
         ) as lake,
     ):
         yield lake
@@ -115,9 +100,9 @@ def warn_of_open_folders(settings: Settings) -> None:
 
 
 @contextmanager
-def repository_of(ctx: typer.Context, name: str) -> Generator[Repository, None, None]:
+def repository_of(ctx: typer.Context, name: str, *, only_read: bool = False) -> Generator[Repository, None, None]:
     """Open one repository of the lake for the block. Raises RepositoryNotFound."""
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, only_read=only_read) as lake:
         yield lake.repository(name)
 
 
@@ -161,24 +146,6 @@ def progress(description: str, total: int | None = None) -> Generator[Progress, 
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         yield _Bar(bars, bars.add_task(description, total=total))
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise InvalidSettings(
-            f"{folder} cannot be created ({error.strerror}); name another folder with --data"
-        ) from error
-
-
-def _is_folder(folder: Path) -> bool:
-    try:
-        return folder.is_dir()
-    except OSError as error:
-        raise InvalidSettings(
-            f"{folder} cannot be accessed ({error.strerror}); name another folder with --data"
-        ) from error
 
 
 @contextmanager

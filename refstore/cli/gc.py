@@ -376,7 +376,7 @@ def status(ctx: typer.Context, repo_name: Name) -> None:
     \b
     Example: refstore gc status sales --json
     """
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         emit(ctx, (run_row(each) for each in Marks(repo.context).runs()))
 
 
@@ -398,7 +398,7 @@ def report(
     """
     from refstore_gc.report import page, summaries
 
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         every = list(summaries(repo.context.objects, Marks(repo.context)))
         chosen = [each for each in every if mark_id in (None, each.mark_id)]
         if not chosen:

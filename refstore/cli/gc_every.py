@@ -31,6 +31,7 @@ import msgspec
 import structlog
 import typer
 
+from refstore import configured_lake
 from refstore.cli.common import invocation_of, open_lake, stopping
 from refstore.cli.errors import exit_code
 from refstore.cli.gc_job import Job, clear_deleted, run_all, show_progress, spark_session
@@ -248,9 +249,7 @@ def _lake(settings: Settings) -> Generator[Lake, None, None]:
 
     with (
         acting_as(local_actor("gc", "refstore gc run --every")),
-        Lake.open(
-            settings.kv, settings.objects, safety=settings.safety, signing_keys=settings.parsed_signing_keys
-        ) as lake,
+        configured_lake.open_lake(settings) as lake,
     ):
         yield lake
 

@@ -75,7 +75,7 @@ def log(
              refstore log sales v1
     """
     repo_name, ref = words(ctx, arguments, "REPO [REF]")
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         commits = islice(repo.history(ref or repo.default_branch, first_parent=first_parent), amount)
         if invocation_of(ctx).json:
             emit(ctx, (logged_row(line) for line in commits))
@@ -96,7 +96,7 @@ def diff(
              refstore diff sales main dev
     """
     repo_name, left, right = words(ctx, arguments, "REPO LEFT [RIGHT]")
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         emit(ctx, (change_row(change) for change in repo.diff(left, right or None, prefix=prefix)))
 
 

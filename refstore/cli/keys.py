@@ -72,7 +72,7 @@ def list_(ctx: typer.Context) -> None:
     \b
     Example: refstore keys list --json
     """
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, only_read=True) as lake:
         emit(
             ctx,
             (

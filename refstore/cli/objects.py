@@ -47,7 +47,7 @@ def ls(
              refstore ls sales/main@/2026/ --recursive
     """
     repo_name, ref, prefix = words(ctx, arguments, "REPO REF [PREFIX]")
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         listing = repo.list(ref, prefix=prefix, after=after, delimiter="" if recursive else delimiter)
         emit(ctx, (_row(item) for item in islice(listing, amount or None)))
 
@@ -60,7 +60,7 @@ def stat(ctx: typer.Context, arguments: Annotated[list[str], place("REPO REF PAT
     Example: refstore stat sales main 2026/11/21.csv
     """
     repo_name, ref, path = words(ctx, arguments, "REPO REF PATH")
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         resolved = repo.resolve(ref, path)
         emit(ctx, {**entry_details(path, resolved.entry), "state": "committed" if resolved.token is None else "staged"})
 
@@ -73,7 +73,7 @@ def cat(ctx: typer.Context, arguments: Annotated[list[str], place("REPO REF PATH
     Example: refstore cat sales main 2026/11/21.csv | head -3
     """
     repo_name, ref, path = words(ctx, arguments, "REPO REF PATH")
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         for chunk in repo.get(ref, path):
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
@@ -97,7 +97,7 @@ def download(
     """
     form = "REPO REF [PATH] [TARGET]" if recursive else "REPO REF PATH [TARGET]"
     repo_name, ref, path, target = words(ctx, arguments, form, whole=recursive)
-    with repository_of(ctx, repo_name) as repo, progress("downloading") as bar:
+    with repository_of(ctx, repo_name, only_read=True) as repo, progress("downloading") as bar:
         if recursive:
             entries = _below(repo, ref, path)
             goals = _goals(entries, path, Path(target or "."))

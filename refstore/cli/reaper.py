@@ -118,7 +118,7 @@ def status(
     from refstore_reaper import breaker
     from refstore_reaper.status import read_status
 
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, only_read=True) as lake:
         if repository is not None:
             _record_of(lake.all_repositories(prefix=repository), repository)
         shown = read_status(lake, repository=repository)
@@ -248,7 +248,7 @@ def _dry_run(
         else:
             typer.echo(f"would delete {planned.repository} {item.address}  {item.path!r}  ({item.cause})")
 
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, only_read=True) as lake:
         for name in repositories:
             _record_of(lake.all_repositories(prefix=name), name)
         done = dry_run(

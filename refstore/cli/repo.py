@@ -69,7 +69,7 @@ def list_(
     \b
     Example: refstore repo list --json
     """
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, only_read=True) as lake:
         emit(ctx, (_row(name, record) for name, record in lake.repositories(prefix=prefix)))
 
 
@@ -80,7 +80,7 @@ def show(ctx: typer.Context, name: Name) -> None:
     \b
     Example: refstore repo show sales
     """
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, only_read=True) as lake:
         opened = lake.repository(name)
         grace = opened.context.grace_seconds
         emit(

@@ -47,7 +47,7 @@ def get(ctx: typer.Context, repo_name: Name) -> None:
     \b
     Example: refstore retention get sales > rules.json
     """
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         stored_rules = repo.retention()
         if stored_rules is None:
             raise rules_document.no_rules(repo.context)
@@ -135,7 +135,7 @@ def validate(
     Example: refstore retention validate sales rules.json
              refstore retention get sales | refstore retention validate sales -
     """
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         rules = _rules(repo, file)
         findings = review(repo.context, rules)
         _warn(findings.warnings)
@@ -168,7 +168,7 @@ def explain(
              refstore retention explain sales --rules new.json
     """
     repo_name, ref = words(ctx, arguments, "REPO [REF]")
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         rules = _rules(repo, rules_file)
         if ref:
             _explain_one(ctx, repo, rules, ref)

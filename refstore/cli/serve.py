@@ -205,14 +205,12 @@ def _reaping(settings: Settings, folder: Path) -> Generator[None, None, None]:
 
 
 def _reap(settings: Settings, folder: Path, over: threading.Event) -> None:
-    from refstore.lake import Lake
+    from refstore import configured_lake
     from refstore_reaper.daemon import Reaper
     from refstore_reaper.reaper_metrics import FileMetrics
 
     with (
-        Lake.open(
-            settings.kv, settings.objects, safety=settings.safety, signing_keys=settings.parsed_signing_keys
-        ) as lake,
+        configured_lake.open_lake(settings, create=True) as lake,
         Reaper(lake, settings.reaper, metrics=FileMetrics(folder)) as reaper,
     ):
         reaper.run(over.is_set)

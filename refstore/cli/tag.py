@@ -44,7 +44,7 @@ def list_(
     \b
     Example: refstore tag list sales
     """
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         emit(
             ctx,
             (

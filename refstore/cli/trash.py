@@ -37,7 +37,7 @@ def trash(
     \b
     Example: refstore trash sales --prefix 2026/
     """
-    with repository_of(ctx, repo_name) as repo:
+    with repository_of(ctx, repo_name, only_read=True) as repo:
         emit(
             ctx,
             (

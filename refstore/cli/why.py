@@ -52,7 +52,7 @@ def why(
              refstore why lakefs://sales/main/2026/11/21.csv
     """
     repo_name, address, ref, path = _place(ctx, given)
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, only_read=True) as lake:
         if address:
             _explain(ctx, lake, repo_name, address, lambda context: _of_address(context, address, commits=commits))
         else:

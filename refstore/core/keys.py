@@ -37,6 +37,7 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     reapers                           <reaper id>             Heartbeat
     namespaces                        <URL as a folder>       (id of the repository that has it)
     configuration                     signing-keys            (kid:secret, where none is configured)
+                                      durations               DurationsRecord    (those that safety rests on)
     configuration/access-keys         <key id>                AccessKeyRecord
     configuration/access-key-uses     <key id>                Stamp              (when it was used last, to the hour)
     audit/heads                       <chain>                 AuditHead          (the newest entry of each chain)
@@ -70,6 +71,7 @@ NAMESPACES: Final = "namespaces"
 LEASES: Final = "leases"
 REAPERS: Final = "reapers"
 SIGNING_KEYS: Final = Key("configuration", "signing-keys")
+DURATIONS: Final = Key("configuration", "durations")
 ACCESS_KEYS: Final = "configuration/access-keys"
 ACCESS_KEY_USES: Final = "configuration/access-key-uses"
 AUDIT_HEADS: Final = "audit/heads"

@@ -460,6 +460,37 @@ class AuditWaiting(Record, frozen=True, tag=81):
     claimed_ms: int = 0
 
 
+# ---- the durations that safety rests on (`refstore/agreed_durations.py`)
+
+
+class SharedSeconds(NamedTuple):
+    """The durations that other processes rely on, in seconds: those of `Safety` that are `SHARED`."""
+
+    operation_deadline_seconds: float
+    io_timeout_seconds: float
+    clock_skew_seconds: float
+    scrub_after_seconds: float
+    issue_seconds: float
+
+
+class FormerSeconds(NamedTuple):
+    """Durations that were agreed before. Processes may still run with them."""
+
+    seconds: SharedSeconds
+    until_ms: int
+    """Until then they count."""
+
+
+class DurationsRecord(Record, frozen=True, tag=82):
+    """`configuration/durations`: what all processes that share the KV have agreed on."""
+
+    agreed: SharedSeconds
+    write_id: str
+    """Differs in every version of the record, so that a retried write recognises its own."""
+    set_ms: int
+    former: tuple[FormerSeconds, ...] = ()
+
+
 class Position(Record, frozen=True, tag=83):
     """`positions/...`: how often a deleter has witnessed what the server that stores this holds (rule 21)."""
 
@@ -476,7 +507,7 @@ AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
     | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
-    | AuditHead | AuditWaiting | Position
+    | AuditHead | AuditWaiting | DurationsRecord | Position
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

@@ -1,19 +1,31 @@
 """Every duration that safety rests on, in one frozen object, validated against each other.
 
-The protocol's proofs know "the longest operation" and "the grace window"; these are the numbers behind the words. All
-processes that share a KV should run with the same ones: they stand in the configuration file or the environment, not
-in code.
+The protocol's proofs know "the longest operation" and "the grace window"; these are the numbers behind the words. Other
+processes rely on those in `SHARED`. All processes that share a KV run with the same ones, which stand in the KV
+(`refstore/agreed_durations.py`). The others are each process's own matter.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from refstore.errors import InvalidSettings
 
 IO_SECONDS_MIN: Final = 15.0
 """The shortest time for a request to a store across a network; a smaller setting is for tests and demonstrations."""
+
+
+SHARED: Final = (
+    "operation_deadline_seconds",
+    "io_timeout_seconds",
+    "clock_skew_seconds",
+    "scrub_after_seconds",
+    "issue_seconds",
+)
+"""The fields of `Safety` that other processes rely on. The rest is a process's own: `recheck_after_seconds` only has to
+be short enough for the agreed `scrub_after_seconds`, and `grace_seconds` protects a convenience, not data.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +71,37 @@ class Safety:
                 "recheck_after_seconds + io_timeout_seconds + clock_skew_seconds must not exceed scrub_after_seconds;"
                 " otherwise an upload could miss that its reference was scrubbed"
             )
+
+
+class Durations(Protocol):
+    """The durations that hold now. They may change while the process runs."""
+
+    @property
+    def safety(self) -> Safety:
+        """Return what this process keeps to: while others may run with other values, the shorter times for an
+        operation.
+        """
+        ...
+
+    @property
+    def waits(self) -> Safety:
+        """Return how long to wait for other processes: for the longest operation that any of them may run."""
+        ...
+
+    def refresh(self) -> None:
+        """Read now what holds. Raises DurationsDiffer, KVUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDurations:
+    """Durations that never change, and that nobody has checked against those of other processes."""
+
+    safety: Safety
+
+    @property
+    def waits(self) -> Safety:
+        return self.safety
+
+    def refresh(self) -> None:
+        """Do nothing."""

@@ -1,8 +1,8 @@
 """Settings: frozen values, each with its origin.
 
-Every command finds its values in the same way. The first source that has a value wins:
+Every command, and `refstore.open`, finds its values in the same way. The first source that has a value wins:
 
-    1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...
+    1. the command line       --data DIR, or --kv URL --objects URL, --log-level, ...; the arguments of `refstore.open`
     2. the environment        REFSTORE_DATA, REFSTORE_KV, REFSTORE_GRACE_SECONDS, REFSTORE_REAPER_BATCH_KEYS, ...
     3. one TOML file          --config, REFSTORE_CONFIG, ./refstore.toml, the user's own; the first that exists, and
                               never two merged
@@ -40,7 +40,11 @@ FILE_NAME: Final = "refstore.toml"
 
 _ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERVICE_")
 """Variables that Kubernetes sets if a service is called refstore."""
+_NO_SETTING: Final = "no setting"
+"""Marks a field of the dataclasses below that no source may set."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://\S*")
+_STORE_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:\S*")
+"""Drivers may take URLs without an authority, such as memory:."""
 _TAG_KEY: Final = re.compile(r"[\w +\-=.:/@]{1,128}")
 _FOREIGN: Final = re.compile(r"(s3://[^/?#]+|file://(localhost)?/)[^#]*")
 
@@ -258,11 +262,25 @@ class Settings:
     api: ApiSettings = field(default_factory=ApiSettings)
     offline: OfflineSettings = field(default_factory=OfflineSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    safety_origins: Mapping[str, str] | None = field(
+        default=None, repr=False, compare=False, metadata={_NO_SETTING: True}
+    )
+    """Where each field of `safety` came from that is no default, by name. None: unknown, so what differs from the
+    default was set.
+    """
 
     def __post_init__(self) -> None:
         kids = [key.kid for key in self.parsed_signing_keys]
         if len(set(kids)) != len(kids):
             raise InvalidSettings("signing_keys names one key id twice; give each key an id of its own")
+
+    @property
+    def explicit_safety(self) -> Mapping[str, str]:
+        """The fields of `safety` that were set, and where, for `Lake.open`."""
+        if self.safety_origins is not None:
+            return self.safety_origins
+        names = (entry.name for entry in fields(Safety))
+        return {name: "" for name in names if getattr(self.safety, name) != getattr(Safety(), name)}
 
     @property
     def parsed_signing_keys(self) -> tuple[SigningKey, ...]:
@@ -279,7 +297,7 @@ class Origin(NamedTuple):
     def __str__(self) -> str:
         match self.kind:
             case "flag":
-                return "command line"
+                return self.detail or "command line"
             case "environment":
                 return f"environment {self.detail}"
             case "file":
@@ -362,6 +380,8 @@ class Setting(NamedTuple):
 def _table(section: type, prefix: str = "") -> Iterator[Setting]:
     hints = get_type_hints(section)
     for entry in cast(Iterable[Field[object]], fields(section)):
+        if _NO_SETTING in entry.metadata:
+            continue
         if hints[entry.name] in (Safety, ReaperSettings, ApiSettings, OfflineSettings, LogSettings):
             yield from _table(hints[entry.name], f"{entry.name}.")
         else:
@@ -379,19 +399,29 @@ _Source = Mapping[str, tuple[object, Origin]]
 
 
 def load(
-    flags: Mapping[str, object], environ: Mapping[str, str], files: Sequence[Path] = (), *, default_data: Path
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    files: Sequence[Path] = (),
+    *,
+    default_data: Path,
+    given_as: str = "",
 ) -> Loaded:
     """Load the settings in force. Raises InvalidSettings, with the source, the key and the allowed values.
 
     `flags`: by setting name (and `config`), None for a flag that was not given. `files`: where a TOML file may be, the
-    preferred one first, if neither `--config` nor `REFSTORE_CONFIG` names one. A named file must exist.
+    preferred one first, if neither `--config` nor `REFSTORE_CONFIG` names one. A named file must exist. `given_as`:
+    what messages call the source of `flags`, if it is not the command line.
     """
     allowed = {CONFIG, *SETTINGS}
     if unknown := set(flags) - allowed:
         raise InvalidSettings(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(sorted(allowed))}")
-    file = _file(flags, environ, files)
+    file = _file(flags, environ, files, given_as)
     sources: list[_Source] = [
-        {name: (value, Origin("flag")) for name, value in flags.items() if value is not None and name != CONFIG},
+        {
+            name: (value, Origin("flag", given_as))
+            for name, value in flags.items()
+            if value is not None and name != CONFIG
+        },
         {
             setting.name: (environ[setting.variable], Origin("environment", setting.variable))
             for setting in SETTINGS.values()
@@ -424,12 +454,14 @@ def embedded(data: Path) -> tuple[str, str]:
     return f"sqlite://{root}/kv.sqlite", f"file://{root}/objects"
 
 
-def _file(flags: Mapping[str, object], environ: Mapping[str, str], files: Sequence[Path]) -> Path | None:
+def _file(flags: Mapping[str, object], environ: Mapping[str, str], files: Sequence[Path], given_as: str) -> Path | None:
     named_file = flags.get(CONFIG) or environ.get(ENVIRONMENT_PREFIX + "CONFIG")
     if named_file:
         path = Path(str(named_file)).expanduser()
         if not _is_file(path):
-            source = "--config" if flags.get(CONFIG) else "REFSTORE_CONFIG"
+            source = "REFSTORE_CONFIG"
+            if flags.get(CONFIG):
+                source = f"config ({given_as})" if given_as else "--config"
             raise InvalidSettings(f"{source} names {path}, which is not a file; write it, or leave {source} out")
         return path
     return next((path for path in files if _is_file(path)), None)
@@ -509,7 +541,7 @@ def _choose_stores(
     if "kv" in stores:
         for name in ("kv", "objects"):
             url, origin = cast(str, stores[name][0]), stores[name][1]
-            if not _URL.fullmatch(url):
+            if not _STORE_URL.fullmatch(url):
                 raise InvalidSettings(
                     f"{name} ({origin}) is {redact_url(url)!r}; it must be a URL such as {_EXAMPLES[name]}"
                 )
@@ -531,6 +563,12 @@ _EXAMPLES: Final = {
 
 
 def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Settings:
+    safety_origins = {
+        _last(name): str(origin)
+        for name, origin in origins.items()
+        if name.startswith("safety.") and origin.kind != "default"
+    }
+
     def section(name: str) -> dict[str, object]:
         return {key.removeprefix(f"{name}."): value for key, value in values.items() if key.startswith(f"{name}.")}
 
@@ -541,6 +579,7 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
             api=ApiSettings(**section("api")),  # type: ignore[arg-type]  # likewise
             offline=OfflineSettings(**section("offline")),  # type: ignore[arg-type]  # likewise
             log=LogSettings(**section("log")),  # type: ignore[arg-type]  # likewise
+            safety_origins=safety_origins,
             **{name: value for name, value in values.items() if "." not in name},  # type: ignore[arg-type]  # likewise
         )
     except InvalidSettings as error:

@@ -265,7 +265,7 @@ def _made_ms(ctx: Context, address: Address) -> int:
         hour = datetime.strptime(address.split("/")[1], "%Y%m%d%H").replace(tzinfo=UTC)
     except ValueError:
         return 0  # an hour that no calendar has
-    return max(0, int((hour.timestamp() - ctx.safety.clock_skew_seconds) * 1000))
+    return max(0, int((hour.timestamp() - ctx.waits.clock_skew_seconds) * 1000))
 
 
 def _by_journal(

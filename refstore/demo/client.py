@@ -15,13 +15,13 @@ from typing import Final, TypeVar
 
 import tenacity
 
+from refstore.configured_lake import open_lake
 from refstore.core import logs
 from refstore.core.batches import batched
 from refstore.core.settings import Settings, load
 from refstore.demo import steps
 from refstore.demo.steps import Item, Written
 from refstore.errors import AlreadyLinked, NothingToCommit, RefstoreError
-from refstore.lake import Lake
 from refstore.objects import open_objects
 from refstore.operations.copying import Copy, Move
 from refstore.operations.uploading import IssuedAddress, Link, Upload
@@ -169,10 +169,6 @@ class Client:
 def tell(event: steps.Event) -> None:
     sys.stdout.buffer.write(steps.encode(event) + b"\n")
     sys.stdout.buffer.flush()
-
-
-def open_lake(settings: Settings) -> Lake:
-    return Lake.open(settings.kv, settings.objects, safety=settings.safety, signing_keys=settings.parsed_signing_keys)
 
 
 def run(job: steps.Job, settings: Settings) -> int:

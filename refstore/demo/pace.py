@@ -32,7 +32,9 @@ REAPER: Final = ReaperSettings(
 
 def settings(stores: Settings, safety: Safety = SAFETY) -> Settings:
     """Return the settings in force with the demo's durations."""
-    return dataclasses.replace(stores, safety=safety, reaper=REAPER, log=LogSettings(level="info", format="json"))
+    return dataclasses.replace(
+        stores, safety=safety, safety_origins=None, reaper=REAPER, log=LogSettings(level="info", format="json")
+    )
 
 
 def environment(of: Settings, scratch: Path) -> dict[str, str]:

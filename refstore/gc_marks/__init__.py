@@ -62,13 +62,13 @@ def new_mark_id(ctx: Context) -> str:
     return ctx.ids.unique(ctx.clock.now_ms())
 
 
-def barrier_seconds(safety: Safety) -> float:
+def barrier_seconds(waits: Safety) -> float:
     """Return how long to wait after the last mark, until every operation that did not see it has ended.
 
     This contains the time of a request twice: the mark may land so late where its first reply was lost, and so may the
     operation's last write.
     """
-    return safety.operation_deadline_seconds + 2 * safety.io_timeout_seconds + safety.clock_skew_seconds
+    return waits.operation_deadline_seconds + 2 * waits.io_timeout_seconds + waits.clock_skew_seconds
 
 
 def pin(ctx: Context, addresses: Iterable[Address]) -> None:
@@ -138,15 +138,13 @@ class Marks:
 
     def barrier_over_at(self, run: Run) -> int:
         """Return when every operation that began before the last mark has ended. List and scan after that."""
-        return run.record.marked_ms + math.ceil(barrier_seconds(self._ctx.safety) * 1000)
+        return run.record.marked_ms + math.ceil(barrier_seconds(self._ctx.waits) * 1000)
 
     def wait(self, run: Run) -> None:
         """Wait until the barrier is over. Raises Conflict if the run was taken over meanwhile."""
         left = (self.barrier_over_at(run) - self._clock.now_ms()) / 1000
         if run.marked_at_seconds is not None:
-            left = max(
-                left, run.marked_at_seconds + barrier_seconds(self._ctx.safety) - self._clock.monotonic_seconds()
-            )
+            left = max(left, run.marked_at_seconds + barrier_seconds(self._ctx.waits) - self._clock.monotonic_seconds())
         while left > 0:
             step = min(left, BEAT_SECONDS)
             self._clock.sleep(step)

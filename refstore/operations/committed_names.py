@@ -78,7 +78,7 @@ def committed_name(ctx: Context, address: Address) -> CommittedName:
 def adding_commits(ctx: Context, address: Address) -> Iterator[tuple[CommitId, Commit] | None]:
     """Yield the commits whose listing has the address, and None at the end if not all listings were read."""
     address_ms = ids.made_ms(address)
-    made_ms = address_ms - int(ctx.safety.clock_skew_seconds * 1000) if address_ms is not None else 0
+    made_ms = address_ms - int(ctx.waits.clock_skew_seconds * 1000) if address_ms is not None else 0
     rows = [(commit, record) for commit, record in landed_commits(ctx) if record.added]
     rows.sort(key=lambda row: (row[1].created_ms < made_ms, abs(row[1].created_ms - made_ms)))
     for commit, record in rows[:LISTINGS_MAX]:

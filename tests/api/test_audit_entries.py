@@ -53,7 +53,7 @@ def entries(app: Application) -> list[Entry]:
 def break_store(app: Application) -> None:
     lake = app.lake
     down = FaultyObjects(lake.own_store, Faults(request_lost=1.0), Random(1), app.clock)
-    lake.audit_log = AuditLog(lake.kv, lambda: down, app.clock, lake.ids, lake.safety)
+    lake.audit_log = AuditLog(lake.kv, lambda: down, app.clock, lake.ids, lake.durations)
 
 
 @pytest.mark.parametrize("action", CALLS)

@@ -336,7 +336,7 @@ def test_an_entry_whose_reply_was_lost_fails_the_change(world: World) -> None:
 def test_an_outcome_that_the_store_does_not_take_waits(world: World) -> None:
     faulty = FaultyObjects(world.store, DOWN, Random(1), world.clock)
     stores = iter([world.store, faulty])
-    log = audit.AuditLog(world.kv, lambda: next(stores), world.clock, world.lake.ids, world.lake.safety)
+    log = audit.AuditLog(world.kv, lambda: next(stores), world.clock, world.lake.ids, world.lake.durations)
     with log.change("rules.set", repository="sales"):
         pass
     assert world.found() == [(FindingKind.WAITING, 0)]
@@ -392,7 +392,7 @@ def test_a_store_that_failed_is_left_alone_for_a_while(world: World) -> None:
         return FaultyObjects(world.store, DOWN, Random(1), world.clock)
 
     lake = world.process()
-    lake.audit_log = audit.AuditLog(world.kv, refuse, world.clock, lake.ids, lake.safety)
+    lake.audit_log = audit.AuditLog(world.kv, refuse, world.clock, lake.ids, lake.durations)
     lake.repository("sales").delete_branch("dev")
     lake.repository("sales").delete_branch("old")
     assert len(asked) == 1

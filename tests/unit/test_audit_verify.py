@@ -16,7 +16,7 @@ from refstore.audit.verification import DAMAGE, READ_AT_ONCE, FindingKind, Verif
 from refstore.core import keys
 from refstore.core.ids import RandomIds
 from refstore.core.records import AuditHead, encode
-from refstore.core.safety import Safety
+from refstore.core.safety import FixedDurations, Safety
 from refstore.kv.memory import MemoryKV
 from refstore.objects.memory import MemoryObjects
 from tests.kit.clock import FakeClock
@@ -36,7 +36,7 @@ class Log:
         self.write(self.process(), 2)
 
     def process(self) -> AuditLog:
-        return AuditLog(self.kv, lambda: self.store, self.clock, RandomIds(), Safety())
+        return AuditLog(self.kv, lambda: self.store, self.clock, RandomIds(), FixedDurations(Safety()))
 
     def write(self, process: AuditLog, count: int) -> None:
         for number in range(count):

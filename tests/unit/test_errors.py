@@ -16,6 +16,7 @@ CODES = {
     "InvalidPath": ("invalid_path", 2),
     "InvalidToken": ("invalid_token", 2),
     "InvalidSettings": ("invalid_settings", 2),
+    "DurationsDiffer": ("durations_differ", 2),
     "InvalidRules": ("invalid_rules", 2),
     "NotFound": ("not_found", 3),
     "RepositoryNotFound": ("repository_not_found", 3),

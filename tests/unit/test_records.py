@@ -32,8 +32,10 @@ from refstore.core.records import (
     DeletedToken,
     Deleting,
     Due,
+    DurationsRecord,
     Emptied,
     Entry,
+    FormerSeconds,
     GcFlag,
     GcRun,
     Heartbeat,
@@ -51,6 +53,7 @@ from refstore.core.records import (
     RetentionRecord,
     Retired,
     SecretHash,
+    SharedSeconds,
     StagedRecord,
     Stamp,
     Tag,
@@ -234,6 +237,13 @@ RECORDS: dict[str, Record] = {
     "position": Position(7, 1_700_000_000_000),
     "audit waiting": AuditWaiting(b"{}", 1_700_000_000_000),
     "audit waiting, claimed": AuditWaiting(b"{}", 1_700_000_000_000, "c1", 1_700_000_000_001),
+    "durations": DurationsRecord(SharedSeconds(3600.0, 60.0, 60.0, 7200.0, 3600.0), "w1", 1_700_000_000_000),
+    "durations, during a change": DurationsRecord(
+        SharedSeconds(7200.0, 30.5, 60.0, 10_800.0, 900.0),
+        "w2",
+        1_700_000_000_001,
+        (FormerSeconds(SharedSeconds(3600.0, 60.0, 60.0, 7200.0, 3600.0), 1_700_000_000_002),),
+    ),
     "due": Due(),
     "lease": Lease("host-1", 1_700_000_000_000, "w1"),
     "heartbeat": Heartbeat("host", 7, 1_700_000_000_000, 1_700_000_000_001, 10.0),
@@ -515,6 +525,14 @@ WRITTEN: tuple[tuple[str, str], ...] = (
         "94159192bf6d61696e3a30316a3878367733767230303030303030303030303030303031a764656c65746564a27731bf6d61696e3a30316a3878367733767230303030303030303030303030303031",
     ),
     ("position", "935307cf0000018bcfe56800"),
+    (
+        "durations",
+        "955295cb40ac200000000000cb404e000000000000cb404e000000000000cb40bc200000000000cb40ac200000000000a27731cf0000018bcfe5680090",
+    ),
+    (
+        "durations, during a change",
+        "955295cb40bc200000000000cb403e800000000000cb404e000000000000cb40c5180000000000cb408c200000000000a27732cf0000018bcfe56801919295cb40ac200000000000cb404e000000000000cb404e000000000000cb40bc200000000000cb40ac200000000000cf0000018bcfe56802",
+    ),
 )
 LATEST = dict(WRITTEN)
 

@@ -147,7 +147,7 @@ def record(
         complete_ms=before.complete_ms if before else mark.record.began_ms,
         seed=run.layout.seed,
         cutoff_ms=run.cutoff_ms,
-        horizon=horizon_of(run.repository.safety, run.cutoff_ms),
+        horizon=horizon_of(run.repository.waits, run.cutoff_ms),
         layers=[*(before.layers if before else ()), Layer(list(result.bounds), files)],
         former=list(result.live.addresses.files),
         units=result.live.reads,

@@ -1,0 +1,299 @@
+"""Agree on the durations that safety rests on, with all processes that share the KV.
+
+One record in the KV has them from the lake's creation on. A process reads it when it opens the lake, refuses to start
+with explicit settings that differ, and takes what it has no explicit setting for. It reads the record again before it
+uses a duration that it read more than `REREAD_SECONDS` ago.
+
+`change` writes other durations, and keeps the former ones in the record until every operation that began under them
+has ended. Until then an operation ends within the shortest of all these durations, and whoever waits for the operations
+of others waits for the longest. Each change is one write of one record, so there is nothing to repair after a crash.
+
+docs/decisions/0130-durations-are-agreed.md says why this is safe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import structlog
+
+from refstore.audit import AuditLog
+from refstore.core import deadline, keys
+from refstore.core.clock import Clock, utc_text
+from refstore.core.ids import Ids
+from refstore.core.records import DurationsRecord, FormerSeconds, SharedSeconds, decode, encode
+from refstore.core.safety import SHARED, Safety
+from refstore.errors import Contention, DurationsDiffer, InvalidSettings
+from refstore.kv.base import ABSENT, KV, Absent
+
+REREAD_SECONDS: Final = 60.0
+"""A process knows of a change after this time at the latest. All processes have to use the same value."""
+_ATTEMPTS: Final = 16
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class AgreedDurations:
+    """The durations of this process, as the KV has them. Threads may share it."""
+
+    def __init__(
+        self,
+        kv: KV,
+        clock: Clock,
+        ids: Ids,
+        own: Safety,
+        *,
+        explicit: Mapping[str, str],
+        only_read: bool = False,
+    ) -> None:
+        """Read the durations; if the KV has none, make this process's own the agreed ones.
+
+        `explicit`: the durations of `own` that this process was started with, by name, and where each came from ("" if
+        that is unknown). `only_read`: write nothing. Raises DurationsDiffer, KVUnavailable.
+        """
+        self._kv = kv
+        self._clock = clock
+        self._ids = ids
+        self._own = own
+        self._explicit = {name: origin for name, origin in explicit.items() if name in SHARED}
+        self._only_read = only_read
+        self._lock = threading.Lock()
+        self._raw: bytes | None = None
+        self._record = DurationsRecord(shared_seconds(own), "", 0)
+        self._read_at = 0.0
+        self._read()
+        if differing := _differing(self._counting(), own, self._explicit):
+            raise DurationsDiffer(_refusal(differing))
+        self._opened_with = shortest(self._counting(), own).objects_io_seconds
+
+    @property
+    def safety(self) -> Safety:
+        return shortest(self._fresh(), self._own)
+
+    @property
+    def waits(self) -> Safety:
+        return longest(self._fresh(), self._own)
+
+    def refresh(self) -> None:
+        with self._lock:
+            self._read()
+        self._fresh()
+
+    def _fresh(self) -> tuple[SharedSeconds, ...]:
+        """Return the durations that count, read recently. Raises DurationsDiffer, KVUnavailable."""
+        if self._is_stale():
+            with self._lock:  # one thread reads for all that wait here
+                if self._is_stale():
+                    self._read()
+        counting = self._counting()
+        waits = longest(counting, self._own)
+        if waits.objects_io_seconds < self._opened_with:
+            raise DurationsDiffer(
+                "io_timeout_seconds was shortened while this process ran, and its connections to the object store "
+                f"still wait for up to {self._opened_with:g} s instead of {waits.objects_io_seconds:g} s; start the "
+                "process again"
+            )
+        return counting
+
+    def _is_stale(self) -> bool:
+        return self._clock.monotonic_seconds() - self._read_at >= REREAD_SECONDS
+
+    def _counting(self) -> tuple[SharedSeconds, ...]:
+        return counting(self._record, self._clock.now_ms())
+
+    def _read(self) -> None:
+        """Read the record. Where there is none, write what this process knows."""
+        began_at = self._clock.monotonic_seconds()
+        raw = self._kv.get(keys.DURATIONS)
+        if raw is ABSENT and not self._only_read:
+            raw = self._write_first()
+        if isinstance(raw, bytes) and raw != self._raw:
+            is_first = self._raw is None
+            self._record, self._raw = decode(raw, DurationsRecord), raw
+            if not is_first:
+                self._report_change()
+        self._read_at = began_at
+
+    def _write_first(self) -> bytes:
+        first = self._raw
+        if first is None:
+            now = self._clock.now_ms()
+            first = encode(DurationsRecord(shared_seconds(self._own), self._ids.unique(now), now))
+        self._kv.set_if(keys.DURATIONS, ABSENT, first)
+        raw = self._kv.get(keys.DURATIONS)
+        if isinstance(raw, Absent):
+            raise InvalidSettings(
+                "the KV did not keep the durations that were written to it; check the KV's eviction and persistence"
+            )
+        return raw
+
+    def _report_change(self) -> None:
+        agreed = self._record.agreed._asdict()
+        _log.info("durations_changed", until=_until_text(self._record, self._clock.now_ms()), **agreed)
+        if differing := _differing((self._record.agreed,), self._own, self._explicit):
+            _log.warning(
+                "durations_differ",
+                settings={each.name: each.origin for each in differing},
+                hint="the process goes on with the agreed ones, and will not start again with these settings: "
+                + _WHAT_NEXT,
+            )
+
+
+class Change(NamedTuple):
+    """What `change` did, or would do."""
+
+    before: SharedSeconds
+    after: SharedSeconds
+    until_ms: int
+    """Until then both count. 0: nothing was changed."""
+
+
+def change(
+    kv: KV, clock: Clock, ids: Ids, audit: AuditLog, new_seconds: Mapping[str, float], *, dry_run: bool = False
+) -> Change:
+    """Change agreed durations. Those that are not in `new_seconds` stay.
+
+    The KV must have durations. Raises InvalidSettings (an unknown name, or durations that contradict each other),
+    AuditUnavailable, Contention.
+    """
+    if unknown := sorted(set(new_seconds) - set(SHARED)):
+        raise InvalidSettings(
+            f"{', '.join(unknown)}: not a duration that processes agree on; these are {', '.join(SHARED)}"
+        )
+    record = _decoded(kv.get(keys.DURATIONS))
+    planned = _planned(record, clock, ids, new_seconds)
+    if dry_run or planned is record:
+        return _result(record, planned)
+    with audit.change("durations.set", before=record.agreed._asdict(), after=planned.agreed._asdict()) as draft:
+        for _ in range(_ATTEMPTS):
+            with deadline.operation(clock, REREAD_SECONDS):  # a write that came later would outlast `until_ms`
+                raw = kv.get(keys.DURATIONS)
+                record = _decoded(raw)
+                planned = _planned(record, clock, ids, new_seconds)
+                draft.before = record.agreed._asdict()
+                draft.after = planned.agreed._asdict()
+                if kv.set_if(keys.DURATIONS, raw, encode(planned)):
+                    return _result(record, planned)
+        raise Contention("others kept changing the durations; make the same call again")
+
+
+def read_record(kv: KV) -> DurationsRecord | None:
+    """Return the agreed durations; None if the lake has none yet."""
+    raw = kv.get(keys.DURATIONS)
+    return None if isinstance(raw, Absent) else decode(raw, DurationsRecord)
+
+
+def shared_seconds(safety: Safety) -> SharedSeconds:
+    return SharedSeconds(*(float(getattr(safety, name)) for name in SHARED))
+
+
+def counting_former(record: DurationsRecord, now_ms: int) -> tuple[FormerSeconds, ...]:
+    """Return the former durations that still count, by whichever clock: this one may be ahead of the writer's."""
+    skew = max(record.agreed.clock_skew_seconds, *(each.seconds.clock_skew_seconds for each in record.former), 0.0)
+    return tuple(each for each in record.former if now_ms < each.until_ms + int(skew * 1000))
+
+
+def counting(record: DurationsRecord, now_ms: int) -> tuple[SharedSeconds, ...]:
+    """Return the agreed durations, then the former ones that still count."""
+    return (record.agreed, *(each.seconds for each in counting_former(record, now_ms)))
+
+
+def shortest(counting: Iterable[SharedSeconds], own: Safety) -> Safety:
+    """Return what a process's operations keep to, while other processes may wait by any of these durations."""
+    return _combined(tuple(counting), own, min)
+
+
+def longest(counting: Iterable[SharedSeconds], own: Safety) -> Safety:
+    """Return how long a process waits for others, while they may run with any of these durations."""
+    return _combined(tuple(counting), own, max)
+
+
+def _combined(counting: tuple[SharedSeconds, ...], own: Safety, pick: Callable[..., float]) -> Safety:
+    """Combine the durations: `pick` those that bound an operation; what only makes others wait is always the longest.
+
+    The process's own re-check comes early enough for every age of scrubbing that counts.
+    """
+
+    def all_of(name: str) -> tuple[float, ...]:
+        return tuple(getattr(each, name) for each in counting)
+
+    deadlines, io_timeouts = all_of("operation_deadline_seconds"), all_of("io_timeout_seconds")
+    skew, scrub_afters = max(all_of("clock_skew_seconds")), all_of("scrub_after_seconds")
+    recheck = min(scrub_afters) - max(io_timeouts) - skew
+    return replace(
+        own,
+        operation_deadline_seconds=pick(deadlines),
+        io_timeout_seconds=pick(io_timeouts),
+        clock_skew_seconds=skew,
+        scrub_after_seconds=max(*scrub_afters, max(deadlines) + max(io_timeouts) + skew),
+        issue_seconds=pick(all_of("issue_seconds")),
+        recheck_after_seconds=max(0.0, min(own.recheck_after_seconds, recheck)),
+    )
+
+
+def _planned(record: DurationsRecord, clock: Clock, ids: Ids, new_seconds: Mapping[str, float]) -> DurationsRecord:
+    """Return the record after the change. Raises InvalidSettings."""
+    agreed = record.agreed._replace(**{name: float(value) for name, value in new_seconds.items()})
+    Safety(**agreed._asdict(), recheck_after_seconds=0)  # raises where they contradict each other
+    if agreed == record.agreed:
+        return record
+    now = clock.now_ms()
+    former = counting_former(record, now)
+    old = longest(counting(record, now), Safety())
+    # The last operation under the old durations begins when its process has not read the record again yet, and the
+    # write of the record itself may take as long as that. Each may land a request later, and an operation's once more.
+    seconds = (
+        2 * REREAD_SECONDS
+        + max(old.operation_deadline_seconds, old.issue_seconds)
+        + 3 * max(old.io_timeout_seconds, agreed.io_timeout_seconds)
+    )
+    until_ms = max(now + int(seconds * 1000), *(each.until_ms for each in former), 0)
+    return DurationsRecord(agreed, ids.unique(now), now, (*former, FormerSeconds(record.agreed, until_ms)))
+
+
+def _result(before: DurationsRecord, after: DurationsRecord) -> Change:
+    return Change(before.agreed, after.agreed, after.former[-1].until_ms if after is not before else 0)
+
+
+def _decoded(raw: bytes | Absent) -> DurationsRecord:
+    if isinstance(raw, Absent):
+        raise InvalidSettings("the lake has no agreed durations yet; make a repository in it first")
+    return decode(raw, DurationsRecord)
+
+
+class _Differing(NamedTuple):
+    name: str
+    value: float
+    origin: str
+    agreed: float
+
+
+def _differing(counting: tuple[SharedSeconds, ...], own: Safety, explicit: Mapping[str, str]) -> list[_Differing]:
+    """Return the explicit durations that are none of those that count. The first that count are the agreed ones."""
+    return [
+        _Differing(name, getattr(own, name), explicit[name], getattr(counting[0], name))
+        for name in SHARED
+        if name in explicit and getattr(own, name) not in {getattr(each, name) for each in counting}
+    ]
+
+
+_WHAT_NEXT: Final = (
+    "remove these settings, because a process without them takes what was agreed; or set them to it; or change it for "
+    "all processes with: refstore durations set"
+)
+
+
+def _refusal(differing: Iterable[_Differing]) -> str:
+    each = "; ".join(
+        f"{name} is {value:g}{f' ({origin})' if origin else ''}, and the lake's processes have agreed on {agreed:g}"
+        for name, value, origin, agreed in differing
+    )
+    return f"this process may not use the lake with durations of its own: {each}; {_WHAT_NEXT}"
+
+
+def _until_text(record: DurationsRecord, now_ms: int) -> str:
+    former = counting_former(record, now_ms)
+    return utc_text(former[-1].until_ms) if former else ""

@@ -1,0 +1,73 @@
+"""Find the settings of this process, and open the lake that they name.
+
+Every entry point opens its lake here: the commands, `refstore.open`, the HTTP service, the reaper and the offline job.
+So all of them find the lake in one way, and none works with durations that the lake's other processes do not expect.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from refstore.core.file_modes import make_folder
+from refstore.core.settings import Loaded, Settings, candidate_files, load
+from refstore.errors import InvalidSettings, NotFound
+from refstore.lake import Lake
+
+
+def find_settings(flags: Mapping[str, object], *, given_as: str = "") -> Loaded:
+    """Load the settings in force from `flags`, the environment, and the first TOML file that exists. Raises
+    InvalidSettings.
+    """
+    import platformdirs
+
+    files = candidate_files(Path.cwd(), platformdirs.user_config_path("refstore", appauthor=False))
+    default_data = platformdirs.user_data_path("refstore", appauthor=False)
+    return load(flags, os.environ, files, default_data=default_data, given_as=given_as)
+
+
+def open_lake(
+    settings: Settings, *, create: bool = False, only_read: bool = False, check_durations: bool = True
+) -> Lake:
+    """Open the lake of the settings. Raises DurationsDiffer, and whatever `Lake.open` raises.
+
+    `create`: make the folder of the embedded default if it is missing; otherwise raise NotFound. `only_read`: write
+    nothing, not even the durations of a lake that has none yet. `check_durations`: False only for who shows or changes
+    the agreed durations, whatever its own are.
+    """
+    if settings.data is not None:
+        if create:
+            _make_folder(settings.data)
+        elif not _is_folder(settings.data):
+            raise NotFound(
+                f"there is no lake in {settings.data}; make its first repository with: refstore repo create NAME "
+                "--data DIR"
+            )
+    return Lake.open(
+        settings.kv,
+        settings.objects,
+        safety=settings.safety,
+        explicit=settings.explicit_safety if check_durations else {},
+        signing_keys=settings.parsed_signing_keys,
+        import_from=settings.api.import_from,
+        only_read=only_read,
+    )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise InvalidSettings(
+            f"{folder} cannot be created ({error.strerror}); name another folder with --data"
+        ) from error
+
+
+def _is_folder(folder: Path) -> bool:
+    try:
+        return folder.is_dir()
+    except OSError as error:
+        raise InvalidSettings(
+            f"{folder} cannot be accessed ({error.strerror}); name another folder with --data"
+        ) from error
