@@ -15,6 +15,8 @@ def config(ctx: typer.Context) -> None:
 
     A value comes from the command line, then from REFSTORE_* variables, then from one TOML file (--config,
     REFSTORE_CONFIG, ./refstore.toml, or refstore.toml in your configuration directory). Passwords and keys are hidden.
+    `refstore durations show` shows the durations that all processes of a lake have agreed on, which hold where none of
+    these sources has them.
 
     \b
     Example: refstore config --kv redis://localhost/0 --objects s3://bucket/lake

@@ -20,7 +20,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.delenv("REFSTORE_CONFIG", raising=False)
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"):
-        monkeypatch.setenv(name, str(tmp_path / "home"))
+        monkeypatch.setenv(name, str(tmp_path / "user"))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
 
@@ -48,7 +48,7 @@ def test_without_arguments_it_opens_the_lake_of_a_file(tmp_path: Path) -> None:
 
 
 def test_without_any_settings_it_opens_the_embedded_default(tmp_path: Path) -> None:
-    assert made_in(refstore.open()).startswith(f"file://{tmp_path}/home/refstore/objects/")
+    assert made_in(refstore.open()).startswith(f"file://{tmp_path}/user/refstore/objects/")
 
 
 def test_a_file_may_be_named(tmp_path: Path) -> None:
