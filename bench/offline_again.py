@@ -61,7 +61,7 @@ def run(shop: Workshop) -> Iterator[Row]:
         blobs = lakes.blobs_of(folder, repo)
     _change(folder, blobs, range(count), Earlier())
     began = time.perf_counter()
-    with session(SparkOptions(master=MASTER)) as spark, Lake.open(kv_url, objects_url, safety=AT_ONCE) as lake:
+    with session(SparkOptions(master=MASTER)) as spark, Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
         first = job.mark(ctx, spark, EVERYTHING)
         shop.say(
@@ -110,7 +110,8 @@ def beside_complete_commits(shop: Workshop) -> Iterator[Row]:
             for rules, folder in folders.items():
                 if turn:
                     _change(folder, blobs[rules], changed, SystemClock())
-                with Lake.open(*lakes.stores_in(folder), safety=AT_ONCE) as lake:
+                kv_url, objects_url = lakes.stores_in(folder)
+                with Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
                     ctx = lake.repository(lakes.REPOSITORY).context
                     if turn:
                         seconds[rules].append(_marked(ctx, spark, full=False, expected=len(changed)))

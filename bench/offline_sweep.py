@@ -23,6 +23,7 @@ from bench.reaping_s3 import DELETE_KEYS, delete_bare, left
 from bench.workshop import Workshop
 from refstore.core import ids
 from refstore.core.safety import Safety
+from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects.s3.client import CONCURRENT_REQUESTS
 from refstore_gc import run as job
@@ -96,7 +97,7 @@ def _swept(shop: Workshop, spark: Any, count: int) -> float:
     write = lakes.files_under(blobs)
     for address in _orphans(count):
         write(address, lakes.body_of(0))
-    with Lake.open(kv_url, objects_url, safety=AT_ONCE) as lake:
+    with Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
         summary = job.mark(ctx, spark, EVERYTHING)
         assert summary.marked.objects == count, f"{summary.marked.objects} of {count} were marked"
@@ -123,7 +124,7 @@ def _s3(shop: Workshop, spark: Any) -> Row:
             repo = lake.create_repository(lakes.REPOSITORY)
             namespace = urlsplit(repo.record.namespace).path.strip("/")
         fill(server, [f"{namespace}/{address}" for address in _orphans(count)])
-        with Lake.open(kv_url, objects_url, safety=AT_ONCE) as lake:
+        with Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
             ctx = lake.repository(lakes.REPOSITORY).context
             ctx.objects.put("_refstore/gc/now", b"")
             last = max(info.mtime_ms for info in ctx.objects.list("data/"))

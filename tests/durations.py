@@ -6,7 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from refstore.agreed_durations import shared_seconds
+from refstore.core import deadline, keys
+from refstore.core.clock import Clock, SystemClock
+from refstore.core.records import DurationsRecord, encode
 from refstore.core.safety import Safety
+from refstore.kv import open_kv
+from refstore.lake import Lake
 
 AT_ONCE = Safety(
     operation_deadline_seconds=0,
@@ -40,3 +46,16 @@ MAIN_JOB = Safety(
     issue_seconds=8,
 )
 """Shorter than the demo's own, which somebody watches."""
+
+
+def unchecked_lake(kv: str, objects: str, *, safety: Safety | None = None, clock: Clock | None = None) -> Lake:
+    """Open a lake with durations that its other processes, if any, need not have agreed on, and set none for them."""
+    clock = clock or SystemClock()
+    opened = open_kv(kv, clock=clock, check=deadline.check)
+    return Lake(opened, objects, clock=clock, safety=safety or Safety())
+
+
+def set_agreed(kv: str, safety: Safety) -> None:
+    """Make these the agreed durations at once. Nobody else may be at work."""
+    with unchecked_lake(kv, "memory://none") as lake:
+        lake.kv.set(keys.DURATIONS, encode(DurationsRecord(shared_seconds(safety), "a-test", 0)))

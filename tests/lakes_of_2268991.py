@@ -31,6 +31,7 @@ from refstore.objects.local import LocalObjects
 from refstore.operations import address_info
 from refstore.repository import Repository
 from refstore_reaper.daemon import Reaper
+from tests.durations import unchecked_lake
 from tests.kit.clock import FakeClock
 from tests.servers.redis_servers import RedisServer
 
@@ -98,7 +99,7 @@ def open_old_lake(name: str, folder: Path, *, binary: str | None = None) -> Gene
 
 @contextmanager
 def _opened(kv_url: str, folder: Path, clock: FakeClock) -> Generator[Lake, None, None]:
-    with Lake.open(kv_url, OBJECTS, clock=clock) as lake:
+    with unchecked_lake(kv_url, OBJECTS, clock=clock) as lake:
         lake.open_store = lambda url: ClockedObjects(folder, url, clock)
         yield lake
 

@@ -12,6 +12,7 @@ from refstore import Lake
 from refstore.core.safety import Safety
 from refstore.core.settings import ReaperSettings
 from refstore.errors import Conflict
+from refstore.kv import open_kv
 from refstore_gc import run
 from refstore_gc.mark_breaker import Limits
 from refstore_gc.run import Options
@@ -45,5 +46,5 @@ def reap(lake: Lake, name: str) -> None:
 
 def collect(kv: str, objects: str, name: str, spark: SparkSession, tell: Tell) -> Summary:
     """Mark and sweep. Return what was marked, and what the store confirmed."""
-    with Lake.open(kv, objects, safety=ALONE) as lake:
+    with Lake(open_kv(kv), objects, safety=ALONE) as lake:
         return run.run(lake.repository(name).context, spark, AT_ONCE, tell).latest

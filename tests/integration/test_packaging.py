@@ -21,7 +21,9 @@ from pathlib import Path
 import pytest
 
 import refstore
-from tests.durations import AT_ONCE_ENVIRONMENT
+from refstore.core.safety import Safety
+from refstore.core.settings import embedded
+from tests.durations import AT_ONCE, AT_ONCE_ENVIRONMENT, set_agreed
 from tests.servers.redis_servers import until
 from tests.servers.s3_base import free_port
 
@@ -161,7 +163,10 @@ def test_beside_an_application_with_an_api_of_its_own_everything_runs(environmen
         check_serve(environment, names)
         run("refstore", "reaper", "--once", "--grace-seconds", "0", "--yes")
         assert json.loads(run("refstore", "--json", "trash", "sales") or "[]") == []
+        kv, _ = embedded(environment / "app" / names["REFSTORE_DATA"])
+        set_agreed(kv, AT_ONCE)
         run("refstore", "gc", "run", "--all", **AT_ONCE_ENVIRONMENT)
+        set_agreed(kv, Safety())
         assert run("refstore", "cat", "sales", "main", "a") == "1"
         check_demo(*finish(demo))
         assert list((environment / "tmp").glob("refstore-demo-*")) == []

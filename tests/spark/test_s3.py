@@ -18,12 +18,11 @@ from refstore.core import ids, keys
 from refstore.deletions import index_format
 from refstore.errors import ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
-from refstore.lake import Lake
 from refstore.operations import rules_document
 from refstore.repository import Repository
 from refstore_gc import deletion_index_writer, run
 from refstore_gc.run import Options
-from tests.durations import AT_ONCE
+from tests.durations import AT_ONCE, unchecked_lake
 from tests.reaping import release_all
 from tests.servers.s3_base import S3Server
 from tests.servers.s3_proxy import CutBody, FailKeys, Fault, ProxiedRequest, RandomFaults, Refuse, S3FaultProxy
@@ -43,7 +42,7 @@ def lake_with_history(
     """(a repository for the offline job alone, the address that is to go)"""
     url = server.url()
     kv = f"sqlite://{folder}/kv.sqlite"
-    with Lake.open(kv, url) as lake:
+    with unchecked_lake(kv, url) as lake:
         repo = lake.create_repository("sales", grace_seconds=0)
         repo.set_retention('{"default_retention_days": 0, "grace_days": 0}')
         for body, day in ((b"old", 1), (b"new", 2)):
@@ -53,7 +52,7 @@ def lake_with_history(
         release_all(repo)
         gone = repo.stat("main~1", "a").address
         namespace = repo.record.namespace
-    through = Lake.open(kv, url, safety=AT_ONCE)
+    through = unchecked_lake(kv, url, safety=AT_ONCE)
     if proxy is not None:
         from refstore.objects import open_objects
 
@@ -67,7 +66,8 @@ def client_of(folder: Path, server: S3Server) -> Iterator[Repository]:
     """The same repository, with the time that an upload needs; its addresses say that they were made days ago, so that
     a second run does not list them.
     """
-    with Lake.open(f"sqlite://{folder}/kv.sqlite", server.url(), clock=SkippingClock(off_seconds=-3 * 86_400)) as lake:
+    clock = SkippingClock(off_seconds=-3 * 86_400)
+    with unchecked_lake(f"sqlite://{folder}/kv.sqlite", server.url(), clock=clock) as lake:
         yield lake.repository("sales")
 
 

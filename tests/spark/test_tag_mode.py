@@ -17,7 +17,6 @@ from refstore.core.keys import NAMESPACES
 from refstore.errors import Gone, ObjectsUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
-from refstore.lake import Lake
 from refstore.namespaces import as_folder
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
@@ -29,7 +28,7 @@ from refstore_gc.run import Options
 from refstore_gc.run_layout import TAG
 from refstore_gc.run_summary import Summary
 from refstore_reaper import repository_removal
-from tests.durations import AT_ONCE
+from tests.durations import AT_ONCE, unchecked_lake
 from tests.reaping import reap_all, scrub_all
 from tests.servers.s3_base import BUCKET, S3Server
 from tests.servers.s3_ceph import INSTALL, CephRgw
@@ -240,7 +239,7 @@ def test_a_sweep_that_died_before_it_noted_the_tags_notes_them_later(
 
 
 def delete_and_drain(folder: Path, server: S3Server) -> None:
-    with Lake.open(f"sqlite://{folder}/kv.sqlite", server.url(), clock=SkippingClock()) as lake:
+    with unchecked_lake(f"sqlite://{folder}/kv.sqlite", server.url(), clock=SkippingClock()) as lake:
         repo = lake.create_repository("sales", grace_seconds=0)
         for body in (b"old", b"new"):
             repo.upload("main", "a", body)
@@ -259,7 +258,7 @@ def test_a_deleted_repositorys_namespace_is_free_once_the_bucket_has_deleted(
     moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession
 ) -> None:
     delete_and_drain(tmp_path, moto_s3_server)
-    with Lake.open(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as lake:
+    with unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as lake:
         ((repo, record),) = deleted_repositories.closed(lake)
         store = lake.context(ids.repository_name("sales"), record).objects
         let_the_clock_pass(store, [info.key for info in store.list()])
@@ -270,7 +269,7 @@ def test_a_deleted_repositorys_namespace_is_free_once_the_bucket_has_deleted(
         assert (first.waiting.objects, first.forgotten, first.failed) == (len(left), False, 0)
         with S3FaultProxy(moto_s3_server.endpoint) as proxy:
             lake.open_store = lambda _: open_objects(record.namespace.replace(moto_s3_server.endpoint, proxy.endpoint))
-            with Lake.open(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as again:
+            with unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as again:
                 again.open_store = lake.open_store
                 second = deleted_repositories.clear(again, repo, record, spark, tagging())
             assert not [request for request, _ in proxy.log if "tagging" in request.query], "it is tagged already"
@@ -297,7 +296,7 @@ def test_what_of_a_deleted_repository_is_not_tagged_is_tried_again(
     delete_and_drain(tmp_path, moto_s3_server)
     with (
         S3FaultProxy(moto_s3_server.endpoint) as proxy,
-        Lake.open(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as lake,
+        unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as lake,
     ):
         ((repo, record),) = deleted_repositories.closed(lake)
         lake.open_store = lambda _: open_objects(record.namespace.replace(moto_s3_server.endpoint, proxy.endpoint))

@@ -13,10 +13,10 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import CommitId
 from refstore.core.settings import embedded
-from refstore.lake import Lake
 from refstore.objects.base import ObjectInfo
 from refstore.objects.local import LocalObjects
 from refstore.repository import Repository
+from tests.durations import unchecked_lake
 
 DAY_MS = 86_400_000
 
@@ -60,7 +60,7 @@ class World:
         self.folder = folder
         self.clock = SkippingClock()
         kv, objects = embedded(folder)
-        self.lake = Lake.open(kv, f"{objects}?fsync=0", clock=self.clock)
+        self.lake = unchecked_lake(kv, f"{objects}?fsync=0", clock=self.clock)
         self.lake.open_store = lambda url: InTime(url, self.clock)
         self.repo = self.lake.create_repository("sales", grace_seconds=0)
         self._stamped: set[Path] = set()
