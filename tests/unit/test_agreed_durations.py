@@ -18,6 +18,7 @@ from refstore.errors import CorruptRecord, DurationsDiffer, InvalidSettings
 from refstore.kv.base import ABSENT, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore_api.error_responses import STATUS
 from refstore_reaper.daemon import Reaper
 from tests.durations import MAIN_JOB
 from tests.kit.audit import NoAudit
@@ -340,3 +341,7 @@ def test_a_change_that_dies_leaves_the_former_durations_or_both(world: World) ->
     assert after is not None
     assert [each.seconds for each in after.former] == [before.agreed]
     assert encode(after) == world.kv.get(keys.DURATIONS)
+
+
+def test_over_http_it_is_no_fault_of_the_request() -> None:
+    assert next(status for kind, status in STATUS if issubclass(DurationsDiffer, kind)) == 500
