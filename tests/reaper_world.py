@@ -15,7 +15,7 @@ from refstore.core.records import Entry, Listed, RepositoryRecord, decode, decod
 from refstore.core.safety import Safety
 from refstore.core.settings import ReaperSettings
 from refstore.errors import KVUnavailable, ObjectsUnavailable
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result
+from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result, Server
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.losses.fence import NoGuard
@@ -77,6 +77,10 @@ class WatchedKV(KV):
     def count(self, partition: str, *, limit: int) -> int:
         self._check()
         return self.inner.count(partition, limit=limit)
+
+    def servers(self) -> list[Server]:
+        self._check()
+        return self.inner.servers()
 
     def _check(self) -> None:
         if self.down:

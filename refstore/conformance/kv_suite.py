@@ -550,6 +550,27 @@ class KVSuite:
         for part in (base + "p", base + "q"):
             assert kv.scan(part) == scanned(model, part, "", "")
 
+    # ---- servers
+
+    def test_each_server_stores_the_partition_that_it_is_named_with(self, kv: KV) -> None:
+        """A deleter keeps its position there."""
+        servers = kv.servers()
+        assert servers
+        partitions = [server.partition for server in servers]
+        assert partitions == sorted(set(partitions)), "each server comes once, in order of partition"
+        keys = [Key(partition, f"suite/{uuid.uuid4().hex}") for partition in partitions]
+        kv.set_many([(key, key.partition.encode()) for key in keys])
+        assert kv.get_many(keys) == [partition.encode() for partition in partitions]
+        kv.delete_many(keys)
+        assert kv.get_many(keys) == [ABSENT] * len(keys)
+
+    def test_servers_are_the_same_while_nothing_happens_to_them(self, kv: KV, part: str) -> None:
+        servers = kv.servers()
+        kv.set(Key(part, "k"), b"1")
+        assert kv.servers() == servers
+        kv.close()
+        assert kv.servers() == servers
+
     def test_closing_twice(self, kv: KV) -> None:
         """And what is closed opens again when it is used: a close does not end the others that share it."""
         kv.close()

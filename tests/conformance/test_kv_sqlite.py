@@ -376,6 +376,86 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+# ---- another file under the same name
+
+
+def copy_of(path: Path) -> Path:
+    """Return a copy that holds everything: the write-ahead log is in the file once nobody has it open."""
+    return Path(shutil.copy(path, path.with_name("copy.db")))
+
+
+def test_a_replaced_file_is_another_server_and_an_error_before_it_is_opened_again(path: Path) -> None:
+    kv = opened(path)
+    kv.set(KEY, b"kept")
+    before = kv.servers()
+    kv.close()
+    assert kv.servers() == before, "opening it again does not change it"
+    copy = copy_of(path)
+    kv = opened(path)
+    kv.set(KEY, b"lost")
+    assert kv.servers() == before, "nor does another connection"
+    copy.replace(path)
+    for _ in range(3):  # it stays so, also after the retries: no connection goes over to the other file
+        with pytest.raises(KVUnavailable, match=r"replaced or removed.*another file.*start them again"):
+            kv.servers()
+    assert kv.get(KEY) == b"lost", "it is still the old file that is open"
+    kv.close()
+    for ending in ("-wal", "-shm"):  # of the old file: SQLite leaves them, and would play them into the new one
+        path.with_name(path.name + ending).unlink()
+    after = kv.servers()
+    assert kv.get(KEY) == b"kept"
+    kv.close()
+    assert [server.partition for server in after] == [server.partition for server in before]
+    assert after != before
+
+
+def test_a_removed_file_is_an_error_and_then_another_server(path: Path) -> None:
+    kv = opened(path)
+    kv.set(KEY, b"1")
+    before = kv.servers()
+    path.rename(path.with_name("elsewhere.db"))  # not unlinked: the system would soon use its inode again
+    with pytest.raises(KVUnavailable, match=r"replaced or removed.*No such file"):
+        kv.servers()
+    kv.close()
+    assert kv.servers() != before
+    assert kv.get(KEY) is ABSENT
+    kv.close()
+
+
+def test_a_connection_of_another_thread_to_a_replaced_file_is_noticed(path: Path) -> None:
+    """The call that asks has a new connection, to the new file; a call that is not done yet has the old file."""
+    kv = opened(path)
+    kv.set(KEY, b"1")
+    kv.close()
+    copy = copy_of(path)
+    kv = opened(path)
+    with kv._connection() as busy:
+        busy.execute("SELECT 1").fetchall()
+        copy.replace(path)
+        with pytest.raises(KVUnavailable, match="replaced or removed"):
+            kv.servers()
+    kv.close()
+    assert len(kv.servers()) == 1
+    kv.close()
+
+
+def test_a_forked_child_sees_the_same_server(path: Path) -> None:
+    kv = opened(path)
+    kv.set(KEY, b"1")
+    servers = kv.servers()
+    child = os.fork()
+    if child == 0:  # no pytest in here: it ends with os._exit
+        try:
+            ok = kv.servers() == servers
+            kv.close()
+        except BaseException:  # noqa: BLE001  # the exit code tells
+            ok = False
+        os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert kv.servers() == servers
+    kv.close()
+
+
 # ---- speed that rests on the primary key
 
 

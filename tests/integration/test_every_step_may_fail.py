@@ -25,7 +25,7 @@ from refstore.errors import (
     ObjectsUnavailable,
     Unavailable,
 )
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
+from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.kv.memory import MemoryKV
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
@@ -84,6 +84,9 @@ class FailingKV(KV):
 
     def count(self, partition: str, *, limit: int) -> int:
         return self.inner.count(partition, limit=limit)
+
+    def servers(self) -> list[Server]:
+        return self._step(self.inner.servers)
 
 
 @dataclass

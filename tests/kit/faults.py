@@ -15,7 +15,7 @@ from typing import Final
 
 from refstore.core.clock import Clock
 from refstore.errors import InvalidSettings, KVUnavailable, ObjectsUnavailable
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
+from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
 
 _REFUSED: Final = "injected: the request was lost"
@@ -104,6 +104,10 @@ class FaultyKV(KV):
     def count(self, partition: str, *, limit: int) -> int:
         self._read()
         return self._kv.count(partition, limit=limit)
+
+    def servers(self) -> list[Server]:
+        self._read()
+        return self._kv.servers()
 
     def close(self) -> None:
         self._kv.close()

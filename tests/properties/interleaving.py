@@ -14,7 +14,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
+from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
 
 
@@ -72,6 +72,10 @@ class SteppedKV(KV):
     def count(self, partition: str, *, limit: int) -> int:
         self._stepper.step()
         return self._kv.count(partition, limit=limit)
+
+    def servers(self) -> list[Server]:
+        self._stepper.step()
+        return self._kv.servers()
 
     def close(self) -> None:
         self._kv.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refstore.gc_marks import Marks, RunState
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Set, SetIf
+from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server, Set, SetIf
 from refstore_gc import run
 from refstore_gc.run import Options
 from refstore_gc.run_progress import Progress
@@ -60,6 +60,10 @@ class DyingKV(KV):
     def count(self, partition: str, *, limit: int) -> int:
         self._alive()
         return self._kv.count(partition, limit=limit)
+
+    def servers(self) -> list[Server]:
+        self._alive()
+        return self._kv.servers()
 
     def _alive(self) -> None:
         if self.dead:

@@ -21,7 +21,7 @@ from refstore.core import keys
 from refstore.core.settings import ReaperSettings
 from refstore.errors import AuditUnavailable, Conflict, InvalidName, KVUnavailable
 from refstore.gc_marks import Marks, RunState
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Op, Result, SetIf
+from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Op, Result, Server, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.objects.base import ObjectStore
@@ -69,6 +69,9 @@ class Seen(KV):
     def count(self, partition: str, *, limit: int) -> int:
         self.partitions.append(partition)
         return self.kv.count(partition, limit=limit)
+
+    def servers(self) -> list[Server]:
+        return self.kv.servers()
 
 
 class World:

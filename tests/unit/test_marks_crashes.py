@@ -12,7 +12,7 @@ from refstore.core.safety import Safety
 from refstore.errors import KVUnavailable
 from refstore.gc_marks import Marks, RunState
 from refstore.kv import open_kv
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
+from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
 from refstore.repository import Repository
@@ -138,6 +138,9 @@ class DyingKV(KV):
 
     def count(self, partition: str, *, limit: int) -> int:
         return self._kv.count(partition, limit=limit)
+
+    def servers(self) -> list[Server]:
+        return self._kv.servers()
 
     def close(self) -> None:
         self._kv.close()

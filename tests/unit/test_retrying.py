@@ -7,7 +7,22 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from refstore.errors import DeadlineExceeded, KVUnavailable, OutcomeUnknown
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
+from refstore.kv.base import (
+    ABSENT,
+    KV,
+    POSITIONS,
+    SCAN_LIMIT,
+    Absent,
+    Delete,
+    Exchange,
+    Get,
+    Key,
+    Op,
+    Result,
+    Server,
+    Set,
+    SetIf,
+)
 from refstore.kv.memory import MemoryKV
 from refstore.kv.retrying import WAIT_FIRST_SECONDS, WAIT_MAX_SECONDS, Retrying
 
@@ -75,6 +90,10 @@ class Faulty(KV):
     def count(self, partition: str, *, limit: int) -> int:
         self._fail()
         return self.inner.count(partition, limit=limit)
+
+    def servers(self) -> list[Server]:
+        self._fail()
+        return self.inner.servers()
 
     def close(self) -> None:
         self.closed = True
@@ -277,6 +296,15 @@ def test_an_empty_batch_asks_nobody() -> None:
     faulty = Faulty()
     assert retrying(faulty).execute([]) == []
     assert faulty.calls == []
+
+
+def test_servers_are_asked_again() -> None:
+    faulty = Faulty(0, 0)
+    assert retrying(faulty).servers() == faulty.inner.servers() == [Server(POSITIONS, "")]
+    assert faulty.landed == []
+    faulty.landed = [0] * 3
+    with pytest.raises(KVUnavailable):
+        retrying(faulty, attempts=3).servers()
 
 
 def test_scan_count_and_delete_range_are_done_again() -> None:
