@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from refstore.audit import AuditLog
@@ -39,6 +40,8 @@ class Context:
     """How long an address of this repository stays after it lost its last reference."""
     audit: AuditLog
     """The lake's audit log."""
+    lake_objects: Callable[[], ObjectStore]
+    """Return the lake's own object store, beside the repositories."""
     shown_namespace: str = ""
     """The prefix of physical addresses in API answers: the namespace's URL, or a lakeFS client's name for it."""
 

@@ -364,6 +364,7 @@ class Lake:
             self._foreign,
             grace,
             self.audit,
+            lambda: self.own_store,
             shown,
         )
 

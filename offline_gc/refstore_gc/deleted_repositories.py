@@ -31,7 +31,7 @@ from refstore.lake import NAMESPACE_OBJECT, Lake
 from refstore.namespaces import as_folder
 from refstore.objects.base import ObjectStore
 from refstore.retention.rules import DAY_MS, Rules
-from refstore_gc import deletion_index_writer, garbage, listing, sweep_tasks
+from refstore_gc import deletion_index_writer, garbage, kv_guard, listing, sweep_tasks
 from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join_in_spark, units_of
 from refstore_gc.batches import BatchKind
 from refstore_gc.live_in_commits import Sources
@@ -94,7 +94,9 @@ def closed(lake: Lake) -> Iterator[tuple[RepositoryId, RepositoryRecord]]:
 def clear(
     lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: SparkSession, options: Options, tell: Tell = silent
 ) -> Cleared:
-    """Raises Conflict: the namespace is not this repository's alone; nothing was deleted then."""
+    """Raises Conflict: the namespace is not this repository's alone; nothing was deleted then. Raises KVWentBack,
+    KVSettling.
+    """
     grace_ms = int((Rules().grace_days if options.grace_days is None else options.grace_days) * DAY_MS)
     due_ms = record.closed_ms + grace_ms
     if lake.clock.now_ms() < due_ms:
@@ -105,7 +107,9 @@ def clear(
         lake.kv.delete(keys.closed_repository(repo))  # an earlier run died before this
         return Cleared(repo, due_ms, None, forgotten=True)
     _check_alone(lake, repo, record)
-    layout = layout_of(ctx, ctx.ids.unique(lake.clock.now_ms()), secrets.randbits(64))
+    mark_id = ctx.ids.unique(lake.clock.now_ms())
+    fence = kv_guard.begin(ctx, mark_id, is_closed=True)
+    layout = layout_of(ctx, mark_id, secrets.randbits(64))
     run = RunContext(repository=ctx, spark=spark, options=options, steps=Steps(spark, tell), layout=layout)
     with run.steps.step("listing the object store"), translated("listing the object store"):
         min_age_ms = int(age_seconds(ctx, options.min_age_seconds) * 1000)
@@ -125,6 +129,7 @@ def clear(
         )
         counts = join_in_spark(spark, inputs)
         units = units_of(counts)
+        fence.pass_through()
         outcomes = sweep_tasks.sweep(run, units, Sources([], [], []), options.mode, options.tag)
     swept = summarize_sweep(outcomes, options.mode, 0, lake.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     foreign = Count(sum(each.foreign for each in chunks), sum(each.foreign_bytes for each in chunks))

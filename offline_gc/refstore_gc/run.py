@@ -34,6 +34,7 @@ from refstore_gc import (
     complete_commits,
     deletion_index_writer,
     garbage,
+    kv_guard,
     listing,
     report,
     rules_recheck,
@@ -91,6 +92,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
     min_age_seconds = age_seconds(ctx, options.min_age_seconds)
     try:
         check_clock(ctx, run.layout.file("clock"))
+        fence = kv_guard.begin(ctx, mark_id)
         online = _apply_branch_rules(run)
         decision = decide(ctx, rules=options.rules, grace_days=options.grace_days)
         begun = marks.begin(
@@ -127,6 +129,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
             expired = [*marks.marked(mark_id), *earlier_commits(marks, begun)]
             join_bucket = incremental.join_bucket if recorded else garbage.join_bucket
             result = anti_join.find_garbage(run, begun, chunks, live, expired, join_bucket)
+        fence.pass_through()  # the look was made of a KV that lost nothing meanwhile
         complete = _find_complete(run, marks.may_be_complete(begun), result, baseline)
         summary = summarize_mark(
             run,
@@ -139,7 +142,9 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
             there_before=baseline.there if baseline else Count(),
             why_complete=why_complete,
         )
-        write_manifest(store, Manifest(mark_id, run.layout.seed, options.mode, result.units(), options.tag))
+        write_manifest(
+            store, Manifest(mark_id, run.layout.seed, options.mode, result.units(), options.tag, fence.servers)
+        )
         write_summary(store, summary)
         if recorded:
             baselines.record(run, begun, result, summary.listed + summary.young, complete, baseline)
@@ -296,6 +301,10 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, 
         read_units(ctx.objects, mark_id)
     if marks.run(mark_id).is_tagged and mode != "delete":
         return _settle(ctx, spark, marks.run(mark_id), tell)
+    fence = kv_guard.begin(ctx, mark_id)
+    if marks.run(mark_id).state in (RunState.MARKED, RunState.SWEEPING):
+        seen = read_manifest(ctx.objects, mark_id).servers
+        kv_guard.give_up_if_others_answer(marks, mark_id, seen, fence)
     begun = rules_recheck.begin(ctx, marks, mark_id)
     if begun.run.state is RunState.SWEPT:
         return read_summary(ctx.objects, mark_id)
@@ -307,6 +316,7 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, 
         excluded.add(commit_id, commit, None)
     excluded_count = len([*excluded.commits()])
     by_rules = rules_recheck.keep(marks, begun, excluded)
+    fence.pass_through()
     with run.steps.step("sweeping"), translated("sweeping"):
         outcomes = sweep_units(run, manifest.units, excluded.sources(), mode, manifest.tag)
     swept = summarize_sweep(outcomes, mode, excluded_count, ctx.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))

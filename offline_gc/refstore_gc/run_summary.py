@@ -63,6 +63,8 @@ class Manifest(msgspec.Struct, frozen=True):
     units: list[UnitRow]
     tag: str = TAG
     """The key of the tag, where the mode is `tag`."""
+    servers: dict[str, str] = {}
+    """The identity of each server of the KV during the look, by partition. Empty: an earlier version made the mark."""
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):

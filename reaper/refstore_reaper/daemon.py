@@ -85,7 +85,7 @@ class Reaper:
         self._random = random or SystemRandom()
         self._throttle = Throttle(settings.rate_per_second, lake.clock)
         self._numbers = count(1)
-        self._fence = Fence(lake.kv, lambda: lake.own_store, lake.clock, lake.safety, self.id)
+        self._fence = Fence(lake.kv, lambda: lake.own_store, lake.clock, lake.durations, self.id)
         self._async_deleter = AsyncDeleter() if asynchronous else None
         self._backoffs: dict[RepositoryId, Backoff] = {}
         self._reported: dict[RepositoryId, float] = {}

@@ -18,7 +18,7 @@ import structlog
 
 from refstore.core.clock import Clock, utc_text
 from refstore.core.records import Position, encode, maybe
-from refstore.core.safety import Safety
+from refstore.core.safety import Durations
 from refstore.errors import CorruptObject, KVSettling, KVWentBack, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, Absent, Key, SetIf
 from refstore.objects.base import ObjectStore
@@ -70,17 +70,24 @@ class NoGuard:
 class Fence:
     """What one deleter knows of the KV's history. Not for several threads."""
 
-    def __init__(self, kv: KV, store: Callable[[], ObjectStore], clock: Clock, safety: Safety, deleter: str) -> None:
+    def __init__(
+        self, kv: KV, store: Callable[[], ObjectStore], clock: Clock, durations: Durations, deleter: str
+    ) -> None:
         """`store`: the lake's own. `deleter`: an id that no other process ever has."""
         self._kv = kv
         self._store = store
         self._clock = clock
-        self._safety = safety
+        self._durations = durations
         self._deleter = deleter
         self._written: dict[str, bytes] = {}
         """The position in each partition, as this deleter wrote it last."""
         self._servers: dict[str, str] = {}
         """Those that answered when the pass began."""
+
+    @property
+    def servers(self) -> dict[str, str]:
+        """The identity of each server of the KV when the pass began, by partition."""
+        return dict(self._servers)
 
     def begin(self, settle: Callable[[], None]) -> None:
         """Look whether the KV holds what every witness says, and begin a pass.
@@ -199,7 +206,7 @@ class Fence:
         except (ObjectNotFound, msgspec.DecodeError):
             first = now
             store.put(key, msgspec.json.encode(FirstSeen(now)))
-        safety = self._safety
+        safety = self._durations.waits
         longest = safety.operation_deadline_seconds + safety.io_timeout_seconds + 2 * safety.clock_skew_seconds
         ends = first + int(longest * 1000)
         if now < ends:

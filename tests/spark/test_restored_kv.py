@@ -16,8 +16,11 @@ from refstore.core import ids, keys
 from refstore.core.ids import Address, BranchName, Token
 from refstore.core.records import Entry, Reference, TokenRecord, encode
 from refstore.demo.invariants import Audit, audit
-from refstore.errors import CorruptObject
+from refstore.errors import CorruptObject, KVWentBack
+from refstore.gc_marks import Marks
 from refstore.kv.base import ABSENT, Exchange
+from refstore.losses.fence import WITNESSES
+from refstore.versioning.manifest import WAITING
 from refstore_gc import run
 from refstore_gc.run import Options
 from refstore_reaper import scrub
@@ -98,11 +101,28 @@ def restored(world: World) -> tuple[World, dict[str, Any]]:
     return world, known
 
 
+def accept(world: World) -> None:
+    """Do what an operator does who accepts the loss: the manifest and the witnesses say nothing of it any more."""
+    for store, folder in ((world.ctx.objects, WAITING), (world.lake.own_store, WITNESSES)):
+        store.delete_many([info.key for info in store.list(folder)])
+
+
 class TestTheOfflineJob:
+    def test_deletes_nothing_until_an_operator_accepts_the_loss(
+        self, restored: tuple[World, dict[str, Any]], spark: SparkSession
+    ) -> None:
+        world, _ = restored
+        before = world.data()
+        with pytest.raises(KVWentBack, match="does not know what repository 'sales' acknowledged"):
+            run.run(world.ctx, spark, NOW)
+        assert world.data() == before
+        assert [*Marks(world.ctx).runs()] == []
+
     def test_deletes_nothing_that_the_restored_kv_names(
         self, restored: tuple[World, dict[str, Any]], spark: SparkSession
     ) -> None:
         world, known = restored
+        accept(world)
         before = found(world)
         assert [item.what for item in before.lost] == [known["reset"]], (
             "deleted behind the backup: no job brings that back"
@@ -115,6 +135,7 @@ class TestTheOfflineJob:
         self, restored: tuple[World, dict[str, Any]], spark: SparkSession
     ) -> None:
         world, known = restored
+        accept(world)
         summary = run.run(world.ctx, spark, NOW).latest
         assert summary.drift["orphan blob"].objects == 3, "a3, c1, and what was staged"
         assert summary.drift["orphan range"].objects > 0
@@ -126,6 +147,7 @@ class TestTheOfflineJob:
     ) -> None:
         """So that an operator has the time to copy it out."""
         world, _ = restored
+        accept(world)
         before = world.data()
         world.age(days=0.5)
         summary = run.run(world.ctx, spark, Options(grace_days=0)).latest
@@ -163,6 +185,7 @@ class TestTheReaper:
         time.
         """
         world, known = restored
+        accept(world)
         ctx, token, now = world.ctx, known["token"], world.clock.now_ms()
         assert token not in live(world, "dev")
         assert ctx.kv.get(keys.token(ctx.repo, token)) is ABSENT
@@ -182,6 +205,7 @@ class TestTheReaper:
     def test_never_takes_a_token_that_a_branch_has(self, restored: tuple[World, dict[str, Any]]) -> None:
         """Not even where its registration was lost, and everything of it is old."""
         world, known = restored
+        accept(world)
         tokens = live(world, "dev")
         for token in tokens:
             world.lake.kv.delete(keys.token(world.ctx.repo, token))
@@ -193,6 +217,7 @@ class TestTheReaper:
     def test_removes_a_staging_area_that_never_became_a_branchs(self, restored: tuple[World, dict[str, Any]]) -> None:
         """Backed up between a commit's first step and its second."""
         world, _ = restored
+        accept(world)
         ctx = world.ctx
         token = ids.new_token(ctx.ids, BranchName("main"), world.clock.now_ms())
         ctx.kv.set(keys.token(ctx.repo, token), encode(TokenRecord(created_ms=world.clock.now_ms())))
@@ -207,6 +232,7 @@ class TestTheReaper:
     ) -> None:
         """While it is named it stays, and says what it is: a name without data, which an operator has to see."""
         world, known = restored
+        accept(world)
         with pytest.raises(CorruptObject, match="which is gone"):
             world.repo.read("dev", "reset")
         run.run(world.ctx, spark, NOW)

@@ -90,7 +90,7 @@ def test_a_kv_from_before_a_witness_stops_hard_deletion_everywhere(losing: Losin
 
 def test_a_running_reaper_notices_that_its_own_position_is_lost(losing: Losing) -> None:
     world = losing.world
-    fence = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.safety, "d1")
+    fence = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "d1")
     fence.begin(lambda: None)
     kept = losing.copy()
     fence.pass_through()
@@ -265,10 +265,10 @@ def test_a_commit_whose_entry_cannot_be_written_is_not_acknowledged(losing: Losi
 
 def test_witnesses_of_deleters_that_ended_are_forgotten(losing: Losing) -> None:
     world = losing.world
-    first = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.safety, "d1")
+    first = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "d1")
     first.begin(lambda: None)
     world.clock.advance(2 * 86_400)
-    second = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.safety, "d2")
+    second = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "d2")
     second.begin(lambda: None)
     second.pass_through()
     second.forget_old()

@@ -20,6 +20,7 @@ from refstore.lake import Lake
 from refstore.operations.copying import Copy
 from refstore.operations.log_and_diff import Lifetime
 from refstore.repository import Repository
+from refstore.versioning.manifest import CommitLanded, waiting_key
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
 from tests.reaping import release_all
@@ -557,6 +558,8 @@ def aborted(repo: Repository) -> CommitId:
     assert ctx.kv.set_if(keys.branch(ctx.repo, repo.default_branch), raw, encode(back))
     ctx.kv.delete(keys.landed(ctx.repo, new))
     ctx.kv.delete(keys.committed(ctx.repo, new))
+    entries = [entry for entry in ctx.manifest.waiting() if isinstance(entry, CommitLanded) and entry.commit == new]
+    ctx.objects.delete_many([waiting_key(entry) for entry in entries])
     return new
 
 

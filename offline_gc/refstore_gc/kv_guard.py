@@ -1,0 +1,54 @@
+"""What the offline job asks of the KV before it deletes: that it lost no writes (rule 21).
+
+The job does not settle after other servers of the KV answer; the reaper does. A mark holds for the servers that
+answered while it looked: the sweep gives up a mark that was made under others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from refstore.context import Context
+from refstore.errors import Gone, KVSettling
+from refstore.gc_marks import Marks, RunState
+from refstore.losses.fence import Fence
+from refstore.losses.known import check_repository
+
+
+def begin(ctx: Context, mark_id: str, *, is_closed: bool = False) -> Fence:
+    """Begin a pass. `is_closed`: the repository was deleted, so its manifest says nothing any more. Raises KVWentBack,
+    KVSettling, CorruptObject, Unavailable; then nothing may be deleted.
+    """
+    # a process that sweeps the mark again is another deleter
+    deleter = f"gc-{mark_id}-{ctx.ids.unique(ctx.clock.now_ms())}"
+    fence = Fence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, deleter)
+    fence.begin(_settle)
+    if not is_closed:
+        ctx.manifest.write_unwritten()
+        check_repository(ctx)
+    return fence
+
+
+def give_up_if_others_answer(marks: Marks, mark_id: str, seen: Mapping[str, str], fence: Fence) -> None:
+    """Give a mark up whose look was made under other servers than answer now. Raises Gone then.
+
+    What the mark saw may not be so any more. If its sweep has begun, its commits stay as swept; the next run finds what
+    is left. `seen`: the servers that the mark saw; empty for one that an earlier version made.
+    """
+    if not seen or dict(seen) == fence.servers:
+        return
+    if marks.run(mark_id).state is RunState.SWEEPING:
+        marks.finish_sweep(mark_id, {})
+    else:
+        marks.unmark(mark_id)
+    raise Gone(
+        f"mark {mark_id} was made while other servers of the KV answered, so it was given up; the next run looks again"
+    )
+
+
+def _settle() -> NoReturn:
+    raise KVSettling(
+        "other servers of the KV answer than before, and nobody has looked for losses since; run `refstore reaper "
+        "--once`, then this again"
+    )
