@@ -1,0 +1,218 @@
+"""Failovers and restored copies on real servers: nothing named is deleted, no witnessed loss is missed, and a planned
+switch stops nothing for good.
+
+Each round goes by its seed (`REFSTORE_FAILOVER_SEED`, and the next ones): steps, perhaps lost, then a loss or a switch.
+`make soak` runs 250 rounds of each arrangement, `make test` 10.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from refstore.core.clock import SystemClock
+from refstore.core.ids import Address
+from refstore.core.records import Entry, decode_staged_many
+from refstore.core.safety import Safety
+from refstore.core.settings import ReaperSettings
+from refstore.errors import Invalid, KVSettling, KVWentBack, RefstoreError
+from refstore.lake import Lake
+from refstore.losses.fence import WITNESSES
+from refstore.repository import Repository
+from refstore.versioning.manifest import WAITING
+from refstore_reaper.daemon import Reaper
+from tests.durations import unchecked_lake
+from tests.servers.losing_kvs import LosingCluster, LosingKV, LosingRedis, LosingSentinels, LosingSqlite
+
+SEED = int(os.environ.get("REFSTORE_FAILOVER_SEED", "1"))
+ROUNDS = int(os.environ.get("REFSTORE_FAILOVER_ROUNDS", "10"))
+SAFETY = Safety(grace_seconds=0)
+SETTINGS = ReaperSettings(cycle_seconds=0.01, breaker_share=1.0, breaker_per_hour=0)
+PATHS = ("a", "b", "c", "d")
+STEPS = ("upload", "upload", "upload", "copy", "delete", "commit", "commit", "reset", "reap", "branch", "restore")
+
+
+class ShiftedClock(SystemClock):
+    """The system's clock, some time ahead: so nobody waits for hours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead_seconds = 0
+
+    def advance(self, seconds: float) -> None:
+        self._ahead_seconds += int(seconds) + 1
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ahead_seconds * 1000
+
+    def monotonic_seconds(self) -> float:
+        return super().monotonic_seconds() + self._ahead_seconds
+
+
+class Rounds:
+    """One lake on a KV that loses writes, and what was acknowledged."""
+
+    def __init__(self, kv: LosingKV, folder: Path, *, one_server: bool) -> None:
+        self._kv = kv
+        self._url = f"file://{folder}/objects?fsync=0"
+        self._one_server = one_server
+        self._clock = ShiftedClock()
+        self._committed: dict[str, set[Address]] = {}
+        """What each acknowledged commit names."""
+        self._addresses: list[Address] = []
+        self.noticed = self.switched = 0
+        with self._lake() as lake:
+            lake.create_repository("sales", grace_seconds=0)
+
+    def round(self, seed: int) -> None:
+        random = Random(seed)  # a repeatable test, no secret
+        self._steps(random, 10)
+        if random.random() < 0.3:
+            self._kv.switch()
+            self.switched += 1
+            must_notice = may_notice = False
+        else:
+            self._kv.mark()
+            before = self._witnessed()
+            self._steps(random, random.randrange(8))
+            after = self._witnessed()
+            self._kv.lose()
+            must_notice = after[0] != before[0] or (self._one_server and bool(after[1] - before[1]))
+            may_notice = must_notice or bool(after[1] - before[1])
+        stored, missing = self._stored(), self._live() - self._stored()
+        assert must_notice or not missing, f"seed {seed}: named and gone, and nobody can notice: {missing}"
+        codes = self._reap()
+        if KVSettling.code in codes:
+            self._clock.advance(SAFETY.scrub_after_seconds)
+            codes = self._reap()
+        assert KVSettling.code not in codes, f"seed {seed}"
+        if must_notice:
+            assert KVWentBack.code in codes, f"seed {seed}: a witnessed loss was not noticed"
+        if not may_notice:
+            assert KVWentBack.code not in codes, f"seed {seed}: a false alarm"
+        if KVWentBack.code in codes:
+            self.noticed += 1
+            assert self._stored() == stored, f"seed {seed}: deleted although the KV went back"
+            self._accept()
+        self._clock.advance(SAFETY.scrub_after_seconds)
+        assert not self._reap(), f"seed {seed}: the reaper does not go on"
+        there = self._stored()
+        for commit, addresses in self._committed.items():
+            assert addresses <= there, f"seed {seed}: commit {commit} lost {addresses - there}"
+        assert self._live() - missing <= there, f"seed {seed}: {self._live() - missing - there}"
+
+    def _steps(self, random: Random, count: int) -> None:
+        with self._lake() as lake:
+            repo = lake.repository("sales")
+            for _ in range(count):
+                try:
+                    self._step(lake, repo, random)
+                except (KVWentBack, Invalid):
+                    raise
+                except RefstoreError:
+                    continue  # nothing to commit, no such path or branch
+
+    def _step(self, lake: Lake, repo: Repository, random: Random) -> None:
+        branch, path = random.choice(("main", "dev")), random.choice(PATHS)
+        match random.choice(STEPS):
+            case "upload":
+                self._addresses.append(repo.upload(branch, path, random.randbytes(8)).address)
+            case "copy":
+                repo.copy(random.choice(("main", "dev")), random.choice(PATHS), branch, path)
+            case "delete":
+                repo.delete(branch, path)
+            case "commit":
+                commit = repo.commit(branch, "one more").id
+                self._committed[commit] = {entry.address for _, entry in repo.list(commit)}
+            case "reset":
+                repo.reset(branch)
+            case "branch":
+                repo.create_branch("dev", "main")
+            case "restore" if self._addresses:
+                repo.restore(branch, random.choice(self._addresses), path, force=True)
+            case _:
+                self._reap_in(lake)
+
+    def _reap(self) -> set[str]:
+        with self._lake() as lake:
+            return self._reap_in(lake)
+
+    def _reap_in(self, lake: Lake) -> set[str]:
+        """Run a reaper until nothing is due, and return the codes of its errors."""
+        with Reaper(lake, SETTINGS, scrub_now=True, asynchronous=False) as reaper:
+            done = reaper.run_once(lambda: False)
+        return {error.code for error in done.errors}
+
+    def _accept(self) -> None:
+        """Do what an operator does who accepts the loss, and forget the commits that are lost by it."""
+        with self._lake() as lake:
+            repo = lake.repository("sales")
+            for store, folder in ((repo.context.objects, WAITING), (lake.own_store, WITNESSES)):
+                store.delete_many([info.key for info in store.list(folder)])
+            known: dict[str, set[Address]] = {}
+            for commit, addresses in self._committed.items():
+                try:
+                    repo.get_commit(commit)
+                except RefstoreError:
+                    continue
+                known[commit] = addresses
+            self._committed = known
+
+    def _witnessed(self) -> tuple[set[bytes], set[str]]:
+        """Return what a loss must not take unnoticed: the witnesses, and the entries of what was made."""
+        with self._lake() as lake:
+            store = lake.own_store
+            witnesses = {store.read(info.key) for info in store.list(WITNESSES)}
+            waiting = {info.key for info in lake.repository("sales").context.objects.list(WAITING)}
+        return witnesses, {key for key in waiting if "-deleted" not in key and "-removed" not in key}
+
+    def _live(self) -> set[str]:
+        """Return what the entries of live tokens name."""
+        with self._lake() as lake:
+            ctx = lake.repository("sales").context
+            values = [
+                value
+                for _, branch in ctx.branches.scan_open()
+                for token in branch.live
+                for _, value in ctx.kv.scan_all(f"{ctx.repo}/staging/{token}")
+            ]
+        return {record.address for record in decode_staged_many(values) if isinstance(record, Entry)}
+
+    def _stored(self) -> set[str]:
+        with self._lake() as lake:
+            return {info.key for info in lake.repository("sales").context.objects.list("data/")}
+
+    @contextmanager
+    def _lake(self) -> Iterator[Lake]:
+        lake = unchecked_lake(self._kv.url, self._url, safety=SAFETY, clock=self._clock)
+        try:
+            yield lake
+        finally:
+            lake.close()
+
+
+ARRANGEMENTS: dict[str, Callable[[Path, Random], LosingKV]] = {
+    "sqlite": lambda folder, _: LosingSqlite(folder),
+    "redis": lambda folder, _: LosingRedis(folder),
+    "sentinel": lambda folder, _: LosingSentinels(folder),
+    "cluster": LosingCluster,
+}
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_rounds_of_losses_and_switches(arrangement: str, tmp_path: Path) -> None:
+    kv = ARRANGEMENTS[arrangement](tmp_path / "kv", Random(SEED))  # a repeatable test, no secret
+    try:
+        rounds = Rounds(kv, tmp_path, one_server=arrangement != "cluster")
+        for seed in range(SEED, SEED + ROUNDS):
+            rounds.round(seed)
+    finally:
+        kv.close()
+    if ROUNDS >= 10:
+        assert rounds.noticed > 0
+        assert rounds.switched > 0
