@@ -12,6 +12,7 @@ BIN := .venv/bin
 WORKERS ?= 4
 EXAMPLES ?= 1000
 SECONDS_EACH ?= 300
+FAILOVERS ?= 250
 ARGS ?=
 # files of tests/unit that `make check` leaves out: they start processes, or explore for minutes
 LEFT_OUT := api_serve deletion_index file_modes protocol_model
@@ -35,7 +36,7 @@ test: setup-spark setup-system ## run lint, then all tests but the long ones and
 test-all: setup-spark setup-system ## run lint, all tests and the long ones with coverage, and a short soak: before a release
 	@$(MAKE) lint
 	REFSTORE_EXPLORE_STATES=40000 $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not soak" --cov --cov-report=term:skip-covered
-	@$(MAKE) soak SECONDS_EACH=10 EXAMPLES=20
+	@$(MAKE) soak SECONDS_EACH=10 EXAMPLES=20 FAILOVERS=5
 
 lint: setup-spark ## check format, ruff, types (pyright) and import directions
 	$(BIN)/ruff format --check .
@@ -54,8 +55,9 @@ docs: setup ## build the reference of the SDK in build/docs from its docstrings,
 bench: setup-bench setup-system ## measure the table of docs/benchmarks.md on this machine
 	$(BIN)/python -m bench $(ARGS)
 
-soak: setup setup-system ## run the long tests: EXAMPLES x 500 random steps; killed processes for SECONDS_EACH on each arrangement
+soak: setup setup-system ## run the long tests: EXAMPLES x 500 random steps; FAILOVERS, then killed processes for SECONDS_EACH, on each arrangement
 	REFSTORE_MACHINE_EXAMPLES=$(EXAMPLES) REFSTORE_MACHINE_STEPS=500 $(BIN)/pytest tests/properties/test_machine.py -n 0 --timeout 0 $(ARGS)
+	REFSTORE_FAILOVER_ROUNDS=$(FAILOVERS) $(BIN)/pytest tests/integration/test_kv_failovers.py -n 0 --timeout 0 $(ARGS)
 	REFSTORE_CHAOS_SECONDS=$(SECONDS_EACH) $(BIN)/pytest tests -m soak -n 0 -s $(ARGS)
 
 explore: setup ## run the real code over every interleaving, as far as the budget in ARGS allows

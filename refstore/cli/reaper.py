@@ -72,7 +72,7 @@ def reaper(
 
     Any number of reapers may run, on any machines. SIGTERM ends one after the batch in hand. The exit code is 0 if all
     went well, 4 if the breaker holds deletions back, 5 if a store did not answer or did not delete everything, 6 if
-    something could not be read, or a store refuses access.
+    something could not be read, a store refuses access, or the KV went back in time (see `refstore kv --help`).
 
     \b
     Example: refstore reaper --once --dry-run
