@@ -201,7 +201,7 @@ def _without_private(store: ObjectStore) -> int:
     How many stay.
     """
     failed = 0
-    for prefix in (ROOT, f"{PRIVATE}journal/"):
+    for prefix in (ROOT, f"{PRIVATE}journal/", f"{PRIVATE}manifest/"):
         left = (info.key for info in store.list(prefix))
         while page := list(islice(left, BULK_KEYS)):
             failed += len(store.delete_many(page).failed)

@@ -220,8 +220,8 @@ class Manifest:
 
 
 def waiting_key(entry: AnyEntry) -> str:
-    digest = sha256("\0".join(entry.identity).encode()).hexdigest()[:40]
-    return f"{WAITING}{entry.kind}.{digest}.json"
+    """Return the entry's key: its content decides, so that writing it again writes the same."""
+    return f"{WAITING}{entry.kind}.{sha256(_encoder.encode(entry)).hexdigest()[:40]}.json"
 
 
 def _decoded(line: bytes, key: str) -> AnyEntry:

@@ -60,8 +60,7 @@ class Markers:
             if record is None or (isinstance(record, Branch) and not record.retired):
                 return 0
             assert raw is not ABSENT  # noqa: S101  # a decoded record had bytes
-            branch_id = record.id if isinstance(record, Branch) else ""
-            self._enter({retired.fate for retired in record.retired} - {own}, name, branch_id)
+            self._enter({retired.fate for retired in record.retired} - {own}, name, record.id)
             self._write(record.retired)
             if isinstance(record, ClosedBranch) and record.id:
                 self._manifest.add_deletion(BranchDeleted(name, record.id))
@@ -85,7 +84,7 @@ class Markers:
             record = decode_branch(value)
             if any(retired.fate == commit for retired in record.retired):
                 # what the caller makes of it must not be ahead of the commit's entry
-                self._enter({commit}, BranchName(name), record.id if isinstance(record, Branch) else "")
+                self._enter({commit}, BranchName(name), record.id)
                 return True
         return self._kv.get(keys.landed(self._repo, commit)) is not ABSENT  # it may have been published meanwhile
 

@@ -355,9 +355,7 @@ def marks() -> Iterator[Mutant]:
     yield Mutant(
         name="nobody waits for operations that began before the mark",
         rule="13",
-        edits=(
-            Edit("refstore.gc_marks:barrier_seconds", "return safety.operation_deadline_seconds +", "return 0.0 *"),
-        ),
+        edits=(Edit("refstore.gc_marks:barrier_seconds", "return waits.operation_deadline_seconds +", "return 0.0 *"),),
         caught_by="gc | branch at an expired commit",
     )
     yield Mutant(

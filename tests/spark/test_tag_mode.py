@@ -268,7 +268,9 @@ def test_a_deleted_repositorys_namespace_is_free_once_the_bucket_has_deleted(
         first = deleted_repositories.clear(lake, repo, record, spark, tagging())
         assert (first.waiting.objects, first.forgotten, first.failed) == (len(left), False, 0)
         with S3FaultProxy(moto_s3_server.endpoint) as proxy:
-            lake.open_store = lambda _: open_objects(record.namespace.replace(moto_s3_server.endpoint, proxy.endpoint))
+            lake.open_store = lambda url: open_objects(
+                url.replace(moto_s3_server.endpoint, proxy.endpoint) if url == record.namespace else url
+            )
             with unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as again:
                 again.open_store = lake.open_store
                 second = deleted_repositories.clear(again, repo, record, spark, tagging())
