@@ -28,7 +28,7 @@ from refstore.core.signing_keys import SigningKey
 from refstore.errors import AlreadyExists, Conflict, Contention, ObjectNotFound, RepositoryNotFound, Unavailable
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV
-from refstore.namespaces import as_folder, check_new
+from refstore.namespaces import NAMESPACE_OBJECT, as_folder, check_new
 from refstore.objects import child, open_objects
 from refstore.objects.base import ObjectStore
 from refstore.objects.foreign_objects import ForeignStores
@@ -42,9 +42,6 @@ from refstore.versioning.issuance import Issuer, keys_of
 from refstore.versioning.manifest import BranchCreated, CommitLanded, Manifest, RepositoryCreated, RepositoryDeleted
 from refstore.versioning.markers import REPOSITORY_DELETED
 from refstore.versioning.staging import Staging
-
-NAMESPACE_OBJECT: Final = "_refstore/namespace"
-"""This object names the repository that owns the namespace, because two lakes with different KVs must not share one."""
 
 _ATTEMPTS: Final = 16
 

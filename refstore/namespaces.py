@@ -32,6 +32,9 @@ from refstore.objects.store_urls import child, parse
 OWN_FOLDER: Final = "_refstore"
 """Below the lake's root: the audit log's, and no repository's."""
 
+NAMESPACE_OBJECT: Final = "_refstore/namespace"
+"""This object names the repository that owns the namespace, because two lakes with different KVs must not share one."""
+
 _SAME_STORE: Final = {"local": "file", "mem": "memory"}
 _BUILT_IN: Final = ("file", "s3", "memory")
 """Stores of other drivers may have further names, under other schemes."""

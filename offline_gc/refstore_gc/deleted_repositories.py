@@ -27,8 +27,8 @@ from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import ClearedRepository, RepositoryRecord, decode, encode, maybe
 from refstore.errors import Conflict, Corrupt, ObjectNotFound
 from refstore.kv.base import ABSENT
-from refstore.lake import NAMESPACE_OBJECT, Lake
-from refstore.namespaces import as_folder
+from refstore.lake import Lake
+from refstore.namespaces import NAMESPACE_OBJECT, as_folder
 from refstore.objects.base import ObjectStore
 from refstore.retention.rules import DAY_MS, Rules
 from refstore_gc import deletion_index_writer, garbage, kv_guard, listing, sweep_tasks

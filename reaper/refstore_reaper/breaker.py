@@ -35,6 +35,7 @@ from refstore.core.records import BreakerState, Counter, decode, encode, maybe
 from refstore.core.settings import ReaperSettings
 from refstore.errors import Contention, CorruptRecord, Invalid
 from refstore.kv.base import KV, Absent
+from refstore.losses.fence import BREAKER_REASON
 
 HOUR_MS: Final = 3_600_000
 BUCKET_MS: Final = 300_000
@@ -53,7 +54,7 @@ _log = structlog.stdlib.get_logger(__name__)
 class Reason(Enum):
     SHARE = "share"
     HOURLY = "hourly"
-    KV_WENT_BACK = "kv-went-back"
+    KV_WENT_BACK = BREAKER_REASON
 
 
 @dataclass(frozen=True, slots=True)

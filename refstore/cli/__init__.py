@@ -69,6 +69,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "why": Command("refstore.cli.why", "Explain why an object is still there, or why it was deleted."),
     "serve": Command("refstore.cli.serve", "Serve the HTTP API, which lakeFS's clients know, and reap."),
     "keys": Command("refstore.cli.keys", "Create, list and revoke the access keys of the service."),
+    "kv": Command("refstore.cli.kv", "Look into a KV that went back in time; settle it, or make it anew."),
     "audit": Command("refstore.cli.audit", "Show who changed what, when, from where; verify that log."),
     "durations": Command("refstore.cli.agreed", "Show and change the durations that all processes of a lake agree on."),
     "demo": Command("refstore.cli.demo", "Watch the main job on real files, with an audit at the end."),

@@ -26,6 +26,14 @@ from refstore.objects.base import ObjectStore
 WITNESSES: Final = "_refstore/witnesses/"
 SERVERS: Final = "_refstore/servers/"
 
+BREAKER_REASON: Final = "kv-went-back"
+"""The reason in the breaker's record of a repository whose hard deletion stands still because the KV went back."""
+
+RECONCILING: Final = "kv-reconcile"
+"""The witness of this name is one that no KV holds: while it is there, no pass begins."""
+
+BLOCKED: Final = 1 << 53
+
 KEPT_SECONDS: Final = 86_400
 """Witnesses of deleters that have written none for so long are removed, once a later witness stands for them."""
 
@@ -136,24 +144,17 @@ class Fence:
         self._written = dict(zip(partitions, after, strict=True))
         positions = {partition: _number(value) for partition, value in self._written.items()}
         witness = Witness(self._deleter, now, positions, self._servers)
-        self._store().put(f"{WITNESSES}{self._deleter}.json", msgspec.json.encode(witness))
+        self._store().put(_witness_key(self._deleter), msgspec.json.encode(witness))
         self.check_servers()
 
     def witnesses(self) -> dict[str, Witness]:
         """Read the witnesses of all deleters, by the deleter's id. Raises CorruptObject, ObjectsUnavailable."""
-        store = self._store()
-        found: dict[str, Witness] = {}
-        for info in store.list(WITNESSES):
-            try:
-                witness = msgspec.json.decode(store.read(info.key), type=Witness)
-            except ObjectNotFound:
-                continue  # its deleter has just been forgotten
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise CorruptObject(
-                    f"the witness {info.key} cannot be read ({error}); nothing is deleted. If the KV has lost nothing, "
-                    "`refstore kv reconcile --accept` removes it"
-                ) from error
-            found[witness.deleter] = witness
+        found, unreadable = read_witnesses(self._store())
+        for key, reason in unreadable.items():
+            raise CorruptObject(
+                f"the witness {key} cannot be read ({reason}); nothing is deleted. If the KV has lost nothing, "
+                "`refstore kv reconcile --accept` removes it"
+            )
         return found
 
     def lost(self, witnesses: Mapping[str, Witness]) -> list[tuple[Witness, str, Position | None]]:
@@ -176,16 +177,53 @@ class Fence:
             if witness.at_ms < before and witness.deleter != self._deleter
         ]
         if old and self._deleter in self.witnesses():
-            self._store().delete_many([f"{WITNESSES}{witness.deleter}.json" for witness in old])
+            self._store().delete_many([_witness_key(witness.deleter) for witness in old])
             self._kv.delete_many(
                 [Key(partition, witness.deleter) for witness in old for partition in witness.positions]
             )
+
+    def block(self) -> int:
+        """Keep every pass from beginning until `replace_lost`, also if this process dies. Return when this began."""
+        servers = self._answering()
+        found, _ = read_witnesses(self._store())
+        blocking = found.get(RECONCILING)
+        if blocking is None or blocking.servers != servers:
+            positions = dict.fromkeys(servers, BLOCKED)
+            blocking = Witness(RECONCILING, self._clock.now_ms(), positions, servers)
+            self._store().put(_witness_key(RECONCILING), msgspec.json.encode(blocking))
+        return blocking.at_ms
+
+    def replace_lost(self, settle: Callable[[], None]) -> int:
+        """Settle, witness what the KV holds now, then remove the witnesses that it does not hold, the unreadable ones
+        and the block. Return how many witnesses were removed. Raises KVSettling, and what `settle` raises.
+        """
+        self._servers = self._answering()
+        settle()
+        self.pass_through()
+        found, unreadable = read_witnesses(self._store())
+        found.pop(RECONCILING, None)
+        lost = {witness.deleter: witness for witness, _, _ in self.lost(found)}
+        positions = [Key(partition, witness.deleter) for witness in lost.values() for partition in witness.positions]
+        removed = [*unreadable, *(_witness_key(deleter) for deleter in lost)]
+        if removed:
+            self._store().delete_many(removed)
+            self._kv.delete_many(positions)
+        return len(removed)
+
+    def unblock(self) -> None:
+        """Let passes begin again."""
+        self._store().delete_many([_witness_key(RECONCILING)])
 
     def _check(self, witnesses: Mapping[str, Witness]) -> None:
         if self._written and self._deleter not in witnesses:
             self._written.clear()  # forgotten after a long pause: it begins anew, under an id that is free again
         lost = self.lost(witnesses)
         if lost:
+            if any(witness.deleter == RECONCILING for witness, _, _ in lost):
+                raise KVWentBack(
+                    "`refstore kv reconcile` has begun and not ended; nothing is deleted meanwhile. Run it again if it "
+                    "was interrupted"
+                )
             witness, partition, position = lost[0]
             held = f"position {position.number} of {utc_text(position.at_ms)}" if position else "none of its positions"
             raise KVWentBack(
@@ -214,6 +252,26 @@ class Fence:
                 f"other servers of the KV answer than before (first seen at {utc_text(first)}), and operations that "
                 f"began before may be under way; nothing is deleted until {utc_text(ends)}. Run the same again then"
             )
+
+
+def read_witnesses(store: ObjectStore) -> tuple[dict[str, Witness], dict[str, str]]:
+    """Return the witnesses by their deleters' ids; and why others cannot be read, by key. Raises ObjectsUnavailable."""
+    found: dict[str, Witness] = {}
+    unreadable: dict[str, str] = {}
+    for info in store.list(WITNESSES):
+        try:
+            witness = msgspec.json.decode(store.read(info.key), type=Witness)
+        except ObjectNotFound:
+            continue  # its deleter has just been forgotten
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            unreadable[info.key] = str(error)
+        else:
+            found[witness.deleter] = witness
+    return found, unreadable
+
+
+def _witness_key(deleter: str) -> str:
+    return f"{WITNESSES}{deleter}.json"
 
 
 def _number(value: bytes | Absent) -> int:

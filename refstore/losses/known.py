@@ -11,24 +11,30 @@ from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
+from refstore.core.batches import batched
 from refstore.core.ids import BranchName, CommitId
 from refstore.core.records import Branch, ClosedBranch, Commit, RepositoryRecord, decode, decode_branch, maybe
 from refstore.errors import CorruptRecord, KVWentBack
-from refstore.kv.base import ABSENT, KV
+from refstore.kv.base import ABSENT, KV, Absent, Key
 from refstore.versioning.manifest import (
     AnyEntry,
     BranchCreated,
     BranchDeleted,
     CommitLanded,
+    LossAccepted,
     Manifest,
     RecordKept,
     RecordRemoved,
     RepositoryCreated,
     RepositoryDeleted,
+    given_up,
 )
 
 NAMED_MAX = 10
 """How many lost entries an error names."""
+
+BATCH = 1000
+"""How many keys are read in one round trip."""
 
 
 class Lost(NamedTuple):
@@ -65,28 +71,56 @@ def lost_of_lake(kv: KV, manifest: Manifest, entries: Iterable[AnyEntry]) -> lis
             missing.append(entry)
     if not missing:
         return []
-    deleted = {entry.id for entry in manifest.all() if isinstance(entry, RepositoryDeleted)}
-    return [Lost(entry, "the repository is not there") for entry in missing if entry.id not in deleted]
+    gone = {entry.identity for entry in manifest.all() if isinstance(entry, RepositoryDeleted | LossAccepted)}
+    return [
+        Lost(entry, "the repository is not there")
+        for entry in missing
+        if entry.identity not in gone and given_up(entry).identity not in gone
+    ]
 
 
-def lost_of_repository(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
-    """Return which entries of a repository the KV does not know."""
+def lost_of_repository(
+    ctx: Context, entries: Sequence[AnyEntry], *, gone: set[tuple[type, tuple[str, ...]]] | None = None
+) -> list[Lost]:
+    """Return which entries of a repository the KV does not know. `gone`: the `removals`, where the caller has them."""
     lost = [*_lost_commits(ctx, entries), *_lost_branches(ctx, entries), *_lost_records(ctx, entries)]
     if not lost:
         return []
     # deletions may have been confirmed, or come in since: they are looked for only where something is missing
-    gone = {
+    gone = removals(ctx.manifest.all()) if gone is None else gone
+    return [item for item in lost if not (item.may_be_deleted and is_gone(item.entry, gone))]
+
+
+def removals(entries: Iterable[AnyEntry]) -> set[tuple[type, tuple[str, ...]]]:
+    """Return those entries that explain why something is missing."""
+    return {
         (type(entry), entry.identity)
-        for entry in ctx.manifest.all()
-        if isinstance(entry, BranchDeleted | RecordRemoved)
+        for entry in entries
+        if isinstance(entry, BranchDeleted | RecordRemoved | RepositoryDeleted | LossAccepted)
     }
-    return [item for item in lost if not (item.may_be_deleted and _is_deleted(item.entry, gone))]
+
+
+def is_gone(entry: AnyEntry, gone: set[tuple[type, tuple[str, ...]]]) -> bool:
+    """Return whether one of the `removals` explains why the KV does not know the entry."""
+    if (LossAccepted, given_up(entry).identity) in gone:
+        return True
+    match entry:
+        case CommitLanded() if entry.branch_id:
+            return (BranchDeleted, (entry.branch, entry.branch_id)) in gone
+        case BranchCreated():
+            return (BranchDeleted, entry.identity) in gone
+        case RecordKept():
+            return (RecordRemoved, entry.identity) in gone
+        case RepositoryCreated():
+            return (RepositoryDeleted, entry.identity) in gone
+        case _:
+            return False
 
 
 def _lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
     commits = [entry for entry in entries if isinstance(entry, CommitLanded)]
-    records = ctx.kv.get_many([keys.commit(ctx.repo, entry.commit) for entry in commits])
-    marks = ctx.kv.get_many([keys.landed(ctx.repo, entry.commit) for entry in commits])
+    records = get_batched(ctx.kv, [keys.commit(ctx.repo, entry.commit) for entry in commits])
+    marks = get_batched(ctx.kv, [keys.landed(ctx.repo, entry.commit) for entry in commits])
     lost: list[Lost] = []
     by_branch: dict[tuple[BranchName, str], list[CommitLanded]] = {}
     for entry, record, mark in zip(commits, records, marks, strict=True):
@@ -136,24 +170,12 @@ def _lost_branches(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
 
 def _lost_records(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
     kept = [entry for entry in entries if isinstance(entry, RecordKept)]
-    values = ctx.kv.get_many([entry.key for entry in kept])
+    values = get_batched(ctx.kv, [entry.key for entry in kept])
     return [
         Lost(entry, f"{entry.partition.partition('/')[2]} {entry.name!r} is not there")
         for entry, value in zip(kept, values, strict=True)
         if value != entry.value
     ]
-
-
-def _is_deleted(entry: AnyEntry, gone: set[tuple[type, tuple[str, ...]]]) -> bool:
-    match entry:
-        case CommitLanded() if entry.branch_id:
-            return (BranchDeleted, (entry.branch, entry.branch_id)) in gone
-        case BranchCreated():
-            return (BranchDeleted, entry.identity) in gone
-        case RecordKept():
-            return (RecordRemoved, entry.identity) in gone
-        case _:
-            return False
 
 
 def _is_repository(value: object, repo: str) -> bool:
@@ -173,14 +195,21 @@ def _raise_for(lost: Sequence[Lost], whose: str) -> None:
         )
 
 
+def get_batched(kv: KV, wanted: Sequence[Key]) -> list[bytes | Absent]:
+    """Read any number of keys, in batches."""
+    return [value for batch in batched(wanted, BATCH) for value in kv.get_many(batch)]
+
+
 def describe(entry: AnyEntry) -> str:
     """Name what an entry is about, for people."""
     match entry:
         case CommitLanded():
-            return f"commit {entry.commit[:12]} on branch {entry.branch!r}"
+            return f"commit {entry.commit[:12]}" + (f" on branch {entry.branch!r}" if entry.branch else "")
         case BranchCreated() | BranchDeleted():
             return f"branch {entry.branch!r}"
         case RecordKept() | RecordRemoved():
             return f"{entry.partition.rpartition('/')[2].removesuffix('s')} {entry.name!r}"
         case RepositoryCreated() | RepositoryDeleted():
             return f"repository {entry.name!r}"
+        case LossAccepted():
+            return f"a lost {entry.lost_kind}, which was given up"

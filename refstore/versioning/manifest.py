@@ -132,8 +132,28 @@ class RepositoryDeleted(ManifestEntry, frozen=True, tag="repository-deleted"):
         return (self.id,)
 
 
+class LossAccepted(ManifestEntry, frozen=True, tag="loss-accepted"):
+    """An operator gave an entry up, or what it says was put back under another name: the KV need not know it."""
+
+    kind: ClassVar[str] = "loss-accepted"
+    lost_kind: str
+    lost: tuple[str, ...]
+    """The `identity` of the entry that was given up. Of a commit only its branch is: its record stays."""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.lost_kind, *self.lost)
+
+
 AnyEntry = (
-    CommitLanded | BranchCreated | BranchDeleted | RecordKept | RecordRemoved | RepositoryCreated | RepositoryDeleted
+    CommitLanded
+    | BranchCreated
+    | BranchDeleted
+    | RecordKept
+    | RecordRemoved
+    | RepositoryCreated
+    | RepositoryDeleted
+    | LossAccepted
 )
 
 _encoder: Final = msgspec.json.Encoder()
@@ -217,6 +237,11 @@ class Manifest:
             return _decoded(self._objects.read(key), key)
         except ObjectNotFound:
             return None  # another deleter has just confirmed it
+
+
+def given_up(entry: AnyEntry) -> LossAccepted:
+    """Return the entry that says that the KV need not know `entry`."""
+    return LossAccepted(entry.kind, entry.identity)
 
 
 def waiting_key(entry: AnyEntry) -> str:

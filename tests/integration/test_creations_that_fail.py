@@ -24,8 +24,8 @@ from refstore.errors import (
 from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.kv.retrying import Retrying
-from refstore.lake import NAMESPACE_OBJECT, Lake
-from refstore.namespaces import as_folder
+from refstore.lake import Lake
+from refstore.namespaces import NAMESPACE_OBJECT, as_folder
 from refstore.objects.base import Body, ObjectStore, Stored
 from refstore.objects.memory import MemoryObjects
 from tests.integration.test_every_step_may_fail import FailingKV, FailingObjects, Plan

@@ -10,8 +10,7 @@ import pytest
 from refstore.core.keys import NAMESPACES
 from refstore.errors import Conflict
 from refstore.kv.base import Key
-from refstore.lake import NAMESPACE_OBJECT
-from refstore.namespaces import as_folder
+from refstore.namespaces import NAMESPACE_OBJECT, as_folder
 from refstore.objects.base import Deletion
 from refstore_gc import deleted_repositories
 from refstore_gc.run import Options

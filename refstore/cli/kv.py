@@ -1,0 +1,282 @@
+"""The commands `refstore kv`: look into a KV that went back in time, settle it, or make it anew."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from refstore.cli.common import emit, invocation_of, open_lake, progress
+from refstore.cli.destroying import DryRun, Yes, confirm
+from refstore.cli.errors import exit_code
+from refstore.cli.shapes import when
+from refstore.errors import KVWentBack
+from refstore.losses import rebuilding, reconciling, recording
+from refstore.losses.putting_back import PutBack
+from refstore.losses.verifying import Verification
+from refstore.losses.verifying import verify as look_at
+
+app = typer.Typer(no_args_is_help=True)
+
+SHOWN_MAX: Final = 100
+"""How many lines of one kind people see; --json has all."""
+
+
+@app.callback()
+def kv() -> None:
+    """Look into a KV that went back in time; settle it, or make it anew.
+
+    A failover or a restored copy loses the last writes of a KV. Deletion then stands still until it is settled: look
+    with verify, then run reconcile. Where no copy of the KV is left, rebuild makes one from the object store.
+    """
+
+
+@app.command("verify")
+def verify(ctx: typer.Context) -> None:
+    """Compare the KV with the object store: where it went back, and what may be lost. Changes nothing.
+
+    It reads the whole manifest, and looks for every staged object. Ends with 0 if nothing is missing, else with 6.
+
+    \b
+    Example: refstore kv verify
+             refstore kv verify --json
+    """
+    with open_lake(ctx) as lake, progress("looking at witnesses") as bar:
+        found = look_at(lake, watcher=bar)
+    if invocation_of(ctx).json:
+        emit(ctx, _as_json(found))
+    else:
+        _show(found)
+    if found.missing:
+        raise typer.Exit(exit_code(KVWentBack))
+
+
+@app.command("reconcile")
+def reconcile(
+    ctx: typer.Context,
+    *,
+    dry_run: DryRun = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Give up what cannot be put back.")] = False,
+    clients_stopped: Annotated[
+        bool,
+        typer.Option(
+            "--clients-stopped", help="No client has run since before the KV went back: do not wait for operations."
+        ),
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Put back the commits, branches and tags that the KV lost, then let deletion go on.
+
+    A branch that is behind is moved on; one that has moved elsewhere stays, and its lost commits become a new branch
+    lost/NAME-COMMIT. Before deletion goes on, reconcile waits for the longest operation that began before. Nothing is
+    deleted meanwhile. It may be interrupted, and run again.
+
+    Staged objects that are missing cannot be put back: reconcile names them and ends with 6. Bring them back from a
+    backup of the object store, or give them up with --accept.
+
+    \b
+    Example: refstore kv reconcile --dry-run
+             refstore kv reconcile
+             refstore kv reconcile --accept --clients-stopped
+    """
+    with open_lake(ctx) as lake:
+        with progress("looking at witnesses") as bar:
+            found = look_at(lake, watcher=bar)
+            done = reconciling.put_back(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
+            left = found if found.is_settled or dry_run else look_at(lake, watcher=bar)
+        answer: dict[str, object] = {
+            "put_back": [item._asdict() for item in done],
+            "left": _as_json(left) if left.left else None,
+            "settled": None,
+        }
+        must_accept = left.left and not (found.is_settled or dry_run)
+        if must_accept and accept:
+            if not invocation_of(ctx).json:
+                _show(left, advise=False)
+            confirm(ctx, "what is named above will be given up", yes=yes)
+        if not found.is_settled and not dry_run and (accept or not left.left):
+            with progress("settling") as bar:
+                answer["settled"] = reconciling.settle_lake(
+                    lake, accept=accept, clients_stopped=clients_stopped, watcher=bar
+                )
+        if invocation_of(ctx).json:
+            emit(ctx, answer)
+        else:
+            _tell(found, left, done, answer, dry_run=dry_run)
+        if left.left and not dry_run and answer["settled"] is None:
+            raise typer.Exit(exit_code(KVWentBack))
+
+
+@app.command("rebuild")
+def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Make an empty KV from the object store: repositories, commits, branches and tags.
+
+    Stop every client first. What is staged is lost, and with it access keys, retention rules, marks of the offline job,
+    issued addresses, and changed metadata of repositories. Deleted branches and repositories stay deleted.
+
+    \b
+    Example: refstore kv rebuild --dry-run
+             refstore kv rebuild --kv sqlite:///srv/new.sqlite --objects s3://bucket/lake
+    """
+    with open_lake(ctx) as lake:
+        rebuilding.check_empty(lake)
+        if not dry_run:
+            confirm(ctx, "the KV will be made from the object store; what was staged is lost", yes=yes)
+        with progress("reading the manifest") as bar:
+            made = rebuilding.rebuild(lake, dry_run=dry_run, watcher=bar)
+    counts = {
+        name: getattr(made, name) for name in ("repositories", "deleted_repositories", "commits", "branches", "tags")
+    }
+    if invocation_of(ctx).json:
+        emit(
+            ctx,
+            {
+                **counts,
+                "left": [item._asdict() for item in made.left],
+                "missing_metaranges": [item._asdict() for item in made.trees],
+                "not_rebuilt": list(rebuilding.NOT_REBUILT),
+            },
+        )
+    else:
+        emit(ctx, counts)
+        _lines("left", [f"{item.what} {item.name} of {item.repository}: {item.outcome}" for item in made.left])
+        _lines(
+            "without its metarange",
+            [f"commit {item.commit} of {item.repository}: {item.metarange}" for item in made.trees],
+        )
+        typer.echo("Not in the manifest, so not made again:", err=True)
+        for line in rebuilding.NOT_REBUILT:
+            typer.echo(f"  {line}", err=True)
+        if dry_run:
+            typer.echo("This was a dry run: nothing was changed.", err=True)
+    if made.left or made.trees:
+        raise typer.Exit(exit_code(KVWentBack))
+
+
+@app.command("record")
+def record(ctx: typer.Context) -> None:
+    """Write the manifest of a lake that was made before there was one, so that a loss is noticed, and rebuild works.
+
+    It writes only what the manifest lacks. Run it once after an upgrade.
+
+    \b
+    Example: refstore kv record
+    """
+    with open_lake(ctx) as lake, progress("recording") as bar:
+        done = recording.record(lake, watcher=bar)
+    emit(ctx, (item._asdict() for item in done))
+    if not done and not invocation_of(ctx).json:
+        typer.echo("The manifest has everything already.", err=True)
+
+
+def _as_json(found: Verification) -> dict[str, object]:
+    return {
+        "missing": found.missing,
+        "witnesses": [
+            {
+                "deleter": item.deleter,
+                "partition": item.partition,
+                "server": item.server,
+                "witnessed": item.witnessed,
+                "witnessed_at": when(item.witnessed_ms),
+                "held": item.held,
+                "held_at": when(item.held_ms),
+            }
+            for item in found.witnesses
+        ],
+        "unreadable_witnesses": found.unreadable,
+        "lost": [item._asdict() for item in found.lost],
+        "missing_objects": [item._asdict() for item in found.objects],
+        "missing_metaranges": [item._asdict() for item in found.trees],
+        "deleted_and_there_again": [item._asdict() for item in found.revived],
+        "not_in_the_manifest": [item._asdict() for item in found.unrecorded],
+        "stopped": found.stopped,
+        "settled": found.settled,
+        "reconcile_began": when(found.interrupted_ms or None),
+    }
+
+
+def _show(found: Verification, *, advise: bool = True) -> None:
+    """Print what was found, for people."""
+    for item in found.witnesses:
+        held = f"position {item.held} of {when(item.held_ms)}" if item.held is not None else "none of its positions"
+        server = f" (server {item.server})" if item.server else ""
+        typer.echo(
+            f"went back: {item.partition}{server}: {item.deleter} had written position {item.witnessed} at "
+            f"{when(item.witnessed_ms)}; the KV holds {held}"
+        )
+    _lines("unreadable witness", [f"{key}: {reason}" for key, reason in found.unreadable.items()])
+    _lines(
+        "lost", [f"{f'{item.repository}: ' * bool(item.repository)}{item.what}: {item.reason}" for item in found.lost]
+    )
+    _lines(
+        "missing object",
+        [f"{item.repository}: branch {item.branch}, {item.path!r}: {item.address}" for item in found.objects],
+    )
+    _lines("missing metarange", [f"{item.repository}: commit {item.commit}: {item.metarange}" for item in found.trees])
+    _lines("deleted, and there again", [f"{item.repository}: {item.what} {item.name}" for item in found.revived])
+    for item in found.unrecorded:
+        typer.echo(
+            f"not in the manifest: {item.repository}: {item.commits} commits, {item.branches} branches, {item.tags} "
+            "tags"
+            f"{', the repository itself' if item.itself else ''}"
+        )
+    if not found.missing:
+        typer.echo("Nothing is missing.")
+    if advise:
+        for line in _advice(found):
+            typer.echo(line, err=True)
+
+
+def _advice(found: Verification) -> list[str]:
+    lines: list[str] = []
+    if found.interrupted_ms:
+        lines.append(
+            f"`refstore kv reconcile` began at {when(found.interrupted_ms)} and has not ended; nothing is deleted "
+            "meanwhile. If it is not running any more, run it again."
+        )
+    elif found.objects or found.trees or found.unreadable:
+        lines.append(
+            "Next: bring missing objects back from a backup of the object store under the same keys, then run "
+            "`refstore kv reconcile`; or give them up with `refstore kv reconcile --accept`."
+        )
+    elif not found.is_settled:
+        lines.append("Next: see what would be put back with `refstore kv reconcile --dry-run`, then run it without.")
+    if found.unrecorded:
+        lines.append("Next: `refstore kv record` writes what the manifest lacks.")
+    if any(item.what == "repository" for item in found.revived):
+        lines.append("A deleted repository that is there again stays until `refstore repo delete`.")
+    return lines
+
+
+def _tell(
+    found: Verification, left: Verification, done: list[PutBack], answer: dict[str, object], *, dry_run: bool
+) -> None:
+    if found.is_settled:
+        typer.echo("There is nothing to reconcile.")
+        if found.missing:
+            _show(found, advise=False)
+        return
+    would = "would be: " if dry_run else ""
+    for item in done:
+        typer.echo(f"{would}{item.repository}: {item.what} {item.name}: {item.outcome}")
+    settled = answer["settled"]
+    if dry_run:
+        typer.echo("This was a dry run: nothing was changed.", err=True)
+    elif isinstance(settled, dict):
+        typer.echo("The KV is settled, and deletion goes on.")
+        typer.echo(
+            "Staged changes of before may be there again: look with `refstore diff REPO BRANCH`, and discard with "
+            "`refstore reset` what was committed since.",
+            err=True,
+        )
+    else:
+        _show(left)
+        typer.echo("Deletion stands still.", err=True)
+
+
+def _lines(title: str, lines: list[str]) -> None:
+    for line in lines[:SHOWN_MAX]:
+        typer.echo(f"{title}: {line}")
+    if len(lines) > SHOWN_MAX:
+        typer.echo(f"{title}: and {len(lines) - SHOWN_MAX} more; --json has all")

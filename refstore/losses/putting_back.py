@@ -1,0 +1,358 @@
+"""Put back into the KV what a repository's manifest has, and the KV does not know.
+
+    commits    the record, its landed mark, then what it added is put beyond the reaper
+    branches   made again with the id that they had, or moved on; a branch that has moved elsewhere since stays, and the
+               lost commit becomes the head of a new branch `lost/...`
+    tags       written again; where the name stands for something else by now, as `lost/...`
+
+Every step may be repeated after a crash. Nothing is deleted meanwhile, because all deleters are blocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import ids, keys
+from refstore.core.batches import batched
+from refstore.core.ids import BranchName, CommitId, RepositoryName
+from refstore.core.records import (
+    Branch,
+    ClosedBranch,
+    Commit,
+    RepositoryRecord,
+    Tag,
+    decode,
+    encode,
+    maybe,
+)
+from refstore.errors import CommitNotFound, CorruptRange, Gone, ObjectNotFound
+from refstore.kv.base import ABSENT
+from refstore.losses.known import is_gone, lost_of_repository, removals
+from refstore.losses.lake_parts import Entries, LakeParts, Watcher
+from refstore.losses.settling import forget_added
+from refstore.losses.verifying import is_tag, revived
+from refstore.namespaces import NAMESPACE_OBJECT, as_folder
+from refstore.operations import refs
+from refstore.versioning.branches import ATTEMPTS
+from refstore.versioning.commits import graph
+from refstore.versioning.manifest import (
+    READERS,
+    BranchCreated,
+    CommitLanded,
+    RecordKept,
+    RepositoryCreated,
+    given_up,
+)
+
+PAGE: Final = 1000
+NAME_CHARACTERS: Final = 230
+"""How much of a branch's name its `lost/...` branch keeps; a name has at most 255 characters."""
+
+Group = tuple[BranchName, str]
+"""A branch and its id."""
+
+
+class PutBack(NamedTuple):
+    """What became of something that the KV did not know."""
+
+    repository: RepositoryName
+    what: str
+    """`commit`, `branch`, `tag` or `repository`."""
+    name: str
+    outcome: str
+    commit: str = ""
+
+
+class Repair:
+    """Puts one repository's records back."""
+
+    def __init__(self, ctx: Context, entries: Entries, watcher: Watcher, *, dry_run: bool, protect: bool) -> None:
+        """`protect`: put what the commits added beyond the reaper; a KV that is made anew has no references."""
+        self._ctx = ctx
+        self._entries = entries
+        self._watcher = watcher
+        self._dry_run = dry_run
+        self._protect = protect
+        self._gone = removals(entries.values())
+        self._known: dict[CommitId, Commit] = {}
+        """Commits of the manifest, by their ids."""
+
+    def run(self, *, commits_only: bool = False) -> list[PutBack]:
+        """Return what was done. `commits_only`: the repository is deleted, and its branches and tags stay so."""
+        every = list(self._entries.values())
+        lost = lost_of_repository(self._ctx, every, gone=self._gone)
+        for entry in every:
+            if isinstance(entry, CommitLanded):
+                self._known[entry.commit] = decode(entry.record, Commit)
+        done = self._put_back_commits(
+            [item.entry for item in lost if isinstance(item.entry, CommitLanded) and not item.may_be_deleted]
+        )
+        if commits_only:
+            return done
+        done += self._put_back_branches(every, {group for item in lost if (group := group_of(item.entry)) is not None})
+        for item in lost:
+            if isinstance(item.entry, RecordKept) and is_tag(self._ctx, item.entry):
+                done += self._put_back_tag(item.entry)
+        done += self._renew_revived()
+        return done
+
+    # ---- commits
+
+    def _put_back_commits(self, commits: Sequence[CommitLanded]) -> list[PutBack]:
+        ctx = self._ctx
+        done = [PutBack(ctx.name, "commit", entry.commit, "put back", entry.commit) for entry in commits]
+        if self._dry_run:
+            return done
+        for page in batched(commits, PAGE):
+            ctx.kv.set_many([(keys.commit(ctx.repo, entry.commit), entry.record) for entry in page])
+            ctx.kv.set_many([(keys.landed(ctx.repo, entry.commit), b"") for entry in page])
+            if self._protect:
+                protect(ctx, [entry.commit for entry in page])
+            self._watcher.advance(len(page))
+        return done
+
+    # ---- branches
+
+    def _put_back_branches(self, every: Sequence[object], groups: set[Group]) -> list[PutBack]:
+        """Put back the branches that are lost or behind, each at the newest commit that landed on it."""
+        created: dict[Group, BranchCreated] = {}
+        landed: dict[Group, list[CommitLanded]] = {}
+        for entry in every:
+            if isinstance(entry, BranchCreated):
+                created[(entry.branch, entry.branch_id)] = entry
+            elif (
+                isinstance(entry, CommitLanded)
+                and (group := group_of(entry)) in groups
+                and not is_gone(entry, self._gone)
+            ):
+                landed.setdefault(group, []).append(entry)
+        done: list[PutBack] = []
+        for group in sorted(groups):
+            done += self._put_back_branch(group, created.get(group), landed.get(group, []))
+        return done
+
+    def _put_back_branch(
+        self, group: Group, created: BranchCreated | None, landed: Sequence[CommitLanded]
+    ) -> list[PutBack]:
+        ctx, (name, branch_id) = self._ctx, group
+        heads = [entry.commit for entry in landed]
+        if created is not None and self._find(created.head) is not None:
+            heads.append(created.head)
+        if not heads:
+            return []  # its head is lost, too: `verify` goes on naming it
+        head = max(heads, key=lambda commit: (self._get(commit).generation, self._get(commit).created_ms))
+        try:
+            refs.check_mark(ctx, head)
+        except Gone:
+            return [PutBack(ctx.name, "branch", name, "left: its newest commit has expired", head)]
+        was_hidden = created is not None and created.hidden
+        created_ms = created.created_ms if created is not None else self._get(head).created_ms
+        outcome = self._place(name, branch_id, head, created_ms, was_hidden)
+        if outcome:
+            if created is None and not self._dry_run:
+                ctx.manifest.add(BranchCreated(name, branch_id, head, created_ms, was_hidden))
+            return [PutBack(ctx.name, "branch", name, outcome, head)] if outcome != THERE else []
+        # it has moved elsewhere, or another branch has its name
+        other = ids.branch_name(f"lost/{name[:NAME_CHARACTERS]}-{head[:12]}")
+        if not self._dry_run:
+            if not self._exists(other):
+                self._create(other, "", head, ctx.clock.now_ms(), was_hidden)
+            record = ctx.branches.open(other).record
+            ctx.manifest.add(BranchCreated(other, record.id, head, record.created_ms, record.hidden))
+            self._give_up(name, branch_id, created, landed)
+        return [PutBack(ctx.name, "branch", name, f"put back as {other}", head)]
+
+    def _place(self, name: BranchName, branch_id: str, head: CommitId, created_ms: int, hidden: bool) -> str:
+        """Make the branch, or move it on. Return what was done; '' if it has moved elsewhere, or is another one."""
+        ctx = self._ctx
+        for _ in range(ATTEMPTS):
+            raw = ctx.branches.raw(name)
+            record = ctx.branches.decode(raw)
+            if record is None or isinstance(record, ClosedBranch):
+                if self._dry_run:
+                    return "put back"
+                ctx.markers.publish(ctx.branches, name)  # a deleted branch of the same name
+                if self._create(name, branch_id, head, created_ms, hidden):
+                    return "put back"
+                continue
+            if record.id != branch_id:
+                return ""
+            if self._follows(record.head, head):
+                return THERE
+            if not self._follows(head, record.head):
+                return ""
+            if self._dry_run or ctx.branches.change(name, ctx.branches.parse_open(name, raw), head=head):
+                return "moved on"
+        raise ctx.branches.contention(name)
+
+    def _create(self, name: BranchName, branch_id: str, head: CommitId, created_ms: int, hidden: bool) -> bool:
+        """Make a branch with the id that it had, in the two steps of `Branches.create`."""
+        ctx = self._ctx
+        now = ctx.clock.now_ms()
+        reserved = encode(ClosedBranch((), ctx.ids.unique(now)))
+        if not ctx.kv.set_if(ctx.branches.key(name), ABSENT, reserved):
+            return False
+        token = ctx.staging.new_token(name, ctx.ids, ctx.clock)
+        record = Branch(head, token, (), (), ctx.ids.unique(now), created_ms, hidden, id=branch_id or token)
+        return ctx.kv.set_if(ctx.branches.key(name), reserved, encode(record))
+
+    def _exists(self, name: BranchName) -> bool:
+        return isinstance(self._ctx.branches.decode(self._ctx.branches.raw(name)), Branch)
+
+    def _give_up(
+        self, name: BranchName, branch_id: str, created: BranchCreated | None, landed: Sequence[CommitLanded]
+    ) -> None:
+        """Write that the KV need not know what was put back under another name as it was."""
+        record = self._ctx.branches.decode(self._ctx.branches.raw(name))
+        head = record.head if isinstance(record, Branch) and record.id == branch_id else None
+        if created is not None and head is None:
+            self._ctx.manifest.add(given_up(created))
+        for entry in landed:
+            if head is None or not self._follows(head, entry.commit):
+                self._ctx.manifest.add(given_up(entry))
+
+    # ---- tags, and what was deleted
+
+    def _put_back_tag(self, entry: RecordKept) -> list[PutBack]:
+        ctx, commit = self._ctx, decode(entry.value, Tag).commit
+        if self._find(commit) is None:
+            return [PutBack(ctx.name, "tag", entry.name, "left: its commit is lost", commit)]
+        if self._dry_run:
+            free = ctx.kv.get(entry.key) is ABSENT
+            return [PutBack(ctx.name, "tag", entry.name, "put back" if free else "put back under lost/", commit)]
+        if ctx.kv.set_if(entry.key, ABSENT, entry.value):
+            return [PutBack(ctx.name, "tag", entry.name, "put back", commit)]
+        other = keys.tag(ctx.repo, ids.tag_name(f"lost/{entry.name[:NAME_CHARACTERS]}-{commit[:12]}"))
+        ctx.kv.set_if(other, ABSENT, entry.value)  # else it was put back before a crash
+        ctx.manifest.keep(other, entry.value)
+        ctx.manifest.add(given_up(entry))
+        return [PutBack(ctx.name, "tag", entry.name, f"put back as {other.name}", commit)]
+
+    def _renew_revived(self) -> list[PutBack]:
+        """Let branches and tags that came back count as new ones: by the manifest the old ones are deleted."""
+        ctx = self._ctx
+        done: list[PutBack] = []
+        for what, name in revived(ctx, self._entries):
+            commit = self._renew_branch(ids.branch_name(name)) if what == "branch" else self._renew_tag(name)
+            done.append(PutBack(ctx.name, what, name, "was deleted, and is there again", commit))
+        return done
+
+    def _renew_branch(self, name: BranchName) -> CommitId:
+        ctx = self._ctx
+        for _ in range(ATTEMPTS):
+            opened = ctx.branches.open(name)
+            record = opened.record
+            new = ctx.ids.unique(ctx.clock.now_ms())
+            if self._dry_run:
+                return record.head
+            if ctx.branches.change(name, opened, id=new):
+                ctx.manifest.add(BranchCreated(name, new, record.head, record.created_ms, record.hidden))
+                return record.head
+        raise ctx.branches.contention(name)
+
+    def _renew_tag(self, name: str) -> CommitId:
+        ctx = self._ctx
+        key = keys.tag(ctx.repo, ids.tag_name(name))
+        raw = ctx.kv.get(key)
+        tag = maybe(raw, Tag)
+        if tag is None:
+            return CommitId("")
+        value = encode(Tag(tag.commit, ctx.clock.now_ms()))
+        if not self._dry_run and ctx.kv.set_if(key, raw, value):
+            ctx.manifest.keep(key, value)
+        return tag.commit
+
+    # ---- the graph
+
+    def _find(self, commit: CommitId) -> Commit | None:
+        if commit not in self._known:
+            record = maybe(self._ctx.kv.get(keys.commit(self._ctx.repo, commit)), Commit)
+            if record is None:
+                return None
+            self._known[commit] = record
+        return self._known[commit]
+
+    def _get(self, commit: CommitId) -> Commit:
+        record = self._find(commit)
+        if record is None:
+            raise CommitNotFound(f"commit {commit} is neither in the KV nor in the manifest")
+        return record
+
+    def _follows(self, later: CommitId, earlier: CommitId) -> bool:
+        """Return whether `earlier` is the commit `later`, or an ancestor of it."""
+        first = self._find(earlier)
+        if first is None:
+            return False
+        try:
+            for commit, record in graph.log(self._get, later):
+                if commit == earlier:
+                    return True
+                if record.generation <= first.generation:
+                    return False
+        except CommitNotFound:
+            return False
+        return False
+
+
+THERE: Final = "there"
+
+
+def group_of(entry: object) -> Group | None:
+    """Return the branch that an entry is about."""
+    if isinstance(entry, CommitLanded | BranchCreated) and entry.branch_id:
+        return entry.branch, entry.branch_id
+    return None
+
+
+def protect(ctx: Context, commits: Iterable[CommitId]) -> list[CommitId]:
+    """Put what commits added beyond the reaper; if its list cannot be read, all that the commit names. Return the
+    commits for which neither can be read.
+    """
+    wanted = list(commits)
+    with ThreadPoolExecutor(READERS, thread_name_prefix="protect") as workers:
+        done = list(workers.map(partial(_is_protected, ctx), wanted))
+    return [commit for commit, is_protected in zip(wanted, done, strict=True) if not is_protected]
+
+
+def _is_protected(ctx: Context, commit: CommitId) -> bool:
+    try:
+        forget_added(ctx, commit)
+    except CorruptRange:
+        try:
+            for addresses in ctx.trees.addresses(refs.get_commit(ctx, commit).metarange):
+                for page in batched(addresses, PAGE):
+                    ctx.references.forget(page)
+        except CorruptRange:
+            return False
+    return True
+
+
+def claim(lake: LakeParts, ctx: Context, entry: RepositoryCreated) -> str:
+    """Claim the namespace of a lost repository. Return why it cannot be put back; '' if it can."""
+    try:
+        owner = ctx.objects.read(NAMESPACE_OBJECT)
+    except ObjectNotFound:
+        owner = b""
+    if owner != entry.id.encode():
+        return "its namespace is not its own any more"
+    key = keys.namespace(as_folder(decode(entry.record, RepositoryRecord).namespace))
+    if not lake.kv.set_if(key, ABSENT, entry.id.encode()) and lake.kv.get(key) != entry.id.encode():
+        return "its namespace belongs to another repository"
+    return ""
+
+
+def write_name(lake: LakeParts, entry: RepositoryCreated) -> str:
+    """Write a repository's record, as the last step. Return why that is not possible; '' if it was done."""
+    key = keys.repository(entry.name)
+    if lake.kv.set_if(key, ABSENT, entry.record):
+        return ""
+    there = maybe(lake.kv.get(key), RepositoryRecord)
+    return "" if there is not None and there.id == entry.id else "another repository has its name"
+
+
+def context_of(lake: LakeParts, entry: RepositoryCreated) -> Context:
+    return lake.context(entry.name, decode(entry.record, RepositoryRecord))

@@ -1,0 +1,166 @@
+"""Make a KV from the object store alone: repositories, commits, branches and tags (rule 21).
+
+Names of repositories are written last, so that nobody finds one that is not complete. What was staged is lost, and
+everything else that the manifest does not have; `NOT_REBUILT` says what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from refstore.core import keys
+from refstore.core.records import RepositoryRecord, decode, encode
+from refstore.errors import Conflict, NotFound, ObjectNotFound
+from refstore.losses.known import is_gone, removals
+from refstore.losses.lake_parts import LakeParts, NoWatcher, Watcher, fence_of, unique
+from refstore.losses.putting_back import PutBack, Repair, claim, context_of, write_name
+from refstore.losses.verifying import MissingTree, missing_trees
+from refstore.namespaces import NAMESPACE_OBJECT, as_folder
+from refstore.versioning.manifest import RepositoryCreated
+
+NOT_REBUILT: Final = (
+    "staged changes of every branch, deleted objects in their grace window, and addresses that were issued",
+    "access keys: make new ones with `refstore keys create`",
+    "retention rules, pins and legal holds: set them before the offline job runs again",
+    "marks and runs of the offline job: expired commits are active again, and swept ones name objects that are gone",
+    "metadata of repositories that was changed since they were made",
+    "imports under way, the agreed durations, and the key that signs issued addresses, if none is configured",
+    "the heads of the audit log: `refstore audit verify` calls the older entries forged",
+)
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What was made, or would be."""
+
+    repositories: int = 0
+    deleted_repositories: int = 0
+    """Deleted repositories whose data is still there; the offline job clears them."""
+    commits: int = 0
+    branches: int = 0
+    tags: int = 0
+    left: list[PutBack] = field(default_factory=list[PutBack])
+    """What could not be made, and why."""
+    trees: list[MissingTree] = field(default_factory=list[MissingTree])
+    """Commits whose metaranges are not in the store; they were made all the same."""
+
+
+def check_empty(lake: LakeParts) -> None:
+    """Raise Conflict if the KV has a repository."""
+    for partition in (keys.REPOSITORIES, keys.CLOSED_REPOSITORIES, keys.CLEARED_REPOSITORIES):
+        names = [name for name, _ in lake.kv.scan(partition, limit=1)]
+        if names:
+            raise Conflict(
+                f"the KV is not empty: it has repository {names[0]!r}. To put back what it lost, run `refstore kv "
+                "reconcile`; to make a new KV, name an empty one with --kv"
+            )
+
+
+def rebuild(lake: LakeParts, *, dry_run: bool = False, watcher: Watcher | None = None) -> Rebuilt:
+    """Make the KV from the object store, and return what was made. No client may run meanwhile.
+
+    Raises Conflict (the KV has repositories), NotFound (there is no manifest), AuditUnavailable, Corrupt, Unavailable.
+    """
+    shown = watcher or NoWatcher()
+    check_empty(lake)
+    entries = unique(lake.manifest.all())
+    gone = removals(entries.values())
+    created = sorted(
+        (entry for entry in entries.values() if isinstance(entry, RepositoryCreated)),
+        key=lambda entry: -decode(entry.record, RepositoryRecord).created_ms,
+    )
+    if not created:
+        raise NotFound(
+            "the object store has no manifest of repositories; is it the right one? See `refstore config`. A lake that "
+            "is older than the manifest has one after `refstore kv record`"
+        )
+    if dry_run:
+        return _rebuild(lake, created, gone, shown, dry_run=True)
+    with lake.audit.change("kv.rebuild") as draft:
+        made = _rebuild(lake, created, gone, shown, dry_run=False)
+        draft.after = {
+            "repositories": made.repositories,
+            "commits": made.commits,
+            "branches": made.branches,
+            "tags": made.tags,
+        }
+    return made
+
+
+def _rebuild(
+    lake: LakeParts,
+    created: list[RepositoryCreated],
+    gone: set[tuple[type, tuple[str, ...]]],
+    shown: Watcher,
+    *,
+    dry_run: bool,
+) -> Rebuilt:
+    made = Rebuilt()
+    complete: list[RepositoryCreated] = []
+    names: set[str] = set()
+    for entry in created:
+        if is_gone(entry, gone):
+            made.deleted_repositories += _keep_deleted(lake, entry, dry_run=dry_run)
+            continue
+        reason = "a newer repository has its name" if entry.name in names else ""
+        if not reason:
+            reason = _not_its_own(lake, entry) if dry_run else claim(lake, context_of(lake, entry), entry)
+        if reason:
+            made.left.append(PutBack(entry.name, "repository", entry.name, f"left: {reason}"))
+            continue
+        names.add(entry.name)
+        shown.describe(f"making {entry.name}")
+        _make(lake, entry, made, shown, dry_run=dry_run)
+        complete.append(entry)
+    if not dry_run:
+        for entry in complete:
+            reason = write_name(lake, entry)
+            if reason:
+                made.left.append(PutBack(entry.name, "repository", entry.name, f"left: {reason}"))
+        fence = fence_of(lake, f"rebuild-{lake.ids.unique(lake.clock.now_ms())}")
+        fence.replace_lost(lambda: None)  # nothing is staged, so there is nothing to settle
+        fence.unblock()
+    made.repositories = len(complete)
+    return made
+
+
+def _make(lake: LakeParts, entry: RepositoryCreated, made: Rebuilt, shown: Watcher, *, dry_run: bool) -> None:
+    ctx = context_of(lake, entry)
+    own = unique(ctx.manifest.all())
+    for item in Repair(ctx, own, shown, dry_run=dry_run, protect=False).run():
+        if item.outcome.startswith("left"):
+            made.left.append(item)
+            continue
+        made.commits += item.what == "commit"
+        made.branches += item.what == "branch"
+        made.tags += item.what == "tag"
+    made.trees += missing_trees(ctx, own)
+
+
+def _not_its_own(lake: LakeParts, entry: RepositoryCreated) -> str:
+    try:
+        owner = context_of(lake, entry).objects.read(NAMESPACE_OBJECT)
+    except ObjectNotFound:
+        owner = b""
+    return "" if owner == entry.id.encode() else "its namespace is not its own any more"
+
+
+def _keep_deleted(lake: LakeParts, entry: RepositoryCreated, *, dry_run: bool) -> bool:
+    """Write the record of a deleted repository whose data is still there, so that the offline job clears it. Return
+    whether there is one.
+    """
+    if _not_its_own(lake, entry):
+        return False
+    if not dry_run:
+        record = decode(entry.record, RepositoryRecord)
+        closed = msgspec.structs.replace(record, closed_ms=max(1, lake.clock.now_ms()))
+        lake.kv.set_many(
+            [
+                (keys.namespace(as_folder(record.namespace)), entry.id.encode()),
+                (keys.closed_repository(entry.id), encode(closed)),
+            ]
+        )
+    return True

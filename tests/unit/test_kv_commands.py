@@ -1,0 +1,329 @@
+"""`refstore kv`: a SQLite file is put back to an older copy, or lost; the commands bring back what was committed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refstore.core import keys
+from refstore.core.settings import embedded
+from refstore.lake import Lake
+from refstore.losses.fence import RECONCILING, WITNESSES
+from refstore.versioning.manifest import CONFIRMED, WAITING
+from tests.commands import Command
+
+SHORT = {
+    "REFSTORE_OPERATION_DEADLINE_SECONDS": "0.2",
+    "REFSTORE_IO_TIMEOUT_SECONDS": "0.1",
+    "REFSTORE_CLOCK_SKEW_SECONDS": "0",
+    "REFSTORE_RECHECK_AFTER_SECONDS": "0.1",
+    "REFSTORE_SCRUB_AFTER_SECONDS": "0.5",
+    "REFSTORE_GRACE_SECONDS": "0",
+    "REFSTORE_REAPER_BREAKER_SHARE": "1",
+}
+
+
+class Losing:
+    """A lake on SQLite whose KV can be copied and put back."""
+
+    def __init__(self, refstore: Command) -> None:
+        self.run = refstore
+        self.root = refstore.folder / "lake"
+        self.copied = refstore.folder / "copy"
+
+    def copy(self) -> None:
+        self.copied.mkdir()
+        for file in self.root.glob("kv.sqlite*"):
+            shutil.copy2(file, self.copied)
+
+    def put_back(self) -> None:
+        self.lose()
+        for file in self.copied.iterdir():
+            shutil.copy2(file, self.root)
+
+    def lose(self) -> None:
+        for file in self.root.glob("kv.sqlite*"):
+            file.unlink()
+
+    def lake(self) -> Lake:
+        return Lake.open(*embedded(self.root))
+
+    def commit(self, branch: str, path: str, body: bytes = b"x") -> str:
+        self.run.ok("upload", "sales", branch, "-", path, stdin=body)
+        made: str = self.run.json("commit", "sales", branch, "-m", path)["commit"]
+        return made
+
+    def head(self, branch: str) -> str:
+        return next(row["commit"] for row in self.run.json("branch", "list", "sales") if row["branch"] == branch)
+
+    def blobs(self) -> set[Path]:
+        return set((self.root / "objects").glob("*/data/*/*"))
+
+    def contents(self) -> dict[str, Any]:
+        """What must be the same in a KV that was made anew: commits, landed marks, tags, and heads."""
+        with self.lake() as lake:
+            found: dict[str, Any] = {}
+            for name, record in lake.repositories():
+                ctx = lake.context(name, record)
+                for partition in (keys.commits(ctx.repo), keys.landed_commits(ctx.repo), keys.tags(ctx.repo)):
+                    found[partition] = list(ctx.kv.scan_all(partition))
+                found[name] = [(branch, each.head, each.id) for branch, each in ctx.branches.scan_open()]
+            return found
+
+
+@pytest.fixture
+def losing(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> Losing:
+    for name, value in SHORT.items():
+        monkeypatch.setenv(name, value)
+    refstore.ok("repo", "create", "sales")
+    return Losing(refstore)
+
+
+def test_a_whole_kv_misses_nothing(losing: Losing) -> None:
+    losing.commit("main", "a")
+    losing.run.ok("reaper", "--once")
+    ran = losing.run.ok("kv", "verify")
+    assert "Nothing is missing." in ran.out
+    assert "nothing to reconcile" in losing.run.ok("kv", "reconcile").out
+    assert not losing.run.json("kv", "verify")["missing"]
+
+
+@pytest.mark.parametrize("reaped", [False, True], ids=["unwitnessed", "witnessed"])
+def test_what_was_lost_is_put_back_and_deletion_goes_on(losing: Losing, reaped: bool) -> None:
+    """The issue: reset, copy the KV, restore and commit, put the copy back, reap."""
+    run = losing.run
+    first = losing.commit("main", "a")
+    run.ok("reaper", "--once")
+    run.ok("upload", "sales", "main", "b", stdin=b"b")
+    run.ok("reset", "sales", "main", "--yes")
+    losing.copy()
+
+    run.ok("restore", "sales", "main", "b")
+    restored = run.json("commit", "sales", "main", "-m", "restored")["commit"]
+    second = losing.commit("main", "c")
+    run.ok("tag", "create", "sales", "v1", "main")
+    run.ok("branch", "create", "sales", "dev", "--from", "main")
+    third = losing.commit("dev", "d", b"d")
+    before = losing.contents()
+    if reaped:
+        run.ok("reaper", "--once")
+    losing.put_back()
+    blobs = losing.blobs()
+
+    assert run("reaper", "--once").code == (6 if reaped else 5)
+    assert losing.blobs() == blobs
+    ran = run("kv", "verify")
+    assert ran.code == 6
+    for name in (restored[:12], second[:12], third[:12], "tag 'v1'", "branch 'dev'"):
+        assert name in ran.out
+    assert ("went back: " in ran.out) == reaped
+    found = run("kv", "verify", "--json").json
+    assert bool(found["witnesses"]) == reaped
+    assert losing.head("main") == first
+
+    planned = run.json("kv", "reconcile", "--dry-run")
+    assert losing.head("main") == first
+    done = run.json("kv", "reconcile")
+    assert done["put_back"] == planned["put_back"]
+    assert done["left"] is None
+    assert done["settled"]["settled"] == 1
+    assert {(item["what"], item["name"], item["outcome"]) for item in done["put_back"]} == {
+        *(("commit", commit, "put back") for commit in (restored, second, third)),
+        ("branch", "main", "moved on"),
+        ("branch", "dev", "put back"),
+        ("tag", "v1", "put back"),
+    }
+    assert losing.contents() == before
+    assert run("reaper", "--once", "--scrub").code == 0
+    for ref, path, body in (("main", "b", b"b"), ("dev", "d", b"d"), ("v1", "c", b"x")):
+        assert run.ok("cat", "sales", ref, path).out_bytes == body
+    assert run.ok("kv", "verify")
+    assert "nothing to reconcile" in run.ok("kv", "reconcile").out
+    assert [row["action"] for row in run.json("audit", "log", "--action", "kv.settle")] == ["kv.settle"]
+    assert run.json("audit", "log", "--action", "kv.reconcile")[0]["outcome"] == "done"
+
+
+def test_a_branch_that_has_moved_elsewhere_stays(losing: Losing) -> None:
+    run = losing.run
+    losing.commit("main", "a")
+    losing.copy()
+    lost = losing.commit("main", "b", b"lost")
+    run.ok("tag", "create", "sales", "v1", lost)
+    losing.put_back()
+    kept = losing.commit("main", "b", b"kept")
+    run.ok("tag", "create", "sales", "v1", kept)
+    run.ok("kv", "reconcile")
+    assert losing.head("main") == kept
+    assert losing.head(f"lost/main-{lost[:12]}") == lost
+    assert run.ok("cat", "sales", "main", "b").out_bytes == b"kept"
+    assert run.ok("cat", "sales", f"lost/main-{lost[:12]}", "b").out_bytes == b"lost"
+    assert run.ok("cat", "sales", f"lost/v1-{lost[:12]}", "b").out_bytes == b"lost"
+    assert run("reaper", "--once").code == 0
+    assert run("kv", "verify").code == 0
+    before = losing.contents()
+    losing.lose()
+    run.ok("kv", "rebuild", "--yes")
+    assert losing.contents() == before
+
+
+def test_what_was_deleted_stays_deleted_or_counts_as_new(losing: Losing) -> None:
+    run = losing.run
+    run.ok("branch", "create", "sales", "old", "--from", "main")
+    run.ok("tag", "create", "sales", "t", "main")
+    losing.copy()
+    run.ok("branch", "create", "sales", "short", "--from", "main")
+    gone = losing.commit("short", "a")
+    for words in (("branch", "delete", "sales", "short"), ("branch", "delete", "sales", "old")):
+        run.ok(*words, "--yes")
+    run.ok("tag", "delete", "sales", "t", "--yes")
+    run.ok("reaper", "--once")
+    losing.put_back()
+    found = run("kv", "verify", "--json").json
+    assert {(row["what"], row["name"]) for row in found["deleted_and_there_again"]} == {("branch", "old"), ("tag", "t")}
+    run.ok("kv", "reconcile")
+    assert run.ok("cat", "sales", gone, "a").out == "x"
+    assert {row["branch"] for row in run.json("branch", "list", "sales")} == {"main", "old"}
+    assert run("reaper", "--once").code == 0
+    assert not run.json("kv", "verify")["deleted_and_there_again"]
+    before = losing.contents()
+    losing.lose()
+    run.ok("kv", "rebuild", "--yes")
+    assert losing.contents() == before
+
+
+def test_missing_objects_are_named_and_given_up_on_request(losing: Losing) -> None:
+    run = losing.run
+    run.ok("upload", "sales", "main", "a", stdin=b"a")
+    losing.copy()
+    run.ok("rm", "sales", "main", "a", "--yes")
+    run.ok("reaper", "--once")
+    run.ok("reaper", "--once")
+    assert not losing.blobs()
+    losing.put_back()
+    ran = run("kv", "verify")
+    assert ran.code == 6
+    assert "missing object: sales: branch main, 'a'" in ran.out
+    ran = run("kv", "reconcile")
+    assert ran.code == 6
+    assert "missing object: sales: branch main, 'a'" in ran.out
+    assert "--accept" in ran.err
+    assert run("reaper", "--once").code == 6
+    assert run("kv", "reconcile", "--accept").code == 2, "without a terminal it needs --yes"
+    run.ok("kv", "reconcile", "--accept", "--yes")
+    assert run("reaper", "--once").code == 0
+
+
+def test_a_witness_that_cannot_be_read_is_given_up(losing: Losing) -> None:
+    run = losing.run
+    run.ok("reaper", "--once")
+    (losing.root / "objects" / WITNESSES / "broken.json").write_bytes(b"{")
+    assert run("reaper", "--once").code == 6
+    assert "unreadable witness" in run("kv", "verify").out
+    assert run("kv", "reconcile").code == 6
+    run.ok("kv", "reconcile", "--accept", "--yes")
+    assert run("reaper", "--once").code == 0
+
+
+def test_a_lost_repository_is_put_back(losing: Losing) -> None:
+    run = losing.run
+    losing.copy()
+    run.ok("repo", "create", "other")
+    run.ok("upload", "-", "other", "main", "a", stdin=b"a")
+    run.ok("commit", "other", "main", "-m", "one")
+    before = losing.contents()
+    losing.put_back()
+    assert "repository 'other'" in run("kv", "verify").out
+    run.ok("kv", "reconcile")
+    assert losing.contents() == before
+    assert run.ok("cat", "other", "main", "a").out == "a"
+    assert run("reaper", "--once").code == 0
+
+
+def test_an_interrupted_reconcile_keeps_deletion_stopped(losing: Losing, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = losing.run
+    losing.copy()
+    losing.commit("main", "a")
+    losing.put_back()
+    with monkeypatch.context() as patch:
+        patch.setattr("refstore.losses.reconciling.settle", lambda _ctx: 1 / 0)
+        assert run("kv", "reconcile").code == 1
+    assert (losing.root / "objects" / WITNESSES / f"{RECONCILING}.json").exists()
+    assert run("reaper", "--once").code == 6
+    assert "has not ended" in run("kv", "verify").err
+    run.ok("kv", "reconcile")
+    assert run("reaper", "--once").code == 0
+
+
+@pytest.mark.parametrize("reaped", [False, True], ids=["waiting", "confirmed"])
+def test_a_kv_made_from_the_object_store_equals_the_lost_one(losing: Losing, reaped: bool) -> None:
+    run = losing.run
+    losing.commit("main", "a")
+    run.ok("branch", "create", "sales", "dev", "--from", "main")
+    losing.commit("dev", "b")
+    losing.commit("main", "c")
+    run.ok("merge", "sales", "dev", "main", "-m", "merged")
+    run.ok("tag", "create", "sales", "v1", "main~1")
+    run.ok("branch", "create", "sales", "gone", "--from", "main")
+    run.ok("branch", "delete", "sales", "gone", "--yes")
+    for name in ("other", "deleted"):
+        run.ok("repo", "create", name)
+    run.ok("repo", "delete", "deleted", "--yes")
+    if reaped:
+        run.ok("reaper", "--once")
+    before = losing.contents()
+    assert run("kv", "rebuild", "--yes").code == 4
+    losing.lose()
+    planned = run.json("kv", "rebuild", "--dry-run")
+    made = run.json("kv", "rebuild", "--yes")
+    assert made == planned
+    assert (made["repositories"], made["deleted_repositories"], made["branches"], made["tags"]) == (2, 1, 3, 1)
+    assert losing.contents() == before
+    assert run("kv", "verify").code == 0
+    assert run("reaper", "--once").code == 0
+    losing.commit("dev", "after")
+    assert run.ok("cat", "sales", "main", "b").out == "x"
+    assert [row["repository"] for row in run.json("repo", "list")] == ["other", "sales"]
+
+
+def test_a_commit_without_its_metarange_is_put_back_and_reported(losing: Losing) -> None:
+    run = losing.run
+    lost = losing.commit("main", "a")
+    for file in (losing.root / "objects").glob("*/_refstore/metaranges/*"):
+        file.unlink()
+    losing.lose()
+    ran = run("kv", "rebuild", "--yes")
+    assert ran.code == 6
+    assert f"without its metarange: commit {lost}" in ran.out
+    assert losing.head("main") == lost
+    assert "missing metarange" in run("kv", "verify").out
+
+
+def test_a_lake_without_a_manifest_gets_one(losing: Losing) -> None:
+    run = losing.run
+    losing.commit("main", "a")
+    run.ok("branch", "create", "sales", "dev", "--from", "main")
+    losing.commit("dev", "b")
+    run.ok("tag", "create", "sales", "v1", "dev")
+    run.ok("branch", "create", "sales", "gone", "--from", "main")
+    gone = losing.commit("gone", "c")
+    run.ok("branch", "delete", "sales", "gone", "--yes")
+    run.ok("reaper", "--once")
+    for folder in (WAITING, CONFIRMED):
+        for place in (losing.root / "objects", *(losing.root / "objects").glob("sales*")):
+            shutil.rmtree(place / folder, ignore_errors=True)
+    ran = run.ok("kv", "verify")
+    assert "not in the manifest: sales: 4 commits, 2 branches, 1 tags, the repository itself" in ran.out
+    assert "refstore kv record" in ran.err
+    assert run.json("kv", "record") == [
+        {"repository": "sales", "itself": True, "commits": 4, "branches": 2, "tags": 1}
+    ]  # the first commit of a repository is one
+    assert run.json("kv", "record") == []
+    assert not run.json("kv", "verify")["not_in_the_manifest"]
+    before = losing.contents()
+    losing.lose()
+    run.ok("kv", "rebuild", "--yes")
+    assert losing.contents() == before
+    assert run.ok("cat", "sales", gone, "c").out == "x"
