@@ -271,8 +271,12 @@ def _tell(
             err=True,
         )
     else:
-        _show(left)
-        typer.echo("Deletion stands still.", err=True)
+        _show(left, advise=False)
+        typer.echo(
+            "Deletion stands still. Next: bring missing objects back from a backup of the object store under the same "
+            "keys, then run the same again; or give up what is named above with `refstore kv reconcile --accept`.",
+            err=True,
+        )
 
 
 def _lines(title: str, lines: list[str]) -> None:

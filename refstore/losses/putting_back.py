@@ -42,6 +42,7 @@ from refstore.versioning.commits import graph
 from refstore.versioning.manifest import (
     READERS,
     BranchCreated,
+    BranchDeleted,
     CommitLanded,
     RecordKept,
     RepositoryCreated,
@@ -93,7 +94,8 @@ class Repair:
         )
         if commits_only:
             return done
-        done += self._put_back_branches(every, {group for item in lost if (group := group_of(item.entry)) is not None})
+        groups = {group for item in lost if (group := group_of(item.entry)) is not None and not self._is_deleted(group)}
+        done += self._put_back_branches(every, groups)
         for item in lost:
             if isinstance(item.entry, RecordKept) and is_tag(self._ctx, item.entry):
                 done += self._put_back_tag(item.entry)
@@ -122,11 +124,12 @@ class Repair:
         created: dict[Group, BranchCreated] = {}
         landed: dict[Group, list[CommitLanded]] = {}
         for entry in every:
-            if isinstance(entry, BranchCreated):
+            if isinstance(entry, BranchCreated) and not is_gone(entry, self._gone):
                 created[(entry.branch, entry.branch_id)] = entry
             elif (
                 isinstance(entry, CommitLanded)
-                and (group := group_of(entry)) in groups
+                and (group := group_of(entry)) is not None
+                and group in groups
                 and not is_gone(entry, self._gone)
             ):
                 landed.setdefault(group, []).append(entry)
@@ -134,6 +137,9 @@ class Repair:
         for group in sorted(groups):
             done += self._put_back_branch(group, created.get(group), landed.get(group, []))
         return done
+
+    def _is_deleted(self, group: Group) -> bool:
+        return (BranchDeleted, group) in self._gone
 
     def _put_back_branch(
         self, group: Group, created: BranchCreated | None, landed: Sequence[CommitLanded]
@@ -315,7 +321,7 @@ def protect(ctx: Context, commits: Iterable[CommitId]) -> list[CommitId]:
     wanted = list(commits)
     with ThreadPoolExecutor(READERS, thread_name_prefix="protect") as workers:
         done = list(workers.map(partial(_is_protected, ctx), wanted))
-    return [commit for commit, is_protected in zip(wanted, done, strict=True) if not is_protected]
+    return [commit for commit, is_done in zip(wanted, done, strict=True) if not is_done]
 
 
 def _is_protected(ctx: Context, commit: CommitId) -> bool:

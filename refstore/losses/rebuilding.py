@@ -25,7 +25,7 @@ NOT_REBUILT: Final = (
     "staged changes of every branch, deleted objects in their grace window, and addresses that were issued",
     "access keys: make new ones with `refstore keys create`",
     "retention rules, pins and legal holds: set them before the offline job runs again",
-    "marks and runs of the offline job: expired commits are active again, and swept ones name objects that are gone",
+    "marks and runs of the offline job: expired commits count as active again; swept ones name objects that are gone",
     "metadata of repositories that was changed since they were made",
     "imports under way, the agreed durations, and the key that signs issued addresses, if none is configured",
     "the heads of the audit log: `refstore audit verify` calls the older entries forged",
