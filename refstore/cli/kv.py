@@ -272,9 +272,12 @@ def _tell(
         )
     else:
         _show(left, advise=False)
+        bring_back = (
+            "bring missing objects back from a backup of the object store under the same keys, and run this again; or "
+        )
         typer.echo(
-            "Deletion stands still. Next: bring missing objects back from a backup of the object store under the same "
-            "keys, then run the same again; or give up what is named above with `refstore kv reconcile --accept`.",
+            f"Deletion stands still. Next: {bring_back if left.objects or left.trees else ''}give up what is named "
+            "above with `refstore kv reconcile --accept`.",
             err=True,
         )
 

@@ -145,36 +145,50 @@ class Repair:
         self, group: Group, created: BranchCreated | None, landed: Sequence[CommitLanded]
     ) -> list[PutBack]:
         ctx, (name, branch_id) = self._ctx, group
-        heads = [entry.commit for entry in landed]
+        wanted = {entry.commit for entry in landed}
         if created is not None and self._find(created.head) is not None:
-            heads.append(created.head)
-        if not heads:
-            return []  # its head is lost, too: `verify` goes on naming it
-        head = max(heads, key=lambda commit: (self._get(commit).generation, self._get(commit).created_ms))
-        try:
-            refs.check_mark(ctx, head)
-        except Gone:
-            return [PutBack(ctx.name, "branch", name, "left: its newest commit has expired", head)]
-        was_hidden = created is not None and created.hidden
-        created_ms = created.created_ms if created is not None else self._get(head).created_ms
-        outcome = self._place(name, branch_id, head, created_ms, was_hidden)
+            wanted.add(created.head)
+        there = self._head(group)
+        missing = wanted - self._line(there, wanted) if there is not None else wanted
+        if not missing:
+            return []  # or its head is lost, too: then `verify` goes on naming it
+        head = self._newest(missing)
+        reason = self._expired(head)
+        if reason:
+            return [PutBack(ctx.name, "branch", name, reason, head)]
+        made = created or BranchCreated(name, branch_id, head, self._get(head).created_ms)
+        outcome = self._place(made, head)
+        done = [PutBack(ctx.name, "branch", name, outcome, head)] if outcome not in ("", THERE) else []
         if outcome:
             if created is None and not self._dry_run:
-                ctx.manifest.add(BranchCreated(name, branch_id, head, created_ms, was_hidden))
-            return [PutBack(ctx.name, "branch", name, outcome, head)] if outcome != THERE else []
-        # it has moved elsewhere, or another branch has its name
-        other = ids.branch_name(f"lost/{name[:NAME_CHARACTERS]}-{head[:12]}")
-        if not self._dry_run:
-            if not self._exists(other):
-                self._create(other, "", head, ctx.clock.now_ms(), was_hidden)
+                ctx.manifest.add(made)
+            missing -= self._line(head, missing)
+        elif there is None and created is not None and not self._dry_run:
+            ctx.manifest.add(given_up(created))  # another branch has its name
+        while missing:  # what is on no line of the branch becomes a branch of its own
+            head = self._newest(missing)
+            line = self._line(head, missing)
+            done.append(self._put_beside(made, head, [entry for entry in landed if entry.commit in line]))
+            missing -= line
+        return done
+
+    def _put_beside(self, branch: BranchCreated, head: CommitId, landed: Sequence[CommitLanded]) -> PutBack:
+        """Make a branch `lost/...` at a commit that landed on another one, which goes without it from now on."""
+        ctx = self._ctx
+        other = ids.branch_name(f"lost/{branch.branch[:NAME_CHARACTERS]}-{head[:12]}")
+        reason = self._expired(head)
+        if not reason and not self._dry_run:
+            if not isinstance(ctx.branches.decode(ctx.branches.raw(other)), Branch):  # else made before a crash
+                self._create(BranchCreated(other, "", head, ctx.clock.now_ms(), branch.hidden), head)
             record = ctx.branches.open(other).record
             ctx.manifest.add(BranchCreated(other, record.id, head, record.created_ms, record.hidden))
-            self._give_up(name, branch_id, created, landed)
-        return [PutBack(ctx.name, "branch", name, f"put back as {other}", head)]
+            for entry in landed:
+                ctx.manifest.add(given_up(entry))
+        return PutBack(ctx.name, "branch", branch.branch, reason or f"put back as {other}", head)
 
-    def _place(self, name: BranchName, branch_id: str, head: CommitId, created_ms: int, hidden: bool) -> str:
+    def _place(self, branch: BranchCreated, head: CommitId) -> str:
         """Make the branch, or move it on. Return what was done; '' if it has moved elsewhere, or is another one."""
-        ctx = self._ctx
+        ctx, name = self._ctx, branch.branch
         for _ in range(ATTEMPTS):
             raw = ctx.branches.raw(name)
             record = ctx.branches.decode(raw)
@@ -182,44 +196,45 @@ class Repair:
                 if self._dry_run:
                     return "put back"
                 ctx.markers.publish(ctx.branches, name)  # a deleted branch of the same name
-                if self._create(name, branch_id, head, created_ms, hidden):
+                if self._create(branch, head):
                     return "put back"
                 continue
-            if record.id != branch_id:
+            if record.id != branch.branch_id:
                 return ""
-            if self._follows(record.head, head):
+            if self._line(record.head, {head}):
                 return THERE
-            if not self._follows(head, record.head):
+            if not self._line(head, {record.head}):
                 return ""
             if self._dry_run or ctx.branches.change(name, ctx.branches.parse_open(name, raw), head=head):
                 return "moved on"
         raise ctx.branches.contention(name)
 
-    def _create(self, name: BranchName, branch_id: str, head: CommitId, created_ms: int, hidden: bool) -> bool:
-        """Make a branch with the id that it had, in the two steps of `Branches.create`."""
-        ctx = self._ctx
+    def _create(self, branch: BranchCreated, head: CommitId) -> bool:
+        """Make a branch with the id that it had, in the two steps of `Branches.create`; '': with a new one."""
+        ctx, name = self._ctx, branch.branch
         now = ctx.clock.now_ms()
         reserved = encode(ClosedBranch((), ctx.ids.unique(now)))
         if not ctx.kv.set_if(ctx.branches.key(name), ABSENT, reserved):
             return False
         token = ctx.staging.new_token(name, ctx.ids, ctx.clock)
-        record = Branch(head, token, (), (), ctx.ids.unique(now), created_ms, hidden, id=branch_id or token)
+        id_ = branch.branch_id or token
+        record = Branch(head, token, (), (), ctx.ids.unique(now), branch.created_ms, branch.hidden, id=id_)
         return ctx.kv.set_if(ctx.branches.key(name), reserved, encode(record))
 
-    def _exists(self, name: BranchName) -> bool:
-        return isinstance(self._ctx.branches.decode(self._ctx.branches.raw(name)), Branch)
+    def _head(self, group: Group) -> CommitId | None:
+        """Return the head of the branch; None if it is not there, or another one has its name."""
+        record = self._ctx.branches.decode(self._ctx.branches.raw(group[0]))
+        return record.head if isinstance(record, Branch) and record.id == group[1] else None
 
-    def _give_up(
-        self, name: BranchName, branch_id: str, created: BranchCreated | None, landed: Sequence[CommitLanded]
-    ) -> None:
-        """Write that the KV need not know what was put back under another name as it was."""
-        record = self._ctx.branches.decode(self._ctx.branches.raw(name))
-        head = record.head if isinstance(record, Branch) and record.id == branch_id else None
-        if created is not None and head is None:
-            self._ctx.manifest.add(given_up(created))
-        for entry in landed:
-            if head is None or not self._follows(head, entry.commit):
-                self._ctx.manifest.add(given_up(entry))
+    def _newest(self, commits: Iterable[CommitId]) -> CommitId:
+        return max(commits, key=lambda commit: (self._get(commit).generation, self._get(commit).created_ms, commit))
+
+    def _expired(self, commit: CommitId) -> str:
+        try:
+            refs.check_mark(self._ctx, commit)
+        except Gone:
+            return f"left: commit {commit[:12]} has expired"
+        return ""
 
     # ---- tags, and what was deleted
 
@@ -288,20 +303,20 @@ class Repair:
             raise CommitNotFound(f"commit {commit} is neither in the KV nor in the manifest")
         return record
 
-    def _follows(self, later: CommitId, earlier: CommitId) -> bool:
-        """Return whether `earlier` is the commit `later`, or an ancestor of it."""
-        first = self._find(earlier)
-        if first is None:
-            return False
+    def _line(self, head: CommitId, wanted: set[CommitId]) -> set[CommitId]:
+        """Return which of the commits, all of which are known, the head is or follows."""
+        left = {commit for commit in wanted if self._find(commit) is not None}
+        lowest = min((self._get(commit).generation for commit in left), default=0)
+        found: set[CommitId] = set()
         try:
-            for commit, record in graph.log(self._get, later):
-                if commit == earlier:
-                    return True
-                if record.generation <= first.generation:
-                    return False
-        except CommitNotFound:
-            return False
-        return False
+            for commit, record in graph.log(self._get, head):
+                if record.generation < lowest or found == left:
+                    break
+                if commit in left:
+                    found.add(commit)
+        except CommitNotFound:  # what is older is lost
+            return found
+        return found
 
 
 THERE: Final = "there"
