@@ -48,7 +48,6 @@ def put_back(lake: LakeParts, *, dry_run: bool = False, watcher: Watcher | None 
             "put_back": len(done),
             "named": [f"{item.repository}: {item.what} {item.name}: {item.outcome}" for item in done[:NAMED_MAX]],
         }
-        draft.happened = bool(done)
     return done
 
 
@@ -63,9 +62,12 @@ def settle_lake(
     """
     shown = watcher or NoWatcher()
     fence = _fence(lake)
-    began_ms = fence.block()
-    if not clients_stopped:
+    while not clients_stopped:
+        began_ms = fence.block()
         _wait(lake, began_ms, shown)
+        if fence.block() == began_ms:
+            break  # else other servers answer by now
+    fence.block()
     done: dict[str, int] = {}
     with lake.audit.change("kv.settle", after={"accepted": accept}) as draft:
         done["given_up"] = _give_up(lake) if accept else 0
