@@ -13,7 +13,7 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.batches import batched
 from refstore.core.ids import BranchName, CommitId
-from refstore.core.records import Branch, ClosedBranch, Commit, RepositoryRecord, decode, decode_branch, maybe
+from refstore.core.records import ClosedBranch, Commit, RepositoryRecord, decode, decode_branch, maybe
 from refstore.errors import CorruptRecord, KVWentBack
 from refstore.kv.base import ABSENT, KV, Absent, Key
 from refstore.versioning.manifest import (
@@ -133,10 +133,10 @@ def _lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
     for (name, branch_id), group in by_branch.items():
         raw = ctx.kv.get(keys.branch(ctx.repo, name))
         branch = None if raw is ABSENT else decode_branch(raw)
-        if isinstance(branch, ClosedBranch):
-            continue
-        if branch is None or branch.id != branch_id:
+        if branch is None or branch.id != branch_id:  # a closed record of another branch explains nothing
             lost += [Lost(entry, f"branch {name!r} is not there") for entry in group]
+            continue
+        if isinstance(branch, ClosedBranch):
             continue
         wanted = {entry.commit: decode(entry.record, Commit).generation for entry in group}
         passed = _behind(ctx, branch.head, wanted, min(wanted.values()))
@@ -163,7 +163,7 @@ def _lost_branches(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
         if isinstance(entry, BranchCreated):
             raw = ctx.kv.get(keys.branch(ctx.repo, entry.branch))
             branch = None if raw is ABSENT else decode_branch(raw)
-            if branch is None or (isinstance(branch, Branch) and branch.id != entry.branch_id):
+            if branch is None or branch.id != entry.branch_id:
                 lost.append(Lost(entry, f"branch {entry.branch!r} is not there"))
     return lost
 

@@ -179,6 +179,7 @@ class Repair:
         reason = self._expired(head)
         if not reason and not self._dry_run:
             if not isinstance(ctx.branches.decode(ctx.branches.raw(other)), Branch):  # else made before a crash
+                ctx.markers.publish(ctx.branches, other)  # what a crash left of its creation
                 self._create(BranchCreated(other, "", head, ctx.clock.now_ms(), branch.hidden), head)
             record = ctx.branches.open(other).record
             ctx.manifest.add(BranchCreated(other, record.id, head, record.created_ms, record.hidden))
