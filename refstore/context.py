@@ -75,3 +75,8 @@ class Context:
     def manifest(self) -> Manifest:
         """What must survive the KV."""
         return Manifest(self.objects, self.kv, keys.unwritten(self.repo))
+
+    @property
+    def lake_manifest(self) -> Manifest:
+        """The same of the lake: its repositories."""
+        return Manifest(self.lake_objects(), self.kv, keys.UNWRITTEN)

@@ -299,9 +299,10 @@ class Lake:
             if record is None or record.closed_ms or record.id != first:
                 return  # our own write, or another's, got there
             rules_document.check_no_holds(self.context(checked, record))
-            self.manifest.add_deletion(RepositoryDeleted(checked, record.id))
             if self.kv.set_if(key, raw, encode(msgspec.structs.replace(record, closed_ms=max(1, self.clock.now_ms())))):
                 draft.landed = True
+                # after it was decided, or a crash in between would make a rebuilt KV call a live repository deleted
+                self.manifest.add_deletion(RepositoryDeleted(checked, record.id))
                 branching.close_all(self.context(checked, record), REPOSITORY_DELETED)
                 return
         raise Contention(f"others kept changing repository {checked!r}; make the same call again")

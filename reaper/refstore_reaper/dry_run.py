@@ -63,7 +63,8 @@ def dry_run(
             ctx = lake.context(checked, record)
             objects = ReadOnlyObjects(ctx.objects)
             audit = AuditLog(overlay, lambda objects=objects: objects, ctx.clock, ctx.ids, ctx.durations)
-            read_only = replace(ctx, kv=overlay, objects=objects, audit=audit)
+            own = ReadOnlyObjects(lake.own_store)
+            read_only = replace(ctx, kv=overlay, objects=objects, audit=audit, lake_objects=lambda own=own: own)
             total.add(_dry_run(read_only, record, settings, scrub_now, report, should_stop))
         except RefstoreError as error:
             if isinstance(error, KVUnavailable):

@@ -10,6 +10,7 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.records import RepositoryRecord, encode, maybe
 from refstore.kv.base import ABSENT
+from refstore.versioning.manifest import RepositoryDeleted
 
 
 def is_drained(ctx: Context, record: RepositoryRecord) -> bool:
@@ -32,6 +33,7 @@ def remove(ctx: Context, record: RepositoryRecord) -> bool:
 
     Return whether this call freed the name.
     """
+    ctx.lake_manifest.add_deletion(RepositoryDeleted(ctx.name, ctx.repo))  # who deleted it may have died before
     ctx.kv.set(keys.closed_repository(ctx.repo), encode(record))
     for mark_id, _ in ctx.kv.scan_all(keys.gc_runs(ctx.repo)):
         ctx.kv.delete_range(keys.gc_marked_by(ctx.repo, mark_id), "", keys.LAST_CODE_POINT)

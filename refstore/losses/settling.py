@@ -13,6 +13,7 @@ under the same servers. After a planned switch all this finds nothing to do.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import structlog
@@ -34,7 +35,7 @@ from refstore.core.records import (
     decode_staged_many,
     encode,
 )
-from refstore.errors import Contention
+from refstore.errors import CommitNotFound, Contention
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations import refs
 from refstore.versioning.manifest import CommitLanded
@@ -193,8 +194,9 @@ def _settle_commits(ctx: Context) -> int:
         done += _process(ctx, commit, marker)
     for entry in ctx.manifest.waiting():
         if isinstance(entry, CommitLanded):
-            forget_added(ctx, entry.commit)
-            done += 1
+            with suppress(CommitNotFound):  # lost with a deleted repository; in another one nobody would settle yet
+                forget_added(ctx, entry.commit)
+                done += 1
     return done
 
 

@@ -9,12 +9,12 @@ import pytest
 from refstore.core import keys
 from refstore.core.records import Listed, decode_reference
 from refstore.errors import KVSettling, KVWentBack, ObjectsUnavailable
-from refstore.kv.base import ABSENT, Key, Server
+from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.losses.fence import SERVERS, WITNESSES, Fence
-from refstore.versioning.manifest import CONFIRMED, WAITING
+from refstore.versioning.manifest import CONFIRMED, WAITING, AnyEntry, RepositoryDeleted
 from refstore_reaper import breaker
-from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, World
+from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 
 
 class Losing:
@@ -278,3 +278,26 @@ def test_witnesses_of_deleters_that_ended_are_forgotten(losing: Losing) -> None:
     first.pass_through()
     raw = world.kv.get(Key("positions", "d1"))
     assert raw is not ABSENT
+
+
+def test_a_repository_whose_deletion_was_cut_short_is_not_called_deleted(losing: Losing) -> None:
+    """Else a KV that is made anew would hand its data to the offline job."""
+    world = losing.world
+
+    def deletions() -> list[AnyEntry]:
+        return [entry for entry in world.lake.manifest.all() if isinstance(entry, RepositoryDeleted)]
+
+    def closes(op: Op) -> bool:
+        return isinstance(op, SetIf) and op.key.partition == keys.REPOSITORIES
+
+    world.kv.crash_at(closes)
+    with pytest.raises(Crash):
+        world.lake.delete_repository("lake")
+    assert deletions() == []
+    world.kv.crash_at(closes, behind=True)
+    with pytest.raises(Crash):
+        world.lake.delete_repository("lake")
+    for _ in range(3):
+        world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+        world.run_once(scrub_now=True)
+    assert [entry.id for entry in deletions()] == [world.repo.context.repo]
