@@ -83,6 +83,8 @@ def safe(store: Store) -> str | None:
             for path, address in value.record.tree:
                 if address not in there:
                     return f"UNSAFE: {address} is gone but in the acknowledged commit {key[1]} at {path}"
+        if key[0] in ("~p", "~pa") and key[1] not in there and ("~freed", *key[1:]) not in store.kv:
+            return f"UNSAFE: {key[1]} is gone but an acknowledged call placed it at {value.path}"
         if key[0] == "~t" and ("~untagged", *key[1:]) not in store.kv and ("c", key[2]) in store.kv:
             for path, address in store.kv[("c", key[2])].tree:
                 if address not in there:

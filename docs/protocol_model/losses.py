@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from .calls import Do
 from .offline import STANDING, SWEEPING, SWEPT, Mark, Offline, Proto
 from .scenarios import Scenario
+from .staging import Entered
 from .store import (
     DEAD,
     DELETED,
@@ -24,6 +25,7 @@ from .store import (
     Branch,
     Commit,
     Entry,
+    Key,
     Ref,
     Steps,
     Witness,
@@ -32,6 +34,9 @@ from .store import (
     listed,
     refs,
 )  # fmt: skip
+
+CONFIRMED = {"~m": "~a", "~p": "~pa"}
+"""Where an entry of the manifest goes once losing it would be noticed by a position."""
 
 
 class ManifestEntry(NamedTuple):
@@ -130,6 +135,61 @@ class Losses(Offline):
                 return False
         return True
 
+    # ---- entries that are witnessed
+
+    def link_witnessed(self, branch: str, path: str, address: str) -> Steps:
+        """With the setting: acknowledged once the manifest has it."""
+        entered: list[Entered] = []
+        verdict = yield from self.link(branch, path, address, entered)
+        return (yield from self.record_entered(verdict, entered))
+
+    def restore_witnessed(self, branch: str, path: str, address: str) -> Steps:
+        entered: list[Entered] = []
+        verdict = yield from self.restore(branch, path, address, entered)
+        return (yield from self.record_entered(verdict, entered))
+
+    def record_entered(self, verdict: str, entered: list[Entered]) -> Steps:
+        if verdict == "ok":
+            for address, ref in entered:
+                yield ("set", ("~p", address, ref.id), ref)
+        return verdict
+
+    def hint(self, address: str, last: Ref) -> Steps:
+        """The list of an address says whose release emptied it."""
+        yield ("set", ("d", address), last)
+
+    def release(self, address: str, ref: Ref, *, whole_token: bool = False) -> Steps:
+        yield ("set", ("~freed", address, ref.id), True)
+        yield from super().release(address, ref, whole_token=whole_token)
+
+    def entries_known(self, *, others_answer: bool) -> Steps:
+        """Whether each entry of the manifest is there, or its loss is explained. While the same servers answer only a
+        state that cannot come back tells of a loss; others must explain each entry that is missing.
+        """
+        for key in (yield ("scan", ("~p",))):
+            ref = yield ("get", key)
+            if ref is None:
+                continue  # confirmed meanwhile
+            address = key[1]
+            if (yield ("get", ("e", ref.token, ref.path))) == Entry(address, ref.id):
+                continue
+            held = yield ("get", ("r", address))
+            if held == ISSUED or (others_answer and not (yield from self.is_explained(address, ref, held))):
+                return False
+        return True
+
+    def is_explained(self, address: str, ref: Ref, held: Any) -> Steps:
+        """Whether the entry was released, or taken by a commit that the manifest has."""
+        if held in (EMPTY, DEAD) and (yield ("get", ("d", address))) == ref:
+            return True
+        if not (yield ("head", address)):
+            return True
+        for key in (yield ("scan", ("~m",))):
+            entry = yield ("get", key)
+            if entry is not None and ref.token in entry.record.tokens:
+                return True
+        return False
+
     # ---- the fence
 
     def identities(self) -> Steps:
@@ -169,6 +229,8 @@ class Losses(Offline):
         identities = yield from self.identities()
         if not (yield from self.witnesses_held()) or not (yield from self.manifest_known()):
             return "went back"
+        if not (yield from self.entries_known(others_answer=False)):
+            return "went back"
         known = []
         for key in (yield ("scan", ("~w",))):
             witness = yield ("get", key)
@@ -186,6 +248,10 @@ class Losses(Offline):
         yield
 
     def expire(self, address: str) -> Steps:
+        return Do((("guarded", ("expire_issued", address)),))
+        yield
+
+    def expire_issued(self, address: str, _identities: tuple[int, ...]) -> Steps:
         yield ("cas", ("r", address), ISSUED, DEAD)
 
     def scrub(self) -> Steps:
@@ -197,12 +263,13 @@ class Losses(Offline):
         deleted = yield ("scan", ("md",))
         committed = yield ("scan", ("mc",))
         waiting = yield ("scan", ("~m",))
+        placed = yield ("scan", ("~p",))
         return Do((
             *(("process_token", key[1], identities) for key in deleted),
             *(("process_commit", key[1], identities) for key in committed),
             *(("process_entry", key[1], identities) for key in waiting),
             ("process_deleted", identities),
-            ("delete_due", identities, *(key[1] for key in waiting)),
+            ("delete_due", identities, *waiting, *placed),
         ))  # fmt: skip
 
     def process_deleted(self, identities: tuple[int, ...]) -> Steps:
@@ -265,7 +332,7 @@ class Losses(Offline):
         if identities is None or (yield from self.identities()) == identities:
             yield from super().scrub_token(token)
 
-    def delete_due(self, identities: tuple[int, ...], *processed: str) -> Steps:
+    def delete_due(self, identities: tuple[int, ...], *processed: Key) -> Steps:
         """Mark, fence, delete. `processed`: manifest entries that this pass has processed."""
         due = []
         for key in (yield ("scan", ("d",))):
@@ -279,18 +346,18 @@ class Losses(Offline):
         if due or processed:
             yield from self.delete_behind_fence(due, processed, identities)
 
-    def delete_behind_fence(self, due: list[str], processed: tuple[str, ...], identities: tuple[int, ...]) -> Steps:
+    def delete_behind_fence(self, due: list[str], processed: tuple[Key, ...], identities: tuple[int, ...]) -> Steps:
         if not (yield from self.fence(self.me, identities)):
             return
         for address in due:
             yield ("rm", address)
             yield ("cas", ("r", address), DEAD, None)
             yield ("del", ("d", address))
-        for commit in processed:
-            entry = yield ("get", ("~m", commit))
+        for key in processed:
+            entry = yield ("get", key)
             if entry is not None:
-                yield ("set", ("~a", commit), entry)
-                yield ("del", ("~m", commit))
+                yield ("set", (CONFIRMED[key[0]], *key[1:]), entry)
+                yield ("del", key)
 
     # ---- other servers answer
 
@@ -303,6 +370,8 @@ class Losses(Offline):
         """
         if self.waits_to_settle:
             yield ("barrier",)  # operations that read what was lost have ended
+        if not (yield from self.entries_known(others_answer=True)):
+            return "went back"
         identities = yield from self.identities()
         for key in (yield ("scan", ("md",))):
             if (yield from self.keeps_entries(key[1])):

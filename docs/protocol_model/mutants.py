@@ -23,6 +23,8 @@ from .mutants_creating import (
 from .mutants_losses import (
     ConfirmsUnprocessed,
     DeletesWithoutWitness,
+    ExplainsByAnyRelease,
+    ExplainsEveryEntry,
     ForgetsAShard,
     KeepsLostMarkers,
     LooksBeforeItMarks,
@@ -36,6 +38,7 @@ from .mutants_losses import (
     SweepsWhatWasSeenBefore,
     TagsUnlooked,
     WitnessesAfterwards,
+    WitnessesNoEntries,
     WritesNoManifest,
 )
 from .mutants_offline import (
@@ -614,5 +617,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(WritesNoManifest, "loss of markers: commit; reap; scrub", "UNSAFE"),
     Mutant(ConfirmsUnprocessed, "loss of references: commit | reap; reap; scrub", "UNSAFE"),
     Mutant(TagsUnlooked, "copy put back: of before a tag; gc", "UNSAFE"),
+    Mutant(WitnessesNoEntries, "loss: witnessed link | expire; reap", "UNSAFE"),
+    Mutant(ExplainsEveryEntry, "loss: witnessed restore | reap; reap", "UNSAFE"),
+    Mutant(ExplainsByAnyRelease, "loss: witnessed restore | reap; reap", "UNSAFE"),
     Mutant(SweepsWhatWasSeenBefore, "loss: gc | copy from an expired commit", "UNSAFE"),
 )

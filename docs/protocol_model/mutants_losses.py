@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from .losses import Losses
-from .store import DEAD, EMPTY, Steps
+from .staging import Entered
+from .store import DEAD, EMPTY, Key, Ref, Steps
 
 
 class DeletesWithoutWitness(Losses):
@@ -34,7 +35,7 @@ class ReadsNoManifest(Losses):
 class WitnessesAfterwards(Losses):
     """The witness is written after the deletion."""
 
-    def delete_behind_fence(self, due: list[str], processed: tuple[str, ...], identities: tuple[int, ...]) -> Steps:
+    def delete_behind_fence(self, due: list[str], processed: tuple[Key, ...], identities: tuple[int, ...]) -> Steps:
         for address in due:
             yield ("rm", address)
         yield from super().delete_behind_fence(due, processed, identities)
@@ -50,7 +51,7 @@ class ForgetsAShard(Losses):
 class LooksBeforeItMarks(Losses):
     """What is due is marked behind the fence."""
 
-    def delete_due(self, identities: tuple[int, ...], *processed: str) -> Steps:
+    def delete_due(self, identities: tuple[int, ...], *processed: Key) -> Steps:
         if not (yield from self.fence(self.me, identities)):
             return
         for key in (yield ("scan", ("d",))):
@@ -141,3 +142,28 @@ class SweepsWhatWasSeenBefore(Losses):
     """A run is swept although other servers answer than when it looked."""
 
     sweeps_what_was_seen_before = True
+
+
+class WitnessesNoEntries(Losses):
+    """A link is acknowledged with its entry in the KV alone; only the explorer notes it."""
+
+    def record_entered(self, verdict: str, entered: list[Entered]) -> Steps:
+        if verdict == "ok":
+            for address, ref in entered:
+                yield ("set", ("~pa", address, ref.id), ref)
+        return verdict
+
+
+class ExplainsEveryEntry(Losses):
+    """Whatever is missing is taken for released, whoever answers."""
+
+    def is_explained(self, address: str, ref: Ref, held: object) -> Steps:
+        return True
+        yield
+
+
+class ExplainsByAnyRelease(Losses):
+    """An address that waits to be deleted is taken for one whose witnessed entry was released."""
+
+    def is_explained(self, address: str, ref: Ref, held: object) -> Steps:
+        return held in (EMPTY, DEAD) or (yield from super().is_explained(address, ref, held))

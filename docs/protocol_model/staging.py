@@ -30,6 +30,11 @@ class Item(NamedTuple):
         return ("swap", ("e", token, self.path), Entry(self.address, self.ref.id if self.ref else None))
 
 
+class Entered(NamedTuple):
+    address: str
+    ref: Ref
+
+
 class Staging(Retry):
     def __init__(self, me: str = "", *, zero_grace: bool = False, shards: tuple[str, ...] = ()) -> None:
         self.me = me
@@ -64,7 +69,7 @@ class Staging(Retry):
         while True:
             held = yield ("get", ("r", address))
             if held == EMPTY:  # perhaps by this very call, the reply lost, so that the hint is still to be left
-                yield ("set", ("d", address), True)
+                yield from self.hint(address, ref)
                 return
             if not listed(held):
                 return
@@ -74,8 +79,12 @@ class Staging(Retry):
             after = DEAD if self.zero_grace and not left else refs(*left)
             if (yield ("cas", ("r", address), held, after)):
                 if not left:
-                    yield ("set", ("d", address), True)
+                    yield from self.hint(address, ref)
                 return
+
+    def hint(self, address: str, _last: Ref) -> Steps:
+        """Leave a due hint."""
+        yield ("set", ("d", address), True)
 
     # ---- entries
 
@@ -86,11 +95,14 @@ class Staging(Retry):
         if self.fast_release and isinstance(old, Entry) and old.id is not None:
             yield from self.release(old.address, Ref(token, path, old.id))
 
-    def enter(self, branch: str, items: list[Item], token: str, *, own: bool) -> Steps:
+    def enter(
+        self, branch: str, items: list[Item], token: str, *, own: bool, entered: list[Entered] | None = None
+    ) -> Steps:
         """Write the entries, whose references stand, then ONE token check for all (rule 2).
 
         Where the token moved on, or a swap's reply was lost: a new reference for what is left, and again. "again":
-        start from the source (copies only); "lost": the address is gone and the caller must upload again.
+        start from the source (copies only); "lost": the address is gone and the caller must upload again. `entered`
+        takes the entries that stood under the branch's current token.
         """
         if not items:
             return "ok"
@@ -102,6 +114,8 @@ class Staging(Retry):
             if record.token == token:
                 for item, old in zip(items, olds, strict=True):
                     yield from self.released(token, item.path, old)
+                    if entered is not None and old is not LOST and item.ref is not None:
+                        entered.append(Entered(item.address, item.ref))
                 items = [item for item, old in zip(items, olds, strict=True) if old is LOST]
             left = []
             for item in items:
@@ -187,7 +201,7 @@ class Staging(Retry):
         yield ("put", address)
         return "ok"
 
-    def link(self, branch: str, path: str, address: str) -> Steps:
+    def link(self, branch: str, path: str, address: str, entered: list[Entered] | None = None) -> Steps:
         record = yield ("open", ("b", branch))
         if record is None:
             return "404"
@@ -198,9 +212,9 @@ class Staging(Retry):
                 not listed(held) or item.ref not in held[1]
             ):  # it is there if the reply was lost and somebody added to the list since
                 return "409"
-        return (yield from self.enter(branch, [item], record.token, own=True))
+        return (yield from self.enter(branch, [item], record.token, own=True, entered=entered))
 
-    def restore(self, branch: str, path: str, address: str) -> Steps:
+    def restore(self, branch: str, path: str, address: str, entered: list[Entered] | None = None) -> Steps:
         """Take an address back that is in its grace window, or on its way there: named by what is reset, or by a dead
         call's reference.
         """
@@ -212,7 +226,7 @@ class Staging(Retry):
         item = Item(path, address, Ref(record.token, path, self.fresh()))
         if (yield from self.hold(address, item.ref, own=True)) != "held":
             return "409"
-        return (yield from self.enter(branch, [item], record.token, own=True))
+        return (yield from self.enter(branch, [item], record.token, own=True, entered=entered))
 
     def look(self, record: Branch, path: str) -> Steps:
         """Source, or None: newest token first, then the head's tree."""

@@ -92,6 +92,7 @@ STORES: dict[str, Store] = {
     "committed": world(committed={"p": "P0"}),
     "unmerged": world(("feat", "q", "Q1"), committed={"p": "P0"}),
     "issued": world().having([(("r", "P9"), ISSUED), (("d", "P9"), True)], ["P9"]),
+    "issued-unhinted": world().having([(("r", "P9"), ISSUED)], ["P9"]),
     "grace": world().having([(("r", "P5"), EMPTY), (("d", "P5"), True)], ["P5"]),
     "history": history(),
     "history-side": history({"q": "P1", "z": "P5"}),

@@ -22,7 +22,9 @@ changes) · back shard held QUIETLY (the identity stays) · switch shard (only t
 ("~t", tag, commit), ("~untagged", tag, commit), ("~gone", branch, incarnation): the same of tags and deletions
 ("~run", run)     the identities that a gc run saw
 ("~a", commit)    the same, confirmed             ("~blobs",)      what was there at the start
+("~p", address, id) manifest entry of a witnessed link or restore: its reference; ("~pa", ...): confirmed
 ("~excused",)     addresses that no fence could have saved
+("~freed", address, id) the explorer's own note: somebody released this reference
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Reaper:
         for name, record in self._lake.all_repositories():
             ctx = self._lake.context(name, record)
             if not record.closed_ms:
-                check_repository(ctx)
+                check_repository(ctx, others_answer=True)
             settle(ctx)
 
     def _stop_all(self, tally: Tally) -> None:

@@ -8,7 +8,7 @@ processes rely on those in `SHARED`. All processes that share a KV run with the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 from refstore.errors import InvalidSettings
 
@@ -26,6 +26,9 @@ SHARED: Final = (
 """The fields of `Safety` that other processes rely on. The rest is a process's own: `recheck_after_seconds` only has to
 be short enough for the agreed `scrub_after_seconds`, and `grace_seconds` protects a convenience, not data.
 """
+
+
+Witnessed = Literal["commits", "always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,10 @@ class Safety:
     """How long an address stays after it lost its last reference, so that `restore` can take it back (rule 8)."""
     issue_seconds: float = 3600.0
     """How long an issued address may be linked (rule 10)."""
+    witness: Witnessed = "commits"
+    """What a KV that goes back in time may not lose unnoticed (rule 21): commits, branches and tags; or always also
+    what this process links and restores, for one more object in the store for each call.
+    """
 
     @property
     def objects_io_seconds(self) -> float:
@@ -54,8 +61,12 @@ class Safety:
         return max(self.io_timeout_seconds, IO_SECONDS_MIN)
 
     def __post_init__(self) -> None:
+        if self.witness not in get_args(Witnessed):
+            raise InvalidSettings(f"witness is {self.witness!r}; it must be one of {', '.join(get_args(Witnessed))}")
         for name in self.__slots__:
             value = getattr(self, name)
+            if name == "witness":
+                continue
             if not 0 <= value < 10 * 366 * 86_400:
                 raise InvalidSettings(f"{name} is {value!r}; it must be a number of seconds between 0 and ten years")
         longest = self.operation_deadline_seconds + self.io_timeout_seconds + self.clock_skew_seconds

@@ -9,11 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.batches import batched
-from refstore.core.ids import BranchName, CommitId
-from refstore.core.records import ClosedBranch, Commit, RepositoryRecord, decode, decode_branch, maybe
+from refstore.core.ids import BranchName, CommitId, branch_of
+from refstore.core.records import (
+    ClosedBranch,
+    Commit,
+    Deleting,
+    Emptied,
+    Entry,
+    Issued,
+    Reference,
+    ReferenceRecord,
+    RepositoryRecord,
+    decode,
+    decode_branch,
+    decode_staged,
+    maybe,
+)
 from refstore.errors import CorruptRecord, KVWentBack
 from refstore.kv.base import ABSENT, KV, Absent, Key
 from refstore.versioning.manifest import (
@@ -21,8 +37,10 @@ from refstore.versioning.manifest import (
     BranchCreated,
     BranchDeleted,
     CommitLanded,
+    EntriesPlaced,
     LossAccepted,
     Manifest,
+    PlacedEntry,
     RecordKept,
     RecordRemoved,
     RepositoryCreated,
@@ -46,10 +64,12 @@ class Lost(NamedTuple):
     """Whether a deletion explains it, if the manifest has one."""
 
 
-def check_repository(ctx: Context) -> list[AnyEntry]:
-    """Return the entries that wait, all of which the KV knows. Raises KVWentBack, CorruptObject."""
+def check_repository(ctx: Context, *, others_answer: bool = False) -> list[AnyEntry]:
+    """Return the entries that wait, all of which the KV knows. `others_answer`: as in `lost_of_repository`. Raises
+    KVWentBack, CorruptObject.
+    """
     waiting = ctx.manifest.waiting()
-    _raise_for(lost_of_repository(ctx, waiting), f"repository {ctx.name!r}")
+    _raise_for(lost_of_repository(ctx, waiting, others_answer=others_answer), f"repository {ctx.name!r}")
     return waiting
 
 
@@ -80,10 +100,23 @@ def lost_of_lake(kv: KV, manifest: Manifest, entries: Iterable[AnyEntry]) -> lis
 
 
 def lost_of_repository(
-    ctx: Context, entries: Sequence[AnyEntry], *, gone: set[tuple[type, tuple[str, ...]]] | None = None
+    ctx: Context,
+    entries: Sequence[AnyEntry],
+    *,
+    gone: set[tuple[type, tuple[str, ...]]] | None = None,
+    others_answer: bool = False,
 ) -> list[Lost]:
-    """Return which entries of a repository the KV does not know. `gone`: the `removals`, where the caller has them."""
-    lost = [*_lost_commits(ctx, entries), *_lost_branches(ctx, entries), *_lost_records(ctx, entries)]
+    """Return which entries of a repository the KV does not know.
+
+    `gone`: the `removals`, where the caller has them. `others_answer`: other servers answer than before, and no
+    operation that began before is under way, so whatever is staged no more must have a reason.
+    """
+    lost = [
+        *_lost_commits(ctx, entries),
+        *_lost_branches(ctx, entries),
+        *_lost_records(ctx, entries),
+        *_lost_placed(ctx, entries, others_answer=others_answer),
+    ]
     if not lost:
         return []
     # deletions may have been confirmed, or come in since: they are looked for only where something is missing
@@ -178,6 +211,69 @@ def _lost_records(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
     ]
 
 
+def _lost_placed(ctx: Context, entries: Sequence[AnyEntry], *, others_answer: bool) -> list[Lost]:
+    """Return the linked and restored entries that are lost; of each call only those.
+
+    While the same servers answer, only a state that cannot come back tells of a loss: an address that waits to be
+    linked.
+    """
+    lost: list[Lost] = []
+    reason = "it is neither staged nor known to have been replaced, deleted or committed"
+    for entry in entries:
+        if isinstance(entry, EntriesPlaced):
+            missing = [item for page in batched(entry.entries, BATCH) for item in _not_staged(ctx, page)]
+            records = ctx.references.get_many([item.entry.address for item in missing])
+            gone = [
+                item.placed
+                for item, record in zip(missing, records, strict=True)
+                if isinstance(record, Issued) or (others_answer and not _was_released(item, record))
+            ]
+            if others_answer:
+                gone = _not_taken(ctx, gone)
+            if gone:
+                lost.append(Lost(msgspec.structs.replace(entry, entries=tuple(gone)), reason))
+    return lost
+
+
+class _Missing(NamedTuple):
+    placed: PlacedEntry
+    entry: Entry
+
+
+def _not_staged(ctx: Context, placed: Sequence[PlacedEntry]) -> list[_Missing]:
+    values = ctx.kv.get_many([keys.entry(ctx.repo, item.token, item.path) for item in placed])
+    missing: list[_Missing] = []
+    for item, value in zip(placed, values, strict=True):
+        entry = decode(item.record, Entry)
+        staged = None if value is ABSENT else decode_staged(value)
+        if not isinstance(staged, Entry) or staged.address != entry.address:
+            missing.append(_Missing(item, entry))
+    return missing
+
+
+def _was_released(item: _Missing, record: ReferenceRecord | None) -> bool:
+    """Return whether the address says that its last reference was this entry's. Nobody else makes its id."""
+    released = Reference(item.placed.token, item.placed.path, item.entry.reference_id)
+    return isinstance(record, Emptied | Deleting) and record.last == released
+
+
+def _not_taken(ctx: Context, placed: Sequence[PlacedEntry]) -> list[PlacedEntry]:
+    """Return those whose object is still there, and whose token no commit of the manifest took."""
+    if not placed:
+        return []
+    infos = ctx.objects.head_many([decode(item.record, Entry).address for item in placed])
+    there = [item for item, info in zip(placed, infos, strict=True) if info is not None]
+    if not there:
+        return []
+    taken = {
+        token
+        for entry in ctx.manifest.all()
+        if isinstance(entry, CommitLanded)
+        for token in decode(entry.record, Commit).tokens
+    }
+    return [item for item in there if item.token not in taken]
+
+
 def _is_repository(value: object, repo: str) -> bool:
     try:
         return isinstance(value, bytes) and decode(value, RepositoryRecord).id == repo
@@ -211,5 +307,9 @@ def describe(entry: AnyEntry) -> str:
             return f"{entry.partition.rpartition('/')[2].removesuffix('s')} {entry.name!r}"
         case RepositoryCreated() | RepositoryDeleted():
             return f"repository {entry.name!r}"
+        case EntriesPlaced():
+            first, more = entry.entries[0], len(entry.entries) - 1
+            others = f" and {more} more of the same call" if more else ""
+            return f"{first.path!r} on branch {branch_of(first.token)!r}, linked or restored{others}"
         case LossAccepted():
             return f"a lost {entry.lost_kind}, which was given up"

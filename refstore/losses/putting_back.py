@@ -4,6 +4,8 @@
     branches   made again with the id that they had, or moved on; a branch that has moved elsewhere since stays, and the
                lost commit becomes the head of a new branch `lost/...`
     tags       written again; where the name stands for something else by now, as `lost/...`
+    objects    that were linked or restored, if that was witnessed, are staged again; where something else is staged at
+               the path, at `lost/...`
 
 Every step may be repeated after a crash. Nothing is deleted meanwhile, because all deleters are blocked.
 """
@@ -15,14 +17,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
+
 from refstore.context import Context
 from refstore.core import ids, keys
 from refstore.core.batches import batched
-from refstore.core.ids import BranchName, CommitId, RepositoryName
+from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryName, Token, branch_of
 from refstore.core.records import (
     Branch,
     ClosedBranch,
     Commit,
+    Entry,
+    Reference,
     RepositoryRecord,
     Tag,
     decode,
@@ -33,10 +39,11 @@ from refstore.errors import CommitNotFound, CorruptRange, Gone, ObjectNotFound
 from refstore.kv.base import ABSENT
 from refstore.losses.known import is_gone, lost_of_repository, removals
 from refstore.losses.lake_parts import Entries, LakeParts, Watcher
-from refstore.losses.settling import forget_added
+from refstore.losses.settling import forget_added, list_again
 from refstore.losses.verifying import is_tag, revived
 from refstore.namespaces import NAMESPACE_OBJECT, as_folder
 from refstore.operations import refs
+from refstore.operations.stage_entries import Placement, place
 from refstore.versioning.branches import ATTEMPTS
 from refstore.versioning.commits import graph
 from refstore.versioning.manifest import (
@@ -44,6 +51,8 @@ from refstore.versioning.manifest import (
     BranchCreated,
     BranchDeleted,
     CommitLanded,
+    EntriesPlaced,
+    PlacedEntry,
     RecordKept,
     RepositoryCreated,
     given_up,
@@ -52,6 +61,9 @@ from refstore.versioning.manifest import (
 PAGE: Final = 1000
 NAME_CHARACTERS: Final = 230
 """How much of a branch's name its `lost/...` branch keeps; a name has at most 255 characters."""
+
+PATH_BYTES: Final = 900
+"""How much of an object's path its `lost/...` path keeps; a path has at most 1,024 bytes."""
 
 Group = tuple[BranchName, str]
 """A branch and its id."""
@@ -62,7 +74,7 @@ class PutBack(NamedTuple):
 
     repository: RepositoryName
     what: str
-    """`commit`, `branch`, `tag` or `repository`."""
+    """`commit`, `branch`, `tag`, `object` or `repository`."""
     name: str
     outcome: str
     commit: str = ""
@@ -82,10 +94,12 @@ class Repair:
         self._known: dict[CommitId, Commit] = {}
         """Commits of the manifest, by their ids."""
 
-    def run(self, *, commits_only: bool = False) -> list[PutBack]:
-        """Return what was done. `commits_only`: the repository is deleted, and its branches and tags stay so."""
+    def run(self, *, commits_only: bool = False, others_answer: bool = False) -> list[PutBack]:
+        """Return what was done. `commits_only`: the repository is deleted, and its branches and tags stay so.
+        `others_answer`: as in `lost_of_repository`.
+        """
         every = list(self._entries.values())
-        lost = lost_of_repository(self._ctx, every, gone=self._gone)
+        lost = lost_of_repository(self._ctx, every, gone=self._gone, others_answer=others_answer)
         for entry in every:
             if isinstance(entry, CommitLanded):
                 self._known[entry.commit] = decode(entry.record, Commit)
@@ -100,6 +114,10 @@ class Repair:
             if isinstance(item.entry, RecordKept) and is_tag(self._ctx, item.entry):
                 done += self._put_back_tag(item.entry)
         done += self._renew_revived()
+        if self._protect:  # a KV that is made anew has nothing staged
+            for item in lost:
+                if isinstance(item.entry, EntriesPlaced):
+                    done += self._put_back_placed(item.entry)
         return done
 
     # ---- commits
@@ -287,6 +305,40 @@ class Repair:
         if not self._dry_run and ctx.kv.set_if(key, raw, value):
             ctx.manifest.keep(key, value)
         return tag.commit
+
+    # ---- what was linked or restored
+
+    def _put_back_placed(self, call: EntriesPlaced) -> list[PutBack]:
+        done = [self._put_back_object(item) for item in call.entries]
+        if not self._dry_run and all(item.outcome.startswith("put back") for item in done):
+            self._ctx.manifest.add(given_up(call))  # the entries that were placed instead have been witnessed
+        return done
+
+    def _put_back_object(self, placed: PlacedEntry) -> PutBack:
+        ctx, path, name = self._ctx, placed.path, branch_of(placed.token)
+        entry = decode(placed.record, Entry)
+        outcome = "put back"
+        branch = ctx.branches.decode(ctx.branches.raw(name))
+        if not isinstance(branch, Branch):
+            outcome = f"left: branch {name!r} is not there"
+        elif ctx.objects.head_many([entry.address])[0] is None:
+            outcome = "left: its object is not in the store"
+        else:
+            staged = ctx.staging.get_many(branch.live, [path]).get(path)
+            is_there = staged is not None and isinstance(staged[0], Entry) and staged[0].address == entry.address
+            if staged is not None and not is_there:
+                shortened = path.encode()[:PATH_BYTES].decode(errors="ignore")
+                path = ids.object_path(f"lost/{shortened}.{entry.reference_id[-12:]}")
+                outcome = f"put back as {path}"
+            if not (is_there or self._dry_run):
+                self._stage(name, branch.token, path, entry)
+        return PutBack(ctx.name, "object", placed.path, outcome)
+
+    def _stage(self, branch: BranchName, token: Token, path: Path, entry: Entry) -> None:
+        ctx = self._ctx
+        entry = msgspec.structs.replace(entry, reference_id=ctx.ids.unique(ctx.clock.now_ms()))
+        list_again(ctx, Address(entry.address), Reference(token, path, entry.reference_id))
+        place(ctx, branch, token, [Placement(path, entry, referenced=True)], on_empty=True, witness=True)
 
     # ---- the graph
 

@@ -23,7 +23,7 @@ from refstore.losses.known import lost_of_lake
 from refstore.losses.lake_parts import LakeParts, NoWatcher, Watcher, fence_of, open_repositories, unique
 from refstore.losses.putting_back import PutBack, Repair, claim, context_of, protect, write_name
 from refstore.losses.settling import settle
-from refstore.losses.verifying import lost_in
+from refstore.losses.verifying import lost_in, others_answer
 from refstore.versioning.manifest import CommitLanded, Manifest, RepositoryCreated, given_up
 
 ATTEMPTS: Final = 16
@@ -89,6 +89,7 @@ def settle_lake(
 
 def _put_back(lake: LakeParts, shown: Watcher, *, dry_run: bool) -> list[PutBack]:
     done: list[PutBack] = []
+    others = others_answer(lake)
     for item in lost_of_lake(lake.kv, lake.manifest, unique(lake.manifest.all()).values()):
         assert isinstance(item.entry, RepositoryCreated)  # noqa: S101  # lost_of_lake returns no others
         done += _put_back_repository(lake, item.entry, shown, dry_run=dry_run)
@@ -96,7 +97,7 @@ def _put_back(lake: LakeParts, shown: Watcher, *, dry_run: bool) -> list[PutBack
         shown.describe(f"putting back what {name} lost")
         ctx = lake.context(name, record)
         repair = Repair(ctx, unique(ctx.manifest.all()), shown, dry_run=dry_run, protect=True)
-        done += repair.run(commits_only=bool(record.closed_ms))
+        done += repair.run(commits_only=bool(record.closed_ms), others_answer=others)
     return done
 
 
@@ -125,8 +126,9 @@ def _give_up(lake: LakeParts) -> int:
     for item in lost_of_lake(lake.kv, lake.manifest, unique(lake.manifest.all()).values()):
         lake.manifest.add(given_up(item.entry))
         given += 1
+    others = others_answer(lake)
     for ctx in open_repositories(lake):
-        for item in lost_in(ctx, unique(ctx.manifest.all())):
+        for item in lost_in(ctx, unique(ctx.manifest.all()), others_answer=others):
             ctx.manifest.add(given_up(item.entry))
             given += 1
         given += _confirm_unreadable(ctx, ctx.manifest)

@@ -13,6 +13,7 @@ under the same servers. After a planned switch all this finds nothing to do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -168,21 +169,30 @@ def _hold_again(ctx: Context, token: Token, path: Path, entry: Entry) -> int:
 
     The entry must be live still: another deleter may have settled already, and gone on.
     """
-    key = keys.reference(ctx.repo, Address(entry.address))
-    reference = Reference(token, path, entry.reference_id)
+
+    def is_entry_live() -> bool:
+        now = ctx.kv.get(keys.entry(ctx.repo, token, path))
+        return now is not ABSENT and decode_staged_many([now])[0] == entry and is_live(ctx, (token,))
+
+    return list_again(ctx, Address(entry.address), Reference(token, path, entry.reference_id), only_if=is_entry_live)
+
+
+def list_again(
+    ctx: Context, address: Address, reference: Reference, *, only_if: Callable[[], bool] = lambda: True
+) -> int:
+    """Put a reference on an address's list, whatever stands there; a missing key stays missing. Return how many were
+    put there. Raises Contention.
+    """
+    key = keys.reference(ctx.repo, address)
     for _ in range(ATTEMPTS):
         value = ctx.kv.get(key)
-        if _holds(value, reference):
-            return 0
-        now = ctx.kv.get(keys.entry(ctx.repo, token, path))
-        if now is ABSENT or decode_staged_many([now])[0] != entry or not is_live(ctx, (token,)):
+        if _holds(value, reference) or not only_if():
             return 0
         record = decode_reference(value) if value is not ABSENT else None
         others = record.references if isinstance(record, Listed) else ()
-        listed = encode(Listed((*others, reference), ctx.clock.now_ms()))
-        if ctx.kv.set_if(key, value, listed):
+        if ctx.kv.set_if(key, value, encode(Listed((*others, reference), ctx.clock.now_ms()))):
             return 1
-    raise Contention(f"others kept changing the references of {entry.address}; the next pass tries again")
+    raise Contention(f"others kept changing the references of {address}; the next pass tries again")
 
 
 def _settle_commits(ctx: Context) -> int:

@@ -121,6 +121,11 @@ class Verification:
     """Whether a deleter has settled under the servers that answer now, or none ever deleted anything."""
 
     @property
+    def others_answer(self) -> bool:
+        """Whether other servers answer than anybody has settled under, or the KV lost a position."""
+        return bool(self.witnesses) or not self.settled
+
+    @property
     def missing(self) -> bool:
         """Whether something is missing, so that deletion stands still, or something cannot be read."""
         return bool(self.witnesses or self.unreadable or self.lost or self.objects or self.trees)
@@ -203,10 +208,19 @@ def is_tag(ctx: Context, entry: object) -> bool:
     return isinstance(entry, RecordKept | RecordRemoved) and entry.partition == keys.tags(ctx.repo)
 
 
-def lost_in(ctx: Context, entries: Entries) -> list[Lost]:
-    """Return what a repository's KV does not know of its whole manifest."""
+def lost_in(ctx: Context, entries: Entries, *, others_answer: bool) -> list[Lost]:
+    """Return what a repository's KV does not know of its whole manifest. `others_answer`: as in `lost_of_repository`;
+    an operation under way may then be taken for a loss.
+    """
     every = list(entries.values())
-    return lost_of_repository(ctx, every, gone=removals(every))
+    return lost_of_repository(ctx, every, gone=removals(every), others_answer=others_answer)
+
+
+def others_answer(lake: LakeParts) -> bool:
+    """Return whether other servers answer than anybody has settled under, or the KV lost a position."""
+    found = Verification()
+    _look_at_witnesses(lake, found)
+    return found.others_answer
 
 
 def _look_at_witnesses(lake: LakeParts, found: Verification) -> None:
@@ -230,7 +244,7 @@ def _look_at_witnesses(lake: LakeParts, found: Verification) -> None:
 
 
 def _look_at_manifest(ctx: Context, entries: Entries, found: Verification) -> None:
-    for item in lost_in(ctx, entries):
+    for item in lost_in(ctx, entries, others_answer=found.others_answer):
         found.lost.append(LostItem(ctx.name, describe(item.entry), item.reason))
     found.trees += missing_trees(ctx, entries)
 

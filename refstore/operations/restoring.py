@@ -285,7 +285,7 @@ def _put_back(
     by_path = {item.path: index for index, item in plans.items()}
     try:
         if placements:
-            place(ctx, branch, token, placements, on_empty=True)
+            place(ctx, branch, token, placements, on_empty=True, witness=ctx.safety.witness == "always")
     except TokenMoved as moved:
         for placement in moved.placements:
             try:

@@ -23,6 +23,7 @@ from refstore.errors import AlreadyExists, Contention, InvalidPath, OutcomeUnkno
 from refstore.kv.base import ABSENT, Absent, Exchange, Get, Result, SetIf
 from refstore.operations.reading import Resolved, resolve_many
 from refstore.operations.refs import Ref, marked
+from refstore.versioning.manifest import EntriesPlaced, PlacedEntry
 from refstore.versioning.references import AddOutcome, Release
 from refstore.versioning.staging import TOMBSTONE
 
@@ -70,6 +71,7 @@ def place(
     *,
     on_empty: bool,
     sources: Mapping[CommitId, Sequence[Path]] | None = None,
+    witness: bool = False,
 ) -> None:
     """Write the entries under `token`, under which their references are listed already, and follow the branch.
 
@@ -77,7 +79,7 @@ def place(
 
     `on_empty`: whether a list that was emptied meanwhile takes the reference again (the writer's own retry, restore).
     `sources`: the commits, and the paths there, that entries without a reference were copied from. If one of these was
-    marked meanwhile, the entries are taken back (rule 13).
+    marked meanwhile, the entries are taken back (rule 13). `witness`: whether the manifest is to have the entries.
 
     Raises TokenMoved, BranchNotFound, Gone, Contention. After any of them nothing is lost: an entry under a token that
     is not live any more is removed with its token.
@@ -105,6 +107,8 @@ def place(
             open_branch = branches.parse_open(branch, results[-1])
             if open_branch.record.token == token:
                 references.release(_overwritten(token, placements, old), grace_seconds=ctx.grace_seconds)
+                if witness:
+                    _witness(ctx, [(token, item) for item in placements])
                 break
         token = open_branch.record.token
         following = [(item.path, item.entry) for item in placements if item.entry is not None and item.referenced]
@@ -143,15 +147,29 @@ def find_existing(ctx: Context, branch: BranchName, placements: Sequence[Placeme
     return {path: _already_exists(branch, path) for path in _current(ctx, branch, paths)} if paths else {}
 
 
+def _witness(ctx: Context, placed: Sequence[tuple[Token, Placement]]) -> None:
+    """Write to the manifest which entries stand under which tokens (rule 21)."""
+    entries = tuple(PlacedEntry(token, item.path, item.encoded) for token, item in placed)
+    if entries:
+        ctx.manifest.add(EntriesPlaced(ctx.ids.unique(ctx.clock.now_ms()), entries))
+
+
 def place_if_absent(
-    ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement], *, on_empty: bool
+    ctx: Context,
+    branch: BranchName,
+    token: Token,
+    placements: Sequence[Placement],
+    *,
+    on_empty: bool,
+    witness: bool = False,
 ) -> dict[Path, AlreadyExists | Contention]:
-    """Place those entries that have `if_absent`, and return why some of them were refused."""
+    """Place those entries that have `if_absent`, and return why some of them were refused. `witness`: as in `place`."""
     refused: dict[Path, AlreadyExists | Contention] = {}
+    placed: list[tuple[Token, Placement]] = []
     for item in placements:
         try:
             if item.if_absent:
-                _place_one_if_absent(ctx, branch, token, item, on_empty=on_empty)
+                placed += _place_one_if_absent(ctx, branch, token, item, on_empty=on_empty)
         except (AlreadyExists, Contention) as error:
             refused[item.path] = error
         except TokenMoved as moved:
@@ -159,11 +177,16 @@ def place_if_absent(
                 check_committed(ctx, branch, moved)
             except Contention as error:
                 refused[item.path] = error
+    if witness:
+        _witness(ctx, placed)
     return refused
 
 
-def _place_one_if_absent(ctx: Context, branch: BranchName, token: Token, item: Placement, *, on_empty: bool) -> None:
+def _place_one_if_absent(
+    ctx: Context, branch: BranchName, token: Token, item: Placement, *, on_empty: bool
+) -> list[tuple[Token, Placement]]:
     """Place one entry by a `set_if` over nothing, or over a tombstone (rule 2): an entry that was there first stays.
+    Return it with its token, or nothing if it was placed and removed again meanwhile.
 
     Both of these states can return. If the `set_if` were repeated after a lost reply it could land twice: written,
     deleted by somebody (who releases its reference), and written again under the released reference. So it is made
@@ -198,14 +221,14 @@ def _place_one_if_absent(ctx: Context, branch: BranchName, token: Token, item: P
             released = _released(ctx, token, [item])
             now = branches.open(branch).record.token  # in this order
             if now == token and released:
-                return  # it had landed; the client that removed it released its reference
+                return []  # it had landed; the client that removed it released its reference
             item = item.again(ctx.ids.unique(ctx.clock.now_ms()))
             token, was_visible = now, True
         else:
             now = branches.open(branch).record.token
             if now == token:
                 if is_placed:
-                    return
+                    return [(token, item)]
                 continue  # another client was faster: read again
             token, was_visible = now, was_visible or is_placed
         reference = Reference(token, item.path, cast("Entry", item.entry).reference_id)

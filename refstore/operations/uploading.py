@@ -227,14 +227,14 @@ def _withdraw(ctx: Context, reserved: Sequence[tuple[Address, Reference]]) -> No
 
 
 def _place(
-    ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement]
+    ctx: Context, branch: BranchName, token: Token, placements: Sequence[Placement], *, witness: bool = False
 ) -> dict[Path, AlreadyExists | Contention]:
     """Place the entries, and return why some were refused. Raises what `place` does, but TokenMoved."""
-    refused = place_if_absent(ctx, branch, token, placements, on_empty=True)
+    refused = place_if_absent(ctx, branch, token, placements, on_empty=True, witness=witness)
     others = [item for item in placements if not item.if_absent]
     if others:
         try:
-            place(ctx, branch, token, others, on_empty=True)
+            place(ctx, branch, token, others, on_empty=True, witness=witness)
         except TokenMoved as moved:
             for item in moved.placements:
                 try:
@@ -338,7 +338,7 @@ def _link(
         links.append((claim.address, claim.token_id, ref))
     linked_flags = references.link(links)
     linked = [item for item, ok in zip(placements, linked_flags, strict=True) if ok]
-    refused = _place(ctx, branch, token, linked)
+    refused = _place(ctx, branch, token, linked, witness=ctx.safety.witness == "always")
     entries = {item.path: item.entry for item in linked}
     return [
         refused.get(path)

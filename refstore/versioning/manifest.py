@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
-from refstore.core.ids import BranchName, CommitId, RepositoryId, RepositoryName
+from refstore.core.ids import BranchName, CommitId, Path, RepositoryId, RepositoryName, Token
 from refstore.errors import CorruptObject, ObjectNotFound, ObjectsUnavailable
 from refstore.kv.base import KV, Key
 from refstore.objects.base import ObjectStore
@@ -132,6 +132,27 @@ class RepositoryDeleted(ManifestEntry, frozen=True, tag="repository-deleted"):
         return (self.id,)
 
 
+class PlacedEntry(NamedTuple):
+    """One entry that a call has placed."""
+
+    token: Token
+    path: Path
+    record: bytes
+    """The `Entry`, as the KV has it."""
+
+
+class EntriesPlaced(ManifestEntry, frozen=True, tag="entries"):
+    """A call linked or restored entries, and `safety.witness` asks that this survives the KV."""
+
+    kind: ClassVar[str] = "entries"
+    id: str
+    entries: tuple[PlacedEntry, ...]
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.id,)
+
+
 class LossAccepted(ManifestEntry, frozen=True, tag="loss-accepted"):
     """An operator gave an entry up, or what it says was put back under another name: the KV need not know it."""
 
@@ -153,6 +174,7 @@ AnyEntry = (
     | RecordRemoved
     | RepositoryCreated
     | RepositoryDeleted
+    | EntriesPlaced
     | LossAccepted
 )
 
@@ -214,10 +236,15 @@ class Manifest:
         return next(iter(self._objects.list(WAITING)), None) is not None
 
     def confirm(self, entries: Sequence[AnyEntry], batch_id: str) -> None:
-        """Move entries to the confirmed ones. A crash in between leaves them in both folders, which is harmless."""
+        """Move entries to the confirmed ones, but for placed entries, which soon have another fate. A crash in between
+        leaves them in both folders, which is harmless.
+        """
         if not entries:
             return
-        self._objects.put(f"{CONFIRMED}{batch_id}.jsonl", b"".join(_encoder.encode(entry) + b"\n" for entry in entries))
+        kept = [entry for entry in entries if not isinstance(entry, EntriesPlaced)]
+        if kept:
+            lines = b"".join(_encoder.encode(entry) + b"\n" for entry in kept)
+            self._objects.put(f"{CONFIRMED}{batch_id}.jsonl", lines)
         self._objects.delete_many([waiting_key(entry) for entry in entries])
 
     def confirmed(self) -> Iterator[AnyEntry]:

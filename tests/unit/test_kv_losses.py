@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 
 from refstore.core import keys
-from refstore.core.records import Listed, decode_reference
+from refstore.core.ids import Address
+from refstore.core.records import Deleting, Emptied, Listed, decode_reference, encode
 from refstore.errors import KVSettling, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
 from refstore.kv.memory import MemoryKV
 from refstore.losses.fence import SERVERS, WITNESSES, Fence
-from refstore.versioning.manifest import CONFIRMED, WAITING, AnyEntry, RepositoryDeleted
+from refstore.operations.uploading import Link
+from refstore.versioning.manifest import CONFIRMED, WAITING, AnyEntry, EntriesPlaced, RepositoryDeleted
 from refstore_reaper import breaker
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 
@@ -39,6 +42,18 @@ class Losing:
 
     def witnesses(self) -> list[str]:
         return [info.key for info in self.world.lake.own_store.list(WITNESSES)]
+
+    def witness_always(self) -> None:
+        lake = self.world.lake
+        lake.safety = dataclasses.replace(lake.safety, witness="always")
+        self.world.repo = lake.repository("lake")
+
+    def link(self, path: str) -> Address:
+        repo = self.world.repo
+        issued = repo.issue("main", path)
+        repo.context.objects.put(issued.address, b"x")
+        repo.link("main", path, issued.token)
+        return issued.address
 
     def stopped(self) -> str:
         ctx = self.world.repo.context
@@ -301,3 +316,150 @@ def test_a_repository_whose_deletion_was_cut_short_is_not_called_deleted(losing:
         world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
         world.run_once(scrub_now=True)
     assert [entry.id for entry in deletions()] == [world.repo.context.repo]
+
+
+ISSUED_SECONDS = 3600.0
+
+
+def test_a_lost_link_is_noticed_where_links_are_witnessed(losing: Losing) -> None:
+    """The copy is put back into the same file: nothing but the entry of the manifest tells."""
+    losing.witness_always()
+    world = losing.world
+    issued = world.repo.issue("main", "a")
+    world.objects.put(issued.address, b"x")
+    world.run_once()
+    kept = losing.copy()
+    world.repo.link("main", "a", issued.token)
+    losing.put_back(kept)
+    world.clock.advance(ISSUED_SECONDS + SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+    for _ in range(2):
+        done = world.run_once(scrub_now=True)
+        assert {error.code for error in done.errors} == {KVWentBack.code}
+        assert "'a' on branch 'main', linked or restored" in done.errors[0].message
+        world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+    assert world.stored() == {issued.address}
+    assert losing.stopped() == breaker.KV_WENT_BACK
+
+
+def test_a_lost_link_is_not_noticed_where_only_commits_are_witnessed(losing: Losing) -> None:
+    world = losing.world
+    issued = world.repo.issue("main", "a")
+    world.objects.put(issued.address, b"x")
+    kept = losing.copy()
+    world.repo.link("main", "a", issued.token)
+    losing.put_back(kept)
+    world.clock.advance(ISSUED_SECONDS + SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+    for _ in range(2):
+        world.run_once(scrub_now=True)
+        world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+    assert (world.stored(), losing.stopped()) == (set(), "")
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["in grace", "marked for deletion meanwhile"])
+def test_a_lost_restore_is_noticed_when_other_servers_answer(losing: Losing, marked: bool) -> None:
+    losing.witness_always()
+    world = losing.world
+    entry = world.upload("main", "a")[0]
+    world.repo.reset("main")
+    world.run_once()
+    kept = losing.copy()
+    world.repo.restore("main", entry.address, path="b")
+    losing.put_back(kept)
+    if marked:
+        key = keys.reference(world.repo.context.repo, entry.address)
+        raw = world.kv.get(key)
+        assert raw is not ABSENT
+        emptied = decode_reference(raw)
+        assert isinstance(emptied, Emptied)
+        world.kv.set(key, encode(Deleting(world.clock.now_ms(), emptied.last, emptied.cause)))
+    losing.identity = "run-2"
+    world.clock.advance(GRACE_SECONDS + 1)
+    world.run_once()
+    world.clock.advance(SCRUB_AFTER_SECONDS)
+    done = world.run_once()
+    assert {error.code for error in done.errors} == {KVWentBack.code}
+    assert world.stored() == {entry.address}
+    assert losing.stopped() == breaker.KV_WENT_BACK
+
+
+def test_a_lost_entry_whose_reference_stands_is_noticed(losing: Losing) -> None:
+    losing.witness_always()
+    world = losing.world
+    world.upload("main", "z")
+    world.run_once()
+    address = losing.link("a")
+    ctx = world.repo.context
+    token = ctx.branches.open("main").record.token
+    world.kv.delete(keys.entry(ctx.repo, token, "a"))
+    losing.identity = "run-2"
+    world.run_once()
+    world.clock.advance(SCRUB_AFTER_SECONDS)
+    done = world.run_once(scrub_now=True)
+    assert {error.code for error in done.errors} == {KVWentBack.code}
+    assert address in world.stored()
+
+
+def test_a_planned_switch_explains_what_became_of_witnessed_entries(losing: Losing) -> None:
+    """Overwritten, deleted, committed, reset, and the objects already gone: nothing of it is a loss."""
+    losing.witness_always()
+    world = losing.world
+    repo = world.repo
+    world.upload("main", "first")
+    world.run_once()
+    losing.link("gone")
+    repo.delete("main", "gone")
+    losing.link("committed")
+    repo.commit("main", "c")
+    losing.link("overwritten")
+    world.upload("main", "overwritten")
+    losing.link("deleted")
+    repo.delete("main", "deleted")
+    losing.link("reset")
+    repo.reset("main")
+    losing.link("kept")
+    assert len([key for key in losing.manifest(WAITING) if "/entries." in key]) == 6
+    ctx = repo.context
+    for token, _ in list(ctx.markers.deleted()):  # a pass that is cut short before it confirms
+        world.run_pass()
+        assert token
+    losing.identity = "run-2"
+    world.run_once()
+    world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+    for _ in range(3):
+        done = world.run_once(scrub_now=True)
+        assert [error.message for error in done.errors] == []
+        world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+    assert losing.stopped() == ""
+    assert len(world.stored()) == 3  # first and committed, in the commit; kept, which is staged
+    assert losing.manifest(WAITING) == []
+
+
+def test_one_call_writes_one_manifest_entry_and_a_pass_drops_it(losing: Losing) -> None:
+    losing.witness_always()
+    world = losing.world
+    repo = world.repo
+    entries = [key for key in losing.manifest(WAITING) if "/entries." in key]
+    assert entries == []
+    links = []
+    for path in ("a", "b", "c"):
+        issued = repo.issue("main", path)
+        repo.context.objects.put(issued.address, b"x")
+        links.append(Link(path=path, token=issued.token, if_absent=path == "c"))
+    repo.link_many("main", links[:2])
+    assert len([key for key in losing.manifest(WAITING) if "/entries." in key]) == 1
+    repo.link_many("main", links[2:])
+    assert len([key for key in losing.manifest(WAITING) if "/entries." in key]) == 2
+    placed = [
+        item for entry in repo.context.manifest.waiting() if isinstance(entry, EntriesPlaced) for item in entry.entries
+    ]
+    assert sorted(item.path for item in placed) == ["a", "b", "c"]
+    repo.reset("main")
+    world.run_once()
+    assert [key for key in losing.manifest(WAITING) if "/entries." in key] == []
+    assert not any(isinstance(entry, EntriesPlaced) for entry in repo.context.manifest.confirmed())
+
+
+def test_by_default_a_link_writes_no_manifest_entry(losing: Losing) -> None:
+    before = losing.manifest(WAITING)
+    losing.link("a")
+    assert losing.manifest(WAITING) == before
