@@ -137,8 +137,8 @@ class Pass:
                 self._publish_markers,
                 self._process_committed_markers,
                 self._process_deleted_markers,
-                self._confirm_manifest,
                 self._delete_due,
+                self._confirm_manifest,
                 self._scrub,
                 self._remove_repository,
             ):
