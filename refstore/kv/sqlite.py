@@ -12,10 +12,10 @@ scratch data only. The file must be on a local disk: WAL does not work between m
 Only the file's owner, or the group that shares its folder, can open it (`refstore/core/file_modes.py`). SQLite gives
 its -wal and -shm the same mode.
 
-`servers` identifies the file by its device and inode. It raises an error if another file was moved over the path while
-this process has the old one open, because the connections still read and write the old one. The identity does not show
-a copy that is written into the file itself (`cp copy kv.db` keeps the inode), nor always a copy that is made after the
-file was removed (`rm kv.db; cp copy kv.db`: ext4 gives the copy the same inode). Move a copy into place instead: `mv`.
+`servers` identifies the file by its device, its inode and the time at which it was made. It raises an error if another
+file was moved over the path while this process has the old one open, because the connections still read and write the
+old one. The identity does not show a copy that is written into the file itself (`cp copy kv.db`). Move a copy into
+place instead: `mv`.
 
 Options, as `?name=value&…`: `synchronous` (full or normal), `busy_timeout` (seconds).
 """
@@ -33,6 +33,7 @@ from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote
 
 from refstore.core.clock import Clock, SystemClock
+from refstore.core.file_identity import identity_of
 from refstore.core.file_modes import make_folder, modes_in
 from refstore.errors import Corrupt, InvalidSettings, KVUnavailable, RefstoreError, StoreMisconfigured
 from refstore.kv.base import (
@@ -223,7 +224,7 @@ class SqliteKV(KV):
             self._version(connection)
             opened = set(self._files.copy().values())
             try:
-                named, why = _identity(self._path.stat()), "another file has its name"
+                named, why = identity_of(self._path), "another file has its name"
             except OSError as error:
                 named, why = "", str(error)
         if opened == {named}:
@@ -289,7 +290,7 @@ class SqliteKV(KV):
         try:
             self._make_file()
             # Before it is opened: if it is replaced in between, the identity is the older one, and `servers` notices.
-            file = _identity(self._path.stat())
+            file = identity_of(self._path)
         except OSError as error:
             raise StoreMisconfigured(
                 f"the KV file {self._path} cannot be made ({error}); check the path and its folder's mode"
@@ -389,10 +390,6 @@ class SqliteKV(KV):
 
 class _NotAllWon(Exception):
     """Raised if some SetIf of a run did not succeed. Only reading shows which."""
-
-
-def _identity(status: os.stat_result) -> str:
-    return f"{status.st_dev}:{status.st_ino}"
 
 
 _SetIf = Callable[[sqlite3.Connection, Sequence[SetIf]], list[bool]]

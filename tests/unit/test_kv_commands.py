@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,42 @@ def test_a_lost_repository_is_put_back(losing: Losing) -> None:
     assert losing.contents() == before
     assert run.ok("cat", "other", "main", "a").out == "a"
     assert run("reaper", "--once").code == 0
+
+
+@pytest.mark.parametrize("written_since", [False, True])
+def test_what_was_linked_is_staged_again_where_links_are_witnessed(
+    losing: Losing, monkeypatch: pytest.MonkeyPatch, written_since: bool
+) -> None:
+    monkeypatch.setenv("REFSTORE_WITNESS", "always")
+    run = losing.run
+    losing.commit("main", "first")
+    run.ok("reaper", "--once")
+    losing.copy()
+    issued = run.json("issue", "sales", "main", "a/b")
+    Path(issued["file"]).parent.mkdir(parents=True, exist_ok=True)
+    Path(issued["file"]).write_bytes(b"linked")
+    run.ok("link", "sales", "main", "a/b", "--token", issued["token"])
+    losing.put_back()
+    if written_since:
+        run.ok("upload", "sales", "main", "-", "a/b", stdin=b"other")
+
+    ran = run("kv", "verify", "--json")
+    found = ran.json
+    assert ran.code == 6
+    assert [item["what"] for item in found["lost"]] == ["'a/b' on branch 'main', linked or restored"]
+    told = run.ok("kv", "reconcile", "--dry-run").out
+    where = "would be: sales: object a/b: put back"
+    assert where in told
+    done = run.ok("kv", "reconcile", "--clients-stopped").out
+    assert "deletion goes on" in done
+    path = re.search(r"put back as (\S+)", done)[1] if written_since else "a/b"
+    assert run.ok("cat", "sales", "main", path).out == "linked"
+    if written_since:
+        assert run.ok("cat", "sales", "main", "a/b").out == "other"
+    for _ in range(2):
+        run.ok("reaper", "--once", "--scrub")
+    assert run.ok("cat", "sales", "main", path).out == "linked"
+    assert not run.json("kv", "verify")["missing"]
 
 
 def failing(_ctx: Context) -> None:
