@@ -93,6 +93,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "api.trusted_proxies": "10.0.0.0/8",
         "reaper.breaker_share": "0.25",
         "safety.scrub_after_seconds": "9000",
+        "safety.witness": "always",
         "offline.tag_name": "expire-now",
         "offline.metrics_host": "0.0.0.0",  # noqa: S104  # likewise
     }
