@@ -200,10 +200,10 @@ def _show(found: Verification, *, advise: bool = True) -> None:
     """Print what was found, for people."""
     for item in found.witnesses:
         held = f"position {item.held} of {when(item.held_ms)}" if item.held is not None else "none of its positions"
-        server = f" (server {item.server})" if item.server else ""
+        server = f", server {item.server}" if item.server else ""
         typer.echo(
-            f"went back: {item.partition}{server}: {item.deleter} had written position {item.witnessed} at "
-            f"{when(item.witnessed_ms)}; the KV holds {held}"
+            f"went back: {item.deleter} had written position {item.witnessed} at {when(item.witnessed_ms)}; the KV "
+            f"({item.partition}{server}) holds {held}"
         )
     _lines("unreadable witness", [f"{key}: {reason}" for key, reason in found.unreadable.items()])
     _lines(

@@ -138,7 +138,7 @@ class Fence:
         if not all(done):
             lost = ", ".join(partition for partition, ok in zip(partitions, done, strict=True) if not ok)
             raise KVWentBack(
-                f"the KV has lost the position of {self._deleter} in {lost}: it went back in time; nothing is deleted. "
+                f"the KV has lost the position of {self._deleter} ({lost}): it went back in time; nothing is deleted. "
                 "See `refstore kv verify`"
             )
         self._written = dict(zip(partitions, after, strict=True))
@@ -226,9 +226,10 @@ class Fence:
                 )
             witness, partition, position = lost[0]
             held = f"position {position.number} of {utc_text(position.at_ms)}" if position else "none of its positions"
+            server = f"its server of {partition}" if len(self._servers) > 1 else "it"
             raise KVWentBack(
                 f"the KV went back in time: {witness.deleter} had written position {witness.positions[partition]} at "
-                f"{utc_text(witness.at_ms)}, and {partition} holds {held}; nothing is deleted. See `refstore kv verify`"
+                f"{utc_text(witness.at_ms)}, and {server} holds {held}; nothing is deleted. See `refstore kv verify`"
             )
 
     def _answering(self) -> dict[str, str]:

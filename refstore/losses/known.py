@@ -205,7 +205,7 @@ def _lost_records(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
     kept = [entry for entry in entries if isinstance(entry, RecordKept)]
     values = get_batched(ctx.kv, [entry.key for entry in kept])
     return [
-        Lost(entry, f"{entry.partition.partition('/')[2]} {entry.name!r} is not there")
+        Lost(entry, "it is not there")
         for entry, value in zip(kept, values, strict=True)
         if value != entry.value
     ]

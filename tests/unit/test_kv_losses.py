@@ -116,7 +116,7 @@ def test_a_running_reaper_notices_that_its_own_position_is_lost(losing: Losing) 
     kept = losing.copy()
     fence.pass_through()
     losing.put_back(kept)
-    with pytest.raises(KVWentBack, match="d1 in positions"):
+    with pytest.raises(KVWentBack, match="position of d1"):
         fence.pass_through()
 
 
