@@ -204,11 +204,7 @@ def _lost_branches(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
 def _lost_records(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
     kept = [entry for entry in entries if isinstance(entry, RecordKept)]
     values = get_batched(ctx.kv, [entry.key for entry in kept])
-    return [
-        Lost(entry, "it is not there")
-        for entry, value in zip(kept, values, strict=True)
-        if value != entry.value
-    ]
+    return [Lost(entry, "it is not there") for entry, value in zip(kept, values, strict=True) if value != entry.value]
 
 
 def _lost_placed(ctx: Context, entries: Sequence[AnyEntry], *, others_answer: bool) -> list[Lost]:
