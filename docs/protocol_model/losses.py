@@ -383,7 +383,7 @@ class Losses(Offline):
                     yield ("set", ("t", token), NEW)
                 for name in (yield ("scan", ("e", token))):
                     entry = yield ("get", name)
-                    if isinstance(entry, Entry) and entry.id is not None:
+                    if isinstance(entry, Entry):  # the code cannot tell one without a reference by its record
                         yield from self.hold_again(name, entry)
         yield from self.settle_commits()  # after what is live: a fate travels this way
         if (yield from self.identities()) == identities and (yield from self.fence(self.me, identities)):

@@ -137,6 +137,10 @@ def _register(ctx: Context, token: Token) -> int:
 
 
 def _hold_entries(ctx: Context, token: Token) -> int:
+    """Put back the references of a live token's entries. An entry without a reference, because its address is
+    committed, gets one where the address still has a key: that its commit was processed is lost, and `_settle_commits`
+    removes the key.
+    """
     held = 0
     after = ""
     while page := ctx.kv.scan(keys.staging(ctx.repo, token), after=after, limit=PAGE):
@@ -145,7 +149,7 @@ def _hold_entries(ctx: Context, token: Token) -> int:
         entries = [
             (Path(path), record)
             for (path, _), record in zip(page, records, strict=True)
-            if isinstance(record, Entry) and record.reference_id and is_own(record.address)
+            if isinstance(record, Entry) and is_own(record.address)
         ]
         values = ctx.kv.get_many(keys.reference_many(ctx.repo, [record.address for _, record in entries]))
         for (path, record), value in zip(entries, values, strict=True):

@@ -225,10 +225,11 @@ class Manifest:
     def waiting(self) -> list[AnyEntry]:
         """Read the entries that wait. Raises CorruptObject, ObjectsUnavailable."""
         keys = [info.key for info in self._objects.list(WAITING)]
-        if len(keys) <= 1:
+        at_once = min(READERS, len(keys))
+        if at_once <= 1:
             found = [self._read(key) for key in keys]
         else:
-            with ThreadPoolExecutor(min(READERS, len(keys)), thread_name_prefix="manifest") as readers:
+            with ThreadPoolExecutor(at_once, thread_name_prefix="manifest") as readers:
                 found = list(readers.map(self._read, keys))
         return [entry for entry in found if entry is not None]
 

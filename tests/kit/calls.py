@@ -13,15 +13,18 @@ from itertools import groupby
 from typing import NamedTuple, cast
 
 from refstore.errors import AlreadyExists, ObjectNotFound
-from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
+from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Server, Set, SetIf
 from refstore.objects.base import Deletion
 from tests.kit.steps import (
     CLOCK,
     EXCHANGE,
     GET,
     LIST,
+    LOSE,
+    MARK,
     NOTHING,
     OBJECTS,
+    SERVERS,
     SET,
     SET_IF,
     WAIT,
@@ -321,3 +324,69 @@ class Barrier(_OneStep):
     def step(self, names: Interned) -> Step:
         del names
         return Step(WAIT, 0, waits=True)
+
+
+# ---- servers of the KV, and what they lose
+
+
+def positions_of(shard: str) -> str:
+    """The partition of a shard in which deleters have their positions."""
+    return f"positions-{shard}"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """`KV.servers`. Progress: the identities read so far."""
+
+    shards: tuple[str, ...]
+
+    def start(self, names: Interned) -> Progress | Done:
+        del names
+        return ()
+
+    def steps(self, progress: Progress, names: Interned) -> tuple[Step, ...]:
+        return (Step(GET, names.key(Key(SERVERS, self.shards[len(cast(_Keys, progress))]))),)
+
+    def advance(self, progress: Progress, index: int, reply: Reply, names: Interned) -> Progress | Done:
+        del index
+        read = (*cast(_Keys, progress), cast(int, reply))
+        if len(read) < len(self.shards):
+            return read
+        return Done(
+            tuple(
+                Server(positions_of(shard), names.values[value].decode())
+                for shard, value in zip(self.shards, read, strict=True)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(_OneStep):
+    """Another server answers for a shard, with everything that was written."""
+
+    shard: str
+    identity: str
+
+    def step(self, names: Interned) -> Step:
+        return Step(SET, names.key(Key(SERVERS, self.shard)), names.value(self.identity.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class MarkShard(_OneStep):
+    """What is written to a shard from here on is lost by the next `LoseWrites`."""
+
+    shard: str
+
+    def step(self, names: Interned) -> Step:
+        return Step(MARK, names.key(Key(SERVERS, self.shard)))
+
+
+@dataclass(frozen=True, slots=True)
+class LoseWrites(_OneStep):
+    """The shard is as it was marked. `identity`: of the server that answers from now on; '': of the same one."""
+
+    shard: str
+    identity: str
+
+    def step(self, names: Interned) -> Step:
+        return Step(LOSE, names.key(Key(SERVERS, self.shard)), names.value(self.identity.encode()))

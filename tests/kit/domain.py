@@ -28,15 +28,17 @@ from refstore.lake import Lake
 from refstore.objects.base import ObjectStore
 from refstore.operations import uploading
 from refstore.repository import Repository
+from refstore.versioning import manifest
 from refstore.versioning.commits.applying import WrittenTree
 from refstore.versioning.commits.merging import Strategy
 from refstore.versioning.commits.trees import SCAN_LIMIT, Trees
+from tests.kit import losing
 from tests.kit.audit import NoAudit
 from tests.kit.clock import FakeClock
 from tests.kit.explorer import Scenario
 from tests.kit.ids import CountingIds
 from tests.kit.reaping import settle
-from tests.kit.replay import PRIVATE, Stores, Task
+from tests.kit.replay import Stage, Stores, Task, is_private
 from tests.kit.steps import CLOCK, OBJECTS, Interned, body_of, clock_value, stored
 from tests.kit.stores import DictKV, DictObjects
 
@@ -68,15 +70,15 @@ def simulated() -> Generator[None]:
     """While worlds are built and explored: one shard, no batch written by several threads, no word about a million
     retries.
     """
-    before = keys.SHARDS, uploading.WRITERS
+    before = keys.SHARDS, uploading.WRITERS, manifest.READERS
     processors = structlog.get_config()["processors"]
     spoken = list(processors)
-    keys.SHARDS = uploading.WRITERS = 1  # Finals, for the product
+    keys.SHARDS = uploading.WRITERS = manifest.READERS = 1  # Finals, for the product
     processors[:] = [_silence]  # in place: loggers that were used before hold on to the list
     try:
         yield
     finally:
-        keys.SHARDS, uploading.WRITERS = before
+        keys.SHARDS, uploading.WRITERS, manifest.READERS = before
         processors[:] = spoken
 
 
@@ -187,23 +189,30 @@ class World:
         leaves: bool = False,
         ends: Callable[[dict[str, bytes]], Ends] | None = None,
         remembers: frozenset[str] = frozenset(),
+        shards: tuple[str, ...] = (),
     ) -> Scenario:
         """`ends` is made from the private objects, which it may want to read. `leaves`: blobs without a reference key
-        may be left.
+        may be left. `shards`: those that may lose writes (`losing.py`).
         """
+        if shards:
+            losing.begin(self, shards)
         names = Interned()
         store = {names.key(key): names.value(value) for key, value in self.contents.items()}
         private: dict[str, bytes] = {}
         for key, value in self.blobs.items():
-            if key.startswith(PRIVATE):
+            if is_private(key, may_lose=bool(shards)):
                 private[key] = body_of(value)
             else:
                 store[names.key(Key(OBJECTS, key))] = names.value(value)
         if clock_moves:
             store[names.key(CLOCK)] = names.value(clock_value(self.clock.now_ms()))
         domain = RepositoryDomain(self, private, safety_only=safety_only, leaves=leaves)
+        if shards:
+            domain = losing.LosingDomain(domain, self, shards)
         judge = ends(private) if ends is not None else None
-        return Scenario(name, domain, store, names, private, tasks, self.clock.now_ms(), clock_moves, judge, remembers)
+        return Scenario(
+            name, domain, store, names, private, tasks, self.clock.now_ms(), clock_moves, judge, shards, remembers
+        )
 
 
 class RepositoryDomain:
@@ -215,10 +224,10 @@ class RepositoryDomain:
         self._safety = world.safety
         self._wall_ms = world.clock.now_ms()
         self._private = private
-        self._safety_only = safety_only
+        self.safety_only = safety_only
         self._leaves = leaves
         self._trees: dict[object, tuple[object, int]] = {}
-        self._watch = _Watch(self._repo, private)
+        self.watch = Watch(self._repo, private)
 
     def bind(self, stores: Stores) -> Tools:
         kv = Retrying(stores.kv, clock=stores.clock, random=_Still())
@@ -251,10 +260,18 @@ class RepositoryDomain:
         ) or (partition.startswith(f"{self._repo}/staging/") and ":" in partition)
 
     def violation(self, store: Mapping[int, int], names: Interned) -> str | None:
-        return self._watch.lost(store, names)
+        return self.watch.lost(store, names)
 
-    def settling(self, round_number: int) -> Task:
-        return Task("Z" + "ABCDEFGH"[round_number], settle(), clock_ms=self._wall_ms + (round_number + 1) * _ROUND_MS)
+    def settling(self, round_number: int, stages: tuple[Stage, ...] | None = None) -> Task:
+        return Task(
+            "Z" + "ABCDEFGH"[round_number], stages or settle(), clock_ms=self._wall_ms + (round_number + 1) * _ROUND_MS
+        )
+
+    def mark(self, store: Mapping[int, int], shard: str, names: Interned) -> dict[int, int]:
+        raise NotImplementedError(f"no shard of this world may lose writes: {shard}")
+
+    def lose(self, store: Mapping[int, int], shard: str, identity: bytes, names: Interned) -> dict[int, int]:
+        raise NotImplementedError(f"no shard of this world may lose writes: {shard}")
 
     def left_over(self, store: Mapping[int, int], names: Interned) -> str | None:
         contents, blobs = contents_of(store, names)
@@ -269,7 +286,7 @@ class RepositoryDomain:
         if self._leaves:
             found.leaked = [leaked for leaked in found.leaked if leaked.state != NO_KEY]
         findings = (
-            found.findings() if not self._safety_only else [f"lost: {what}, named by {by}" for what, by in found.lost]
+            found.findings() if not self.safety_only else [f"lost: {what}, named by {by}" for what, by in found.lost]
         )
         return findings[0] if findings else None
 
@@ -288,7 +305,7 @@ class _Still:
         return 0.0
 
 
-class _Watch:
+class Watch:
     """The invariant that is looked at in every state; `invariants.audit` over again, over numbers, and only what can be
     lost.
     """
@@ -304,6 +321,7 @@ class _Watch:
         """By value of an entry: the key of the object that it names, 0 for none of ours."""
         self._commits: dict[str, tuple[tuple[str, ...], frozenset[int]]] = {}
         """(parents, keys of the objects that it names)."""
+        self.may_lose_records = False
 
     def lost(self, store: Mapping[int, int], names: Interned) -> str | None:
         kinds = self._kinds
@@ -347,6 +365,8 @@ class _Watch:
             seen.add(commit)
             if commit not in self._commits:
                 if names.key(Key(f"{self._repo}/commits", commit)) not in store:
+                    if self.may_lose_records:
+                        continue  # what it names stands in the manifest
                     return f"commit {commit} is reachable and has no record"
                 self._commits[commit] = self._commit(store, names, commit)
             parents, addresses = self._commits[commit]
@@ -384,7 +404,11 @@ class _Watch:
         return names.key(Key(OBJECTS, record[1])) if record[0] == ENTRY and record[1].startswith(DATA) else 0
 
     def _commit(self, store: Mapping[int, int], names: Interned, commit: str) -> tuple[tuple[str, ...], frozenset[int]]:
-        record = decoded(names.values[store[names.key(Key(f"{self._repo}/commits", commit))]])
+        return self.parents_and_objects(names.values[store[names.key(Key(f"{self._repo}/commits", commit))]], names)
+
+    def parents_and_objects(self, commit: bytes, names: Interned) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Of a commit's record."""
+        record = decoded(commit)
         assert record is not None
         addresses: set[int] = set()
         if record[2]:

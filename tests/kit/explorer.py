@@ -33,7 +33,7 @@ from typing import Final, NamedTuple, Protocol
 from refstore.errors import InvalidSettings
 from tests.kit.program import FINGERPRINT_BITS, Local, Misbehaved, Program
 from tests.kit.replay import Runner, Stores, Task
-from tests.kit.steps import EXCHANGE, GET, LIST, LOST, SET_IF, WAIT, Interned, Reply, Step
+from tests.kit.steps import EXCHANGE, GET, LIST, LOSE, LOST, MARK, SET_IF, WAIT, Interned, Reply, Step
 
 ROUNDS_MAX: Final = 8
 """Rounds of settling. Each takes at most a few steps further on the way from retired to gone."""
@@ -71,6 +71,14 @@ class Domain(Protocol):
         """What is wrong with a state that has settled."""
         ...
 
+    def mark(self, store: Mapping[int, int], shard: str, names: Interned) -> dict[int, int]:
+        """The stores with a copy of what the shard holds."""
+        ...
+
+    def lose(self, store: Mapping[int, int], shard: str, identity: bytes, names: Interned) -> dict[int, int]:
+        """The stores with the shard as it was marked. `identity`: of its server then; b"": of the same one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -86,6 +94,8 @@ class Scenario:
     """What is wrong with how the tasks ended, before settling: label -> how each stage ended ('ok', or an error's
     name).
     """
+    shards: tuple[str, ...] = ()
+    """The parts of the KV that may lose writes apart from each other. A call may then find the store damaged."""
     remembers: frozenset[str] = frozenset()
     """The labels of the tasks whose ends are told to `ends`; of each of the others it hears nothing."""
 
@@ -166,6 +176,7 @@ class Explorer:
             self.names,
             is_immutable=self._domain.is_immutable,
             is_visible=self._domain.is_visible,
+            may_lose=bool(scenario.shards),
             remembers=scenario.remembers,
         )
         self._tasks = len(scenario.tasks)
@@ -181,7 +192,9 @@ class Explorer:
 
     def _runner(self, task: Task) -> Runner:
         scenario = self.scenario
-        return Runner(task, self._domain.bind, scenario.private, scenario.wall_ms, scenario.clock_moves)
+        return Runner(
+            task, self._domain.bind, scenario.private, scenario.wall_ms, scenario.clock_moves, scenario.shards
+        )
 
     # ---- searching
 
@@ -364,6 +377,8 @@ class Explorer:
             for other in running:
                 if other is not local:
                     others |= other.future
+            if footprints.losers & others:
+                continue  # whatever it touches may be lost
             if not local.begun and footprints.waiters & others:
                 continue  # once it has begun, they wait for it
             if local.immutable and self._is_settled(store, local, others):
@@ -413,6 +428,15 @@ class Explorer:
             return self._list(store, key, bounds), store, store_print
         if kind == WAIT:
             return 0, store, store_print
+        if kind in (MARK, LOSE):
+            shard = self.names.keys[key].name
+            if kind == MARK:
+                changed = self._domain.mark(store, shard, self.names)
+            else:
+                changed = self._domain.lose(store, shard, self.names.values[value], self.names)
+            for pair in store.items() ^ changed.items():
+                store_print ^= self._pair(*pair)
+            return 0, changed, store_print
         old = store.get(key, 0)
         reply = 0
         if kind == SET_IF:

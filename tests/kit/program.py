@@ -14,7 +14,23 @@ from typing import Final
 
 from refstore.errors import Corrupt, RefstoreError
 from tests.kit.replay import LOST_OBJECT_REPLY, LOST_REPLY, Ended, Runner, Stage, Task
-from tests.kit.steps import GET, LIST, LOST, OBJECTS, SET, WAIT, Call, Done, Interned, Progress, Raised, Reply, Step
+from tests.kit.steps import (
+    GET,
+    LIST,
+    LOSE,
+    LOST,
+    MARK,
+    OBJECTS,
+    SET,
+    WAIT,
+    Call,
+    Done,
+    Interned,
+    Progress,
+    Raised,
+    Reply,
+    Step,
+)
 
 READS: Final = (GET, LIST, WAIT)
 
@@ -141,6 +157,8 @@ class Footprints:
         self.partition_writers: dict[int, int] = {}
         self.waiters = 0
         """Those that wait for operations that have begun: for them, a first step is not like any other."""
+        self.losers = 0
+        """Those that may take back what others have written."""
         self.relied: set[int] = set()
         self.relied_partitions: set[int] = set()
         self.outdated = False
@@ -186,6 +204,11 @@ class Footprints:
             self.outdated = True
         if step.kind == WAIT:
             return
+        if step.kind in (MARK, LOSE):
+            if not self.losers & bit:
+                self.losers |= bit
+                self.outdated = True
+            return
         if step.kind == LIST:
             self._add(self.listers, step.key, bit, self.relied_partitions, step.key)
             return
@@ -213,6 +236,7 @@ class Program:
         *,
         is_immutable: Callable[[str], bool],
         is_visible: Callable[[str], bool],
+        may_lose: bool,
         remembers: frozenset[str],
     ) -> None:
         """`is_immutable` and `is_visible` say of a partition's name what `Local` says of its steps. `remembers`: the
@@ -223,6 +247,7 @@ class Program:
         self.footprints = Footprints()
         self._is_immutable = is_immutable
         self._is_visible = is_visible
+        self._may_lose_writes = may_lose
         self.ended: dict[tuple[str, str], set[str]] = {}
         """How the stages of each task ended, in any state at all: 'ok', or an error's name."""
         self._frames: list[Frame] = []
@@ -309,7 +334,7 @@ class Program:
             frame.future = self.footprints.future(frame.task, frame.stages)
             self._frames.append(frame)
             return frame
-        _judge(runner.task.label, asked.outcome)
+        _judge(runner.task.label, asked.outcome, may_be_damaged=self._may_lose_writes)
         self.ended.setdefault((runner.task.label, stage.name), set()).add(told(asked.outcome))
         if asked.then:
             self.footprints.spawn(frame.task, stage.name, asked.then)
@@ -380,7 +405,9 @@ def told(outcome: object) -> str:
     return type(outcome).__name__ if isinstance(outcome, BaseException) else "ok"
 
 
-def _judge(label: str, outcome: object) -> None:
+def _judge(label: str, outcome: object, *, may_be_damaged: bool) -> None:
     """Operations may be refused; what they may not do is to find the store damaged, or to fall over."""
-    if isinstance(outcome, BaseException) and (not isinstance(outcome, RefstoreError) or isinstance(outcome, Corrupt)):
+    if isinstance(outcome, BaseException) and (
+        not isinstance(outcome, RefstoreError) or (isinstance(outcome, Corrupt) and not may_be_damaged)
+    ):
         raise Misbehaved(label, outcome) from outcome

@@ -8,6 +8,7 @@ of a run outlives it: the same results always lead to the same call, and `Replay
 Objects under `_refstore/` (ranges, metaranges, listings, journals) are written once, under names that nobody else makes
 and nobody reads before a record names them, and no task here deletes them. Writing and reading them commutes with every
 step of every other task, so they are no steps: they are kept beside the states, one content per name for all of them.
+Where the KV may lose writes, `SHARED` are objects as others: who deletes looks at them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from refstore.core.clock import Clock
 from refstore.errors import KVUnavailable, ObjectNotFound, ObjectsUnavailable
-from refstore.kv.base import KV, SCAN_LIMIT, Op, Result
+from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
 from tests.kit.calls import (
     Barrier,
@@ -29,16 +30,29 @@ from tests.kit.calls import (
     Execute,
     ListObjects,
     Look,
+    LoseWrites,
+    MarkShard,
     Put,
     ReadClock,
     Scan,
+    Servers,
     SetClock,
+    Switch,
 )
 from tests.kit.ids import CountingIds
 from tests.kit.steps import Call, Raised, stored
 
 PRIVATE: Final = "_refstore/"
 """Objects that are written once under a new name."""
+
+SHARED: Final = ("_refstore/manifest/", "_refstore/witnesses/", "_refstore/servers/")
+"""What tells whether the KV lost writes."""
+
+
+def is_private(key: str, *, may_lose: bool) -> bool:
+    """Whether an object is kept beside the states. `may_lose`: whether the KV may lose writes."""
+    return key.startswith(PRIVATE) and not (may_lose and key.startswith(SHARED))
+
 
 LOST_REPLY: Final = Raised(KVUnavailable, "the reply was lost after the write landed")
 LOST_OBJECT_REPLY: Final = Raised(ObjectsUnavailable, "the reply was lost after the write landed")
@@ -81,8 +95,13 @@ class Replay:
 
 
 class ReplayKV(KV):
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: Replay, shards: tuple[str, ...]) -> None:
+        """`shards`: those that may lose writes apart from each other."""
         self._replay = replay
+        self._shards = shards
+
+    def servers(self) -> list[Server]:
+        return list(self._replay.ask(Servers(self._shards))) if self._shards else super().servers()
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         return list(self._replay.ask(Execute(tuple(ops)))) if ops else []
@@ -100,14 +119,15 @@ class ReplayKV(KV):
 
 
 class ReplayObjects(ObjectStore):
-    def __init__(self, replay: Replay, private: dict[str, bytes], clock: Clock) -> None:
+    def __init__(self, replay: Replay, private: dict[str, bytes], clock: Clock, *, may_lose: bool) -> None:
         self._replay = replay
+        self._may_lose = may_lose
         self._private = private
         self._clock = clock
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         whole = b"".join(chunks_of(body))
-        if key.startswith(PRIVATE):
+        if is_private(key, may_lose=self._may_lose):
             if self._private.setdefault(key, whole) != whole:
                 raise NotDeterministic(
                     f"{key} was written with other content before; what is private must be named by its content or anew"
@@ -117,7 +137,7 @@ class ReplayObjects(ObjectStore):
         return Stored(len(whole), hashlib.sha256(whole).hexdigest())
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        if key.startswith(PRIVATE):
+        if is_private(key, may_lose=self._may_lose):
             if key not in self._private:
                 raise ObjectNotFound(f"there is no object at {key!r}")
             body = self._private[key]
@@ -178,6 +198,18 @@ class Stores:
         """Until no operation that has begun is under way (of those that are bounded)."""
         self.replay.ask(Barrier())
 
+    def switch(self, shard: str, identity: str) -> None:
+        """Let another server answer for a shard."""
+        self.replay.ask(Switch(shard, identity))
+
+    def mark(self, shard: str) -> None:
+        """From here on writes to the shard are lost by `lose`."""
+        self.replay.ask(MarkShard(shard))
+
+    def lose(self, shard: str, identity: str) -> None:
+        """`identity`: of the server that answers then; '': of the same one."""
+        self.replay.ask(LoseWrites(shard, identity))
+
     def set_clock(self, wall_ms: int, *, waits: bool) -> None:
         """`waits`: by more than an operation may take, so not while one is under way."""
         self.replay.ask(SetClock(wall_ms, waits))
@@ -226,6 +258,7 @@ class Runner:
     private: dict[str, bytes]
     wall_ms: int
     clock_moves: bool
+    shards: tuple[str, ...] = ()
     replay: Replay = field(default_factory=Replay)
     ids: CountingIds = field(init=False)
     _environment: object = field(init=False)
@@ -236,9 +269,9 @@ class Runner:
         self.ids = CountingIds(self.task.label.lower())
         own = self.task.clock_ms
         clock = ReplayClock(self.replay, self.wall_ms if own is None else own, moves=self.clock_moves and own is None)
-        self._environment = self.bind(
-            Stores(ReplayKV(self.replay), ReplayObjects(self.replay, self.private, clock), clock, self.ids, self.replay)
-        )
+        kv = ReplayKV(self.replay, self.shards)
+        objects = ReplayObjects(self.replay, self.private, clock, may_lose=bool(self.shards))
+        self._environment = self.bind(Stores(kv, objects, clock, self.ids, self.replay))
 
     def run(self, stage: Stage, label: str, recorded: Sequence[tuple[Call, object]]) -> Call | Ended:
         """The call that comes after `recorded`, or how the stage ended."""

@@ -21,8 +21,11 @@ CLOCK: Final = Key("\0clock", "wall")
 NOTHING: Final = 0
 """The number of ABSENT."""
 
-GET, SET, SET_IF, EXCHANGE, LIST, WAIT = range(6)
-KINDS: Final = ("get", "set", "set_if", "exchange", "list", "wait")
+SERVERS: Final = "\0servers"
+"""The partition of the identities of the servers that store a shard of the KV each."""
+
+GET, SET, SET_IF, EXCHANGE, LIST, WAIT, MARK, LOSE = range(8)
+KINDS: Final = ("get", "set", "set_if", "exchange", "list", "wait", "mark", "lose")
 
 LOST: Final = -1
 """The reply of a step that took effect and whose reply was lost."""
@@ -69,8 +72,8 @@ class Interned:
 
 
 class Step(NamedTuple):
-    """One atomic step on one key. Replies: a value's number; for SET_IF 0 or 1; for SET and WAIT 0; for LIST a tuple of
-    keys.
+    """One atomic step on one key; MARK and LOSE are on a whole shard of the KV. Replies: a value's number; for SET_IF 0
+    or 1; for LIST a tuple of keys; for the others 0.
     """
 
     kind: int

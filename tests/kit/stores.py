@@ -11,14 +11,20 @@ from collections.abc import Iterator, MutableMapping, Sequence
 
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, ObjectNotFound
-from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Set, SetIf
+from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
-from tests.kit.steps import body_of, info_of, stored
+from tests.kit.calls import positions_of
+from tests.kit.steps import SERVERS, body_of, info_of, stored
 
 
 class DictKV(KV):
     def __init__(self, contents: MutableMapping[Key, bytes]) -> None:
         self.contents = contents
+
+    def servers(self) -> list[Server]:
+        """Those of a world whose KV may lose writes; else the default."""
+        found = self.scan(SERVERS)
+        return [Server(positions_of(shard), identity.decode()) for shard, identity in found] or super().servers()
 
     def execute(self, ops: Sequence[Op]) -> list[Result]:
         return [self._perform(op) for op in ops]

@@ -65,6 +65,8 @@ class Plan:
     clock_moves: bool = False
     refused: str = ""
     """Labels whose calls are always refused here, as they should be."""
+    shards: tuple[str, ...] = ()
+    """The parts of the KV that may lose writes apart from each other (`tests/kit/losing.py`)."""
     group: str = "first 28"
     ahead_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     """Clocks of single tasks, if not that of the scenario or of the reaper."""
@@ -94,6 +96,7 @@ class Plan:
             clock_moves=self.clock_moves,
             safety_only=self.safety_only,
             leaves=self.leaves,
+            shards=self.shards,
             ends=(
                 lambda private: Promised(
                     repo, private, kept, somewhere, once=self.once, nothing_marked=self.nothing_marked

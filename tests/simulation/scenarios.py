@@ -36,6 +36,7 @@ from tests.simulation.calls import (
     Call,
     stages_of,
 )
+from tests.simulation.loss_scenarios import losses
 from tests.simulation.offline_scenarios import collections, complete, marks
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
 from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, zero_grace
@@ -792,5 +793,6 @@ def every() -> Iterator[Plan]:
         readers,
         pages,
         batches,
+        losses,
     ):
         yield from group()

@@ -231,8 +231,8 @@ def after_reset(start: Start) -> Start:
     return start
 
 
-def grace() -> Start:
-    return Start().in_grace("P5")
+def grace(safety: Safety = NO_AGES) -> Start:
+    return Start(safety).in_grace("P5")
 
 
 def same(*, processed: bool) -> Start:

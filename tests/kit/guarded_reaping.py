@@ -1,0 +1,165 @@
+"""A reaper's pass with the fence of rule 21, as tasks of a scenario, in stages as a cycle goes through them.
+
+What a pass carries from one stage to the next is what its fence knows: that is an argument of each stage. A pass whose
+look finds a loss, or that has to wait, ends there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from refstore.core import keys
+from refstore.core.ids import CommitId, Token
+from refstore.core.records import CommittedTokens, DeletedToken, decode
+from refstore.core.settings import ReaperSettings
+from refstore.errors import CorruptRecord
+from refstore.kv.base import ABSENT
+from refstore.losses.fence import Fence
+from refstore.losses.known import check_repository
+from refstore.losses.settling import forget_added, is_live
+from refstore.losses.settling import settle as settle_repository
+from refstore.versioning.manifest import AnyEntry, CommitLanded
+from refstore_reaper import deletion, reference_release, scrub
+from refstore_reaper.batch_pipeline import Pipeline
+from refstore_reaper.breaker import Permit
+from refstore_reaper.cycle_summary import Tally
+from refstore_reaper.deletion import BatchDeleter
+from tests.kit.reaping import HINTS, NoBreaker, NoJournal
+from tests.kit.replay import Stage, Then
+
+if TYPE_CHECKING:
+    from refstore.core.ids import Address
+    from tests.kit.domain import Tools
+
+
+class Known(NamedTuple):
+    """What a fence knows, between two stages of a pass."""
+
+    deleter: str
+    servers: tuple[tuple[str, str], ...]
+    written: tuple[tuple[str, bytes], ...]
+
+
+SCRUB: Final = "scrub"
+
+
+def reap(number: int = 1) -> tuple[Stage, ...]:
+    """`number`: tells the passes of one task apart."""
+    return (Stage(f"begin-{number}", _begin, (number, False)),)
+
+
+def scrub_all(number: int = 1) -> tuple[Stage, ...]:
+    return (Stage(f"begin-scrub-{number}", _begin, (number, True)),)
+
+
+def settle() -> tuple[Stage, ...]:
+    return (*reap(1), *scrub_all(2), *reap(3))
+
+
+def _begin(tools: Tools, number: int, scrubs: bool) -> Then:  # a stage's arguments are positional
+    ctx = tools.ctx
+    fence = _fence(tools, f"{ctx.ids.unique(0)}-{number}{SCRUB if scrubs else ''}")
+
+    def settle_all() -> None:
+        tools.stores.wait_for_others()
+        check_repository(ctx, others_answer=True)
+        settle_repository(ctx)
+
+    fence.begin(settle_all)
+    waiting = tuple(check_repository(ctx))
+    known = Known(fence._deleter, tuple(fence._servers.items()), tuple(fence._written.items()))
+    finish = Stage("finish", _finish, (known, waiting))
+    if scrubs:
+        return Then((Stage("scrub-all", _scrub, (known,)), finish))
+    committed, deleted = Stage("committed", _committed, (known,)), Stage("deleted", _deleted, (known,))
+    return Then((Stage("publish", _publish), committed, deleted, finish))
+
+
+def _publish(tools: Tools) -> None:
+    reference_release.publish_markers(tools.ctx)
+
+
+def _committed(tools: Tools, known: Known) -> Then:
+    found = [commit for commit, _ in tools.ctx.markers.committed()]
+    return Then(tuple(Stage("process-committed", _process_committed, (known, commit)) for commit in found))
+
+
+def _process_committed(tools: Tools, known: Known, commit: CommitId) -> None:
+    ctx = tools.ctx
+    _fence_of(tools, known).check_servers()
+    raw = ctx.kv.get(keys.committed(ctx.repo, commit))
+    if raw is not ABSENT:
+        marker = decode(raw, CommittedTokens)
+        if not is_live(ctx, marker.tokens):
+            reference_release.process_committed(ctx, commit, marker)
+
+
+def _deleted(tools: Tools, known: Known) -> Then:
+    found = [token for token, _ in tools.ctx.markers.deleted()]
+    return Then(tuple(Stage("process-deleted", _process_deleted, (known, token)) for token in found))
+
+
+def _process_deleted(tools: Tools, known: Known, token: Token) -> None:
+    ctx = tools.ctx
+    _fence_of(tools, known).check_servers()
+    raw = ctx.kv.get(keys.deleted_token(ctx.repo, token))
+    if raw is not ABSENT and not is_live(ctx, (token,)):
+        marker = decode(raw, DeletedToken)
+        reference_release.process_deleted(ctx, token, marker, grace_seconds=ctx.grace_seconds, delete_now=None)
+
+
+def _scrub(tools: Tools, known: Known) -> None:
+    ctx = tools.ctx
+    _fence_of(tools, known).check_servers()
+    scrub.scrub_references(ctx, 0, grace_seconds=ctx.grace_seconds)
+    scrub.scrub_tokens(ctx)
+
+
+def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
+    ctx = tools.ctx
+    fence = _fence_of(tools, known)
+
+    def on_corrupt(_address: Address, error: CorruptRecord) -> None:
+        raise error
+
+    hints = deletion.due_hints(ctx, 0, now_ms=ctx.clock.now_ms(), limit=HINTS)
+    if hints:
+        deleter = BatchDeleter(
+            ctx,
+            NoBreaker(ctx, ReaperSettings(), "reaper"),
+            Tally(),
+            NoJournal(),
+            grace_seconds=ctx.grace_seconds,
+            async_deleter=None,
+            guard=fence,
+            on_corrupt=on_corrupt,
+        )
+        with Pipeline() as pipeline:
+            pipeline.start(deleter.delete_batch(Permit(len(hints)), hints=hints))
+    _confirm(tools, fence, waiting)
+
+
+def _confirm(tools: Tools, fence: Fence, waiting: tuple[AnyEntry, ...]) -> None:
+    ctx = tools.ctx
+    commits = [entry.commit for entry in waiting if isinstance(entry, CommitLanded)]
+    markers = ctx.kv.get_many([keys.committed(ctx.repo, commit) for commit in commits]) if commits else []
+    unfinished = {commit for commit, marker in zip(commits, markers, strict=True) if marker is not ABSENT}
+    for commit in commits:
+        if commit not in unfinished:
+            forget_added(ctx, commit)
+    done = [entry for entry in waiting if not (isinstance(entry, CommitLanded) and entry.commit in unfinished)]
+    if done:
+        fence.pass_through()
+        ctx.manifest.confirm(done, ctx.ids.unique(0))
+
+
+def _fence(tools: Tools, deleter: str) -> Fence:
+    ctx = tools.ctx
+    return Fence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, deleter)
+
+
+def _fence_of(tools: Tools, known: Known) -> Fence:
+    fence = _fence(tools, known.deleter)
+    fence._servers = dict(known.servers)
+    fence._written = dict(known.written)
+    return fence

@@ -1,0 +1,191 @@
+"""Worlds whose KV may lose writes (rule 21): what a shard holds, what a loss excuses, and what has to hold then.
+
+A shard is a part of the KV that one server stores, so that it may lose its last writes apart from the others. `rest` is
+whatever no other shard of a scenario has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from refstore.core import keys
+from refstore.core.records import Deleting, Entry, decode, decode_reference, decode_staged
+from refstore.kv.base import Key
+from refstore.losses.fence import WITNESSES, Fence, Witness
+from refstore.versioning.manifest import CONFIRMED, WAITING, AnyEntry, CommitLanded, EntriesPlaced
+from tests.kit import guarded_reaping
+from tests.kit.calls import positions_of
+from tests.kit.steps import OBJECTS, SERVERS, Interned, body_of
+
+if TYPE_CHECKING:
+    from refstore.core.ids import RepositoryId
+    from tests.kit.domain import RepositoryDomain, Tools, World
+    from tests.kit.replay import Stores, Task
+
+REST: Final = "rest"
+
+FOLDERS: Final = {
+    "references": ("references/", "due/"),
+    "markers": ("staging/deleted", "staging/committed"),
+    "entries": ("staging/",),
+    "branches": ("branches",),
+    "commits": ("commits", "landed"),
+}
+"""Which partitions of a repository a shard has. The first that fits counts."""
+
+MARKED: Final = "\0marked"
+"""The partition of what shards held when they were marked."""
+EXCUSED: Final = "\0excused"
+"""The partition of objects that no fence could have saved, as a deleter had passed it before the loss."""
+
+_PAIR: Final = 16
+"""Bytes of a key and a value, as they are interned."""
+
+
+def begin(world: World, shards: tuple[str, ...]) -> None:
+    """Let a deleter witness each shard, and confirm what waits in the manifest."""
+    for shard in shards:
+        world.contents[Key(SERVERS, shard)] = b"1"
+    ctx = world.repo.context
+    fence = Fence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, "first")
+    fence.begin(lambda: None)
+    ctx.manifest.confirm(ctx.manifest.waiting(), "first")
+
+
+def shard_of(repo: RepositoryId, partition: str, shards: tuple[str, ...]) -> str:
+    """The shard of a partition; '' for what is no part of the KV."""
+    if partition.startswith("\0"):
+        return ""
+    for shard in shards:
+        if partition == positions_of(shard):
+            return shard
+    folder = partition.removeprefix(f"{repo}/")
+    for shard, prefixes in FOLDERS.items():
+        if folder != partition and folder.startswith(prefixes):
+            return shard if shard in shards else REST
+    return REST
+
+
+class LosingDomain:
+    """A repository whose KV may lose writes. See `explorer.Domain`."""
+
+    def __init__(self, inner: RepositoryDomain, world: World, shards: tuple[str, ...]) -> None:
+        self._inner = inner
+        self._repo = world.repo.record.id
+        self._shards = shards
+        self._of: dict[int, str] = {}
+        """By partition."""
+        self._first = {name for name in world.blobs if name.startswith("data/")}
+        self._acknowledged: dict[int, frozenset[int]] = {}
+        """By value: the objects that an entry of the manifest names."""
+        inner.watch.may_lose_records = True
+
+    def bind(self, stores: Stores) -> Tools:
+        return self._inner.bind(stores)
+
+    def is_immutable(self, partition: str) -> bool:
+        return self._inner.is_immutable(partition)
+
+    def is_visible(self, partition: str) -> bool:
+        return partition == SERVERS or self._inner.is_visible(partition)
+
+    def settling(self, round_number: int) -> Task:
+        return self._inner.settling(round_number, guarded_reaping.settle())
+
+    def left_over(self, store: Mapping[int, int], names: Interned) -> str | None:
+        """What was lost may leak; `violation` knows what is excused."""
+        return None if self._inner.safety_only else self._inner.left_over(store, names)
+
+    def violation(self, store: Mapping[int, int], names: Interned) -> str | None:
+        excused = {names.key(Key(OBJECTS, name)): 1 for name in self._excused(store, names)}
+        there = {**excused, **store} if excused else store
+        why = self._inner.watch.lost(there, names)
+        if why is not None:
+            return why
+        for key, value in store.items():
+            name = names.keys[key].name
+            if names.keys[key].partition == OBJECTS and name.startswith((WAITING, CONFIRMED)):
+                for gone in self._named(value, names):
+                    if gone not in there:
+                        return f"{names.keys[gone].name} is gone, but an acknowledged call named it ({name})"
+        return None
+
+    def mark(self, store: Mapping[int, int], shard: str, names: Interned) -> dict[int, int]:
+        held = sorted(pair for pair in store.items() if self._shard(pair[0], names) == shard)
+        packed = b"".join(key.to_bytes(8, "big") + value.to_bytes(8, "big") for key, value in held)
+        return {**store, names.key(Key(MARKED, shard)): names.value(packed)}
+
+    def lose(self, store: Mapping[int, int], shard: str, identity: bytes, names: Interned) -> dict[int, int]:
+        marked = names.key(Key(MARKED, shard))
+        packed = names.values[store[marked]]
+        after = {key: value for key, value in store.items() if self._shard(key, names) != shard and key != marked}
+        for at in range(0, len(packed), _PAIR):
+            after[int.from_bytes(packed[at : at + 8], "big")] = int.from_bytes(packed[at + 8 : at + _PAIR], "big")
+        if identity:
+            after[names.key(Key(SERVERS, shard))] = names.value(identity)
+        if not self._is_witnessed(after, names):
+            excused = self._excused(store, names) | self._leaving(store, names)
+            excused |= {name for name in self._known(store, names) | self._known(after, names)
+                        if names.key(Key(OBJECTS, name)) not in store}  # fmt: skip
+            after[names.key(Key(EXCUSED, ""))] = names.value("\n".join(sorted(excused)).encode())
+        return after
+
+    def _shard(self, key: int, names: Interned) -> str:
+        partition = names.partition_of[key]
+        shard = self._of.get(partition)
+        if shard is None:
+            shard = self._of[partition] = shard_of(self._repo, names.partitions[partition], self._shards)
+        return shard
+
+    def _excused(self, store: Mapping[int, int], names: Interned) -> set[str]:
+        value = store.get(names.key(Key(EXCUSED, "")))
+        return set(names.values[value].decode().split("\n")) if value else set()
+
+    def _is_witnessed(self, store: Mapping[int, int], names: Interned) -> bool:
+        """Whether the KV holds what every witness says."""
+        for key, value in store.items():
+            if names.keys[key].partition == OBJECTS and names.keys[key].name.startswith(WITNESSES):
+                witness = msgspec.json.decode(body_of(names.values[value]), type=Witness)
+                for partition, number in witness.positions.items():
+                    held = store.get(names.key(Key(partition, witness.deleter)))
+                    if not held or msgspec.msgpack.decode(names.values[held])[1] < number:
+                        return False
+        return True
+
+    def _leaving(self, store: Mapping[int, int], names: Interned) -> set[str]:
+        return {
+            names.keys[key].name
+            for key, value in store.items()
+            if names.keys[key].partition.startswith(f"{self._repo}/references/")
+            and isinstance(decode_reference(names.values[value]), Deleting)
+        }
+
+    def _known(self, store: Mapping[int, int], names: Interned) -> set[str]:
+        """The addresses that a state knows of, in whatever way."""
+        known = set(self._first)
+        for key, value in store.items():
+            partition = names.keys[key].partition
+            if partition.startswith(keys.references(self._repo, 0)):
+                known.add(names.keys[key].name)
+            elif partition.startswith(f"{self._repo}/staging/") and ":" in partition:
+                record = decode_staged(names.values[value])
+                if isinstance(record, Entry):
+                    known.add(record.address)
+        return known
+
+    def _named(self, value: int, names: Interned) -> frozenset[int]:
+        found = self._acknowledged.get(value)
+        if found is None:
+            named: set[int] = set()
+            for line in body_of(names.values[value]).splitlines():
+                entry = msgspec.json.decode(line, type=AnyEntry)
+                if isinstance(entry, CommitLanded):
+                    named |= self._inner.watch.parents_and_objects(entry.record, names)[1]
+                elif isinstance(entry, EntriesPlaced):  # no scenario releases what it has witnessed
+                    placed = (decode(item.record, Entry) for item in entry.entries)
+                    named |= {names.key(Key(OBJECTS, item.address)) for item in placed}
+            found = self._acknowledged[value] = frozenset(named)
+        return found
