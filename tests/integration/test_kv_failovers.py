@@ -23,6 +23,7 @@ from refstore.core.safety import Safety, Witnessed
 from refstore.core.settings import ReaperSettings
 from refstore.errors import Invalid, KVSettling, KVWentBack, RefstoreError
 from refstore.lake import Lake
+from refstore.losses import reconciling
 from refstore.losses.fence import WITNESSES
 from refstore.repository import Repository
 from refstore.versioning.manifest import WAITING
@@ -164,19 +165,12 @@ class Rounds:
         return {error.code for error in done.errors}
 
     def _accept(self) -> None:
-        """Do what an operator does who accepts the loss, and forget the commits that are lost by it."""
+        """Do what an operator does: `refstore kv reconcile`, then with `--accept`. No acknowledged commit is lost."""
         with self._lake() as lake:
-            repo = lake.repository("sales")
-            for store, folder in ((repo.context.objects, WAITING), (lake.own_store, WITNESSES)):
-                store.delete_many([info.key for info in store.list(folder)])
-            known: dict[str, set[Address]] = {}
-            for commit, addresses in self._committed.items():
-                try:
-                    repo.get_commit(commit)
-                except RefstoreError:
-                    continue
-                known[commit] = addresses
-            self._committed = known
+            reconciling.put_back(lake)
+            reconciling.settle_lake(lake, accept=True, clients_stopped=True)
+            for commit in self._committed:
+                lake.repository("sales").get_commit(commit)
 
     def _witnessed(self) -> tuple[set[bytes], set[str]]:
         """Return what a loss must not take unnoticed: the witnesses, and the entries of what was made."""
