@@ -14,10 +14,10 @@ from refstore.core.records import CommittedTokens, DeletedToken, decode
 from refstore.core.settings import ReaperSettings
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT
+from refstore.losses import settling
 from refstore.losses.fence import Fence
 from refstore.losses.known import check_repository
 from refstore.losses.settling import forget_added, is_live
-from refstore.losses.settling import settle as settle_repository
 from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore_reaper import deletion, reference_release, scrub
 from refstore_reaper.batch_pipeline import Pipeline
@@ -58,16 +58,18 @@ def settle() -> tuple[Stage, ...]:
 
 def _begin(tools: Tools, number: int, scrubs: bool) -> Then:  # a stage's arguments are positional
     ctx = tools.ctx
-    fence = _fence(tools, f"{ctx.ids.unique(0)}-{number}{SCRUB if scrubs else ''}")
+    deleter = f"{ctx.ids.unique(0)}-{number}{SCRUB if scrubs else ''}"
+    fence = _fence(tools, deleter)
 
     def settle_all() -> None:
         tools.stores.wait_for_others()
         check_repository(ctx, others_answer=True)
-        settle_repository(ctx)
+        settling.settle(ctx)
 
     fence.begin(settle_all)
     waiting = tuple(check_repository(ctx))
-    known = Known(fence._deleter, tuple(fence._servers.items()), tuple(fence._written.items()))
+    written = tuple(fence._written.items())  # pyright: ignore[reportPrivateUsage]  # as a pass would keep it
+    known = Known(deleter, tuple(fence.servers.items()), written)
     finish = Stage("finish", _finish, (known, waiting))
     if scrubs:
         return Then((Stage("scrub-all", _scrub, (known,)), finish))
@@ -160,6 +162,7 @@ def _fence(tools: Tools, deleter: str) -> Fence:
 
 def _fence_of(tools: Tools, known: Known) -> Fence:
     fence = _fence(tools, known.deleter)
-    fence._servers = dict(known.servers)
-    fence._written = dict(known.written)
+    # as if it were the object with which the pass began
+    fence._servers = dict(known.servers)  # pyright: ignore[reportPrivateUsage]
+    fence._written = dict(known.written)  # pyright: ignore[reportPrivateUsage]
     return fence
