@@ -67,6 +67,8 @@ class Scale:
     """Of what takes minutes to make."""
     steps: int = 30
     """Turns of what takes milliseconds."""
+    calls: int = 100
+    """Turns of what takes milliseconds and waits for a disk."""
 
 
 FULL: Final = Scale()
@@ -95,6 +97,7 @@ QUICK: Final = Scale(
     turns=2,
     long_turns=1,
     steps=3,
+    calls=5,
 )
 
 
