@@ -27,6 +27,7 @@ from bench import (
     memory,
     reaping,
     reaping_s3,
+    rebuild,
     report,
     retention,
 )
@@ -53,6 +54,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "commits": commits.run,
     "imports": imports.run,
     "manifest": manifest.run,
+    "rebuild": rebuild.run,
     "retention": retention.run,
     "reaping": reaping.run,
     "offline-mark": _offline("offline_mark"),
