@@ -69,7 +69,7 @@ class Scale:
     """Of what takes minutes to make."""
     steps: int = 30
     """Turns of what takes milliseconds."""
-    calls: int = 100
+    calls: int = 200
     """Turns of what takes milliseconds and waits for a disk."""
 
 
