@@ -2,8 +2,7 @@
 
     python -m bench                       everything, against its bars; ends with 1 if one is missed
     python -m bench --quick               the same at small sizes, to see that it runs; no bars
-    python -m bench --only reaping        one of: listing, branches, bookkeeping, memory, reaping, reaping-s3, commits,
-                                          growth
+    python -m bench --only reaping        one benchmark; --help names them
 
     __main__.py   the command                   measure.py   series, rows, bars: what is judged, and how
     report.py     the table and the JSON        workshop.py  folders, servers and lakes that a run needs

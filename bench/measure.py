@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -137,7 +137,10 @@ def peak_mib() -> float:
     A child runs the same Python, whose pages are in memory once. Not `ru_maxrss`: a process begins that with its
     parent's.
     """
-    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    children: list[str] = []
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
+            children += (task / "children").read_text().split()
     return _kib("self", "status", "VmHWM:") / 1024 + sum(_unshared_kib(pid) for pid in children) / 1024
 
 

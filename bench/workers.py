@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from bench.measure import peak_mib
@@ -196,6 +196,51 @@ def retain_from(*, data: str, commits: int) -> Measured:
         return _measured(time.perf_counter() - began, **found)
 
 
+def list_ref(*, kv: str, objects: str, repository: str, ref: str) -> Measured:
+    """List all that a ref names, as a user does."""
+    import refstore
+
+    with refstore.open(kv=kv, objects=objects) as lake:
+        next(lake.repository(repository).list(ref))  # loads every module; what it reads is cached in this lake only
+    with refstore.open(kv=kv, objects=objects) as lake:
+        began = time.perf_counter()
+        listed = sum(1 for _ in lake.repository(repository).list(ref))
+        return _measured(time.perf_counter() - began, listed=listed)
+
+
+def copy_manifest(*, namespace: str, to: str) -> Measured:
+    """Read the objects of a repository's manifest, and write two rows for each of their lines into a new SQLite
+    file.
+    """
+    import sqlite3
+    from hashlib import sha256
+    from pathlib import Path
+
+    from refstore.core.batches import batched
+
+    def lines() -> Iterator[bytes]:
+        for path in (Path(namespace) / "_refstore" / "manifest").glob("*/*"):
+            yield from path.read_bytes().splitlines()
+
+    copied = 0
+    began = time.perf_counter()
+    connection = sqlite3.connect(to, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(
+        "CREATE TABLE kv (partition TEXT, name TEXT, value BLOB, PRIMARY KEY (partition, name)) WITHOUT ROWID"
+    )
+    for page in batched(lines(), 1000):
+        named = [(sha256(line).hexdigest(), line) for line in page]
+        rows = [("commits", name, line) for name, line in named] + [("landed", name, b"") for name, _ in named]
+        connection.execute("BEGIN")
+        connection.executemany("INSERT INTO kv VALUES (?, ?, ?)", rows)
+        connection.execute("COMMIT")
+        copied += len(page)
+    connection.close()
+    return _measured(time.perf_counter() - began, copied=copied)
+
+
 def _measured(seconds: float, **others: Any) -> Measured:
     return {"seconds": seconds, "peak_mib": peak_mib(), **others}
 
@@ -209,6 +254,8 @@ WORKERS: Final[dict[str, Callable[..., Measured]]] = {
     "vacuum": vacuum,
     "collect": collect,
     "cleanup": cleanup,
+    "list_ref": list_ref,
+    "copy_manifest": copy_manifest,
     "api_load": api_load,
     "api_pages": api_pages,
 }

@@ -43,6 +43,8 @@ class Scale:
     committed: int = 1_000_000
     history: int = 1_000_000
     """Commits that retention rules are applied to."""
+    rebuilt: int = 20_000
+    """Commits that a KV is made anew with."""
     growth: tuple[int, ...] = (10_000, 100_000, 1_000_000)
     marked: tuple[int, ...] = (1_000_000, 10_000_000, 30_000_000)
     """Listed addresses that a mark compares."""
@@ -67,6 +69,8 @@ class Scale:
     """Of what takes minutes to make."""
     steps: int = 30
     """Turns of what takes milliseconds."""
+    calls: int = 200
+    """Turns of what takes milliseconds and waits for a disk."""
 
 
 FULL: Final = Scale()
@@ -80,6 +84,7 @@ QUICK: Final = Scale(
     reaped_s3=300,
     committed=10_000,
     history=10_000,
+    rebuilt=200,
     growth=(500, 2_000, 5_000),
     marked=(2_000, 20_000),
     marked_judged=20_000,
@@ -95,6 +100,7 @@ QUICK: Final = Scale(
     turns=2,
     long_turns=1,
     steps=3,
+    calls=5,
 )
 
 
