@@ -103,7 +103,7 @@ def open(  # noqa: A001  # refstore.open
     *,
     kv: str | None = None,
     objects: str | None = None,
-    safety: Safety | Mapping[str, float] | None = None,
+    safety: Safety | Mapping[str, float | str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Lake:
     """Open a lake: an embedded one in the folder `data`, which is made if missing; or one on any stores, by their URLs.

@@ -117,9 +117,9 @@ class Breaker:
         return True
 
     def stop(self, reason: Reason) -> None:
-        """Trip for a reason that nothing counts, unless it has tripped for it already."""
+        """Trip for a reason that nothing counts. If it has tripped already, that reason stays: somebody is to look."""
         raw, state = self._read()
-        if not state.tripped_ms or state.reason != reason.value:
+        if not state.tripped_ms:
             self._trip(raw, reason, 0, 0)
 
     def request_permit(self, wanted_count: int) -> Permit:

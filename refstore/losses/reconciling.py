@@ -4,7 +4,8 @@
     2. put back   what the manifest has (`putting_back.py`)
     3. give up    what cannot be put back, if an operator accepts that
     4. wait       until the operations that began before have ended, as they may rest on what was lost
-    5. settle     every repository, witness what the KV holds now, and remove the witnesses that it does not hold
+    5. settle     every repository, and put beyond the reaper what commits added; witness what the KV holds now, and
+                  remove the witnesses that it does not hold
     6. unblock
 
 After a crash anywhere the block is still there, and the same is done again.
@@ -16,12 +17,14 @@ from typing import Final
 
 from refstore.context import Context
 from refstore.core import keys
+from refstore.core.batches import batched
 from refstore.core.records import BreakerState, encode, maybe
 from refstore.errors import Contention
+from refstore.kv.base import ABSENT
 from refstore.losses.fence import BREAKER_REASON, Fence
-from refstore.losses.known import lost_of_lake
+from refstore.losses.known import get_batched, lost_of_lake
 from refstore.losses.lake_parts import LakeParts, NoWatcher, Watcher, fence_of, open_repositories, unique
-from refstore.losses.putting_back import PutBack, Repair, claim, context_of, protect, write_name
+from refstore.losses.putting_back import PAGE, PutBack, Repair, claim, context_of, protect, write_name
 from refstore.losses.settling import settle
 from refstore.losses.verifying import lost_in, others_answer
 from refstore.versioning.manifest import CommitLanded, Manifest, RepositoryCreated, given_up
@@ -76,7 +79,9 @@ def settle_lake(
             settled = 0
             for name, record in lake.all_repositories():
                 shown.describe(f"settling {name}")
-                settle(lake.context(name, record))
+                ctx = lake.context(name, record)
+                settle(ctx)
+                _protect_commits(ctx, shown)
                 settled += 1
             done["settled"] = settled
 
@@ -85,6 +90,19 @@ def settle_lake(
         fence.unblock()
         draft.after = {"accepted": accept, **done}
     return done
+
+
+def _protect_commits(ctx: Context, shown: Watcher) -> None:
+    """Put what every commit added beyond the reaper again. A server may have lost that it was, after the commit was
+    processed and its entry confirmed.
+    """
+    shown.describe(f"protecting the commits of {ctx.name}")
+    entries = unique(ctx.manifest.all()).values()
+    commits = [entry.commit for entry in entries if isinstance(entry, CommitLanded)]
+    for page in batched(commits, PAGE):
+        values = get_batched(ctx.kv, [keys.commit(ctx.repo, commit) for commit in page])
+        protect(ctx, [commit for commit, value in zip(page, values, strict=True) if value is not ABSENT])
+        shown.advance(len(page))
 
 
 def _put_back(lake: LakeParts, shown: Watcher, *, dry_run: bool) -> list[PutBack]:

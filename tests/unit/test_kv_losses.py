@@ -14,6 +14,7 @@ from refstore.core.records import Deleting, Emptied, Listed, decode_reference, e
 from refstore.errors import KVSettling, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
 from refstore.kv.memory import MemoryKV
+from refstore.losses import reconciling
 from refstore.losses.fence import SERVERS, WITNESSES, Fence, NoGuard
 from refstore.operations.uploading import Link
 from refstore.versioning.manifest import CONFIRMED, WAITING, AnyEntry, EntriesPlaced, RepositoryDeleted
@@ -291,7 +292,6 @@ def test_witnesses_of_deleters_that_ended_are_forgotten(losing: Losing) -> None:
     world.clock.advance(2 * 86_400)
     second = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "d2")
     second.begin(lambda: None)
-    second.pass_through()
     second.forget_old()
     assert losing.witnesses() == [f"{WITNESSES}d2.json"]
     assert world.kv.get(Key("positions", "d1")) is ABSENT
@@ -299,6 +299,51 @@ def test_witnesses_of_deleters_that_ended_are_forgotten(losing: Losing) -> None:
     first.pass_through()
     raw = world.kv.get(Key("positions", "d1"))
     assert raw is not ABSENT
+
+
+def test_witnesses_are_forgotten_for_a_later_one_only(losing: Losing) -> None:
+    world = losing.world
+    first, second = (
+        Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, name) for name in ("d1", "d2")
+    )
+    first.begin(lambda: None)
+    first.pass_through()
+    world.clock.advance(60)
+    second.begin(lambda: None)
+    second.pass_through()
+    world.clock.advance(2 * 86_400)
+    first.begin(lambda: None)  # its own witness is older than the other's
+    first.forget_old()
+    assert {witness.deleter: witness.at_ms for witness in first.witnesses().values()} == {"d1": world.clock.now_ms()}
+
+
+def test_a_stop_for_another_reason_stays(losing: Losing) -> None:
+    ctx = losing.world.repo.context
+    breaker.Breaker(ctx, losing.world.settings, "r1").stop(breaker.Reason.SHARE)
+    breaker.Breaker(ctx, losing.world.settings, "r1").stop(breaker.Reason.KV_WENT_BACK)
+    assert losing.stopped() != breaker.KV_WENT_BACK
+
+
+def test_reconcile_protects_a_commit_whose_processing_one_server_lost(losing: Losing) -> None:
+    """The commit was processed, its entry confirmed; then the server of its address lost that, and a position."""
+    world = losing.world
+    entry = world.upload("main", "a")[0]
+    world.repo.commit("main", "a")
+    key = keys.reference(world.repo.context.repo, entry.address)
+    before = world.kv.get(key)
+    assert before is not ABSENT
+    world.run_once()
+    assert losing.manifest(WAITING) == []
+    world.kv.set(key, before)
+    for name, _ in list(world.kv.scan_all("positions")):
+        world.kv.delete(Key("positions", name))
+    assert {error.code for error in world.run_once().errors} == {KVWentBack.code}
+    reconciling.put_back(world.lake)
+    reconciling.settle_lake(world.lake, accept=False, clients_stopped=True)
+    for _ in range(3):
+        world.clock.advance(SCRUB_AFTER_SECONDS + GRACE_SECONDS)
+        assert world.run_once(scrub_now=True).error_count == 0
+    assert world.stored() == {entry.address}
 
 
 def test_a_repository_whose_deletion_was_cut_short_is_not_called_deleted(losing: Losing) -> None:
