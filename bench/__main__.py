@@ -60,6 +60,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "offline-mark": _offline("offline_mark"),
     "offline-again": _offline("offline_again"),
     "offline-sweep": _offline("offline_sweep"),
+    "purge": _offline("purge"),
     "growth": growth.run,  # last: it uses up the lakes of `reaping`
 }
 

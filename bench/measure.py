@@ -144,6 +144,16 @@ def peak_mib() -> float:
     return _kib("self", "status", "VmHWM:") / 1024 + sum(_unshared_kib(pid) for pid in children) / 1024
 
 
+def resident_mib() -> float:
+    """The resident set of this process."""
+    return _kib("self", "status", "VmRSS:") / 1024
+
+
+def forget_peak() -> None:
+    """Let `peak_mib` know nothing of what this process has had so far; of its children's it still does."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
 def _unshared_kib(pid: str) -> int:
     return (
         _kib(pid, "status", "VmHWM:")

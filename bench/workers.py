@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from bench.measure import peak_mib
+from bench.measure import forget_peak, peak_mib, resident_mib
 
 Measured = dict[str, Any]
 
@@ -208,6 +208,44 @@ def list_ref(*, kv: str, objects: str, repository: str, ref: str) -> Measured:
         return _measured(time.perf_counter() - began, listed=listed)
 
 
+def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: str, large: str) -> Measured:
+    """Look for the ids in an object with an index being written, then write it again, as a task does; the peak of each
+    above what the process had after the same with a small object.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"  # as Spark does for its workers; pyarrow has as many threads
+
+    import gc
+
+    import msgspec
+
+    from refstore.objects import open_objects
+    from refstore_purge import tasks
+
+    job = tasks.Job(url=url, io_timeout_seconds=60.0, ids=ids, on_cluster=False, hash_key=b"bench" * 3 + b"!")
+    store = open_objects(url)
+
+    def work(key: str, *, to: str) -> tasks.Done:
+        size = store.head(key).size_bytes
+        name: Any = format_
+        work = tasks.Work(address=key, size_bytes=size, format=name, identifier=tuple(identifier.split(".")), to=to)
+        done = tasks.do(job, work if to else msgspec.structs.replace(work, index=f"index/{key}"))
+        if done.failure or not done.matched:
+            raise RuntimeError(f"{key}: {done}")
+        return done
+
+    work(small, to="")
+    work(small, to=f"data/new-{small}")
+    gc.collect()
+    idle = resident_mib()
+    measured: dict[str, Any] = {"idle": idle}
+    began = time.perf_counter()
+    for name, to in (("find", ""), ("rewrite", f"data/new-{large}")):
+        forget_peak()
+        measured["rows"] = work(large, to=to).rows
+        measured[name] = peak_mib() - idle
+    return _measured(time.perf_counter() - began, **measured)
+
+
 def copy_manifest(*, namespace: str, to: str) -> Measured:
     """Read the objects of a repository's manifest, and write two rows for each of their lines into a new SQLite
     file.
@@ -256,6 +294,7 @@ WORKERS: Final[dict[str, Callable[..., Measured]]] = {
     "cleanup": cleanup,
     "list_ref": list_ref,
     "copy_manifest": copy_manifest,
+    "purge_memory": purge_memory,
     "api_load": api_load,
     "api_pages": api_pages,
 }

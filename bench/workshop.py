@@ -53,6 +53,15 @@ class Scale:
     marked_again: int = 1_000_000
     """Objects with their files, of a run that goes on from the last one."""
     swept: int = 100_000
+    purged: int = 100
+    """Parquet files that ids are looked for in, and how many rows each has."""
+    purged_rows: int = 400_000
+    purged_ids: tuple[int, int] = (10_000, 10_000_000)
+    purged_growth: tuple[int, int] = (100, 1000)
+    """Small files, and how many rows each has."""
+    purged_growth_rows: int = 100_000
+    purged_bytes: int = 2 << 30
+    """Of a file whose purge takes memory."""
     served: int = 50_000
     """Objects that the HTTP API is asked for."""
     asked: int = 8_000
@@ -91,6 +100,12 @@ QUICK: Final = Scale(
     marked_commits=5,
     marked_again=3_000,
     swept=2_000,
+    purged=10,
+    purged_rows=5_000,
+    purged_ids=(1_000, 20_000),
+    purged_growth=(10, 30),
+    purged_growth_rows=1_000,
+    purged_bytes=32 << 20,
     served=2_000,
     asked=500,
     logged=30,

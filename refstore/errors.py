@@ -7,7 +7,9 @@
     │   ├── InvalidToken       an issued address's token is forged, expired, or bound to something else
     │   ├── InvalidSettings    a setting or URL is malformed, or two settings contradict each other
     │   │   └── DurationsDiffer    this process's durations are not those that the lake's processes agreed on
-    │   └── InvalidRules       retention rules are malformed or contradict each other; carries line and column
+    │   └── InvalidDocument    what decides about deletions is malformed; carries line and column
+    │       ├── InvalidRules       the retention rules
+    │       └── InvalidPurge       the document of the purge
     ├── NotFound           what is named is not there; name something else (404)
     │   ├── RepositoryNotFound
     │   ├── BranchNotFound
@@ -37,6 +39,7 @@
     ├── MissingExtra       an optional dependency is not installed; carries the install hint
     └── Corrupt            stored bytes cannot be trusted; nothing that depends on them is deleted (500)
         ├── KVWentBack         the KV lost writes that had consequences; an operator must say what becomes of them
+        │   └── KVReconciling      `refstore kv reconcile` has begun and not ended: nothing new was found
         ├── CorruptRecord      a KV value
         ├── CorruptRange       a Parquet range or metarange, or one that is missing
         └── CorruptObject
@@ -83,14 +86,32 @@ class DurationsDiffer(InvalidSettings):
     code = "durations_differ"
 
 
-class InvalidRules(Invalid):
-    code = "invalid_rules"
+class InvalidDocument(Invalid):
+    """A JSON document that decides what is deleted is malformed, or contradicts itself."""
+
+    code = "invalid_document"
+    document: ClassVar[str] = "document"
+    """What people call it."""
+    shown_in: ClassVar[str] = "docs/"
+    """The page that shows its format."""
 
     def __init__(self, message: str, *, line: int = 1, column: int = 1) -> None:
         super().__init__(message)
         self.line = line
         self.column = column
         """Both from 1, of the document as it was given."""
+
+
+class InvalidRules(InvalidDocument):
+    code = "invalid_rules"
+    document = "retention rules"
+    shown_in = "docs/retention.md"
+
+
+class InvalidPurge(InvalidDocument):
+    code = "invalid_purge"
+    document = "purge document"
+    shown_in = "docs/purge.md"
 
 
 class NotFound(RefstoreError):
@@ -222,6 +243,10 @@ class Corrupt(RefstoreError):
 
 class KVWentBack(Corrupt):
     code = "kv_went_back"
+
+
+class KVReconciling(KVWentBack):
+    code = "kv_reconciling"
 
 
 class CorruptRecord(Corrupt):

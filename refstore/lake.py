@@ -219,7 +219,9 @@ class Lake:
         if landed is None:
             take_back.close()
             raise self._exists(checked)
-        self.manifest.add(RepositoryCreated(checked, repo, encode(landed)))
+        self.manifest.add_landed(
+            RepositoryCreated(checked, repo, encode(landed)), f"repository {checked!r} was created"
+        )
         return Repository(ctx, landed)
 
     def repository(self, name: str) -> Repository:

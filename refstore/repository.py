@@ -35,6 +35,7 @@ from refstore.operations import (
     expire_staged,
     importing,
     log_and_diff,
+    purge_document,
     reading,
     refs,
     restoring,
@@ -589,6 +590,18 @@ class Repository:
         for name in [name for name, _ in self.branches()] if expire_staged.any_rule(rules) else []:
             total += expire_staged.expire_branch(self.context, rules, name)
         return total
+
+    # ---- purge
+
+    @_operation
+    def purge_document(self) -> purge_document.Onboarded:
+        """Return which data sets are onboarded for the purge. Raises NotFound (none), CorruptRecord."""
+        return purge_document.get(self.context)
+
+    @_operation
+    def onboard_purge(self, document: str, *, by: str = "") -> purge_document.Onboarded:
+        """Replace the purge document (`docs/purge.md`), on behalf of `by`. Raises InvalidPurge, Contention."""
+        return purge_document.onboard(self.context, document, by=by)
 
     # ---- helpers
 

@@ -13,7 +13,7 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-PACKAGES = {"refstore", "refstore_api", "refstore_gc", "refstore_reaper"}
+PACKAGES = {"refstore", "refstore_api", "refstore_gc", "refstore_purge", "refstore_reaper"}
 IN_SDIST = {
     ".gitignore",
     "CHANGELOG.md",
@@ -22,6 +22,7 @@ IN_SDIST = {
     "README.md",
     "api",
     "offline_gc",
+    "purge",
     "pyproject.toml",
     "reaper",
     "refstore",

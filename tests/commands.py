@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import structlog
 
 from refstore import cli
 
@@ -75,22 +72,15 @@ class Command:
 
 
 @pytest.fixture
-def refstore(
-    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Command]:
+def refstore(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """The command, in an empty folder, on a lake below it that does not exist yet."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
     for name in [name for name in os.environ if name.startswith("REFSTORE_")]:
         monkeypatch.delenv(name)
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("REFSTORE_DATA", str(tmp_path / "lake"))
     monkeypatch.chdir(tmp_path)
-    yield Command(capfdbinary, monkeypatch, tmp_path)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+    return Command(capfdbinary, monkeypatch, tmp_path)
 
 
 @pytest.fixture

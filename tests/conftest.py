@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import pytest
+import structlog
 from hypothesis import settings
 
 pytest_plugins = ["tests.commands", "tests.servers.redis_servers", "tests.servers.s3_servers"]
@@ -22,3 +26,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: 0 if item.get_closest_marker("xdist_group") else 1 if item.get_closest_marker("slow") else 2
     )
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Put logging back as it was: a command that ran in this process logs to a stream that ends with its test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if structlog.is_configured():
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()

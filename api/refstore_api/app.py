@@ -30,6 +30,7 @@ from refstore_api.routes import (
     installation,
     objects,
     operations,
+    purge,
     refs,
     repositories,
     staging,
@@ -93,6 +94,7 @@ def create_app(
         refs.router,
         gc.router,
         operations.router,
+        purge.router,
         unsupported.router,
     )
     for router in routers:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from refstore.core.json_positions import CHARACTERS_MAX
 from refstore.retention.rules import DAYS_MAX
 
 PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
@@ -484,6 +485,27 @@ class InGraceList(Model):
 class Resume(Model):
     seconds: Annotated[float, Field(ge=1, le=366 * 86_400)] | None = None
     objects: Annotated[int, Field(ge=1, le=10**15)] | None = None
+
+
+class PurgeDocumentText(Model):
+    document: Annotated[str, Field(max_length=CHARACTERS_MAX)]
+    """The document's text, as in a file, so that errors name its lines."""
+
+
+class PurgeDataset(Model):
+    name: str
+    prefix: str
+    mode: str
+    purged: bool
+    """Whether its name is on the whitelist, too."""
+
+
+class PurgeDocument(Model):
+    document: str
+    set_at: int
+    set_by: str
+    datasets: list[PurgeDataset]
+    warnings: list[str]
 
 
 class Message(Model):

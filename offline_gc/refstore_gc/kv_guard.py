@@ -7,12 +7,11 @@ answered while it looked: the sweep gives up a mark that was made under others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
 
 from refstore.context import Context
-from refstore.errors import Gone, KVSettling
+from refstore.errors import Gone
 from refstore.gc_marks import Marks, RunState
-from refstore.losses.fence import Fence
+from refstore.losses.fence import Fence, ask_to_settle
 from refstore.losses.known import check_repository
 
 
@@ -23,9 +22,8 @@ def begin(ctx: Context, mark_id: str, *, is_closed: bool = False) -> Fence:
     # a process that sweeps the mark again is another deleter
     deleter = f"gc-{mark_id}-{ctx.ids.unique(ctx.clock.now_ms())}"
     fence = Fence(ctx.kv, ctx.lake_objects, ctx.clock, ctx.durations, deleter)
-    fence.begin(_settle)
+    fence.begin(ask_to_settle)
     if not is_closed:
-        ctx.manifest.write_unwritten()
         check_repository(ctx)
     return fence
 
@@ -44,11 +42,4 @@ def give_up_if_others_answer(marks: Marks, mark_id: str, seen: Mapping[str, str]
         marks.unmark(mark_id)
     raise Gone(
         f"mark {mark_id} was made while other servers of the KV answered, so it was given up; the next run looks again"
-    )
-
-
-def _settle() -> NoReturn:
-    raise KVSettling(
-        "other servers of the KV answer than before, and nobody has looked for losses since; run `refstore reaper "
-        "--once`, then this again"
     )

@@ -6,7 +6,6 @@ Every number is from `summary.json`, which holds what the tasks and the store an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
@@ -15,6 +14,7 @@ import msgspec
 from refstore.errors import Corrupt, NotFound
 from refstore.gc_marks import Marks, RunState
 from refstore.objects.base import ObjectStore
+from refstore_gc.html_page import head, size_shown, time_shown
 from refstore_gc.run_layout import ROOT
 from refstore_gc.run_summary import BUCKET, DELETED, DRIFT_NOTE, Count, Counts, Online, Summary, read_summary
 
@@ -23,15 +23,6 @@ RUNS_SHOWN: Final = 30
 BARS_MAX: Final = 60
 """Of days; more are put together."""
 
-_STYLE: Final = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1c2430;background:#fff}
-table{border-collapse:collapse;margin:.5rem 0 1.5rem}td,th{padding:.2rem 1rem .2rem 0;text-align:left;
-vertical-align:top}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}h2{margin:2rem 0 .3rem;font-size:1.15rem}
-.ask{border-left:4px solid #b3261e;padding:.4rem .8rem;background:#fdecea}
-svg text{font:12px system-ui,sans-serif;fill:#1c2430}
-@media (prefers-color-scheme:dark){body{background:#15191f;color:#e3e8ef}svg text{fill:#e3e8ef}.ask{background:#3a1a18}}
-"""
 _COLOURS: Final = ("#3566b8", "#c5762b", "#4c9a5b", "#9a4c93", "#8a8f98")
 
 
@@ -61,14 +52,11 @@ def summaries(store: ObjectStore, marks: Marks, *, readable: bool = False) -> It
 def page(summary: Summary, others: Sequence[Summary]) -> str:
     """`others`: the runs before, for what each reclaimed."""
     parts = [
-        (
-            f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-            f"<title>{escape(summary.repository)}: {escape(summary.mark_id)}</title><style>{_STYLE}</style>"
-        ),
+        (head(f"{summary.repository}: {summary.mark_id}")),
         (
             f"<h1>{escape(summary.repository)}</h1><p>Mark <code>{escape(summary.mark_id)}</code>, "
             f"{escape(summary.state)}, begun"
-            f" {_time(summary.began_ms)}, to be swept from {_time(summary.deletes_at_ms)} on.</p>"
+            f" {time_shown(summary.began_ms)}, to be swept from {time_shown(summary.deletes_at_ms)} on.</p>"
         ),
     ]
     if summary.question and summary.state == RunState.NEEDS_CONFIRMATION:
@@ -80,7 +68,7 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
         parts.append(
             f"<p>It went on from mark <code>{escape(summary.goes_on_from)}</code>: only what is newer was listed. The "
             "last complete listing"
-            f" had {summary.there_before.objects:,} objects, {_size(summary.there_before.bytes)}.</p>"
+            f" had {summary.there_before.objects:,} objects, {size_shown(summary.there_before.bytes)}.</p>"
         )
     rows: dict[str, Count] = {
         "listed": summary.listed,
@@ -103,7 +91,7 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
     if summary.by_prefix:
         parts.append("<h2>Where it lies</h2>" + _table(summary.by_prefix))
     if summary.swept is not None:
-        parts.append(f"<h2>What became of it ({_time(summary.swept.at_ms)})</h2>" + _table(summary.swept.outcomes))
+        parts.append(f"<h2>What became of it ({time_shown(summary.swept.at_ms)})</h2>" + _table(summary.swept.outcomes))
         below = {
             f"{name}: {outcome}": of[outcome]
             for name, of in sorted(summary.swept.by_prefix.items())
@@ -123,7 +111,7 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
         "<h2>What each branch's head holds</h2>"
         + _bars({name: held.bytes for name, held in summary.held_by_branch.items()})
     )
-    reclaimed = {_time(each.began_ms)[:10]: _reclaimed(each) for each in [*others, summary][-RUNS_SHOWN:]}
+    reclaimed = {time_shown(each.began_ms)[:10]: _reclaimed(each) for each in [*others, summary][-RUNS_SHOWN:]}
     parts.append("<h2>Reclaimed by each run</h2>" + _bars(reclaimed))
     parts.append(
         "<h2>How long it took</h2><table>"
@@ -142,7 +130,7 @@ def _reclaimed(summary: Summary) -> int:
 
 def _table(rows: Mapping[str, Count]) -> str:
     body = "".join(
-        f"<tr><td>{escape(name)}<td class=n>{count.objects:,}<td class=n>{_size(count.bytes)}"
+        f"<tr><td>{escape(name)}<td class=n>{count.objects:,}<td class=n>{size_shown(count.bytes)}"
         for name, count in rows.items()
     )
     return f"<table><tr><th><th class=n>objects<th class=n>bytes{body}</table>"
@@ -159,7 +147,7 @@ def _bars(values: Mapping[str, int]) -> str:
     rows = [
         f"<text x=0 y={at * 22 + 15}>{escape(name[:28])}</text>"
         f"<rect x=220 y={at * 22 + 4} width={max(1, round(400 * value / most))} height=14 fill='{_COLOURS[0]}'/>"
-        f"<text x={228 + round(400 * value / most)} y={at * 22 + 15}>{_size(value)}</text>"
+        f"<text x={228 + round(400 * value / most)} y={at * 22 + 15}>{size_shown(value)}</text>"
         for at, (name, value) in enumerate(shown)
     ]
     return f"<svg viewBox='0 0 760 {len(shown) * 22 + 6}' width=760 role=img>{''.join(rows)}</svg>"
@@ -182,7 +170,7 @@ def _by_day(days: Mapping[str, Counts]) -> str:
         for number, value in enumerate(values):
             height = 170 * value / most
             base -= height
-            title = f"{group[0]}: {reasons[number]}, {_size(value)}"
+            title = f"{group[0]}: {reasons[number]}, {size_shown(value)}"
             drawn.append(
                 f"<rect x={at * width} y={base:.1f} width={max(1, width - 2)} height={height:.1f}"
                 f" fill='{_COLOURS[number % len(_COLOURS)]}'><title>{escape(title)}</title></rect>"
@@ -198,16 +186,3 @@ def _by_day(days: Mapping[str, Counts]) -> str:
         f"text-anchor=end>{escape(groups[-1][-1])}</text>"
     )
     return f"<svg viewBox='0 0 960 224' width=960 role=img>{''.join(drawn)}{ends}{key}</svg>"
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _size(size: int) -> str:
-    shown = float(size)
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if shown < 1000 or unit == "TB":
-            return f"{shown:,.0f} {unit}" if unit == "B" else f"{shown:,.1f} {unit}"
-        shown /= 1000
-    raise AssertionError

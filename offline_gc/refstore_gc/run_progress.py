@@ -47,6 +47,13 @@ class Steps:
         self._tell = tell
         self._beat: Callable[[], None] = lambda: None
         self.seconds: dict[str, float] = {}
+        self._job = (0, 1)
+
+    def of_jobs(self, done: int, total: int) -> None:
+        """Say which of a step's jobs of Spark, all of about the same size, begins: its number from 0, and how many
+        there are. Without this a step has one.
+        """
+        self._job = (done, total)
 
     def beat_with(self, beat: Callable[[], None]) -> None:
         """Call `beat` once a minute, from a thread of its own. What it raises is left to the run, which checks its flag
@@ -58,6 +65,7 @@ class Steps:
     def step(self, name: str) -> Generator[Callable[[int], None], None, None]:
         """Run a step. Yields a function by which a step outside of Spark reports how far it is."""
         began = time.monotonic()
+        self._job = (0, 1)
         self._tell(Progress(name, 0, None, 0.0))
         over = threading.Event()
         watching = threading.Thread(target=self._watch, args=(name, began, over), name="refstore-gc-steps", daemon=True)
@@ -80,8 +88,9 @@ class Steps:
                 except Exception:  # noqa: BLE001  # the run itself looks at its flag before it concludes anything
                     return
             done, total = self._tasks()
+            before, jobs = self._job
             if total:
-                self._tell(Progress(name, done, total, now - began))
+                self._tell(Progress(name, before * total + done, jobs * total, now - began))
 
     def _tasks(self) -> tuple[int, int]:
         tracker = self._spark.sparkContext.statusTracker()

@@ -1,6 +1,7 @@
 """One bounded pass over one repository.
 
-    publish     retired tokens whose operation died before publishing -> markers (rule 3)
+    publish     retired tokens whose operation died before publishing -> markers (rule 3); entries of the manifest that
+                the object store did not take -> there (rule 21)
     committed   committed markers: delete the references of added addresses, hand their tokens over (rule 7)
     deleted     deleted markers: release every reference under the token
     manifest    entries of commits, branches and tags that a witness covers now -> confirmed (rule 21)
@@ -163,6 +164,7 @@ class Pass:
                 self._tally.count(published=branching.close_all(self._ctx, REPOSITORY_DELETED, on_corrupt=on_corrupt))
             else:
                 self._tally.count(published=reference_release.publish_markers(self._ctx, on_corrupt=on_corrupt))
+                self._ctx.manifest.write_unwritten()
 
     # ---- markers -> released references
 
@@ -223,7 +225,6 @@ class Pass:
         if self._waiting is None and not self._record.closed_ms and not self._store_down:
             with self._unit("manifest"):
                 try:
-                    self._ctx.manifest.write_unwritten()
                     self._waiting = check_repository(self._ctx)
                 except KVWentBack:
                     self._breaker.stop(Reason.KV_WENT_BACK)
@@ -244,13 +245,17 @@ class Pass:
             unfinished = {commit for commit, marker in zip(commits, markers, strict=True) if marker is not ABSENT}
             for commit in commits:
                 if commit not in unfinished and commit not in self._forgotten:
-                    forget_added(self._ctx, commit)
+                    unfinished.add(commit)
+                    with self._unit(f"manifest/{commit}"):  # else one listing that cannot be read keeps all entries
+                        forget_added(self._ctx, commit)
+                        unfinished.remove(commit)
             done = [
                 entry for entry in self._waiting if not (isinstance(entry, CommitLanded) and entry.commit in unfinished)
             ]
             if done:
                 self._tools.guard.pass_through()
                 self._ctx.manifest.confirm(done, self._ctx.ids.unique(self._ctx.clock.now_ms()))
+                self._ctx.manifest.merge_confirmed(self._ctx.ids.unique(self._ctx.clock.now_ms()))
 
     def _may_delete_now(self, count: int) -> bool:
         return not self._store_down and self._breaker.reserve(count, self._count_objects)

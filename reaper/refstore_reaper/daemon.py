@@ -25,7 +25,14 @@ from refstore.core import ids, keys
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
 from refstore.core.settings import ReaperSettings
-from refstore.errors import CorruptRecord, KVUnavailable, KVWentBack, RefstoreError, StoreMisconfigured
+from refstore.errors import (
+    CorruptRecord,
+    KVReconciling,
+    KVUnavailable,
+    KVWentBack,
+    RefstoreError,
+    StoreMisconfigured,
+)
 from refstore.lake import Lake
 from refstore.losses.fence import Fence
 from refstore.losses.known import check_lake, check_repository
@@ -168,7 +175,7 @@ class Reaper:
                 raise
             _log.error("nothing_is_deleted", code=error.code, error=str(error))
             tally.fail("", "kv", error)
-            if isinstance(error, KVWentBack):
+            if isinstance(error, KVWentBack) and not isinstance(error, KVReconciling):
                 self._stop_all(tally)
             return False
         return True
@@ -183,10 +190,17 @@ class Reaper:
 
     def _stop_all(self, tally: Tally) -> None:
         """Stop hard deletion in every repository, so that `refstore reaper status` says so."""
-        for name, record in self._lake.all_repositories():
-            breaker.Breaker(self._lake.context(name, record), self._settings, self.id).stop(breaker.Reason.KV_WENT_BACK)
-            self._metrics.record_breaker(name, True)
-            tally.count(held_back=1)
+        for name, raw in self._lake.kv.scan_all(keys.REPOSITORIES):
+            try:
+                ctx = self._lake.context(ids.repository_name(name), decode(raw, RepositoryRecord))
+                breaker.Breaker(ctx, self._settings, self.id).stop(breaker.Reason.KV_WENT_BACK)
+            except RefstoreError as error:
+                if isinstance(error, KVUnavailable):
+                    raise
+                tally.add(self._failed(name, error))
+            else:
+                self._metrics.record_breaker(name, True)
+                tally.count(held_back=1)
 
     def _run_passes(self, should_stop: Callable[[], bool], tally: Tally) -> None:
         repository_ids: set[RepositoryId] = set()

@@ -48,6 +48,7 @@ def remove(ctx: Context, record: RepositoryRecord) -> bool:
         keys.gc_pins(ctx.repo),
         keys.gc_runs(ctx.repo),
         keys.retention(ctx.repo),
+        keys.purge(ctx.repo),
         keys.imports(ctx.repo),
         *(keys.due_shard(ctx.repo, shard) for shard in range(keys.SHARDS)),
         keys.reaper_states(ctx.repo),

@@ -66,6 +66,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "gc": Command("refstore.cli.gc", "Delete committed data that has expired, and orphans: mark, sweep, run, report."),
     "expire": Command("refstore.cli.gc", "The nightly job: short for gc run."),
+    "purge": Command("refstore.cli.purge", "Remove the rows of given ids from onboarded data sets."),
     "why": Command("refstore.cli.why", "Explain why an object is still there, or why it was deleted."),
     "serve": Command("refstore.cli.serve", "Serve the HTTP API, which lakeFS's clients know, and reap."),
     "keys": Command("refstore.cli.keys", "Create, list and revoke the access keys of the service."),

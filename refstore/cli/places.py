@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import typer
 from typer.core import TyperCommand
 
-_SCHEMES: Final = ("lakefs://", "refstore://")
+SCHEMES: Final = ("lakefs://", "refstore://")
 _MANY: Final = re.compile(r"\{(.+)\}\.\.\.")
 """How click shows an argument with several words."""
 
@@ -55,7 +55,7 @@ def is_location(word: str) -> bool:
 
 
 def without_scheme(word: str) -> str:
-    for scheme in _SCHEMES:
+    for scheme in SCHEMES:
         word = word.removeprefix(scheme)
     return word
 

@@ -16,6 +16,7 @@ from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.files import local_errors
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import when
+from refstore.core.json_positions import CHARACTERS_MAX
 from refstore.errors import Invalid, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.operations import refs as refs_
@@ -24,7 +25,7 @@ from refstore.operations.rule_review import Review, review, review_history
 from refstore.repository import Repository
 from refstore.retention import explaining
 from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why, compute_expiry
-from refstore.retention.rules import DOCUMENT_CHARACTERS_MAX, ParsedRules, Rules, warnings
+from refstore.retention.rules import ParsedRules, Rules, warnings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -319,8 +320,8 @@ def _rules(repo: Repository, file: str) -> Rules:
 
 
 def read_document(file: str) -> str:
-    """Read a file of rules; '-' is standard input. Raises Invalid."""
-    most = 4 * DOCUMENT_CHARACTERS_MAX + 4
+    """Read a document; '-' is standard input. Raises Invalid."""
+    most = 4 * CHARACTERS_MAX + 4
     with local_errors():
         if file == "-":
             raw = sys.stdin.buffer.read(most)

@@ -17,6 +17,7 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/landed                     <commit id>             (empty)            (a branch's head was moved to it)
     <repo>/marks                      <commit id>             Mark
     <repo>/retention                  rules                   RetentionRecord
+    <repo>/purge                      document                PurgeRecord
     <repo>/gc                         on                      GcFlag             (a run of marking is on)
                                       indexed/<mark id>       (empty or `lost`)  (its deletions are in the index)
                                       journal/indexed         key of a segment   (as far as the journal is in the index)
@@ -29,9 +30,8 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/reaper                     breaker                 BreakerState
                                       deleted/<time>/<reaper> Counter
                                       scrubbed/<unit>         Stamp
-    <repo>/unwritten                  <name>                  manifest entry     (of a deletion, which the object store
-                                                                                 has not taken yet; the lake's:
-                                                                                 `unwritten`)
+    <repo>/unwritten                  <name>                  manifest entry     (which the object store has not taken
+                                                                                 yet; the lake's: `unwritten`)
     positions...                      <deleter>               Position           (one partition for each server)
     leases                            <repo>/<unit>           Lease
     reapers                           <reaper id>             Heartbeat
@@ -286,6 +286,14 @@ def retention(repo: RepositoryId) -> str:
 
 def retention_rules(repo: RepositoryId) -> Key:
     return Key(retention(repo), "rules")
+
+
+def purge(repo: RepositoryId) -> str:
+    return f"{repo}/purge"
+
+
+def purge_document(repo: RepositoryId) -> Key:
+    return Key(purge(repo), "document")
 
 
 def imports(repo: RepositoryId) -> str:

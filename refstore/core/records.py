@@ -309,6 +309,16 @@ class RetentionRecord(Record, frozen=True, tag=41):
     """Filter prefixes that were split as `branch/path` when the document was set, and the branch of each."""
 
 
+class PurgeRecord(Record, frozen=True, tag=84):
+    """`<repo>/purge/document`: which data sets may be purged, and how; whole."""
+
+    document: str
+    """The text as it was set (`refstore/purging/document.py`)."""
+    set_ms: int
+    set_by: str
+    write_id: str
+
+
 # ---- the reaper's own
 
 
@@ -507,7 +517,7 @@ AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
     | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
-    | AuditHead | AuditWaiting | DurationsRecord | Position
+    | AuditHead | AuditWaiting | DurationsRecord | Position | PurgeRecord
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

@@ -33,6 +33,7 @@ from refstore.core.redaction import HIDDEN, redact_url
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey, parse_signing_key
 from refstore.errors import InvalidSettings
+from refstore.purging.key import PURGE_KEY_CHARACTERS
 
 ENVIRONMENT_PREFIX: Final = "REFSTORE_"
 CONFIG: Final = "config"
@@ -257,6 +258,10 @@ class Settings:
     """`kid:secret` each. The first one signs issued addresses; all of them verify. Empty: one is generated and stored
     in the KV.
     """
+    purge_key: str = field(default="", repr=False)
+    """The key of what the purge keeps about ids, at least 32 characters. It stands neither in the KV nor in the object
+    store. Empty: with `data`, one is generated and stored in that folder; else the purge keeps nothing about ids.
+    """
     safety: Safety = field(default_factory=Safety)
     reaper: ReaperSettings = field(default_factory=ReaperSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
@@ -273,6 +278,8 @@ class Settings:
         kids = [key.kid for key in self.parsed_signing_keys]
         if len(set(kids)) != len(kids):
             raise InvalidSettings("signing_keys names one key id twice; give each key an id of its own")
+        if self.purge_key and len(self.purge_key) < PURGE_KEY_CHARACTERS:
+            raise InvalidSettings(f"purge_key is too short; it must have at least {PURGE_KEY_CHARACTERS} characters")
 
     @property
     def explicit_safety(self) -> Mapping[str, str]:
@@ -355,7 +362,7 @@ class Setting(NamedTuple):
 
     @property
     def secret(self) -> bool:
-        return self.name == "signing_keys"
+        return self.name in ("signing_keys", "purge_key")
 
     @property
     def allowed(self) -> str:
@@ -365,9 +372,13 @@ class Setting(NamedTuple):
             return "one of " + ", ".join(get_args(kind))
         if get_origin(kind) is tuple:
             return "a list of kid:secret texts" if self.secret else "a list of texts"
+        if self.secret:
+            return f"a text of at least {PURGE_KEY_CHARACTERS} characters"
         return {int: "a whole number", float: "a number", Path: "a directory", str: "a text"}[cast(type, kind)]
 
     def shown(self, value: object) -> str | int | float | list[str] | None:
+        if self.name == "purge_key":
+            return HIDDEN if value else ""
         if self.secret:
             return [f"{kid}:{HIDDEN}" for kid in _kids(cast(tuple[str, ...], value))]
         if self.name in ("kv", "objects"):

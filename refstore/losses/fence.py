@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import msgspec
 import structlog
 
 from refstore.core.clock import Clock, utc_text
-from refstore.core.records import Position, encode, maybe
+from refstore.core.records import Position, decode, encode, maybe
 from refstore.core.safety import Durations
-from refstore.errors import CorruptObject, KVSettling, KVWentBack, ObjectNotFound
+from refstore.errors import CorruptObject, KVReconciling, KVSettling, KVWentBack, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, Absent, Key, SetIf
 from refstore.objects.base import ObjectStore
+from refstore.objects.reading_many import read_many
 
 WITNESSES: Final = "_refstore/witnesses/"
 SERVERS: Final = "_refstore/servers/"
@@ -86,7 +87,10 @@ class Fence:
         self._store = store
         self._clock = clock
         self._durations = durations
+        self._name = deleter
         self._deleter = deleter
+        """The id of its positions and its witness; another one each time that it was forgotten."""
+        self._forgotten = 0
         self._written: dict[str, bytes] = {}
         """The position in each partition, as this deleter wrote it last."""
         self._servers: dict[str, str] = {}
@@ -101,8 +105,8 @@ class Fence:
         """Look whether the KV holds what every witness says, and begin a pass.
 
         If other servers answer than anybody has settled under, and the operations that began before have ended,
-        `settle` is called first. Raises KVWentBack, KVSettling (it is too early to settle), CorruptObject,
-        KVUnavailable, ObjectsUnavailable; then the pass must delete nothing.
+        `settle` is called first. Raises KVWentBack, KVReconciling, KVSettling (it is too early to settle),
+        CorruptObject, KVUnavailable, ObjectsUnavailable; then the pass must delete nothing.
         """
         self._servers = self._answering()
         witnesses = self.witnesses()
@@ -115,6 +119,7 @@ class Fence:
             settle()
         self.pass_through()
         if witnesses:
+            self._forget_servers()
             _log.warning("kv_settled", servers=self._servers)
 
     def check_servers(self) -> None:
@@ -136,6 +141,11 @@ class Fence:
             ]
         )
         if not all(done):
+            if self._written and self._deleter not in self.witnesses():
+                raise KVSettling(
+                    f"{self._deleter} was idle for so long that another deleter has just forgotten it, so it deletes "
+                    "nothing in this pass; the next one begins anew"
+                )
             lost = ", ".join(partition for partition, ok in zip(partitions, done, strict=True) if not ok)
             raise KVWentBack(
                 f"the KV has lost the position of {self._deleter} ({lost}): it went back in time; nothing is deleted. "
@@ -169,8 +179,8 @@ class Fence:
         ]
 
     def forget_old(self) -> None:
-        """Remove the witnesses of deleters that ended long ago; a new one of this deleter stands for them. Only in a
-        pass.
+        """Remove the witnesses of deleters that ended long ago, as a new one of this deleter stands for them; their
+        positions; and notes of other servers. Only in a pass.
         """
         before = self._clock.now_ms() - KEPT_SECONDS * 1000
         old = [
@@ -181,9 +191,15 @@ class Fence:
         if old:
             self.pass_through()  # else its own may be older than theirs
             self._store().delete_many([_witness_key(witness.deleter) for witness in old])
-            self._kv.delete_many(
-                [Key(partition, witness.deleter) for witness in old for partition in witness.positions]
-            )
+        known = self.witnesses()
+        orphans = [
+            Key(partition, deleter)
+            for partition in self._servers
+            for deleter, value in self._kv.scan_all(partition)
+            if deleter not in known and decode(value, Position).at_ms < before
+        ]
+        self._kv.delete_many(orphans)
+        self._forget_servers()
 
     def block(self) -> int:
         """Keep every pass from beginning until `replace_lost`, also if this process dies. Return when this began."""
@@ -219,11 +235,13 @@ class Fence:
 
     def _check(self, witnesses: Mapping[str, Witness]) -> None:
         if self._written and self._deleter not in witnesses:
-            self._written.clear()  # forgotten after a long pause: it begins anew, under an id that is free again
+            self._written.clear()  # forgotten after a long pause: it begins anew, under another id
+            self._forgotten += 1
+            self._deleter = f"{self._name}-{self._forgotten}"
         lost = self.lost(witnesses)
         if lost:
             if any(witness.deleter == RECONCILING for witness, _, _ in lost):
-                raise KVWentBack(
+                raise KVReconciling(
                     "`refstore kv reconcile` has begun and not ended; nothing is deleted meanwhile. Run it again if it "
                     "was interrupted"
                 )
@@ -237,6 +255,11 @@ class Fence:
 
     def _answering(self) -> dict[str, str]:
         return {server.partition: server.identity for server in self._kv.servers()}
+
+    def _forget_servers(self) -> None:
+        """Remove the notes of when others were seen: who answers now is settled, and who comes back is seen anew."""
+        if keys := [info.key for info in self._store().list(SERVERS)]:
+            self._store().delete_many(keys)
 
     def _wait_for_operations(self) -> None:
         """Raise KVSettling until the operations that began under other servers have ended."""
@@ -262,16 +285,24 @@ def read_witnesses(store: ObjectStore) -> tuple[dict[str, Witness], dict[str, st
     """Return the witnesses by their deleters' ids; and why others cannot be read, by key. Raises ObjectsUnavailable."""
     found: dict[str, Witness] = {}
     unreadable: dict[str, str] = {}
-    for info in store.list(WITNESSES):
-        try:
-            witness = msgspec.json.decode(store.read(info.key), type=Witness)
-        except ObjectNotFound:
+    for key, body in read_many(store, [info.key for info in store.list(WITNESSES)]):
+        if body is None:
             continue  # its deleter has just been forgotten
+        try:
+            witness = msgspec.json.decode(body, type=Witness)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            unreadable[info.key] = str(error)
+            unreadable[key] = str(error)
         else:
             found[witness.deleter] = witness
     return found, unreadable
+
+
+def ask_to_settle() -> NoReturn:
+    """Settle nothing: for those who leave that to a reaper. Raises KVSettling."""
+    raise KVSettling(
+        "other servers of the KV answer than before, and nobody has looked for losses since; run `refstore reaper "
+        "--once`, then this again"
+    )
 
 
 def _witness_key(deleter: str) -> str:

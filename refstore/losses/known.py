@@ -6,7 +6,7 @@ is not there may have been deleted since: then the manifest says that, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -83,9 +83,9 @@ def check_lake(kv: KV, manifest: Manifest) -> list[AnyEntry]:
 def lost_of_lake(kv: KV, manifest: Manifest, entries: Iterable[AnyEntry]) -> list[Lost]:
     """Return which repositories the KV has forgotten."""
     created = [entry for entry in entries if isinstance(entry, RepositoryCreated)]
+    records = get_batched(kv, [keys.repository(entry.name) for entry in created])
     missing: list[RepositoryCreated] = []
-    for entry in created:
-        record = kv.get(keys.repository(entry.name))
+    for entry, record in zip(created, records, strict=True):
         places = (keys.closed_repository(entry.id), keys.cleared_repository(entry.id))
         if not _is_repository(record, entry.id) and all(kv.get(key) is ABSENT for key in places):
             missing.append(entry)
@@ -117,10 +117,16 @@ def lost_of_repository(
         *_lost_records(ctx, entries),
         *_lost_placed(ctx, entries, others_answer=others_answer),
     ]
-    if not lost:
-        return []
-    # deletions may have been confirmed, or come in since: they are looked for only where something is missing
-    gone = removals(ctx.manifest.all()) if gone is None else gone
+    if gone is not None:
+        return _unexplained(lost, gone)
+    # in this order: entries move this way, most are explained by what is at hand, and the confirmed ones are many
+    for read in (lambda: entries, ctx.manifest.unwritten, ctx.manifest.waiting, ctx.manifest.confirmed):
+        if any(item.may_be_deleted for item in lost):
+            lost = _unexplained(lost, removals(read()))
+    return lost
+
+
+def _unexplained(lost: Iterable[Lost], gone: set[tuple[type, tuple[str, ...]]]) -> list[Lost]:
     return [item for item in lost if not (item.may_be_deleted and is_gone(item.entry, gone))]
 
 
@@ -155,6 +161,7 @@ def _lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
     records = get_batched(ctx.kv, [keys.commit(ctx.repo, entry.commit) for entry in commits])
     marks = get_batched(ctx.kv, [keys.landed(ctx.repo, entry.commit) for entry in commits])
     lost: list[Lost] = []
+    known: dict[CommitId, Commit] = {}
     by_branch: dict[tuple[BranchName, str], list[CommitLanded]] = {}
     for entry, record, mark in zip(commits, records, marks, strict=True):
         if record is ABSENT:
@@ -162,6 +169,7 @@ def _lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
         elif mark is ABSENT and not ctx.markers.landed(entry.commit):
             lost.append(Lost(entry, "the commit is not known to have landed", may_be_deleted=False))
         elif entry.branch_id:
+            known[entry.commit] = decode(record, Commit)
             by_branch.setdefault((entry.branch, entry.branch_id), []).append(entry)
     for (name, branch_id), group in by_branch.items():
         raw = ctx.kv.get(keys.branch(ctx.repo, name))
@@ -171,19 +179,24 @@ def _lost_commits(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
             continue
         if isinstance(branch, ClosedBranch):
             continue
-        wanted = {entry.commit: decode(entry.record, Commit).generation for entry in group}
-        passed = _behind(ctx, branch.head, wanted, min(wanted.values()))
+        wanted = [entry.commit for entry in group]
+        passed = _behind(ctx, branch.head, wanted, known)
         lost += [Lost(entry, f"branch {name!r} is behind it") for entry in group if entry.commit not in passed]
     return lost
 
 
-def _behind(ctx: Context, head: CommitId, wanted: dict[CommitId, int], generation: int) -> set[CommitId]:
-    """Return which of the wanted commits the head is or follows, by first parents."""
+def _behind(
+    ctx: Context, head: CommitId, wanted: Sequence[CommitId], known: Mapping[CommitId, Commit]
+) -> set[CommitId]:
+    """Return which of the wanted commits the head is or follows, by first parents. `known`: records that the KV has,
+    the wanted ones among them.
+    """
     left = set(wanted)
+    generation = min(known[commit].generation for commit in wanted)
     commit = head
     while left:
         left.discard(commit)
-        record = maybe(ctx.kv.get(keys.commit(ctx.repo, commit)), Commit)
+        record = known.get(commit) or maybe(ctx.kv.get(keys.commit(ctx.repo, commit)), Commit)
         if record is None or not record.parents or 0 < record.generation < generation:
             break
         commit = record.parents[0]
@@ -191,13 +204,14 @@ def _behind(ctx: Context, head: CommitId, wanted: dict[CommitId, int], generatio
 
 
 def _lost_branches(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
+    created = [entry for entry in entries if isinstance(entry, BranchCreated)]
     lost: list[Lost] = []
-    for entry in entries:
-        if isinstance(entry, BranchCreated):
-            raw = ctx.kv.get(keys.branch(ctx.repo, entry.branch))
-            branch = None if raw is ABSENT else decode_branch(raw)
-            if branch is None or branch.id != entry.branch_id:
-                lost.append(Lost(entry, f"branch {entry.branch!r} is not there"))
+    for entry, raw in zip(
+        created, get_batched(ctx.kv, [keys.branch(ctx.repo, each.branch) for each in created]), strict=True
+    ):
+        branch = None if raw is ABSENT else decode_branch(raw)
+        if branch is None or branch.id != entry.branch_id:
+            lost.append(Lost(entry, f"branch {entry.branch!r} is not there"))
     return lost
 
 

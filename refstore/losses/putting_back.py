@@ -42,12 +42,12 @@ from refstore.losses.lake_parts import Entries, LakeParts, Watcher
 from refstore.losses.settling import forget_added, list_again
 from refstore.losses.verifying import is_tag, revived
 from refstore.namespaces import NAMESPACE_OBJECT, as_folder
+from refstore.objects.reading_many import READERS
 from refstore.operations import refs
 from refstore.operations.stage_entries import Placement, place
 from refstore.versioning.branches import ATTEMPTS
 from refstore.versioning.commits import graph
 from refstore.versioning.manifest import (
-    READERS,
     BranchCreated,
     BranchDeleted,
     CommitLanded,
@@ -268,7 +268,7 @@ class Repair:
             return [PutBack(ctx.name, "tag", entry.name, "put back", commit)]
         other = keys.tag(ctx.repo, ids.tag_name(f"lost/{entry.name[:NAME_CHARACTERS]}-{commit[:12]}"))
         ctx.kv.set_if(other, ABSENT, entry.value)  # else it was put back before a crash
-        ctx.manifest.keep(other, entry.value)
+        ctx.manifest.keep(other, entry.value, f"tag {other.name!r} was created")
         ctx.manifest.add(given_up(entry))
         return [PutBack(ctx.name, "tag", entry.name, f"put back as {other.name}", commit)]
 
@@ -303,7 +303,7 @@ class Repair:
             return CommitId("")
         value = encode(Tag(tag.commit, ctx.clock.now_ms()))
         if not self._dry_run and ctx.kv.set_if(key, raw, value):
-            ctx.manifest.keep(key, value)
+            ctx.manifest.keep(key, value, f"tag {name!r} counts as a new one")
         return tag.commit
 
     # ---- what was linked or restored

@@ -6,9 +6,9 @@
     4. wait       until the operations that began before have ended, as they may rest on what was lost
     5. settle     every repository, and put beyond the reaper what commits added; witness what the KV holds now, and
                   remove the witnesses that it does not hold
-    6. unblock
+    6. unblock, then let hard deletion go on in every repository
 
-After a crash anywhere the block is still there, and the same is done again.
+After a crash anywhere the block is still there, or a breaker is still tripped, and the same is done again.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def settle_lake(
             done["settled"] = settled
 
         done["witnesses_removed"] = fence.replace_lost(settle_all)
-        done["resumed"] = sum(_resume(lake.context(name, record)) for name, record in lake.all_repositories())
         fence.unblock()
+        done["resumed"] = sum(_resume(lake.context(name, record)) for name, record in lake.all_repositories())
         draft.after = {"accepted": accept, **done}
     return done
 

@@ -1,4 +1,8 @@
-"""Write the manifest of a lake that was made before there was one. It may be repeated at any time."""
+"""Write the manifest of a lake that was made before there was one. It may be repeated at any time.
+
+What it confirms nobody compares with the KV again, so a later position must stand for it (rule 21): it reads the KV,
+passes the fence, and confirms.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ from refstore.core.batches import batched
 from refstore.core.ids import BranchName, CommitId, RepositoryName
 from refstore.core.records import Branch, Commit, RepositoryRecord, decode, encode
 from refstore.kv.base import ABSENT
+from refstore.losses.fence import Fence, ask_to_settle
 from refstore.losses.known import get_batched
-from refstore.losses.lake_parts import Entries, LakeParts, NoWatcher, Watcher, unique
+from refstore.losses.lake_parts import Entries, LakeParts, NoWatcher, Watcher, fence_of, unique
 from refstore.versioning.branches import ATTEMPTS
 from refstore.versioning.manifest import AnyEntry, BranchCreated, CommitLanded, Manifest, RecordKept, RepositoryCreated
 
@@ -32,16 +37,18 @@ class Recorded(NamedTuple):
 
 def record(lake: LakeParts, *, watcher: Watcher | None = None) -> list[Recorded]:
     """Write what the KV has and the manifest lacks; return how much, of repositories that lacked anything. Raises
-    CorruptObject, CorruptRecord, KVUnavailable, ObjectsUnavailable.
+    CorruptObject, CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable.
     """
     shown = watcher or NoWatcher()
+    fence = fence_of(lake, f"record-{lake.ids.unique(lake.clock.now_ms())}")
+    fence.begin(ask_to_settle)
     done: list[Recorded] = []
     known = unique(lake.manifest.all())
     for name, found in list(lake.all_repositories()):
         if found.closed_ms:
             continue
         shown.describe(f"recording {name}")
-        counts = _record_repository(lake.context(name, found), found, shown)
+        counts = _record_repository(lake.context(name, found), found, fence, shown)
         itself = (RepositoryCreated.kind, (found.id,)) not in known
         if itself:  # last, as a repository is made
             _confirm(lake.manifest, lake.context(name, found), [RepositoryCreated(name, found.id, encode(found))])
@@ -50,7 +57,7 @@ def record(lake: LakeParts, *, watcher: Watcher | None = None) -> list[Recorded]
     return done
 
 
-def _record_repository(ctx: Context, found: RepositoryRecord, shown: Watcher) -> tuple[int, int, int]:
+def _record_repository(ctx: Context, found: RepositoryRecord, fence: Fence, shown: Watcher) -> tuple[int, int, int]:
     # What landed is read before the manifest: by then each new commit has an entry, which its deleter confirms.
     landed = [CommitId(name) for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]
     tags = list(ctx.kv.scan_all(keys.tags(ctx.repo)))
@@ -72,6 +79,7 @@ def _record_repository(ctx: Context, found: RepositoryRecord, shown: Watcher) ->
     processed = [entry for entry, marker in zip(commits, markers, strict=True) if marker is ABSENT]
     for entry in waiting:  # the reaper has yet to put what they added beyond itself
         ctx.manifest.add(entry)
+    fence.pass_through()
     for page in batched([*processed, *made, *kept], PAGE):
         _confirm(ctx.manifest, ctx, page)
         shown.advance(len(page))

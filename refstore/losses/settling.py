@@ -13,7 +13,7 @@ under the same servers. After a planned switch all this finds nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -109,22 +109,29 @@ def decode_or_none(ctx: Context, name: BranchName) -> Branch | None:
 
 def _drop_lost_markers(ctx: Context) -> int:
     dropped = 0
-    for token, _ in list(ctx.markers.deleted()):
-        if _keeps_entries(ctx, token):
-            ctx.markers.remove_deleted(token)
-            dropped += 1
+    for page in batched([token for token, _ in ctx.markers.deleted()], PAGE):
+        kept = _keep_entries(ctx, page)
+        for token in page:
+            if token in kept:
+                ctx.markers.remove_deleted(token)
+                dropped += 1
     return dropped
 
 
-def _keeps_entries(ctx: Context, token: Token) -> bool:
-    """Return whether a token is live, or a commit took it and is not processed yet. Its fate travels this way."""
-    value = ctx.branches.raw(branch_of(token))
-    if value is not ABSENT:
-        record = decode_branch(value)
-        live = record.live if isinstance(record, Branch) else ()
-        if token in live or any(item.token == token and commit_of(item.fate) is not None for item in record.retired):
-            return True
-    return any(token in marker.tokens for _, marker in ctx.markers.committed())
+def _keep_entries(ctx: Context, tokens: Sequence[Token]) -> set[Token]:
+    """Return which tokens are live, or a commit took them and is not processed yet. Fates travel this way: from the
+    branches to the committed markers.
+    """
+    kept: set[Token] = set()
+    names = sorted({branch_of(token) for token in tokens})
+    for value in ctx.kv.get_many([keys.branch(ctx.repo, name) for name in names]):
+        if value is not ABSENT:
+            record = decode_branch(value)
+            kept.update(record.live if isinstance(record, Branch) else ())
+            kept.update(item.token for item in record.retired if commit_of(item.fate) is not None)
+    for _, marker in ctx.markers.committed():
+        kept.update(marker.tokens)
+    return kept.intersection(tokens)
 
 
 def _register(ctx: Context, token: Token) -> int:

@@ -64,7 +64,8 @@ def create(ctx: Context, name: BranchName, source: str, *, hidden: bool = False)
         _delete(ctx, name, branches.parse_open(name, raw))
         raise
     made = branches.parse_open(name, raw).record
-    ctx.manifest.add(BranchCreated(name, made.id, ref.commit, made.created_ms, hidden))
+    entry = BranchCreated(name, made.id, ref.commit, made.created_ms, hidden)
+    ctx.manifest.add_landed(entry, f"branch {name!r} was created")
     return ref.commit
 
 

@@ -149,9 +149,11 @@ def find_existing(ctx: Context, branch: BranchName, placements: Sequence[Placeme
 
 def _witness(ctx: Context, placed: Sequence[tuple[Token, Placement]]) -> None:
     """Write to the manifest which entries stand under which tokens (rule 21)."""
-    entries = tuple(PlacedEntry(token, item.path, item.encoded) for token, item in placed)
-    if entries:
-        ctx.manifest.add(EntriesPlaced(ctx.ids.unique(ctx.clock.now_ms()), entries))
+    if placed:
+        entries = tuple(PlacedEntry(token, item.path, item.encoded) for token, item in placed)
+        call = EntriesPlaced(ctx.ids.unique(ctx.clock.now_ms()), entries)
+        more = f" and {len(entries) - 1} more of the same call" if len(entries) > 1 else ""
+        ctx.manifest.add_landed(call, f"{placed[0][1].path!r}{more} was staged")
 
 
 def place_if_absent(

@@ -14,7 +14,9 @@ from refstore.operations import refs
 
 
 def create(ctx: Context, name: TagName, source: str) -> CommitId:
-    """Tag a ref's commit. Raises AlreadyExists, NotFound, Gone (the commit is marked)."""
+    """Tag a ref's commit. Raises AlreadyExists, NotFound, Gone (the commit is marked), ObjectsUnavailable (the tag was
+    created, and its entry in the manifest comes later).
+    """
     commit = refs.resolve(ctx, source).commit
     refs.check_mark(ctx, commit)
     key = keys.tag(ctx.repo, name)
@@ -26,7 +28,7 @@ def create(ctx: Context, name: TagName, source: str) -> CommitId:
     except Gone:  # a store's failure leaves the tag, as a crash would: others may have read it by then
         ctx.kv.set_if(key, ours, ABSENT)  # only our own record, not one that others wrote since
         raise
-    ctx.manifest.keep(key, ours)
+    ctx.manifest.keep(key, ours, f"tag {name!r} was created")
     return commit
 
 

@@ -1,6 +1,5 @@
 """Retention: which commits and paths the rules let expire, by pure functions over plain data.
 
-    json_positions.py  parse JSON with errors that name line and column
     globs.py           globs over names, and which is the more specific
     rules.py           the rules document
     commit_arrays.py   the commits of a repository as arrays, so that a million of them take bounded memory

@@ -23,21 +23,18 @@ that no rule names never expire. An unknown field is refused, with its line, bec
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
 from refstore.core import ids
+from refstore.core.json_positions import JsonPositions, Place, read
 from refstore.errors import InvalidName, InvalidPath, InvalidRules
 from refstore.retention import globs
-from refstore.retention.json_positions import JsonPositions, Place, error_at, parse
 
 DAY_MS: Final = 86_400_000
 
-DOCUMENT_CHARACTERS_MAX: Final = 262_144
 GLOBS_MAX: Final = 100
 """How many globs over branches a document may have: each is compared with each other, and with each branch."""
 DAYS_MAX: Final = 2**31 - 1
@@ -225,13 +222,7 @@ class ParsedRules(NamedTuple):
 
 def read_rules(text: str) -> ParsedRules:
     """Parse a rules document. Raises InvalidRules with the line, the column and the reason."""
-    if len(text) > DOCUMENT_CHARACTERS_MAX:
-        raise error_at(text, 0, f"the document has {len(text)} characters; it may have {DOCUMENT_CHARACTERS_MAX}")
-    positions = parse(text.removeprefix("\ufeff"))
-    try:
-        rules = msgspec.convert(positions.value, Rules)
-    except msgspec.ValidationError as error:
-        raise _shape(positions, str(error)) from None
+    rules, positions = read(text, Rules, InvalidRules, _FIELDS)
     for check in (_check_branches, _check_pins, _check_holds, _check_path_rules):
         check(rules, positions)
     return ParsedRules(rules, positions)
@@ -280,9 +271,6 @@ def warnings(rules: Rules) -> Iterator[str]:
 
 
 _encoder: Final = msgspec.json.Encoder(order="sorted")
-_STEPS: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
-_AT: Final = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _FIELDS: Final = sorted(
     {
         name
@@ -292,30 +280,14 @@ _FIELDS: Final = sorted(
 )
 
 
-def _shape(positions: JsonPositions, message: str) -> InvalidRules:
-    """Translate msgspec's message to an error with the position that it names."""
-    match = _AT.fullmatch(message)
-    reason, path = (match[1], match[2] or "") if match else (message, "")
-    place: Place = tuple(int(number) if number else name for name, number in _STEPS.findall(path))
-    unknown = _UNKNOWN.fullmatch(reason)
-    if unknown is None:
-        where = next((f"field {step!r}: " for step in reversed(place) if isinstance(step, str)), "")
-        return positions.error(place, f"{where}{reason[:1].lower()}{reason[1:]}; docs/retention.md shows the format")
-    close = get_close_matches(unknown[1], _FIELDS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "docs/retention.md shows the format"
-    return positions.error((*place, unknown[1]), f"unknown field {unknown[1][:80]!r}; {hint}")
-
-
 def _check_branches(rules: Rules, positions: JsonPositions) -> None:
     seen: dict[str, int] = {}
     patterns: list[tuple[int, str]] = []
     for index, rule in enumerate(rules.branches):
         name, place = rule.branch_id, ("branches", index, "branch_id")
         if name in seen:
-            raise positions.error(
-                place,
-                f"branch {name!r} is there twice (first in line {_line(positions, seen[name])}); keep one of them",
-            )
+            first = positions.line("branches", seen[name], "branch_id")
+            raise positions.error(place, f"branch {name!r} is there twice (first in line {first}); keep one of them")
         seen[name] = index
         if globs.is_glob(name):
             if not globs.is_valid(name):
@@ -333,9 +305,10 @@ def _check_branches(rules: Rules, positions: JsonPositions) -> None:
     for at, (index, name) in enumerate(patterns):
         for other_index, other in patterns[:at]:
             if globs.specificity(name) == globs.specificity(other) and globs.overlap(name, other):
+                line = positions.line("branches", other_index, "branch_id")
                 raise positions.error(
                     ("branches", index, "branch_id"),
-                    f"globs {other!r} (line {_line(positions, other_index)}) and {name!r} can match one name, and "
+                    f"globs {other!r} (line {line}) and {name!r} can match one name, and "
                     "neither is more specific;"
                     " spell one of them out further",
                 )
@@ -392,7 +365,7 @@ def _check_path_rules(rules: Rules, positions: JsonPositions) -> None:
         if rule.status == "disabled":
             continue
         if (prefix, branch) in seen:
-            first = positions.text.count("\n", 0, positions.at["rules", seen[prefix, branch]]) + 1
+            first = positions.line("rules", seen[prefix, branch])
             of = f" on branch {branch!r}" if branch else ""
             raise positions.error(
                 place, f"a second enabled rule for prefix {prefix!r}{of} (first in line {first}); make one rule of them"
@@ -413,7 +386,3 @@ def _refuse_twice(positions: JsonPositions, values: Sequence[str], above: Place,
         if value in seen:
             raise positions.error((*above, index, *below), f"{what} {value!r} is there twice; keep one of them")
         seen.add(value)
-
-
-def _line(positions: JsonPositions, index: int) -> int:
-    return positions.text.count("\n", 0, positions.at["branches", index, "branch_id"]) + 1

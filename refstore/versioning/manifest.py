@@ -7,29 +7,30 @@ A repository's manifest lies in its namespace; that of the lake, with the reposi
 waits until a deleter has seen that the KV knows it, and has witnessed a later position; from then on a position would
 tell if the KV lost it. `refstore kv rebuild` makes a KV from both folders.
 
-What else must survive the KV is one call: `keep(key, value)` after the KV has the record, `give_up(key, value)` before
-it is removed.
+What else must survive the KV is one call: `keep(key, value, what)` after the KV has the record, `give_up(key, value)`
+before it is removed. An entry that the object store does not take waits in the KV, and a reaper writes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
 from refstore.core.ids import BranchName, CommitId, Path, RepositoryId, RepositoryName, Token
-from refstore.errors import CorruptObject, ObjectNotFound, ObjectsUnavailable
+from refstore.errors import CorruptObject, ObjectsUnavailable, Unavailable
 from refstore.kv.base import KV, Key
 from refstore.objects.base import ObjectStore
+from refstore.objects.reading_many import read_many
 
 WAITING: Final = "_refstore/manifest/waiting/"
 CONFIRMED: Final = "_refstore/manifest/confirmed/"
 
-READERS: Final = 16
-"""Entries that are read at the same time: each is a request to the store."""
+MERGED_AT: Final = 100
+MERGED_BYTES: Final = 4 * 1024 * 1024
+"""Objects of confirmed entries that are smaller are merged when there are `MERGED_AT` of them."""
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
@@ -186,7 +187,7 @@ class Manifest:
     """The manifest of a repository, or of the lake, in its object store."""
 
     def __init__(self, objects: ObjectStore, kv: KV, unwritten: str) -> None:
-        """`unwritten`: the KV's partition for deletions that the object store has not taken yet."""
+        """`unwritten`: the KV's partition for entries that the object store has not taken yet."""
         self._objects = objects
         self._kv = kv
         self._unwritten = unwritten
@@ -195,13 +196,29 @@ class Manifest:
         """Write an entry; writing it again writes the same. Raises ObjectsUnavailable."""
         self._objects.put(waiting_key(entry), _encoder.encode(entry))
 
-    def keep(self, key: Key, value: bytes) -> None:
-        """Write the entry of a record that the KV has and that never changes. Raises ObjectsUnavailable."""
-        self.add(RecordKept(key.partition, key.name, value))
+    def keep(self, key: Key, value: bytes, what: str) -> None:
+        """Write the entry of a record that the KV has and that never changes. Raises as `add_landed`."""
+        self.add_landed(RecordKept(key.partition, key.name, value), what)
 
     def give_up(self, key: Key, value: bytes) -> None:
         """Write that the record is about to be removed: one that is missing without this entry was lost."""
         self.add_deletion(RecordRemoved(key.partition, key.name, value))
+
+    def add_landed(self, entry: AnyEntry, what: str) -> None:
+        """Write an entry of what the KV has. `what`: says so, such as "tag 'v1' was created". Raises
+        ObjectsUnavailable, which says that it happened all the same: the entry waits in the KV then.
+        """
+        try:
+            self.add(entry)
+        except ObjectsUnavailable as error:
+            follows = "a reaper writes it, so do not make the call again"
+            try:
+                self._kv.set(self._unwritten_key(entry), _encoder.encode(entry))
+            except Unavailable:
+                follows = "look, and write it with `refstore kv record`"
+            raise ObjectsUnavailable(
+                f"{what}, but could not be written to the manifest, so it is lost if the KV is ({error}); {follows}"
+            ) from error
 
     def add_deletion(self, entry: AnyEntry) -> None:
         """Write an entry that explains why something is missing. While the object store is down it waits in the KV, so
@@ -210,28 +227,25 @@ class Manifest:
         try:
             self.add(entry)
         except ObjectsUnavailable:
-            self._kv.set(Key(self._unwritten, waiting_key(entry).removeprefix(WAITING)), _encoder.encode(entry))
+            self._kv.set(self._unwritten_key(entry), _encoder.encode(entry))
 
     def unwritten(self) -> list[AnyEntry]:
-        """Read the deletions that the object store has not taken yet. Raises CorruptObject."""
+        """Read the entries that the object store has not taken yet. Raises CorruptObject."""
         return [_decoded(value, name) for name, value in self._kv.scan_all(self._unwritten)]
 
     def write_unwritten(self) -> None:
         """Write them. Raises ObjectsUnavailable."""
         for entry in self.unwritten():
             self.add(entry)
-            self._kv.delete(Key(self._unwritten, waiting_key(entry).removeprefix(WAITING)))
+            self._kv.delete(self._unwritten_key(entry))
+
+    def _unwritten_key(self, entry: AnyEntry) -> Key:
+        return Key(self._unwritten, waiting_key(entry).removeprefix(WAITING))
 
     def waiting(self) -> list[AnyEntry]:
         """Read the entries that wait. Raises CorruptObject, ObjectsUnavailable."""
-        keys = [info.key for info in self._objects.list(WAITING)]
-        at_once = min(READERS, len(keys))
-        if at_once <= 1:
-            found = [self._read(key) for key in keys]
-        else:
-            with ThreadPoolExecutor(at_once, thread_name_prefix="manifest") as readers:
-                found = list(readers.map(self._read, keys))
-        return [entry for entry in found if entry is not None]
+        found = read_many(self._objects, [info.key for info in self._objects.list(WAITING)])
+        return [_decoded(body, key) for key, body in found if body is not None]  # else it has just been confirmed
 
     def has_waiting(self) -> bool:
         return next(iter(self._objects.list(WAITING)), None) is not None
@@ -250,21 +264,49 @@ class Manifest:
 
     def confirmed(self) -> Iterator[AnyEntry]:
         """Read the confirmed entries. Raises CorruptObject, ObjectsUnavailable."""
-        for info in self._objects.list(CONFIRMED):
-            for line in self._objects.read(info.key).splitlines():
-                yield _decoded(line, info.key)
+        seen: set[str] = set()
+        is_whole = False
+        while not is_whole:
+            is_whole = True
+            keys = [info.key for info in self._objects.list(CONFIRMED) if info.key not in seen]
+            for key, body in read_many(self._objects, keys):
+                seen.add(key)
+                if body is None:
+                    is_whole = False  # it was merged meanwhile: its entries are in an object that is new
+                    continue
+                for line in body.splitlines():
+                    yield _decoded(line, key)
+
+    def merge_confirmed(self, batch_id: str) -> None:
+        """Write many small objects of confirmed entries as one. A crash in between leaves entries twice, which is
+        harmless. Raises ObjectsUnavailable.
+        """
+        small = [info.key for info in self._objects.list(CONFIRMED) if info.size_bytes < MERGED_BYTES]
+        if len(small) < MERGED_AT:
+            return
+        lines: dict[bytes, None] = {}
+        taken: list[str] = []
+        size = 0
+        for key, body in read_many(self._objects, small):
+            own = (body or b"").splitlines()
+            try:
+                for line in own:
+                    _decoded(line, key)
+            except CorruptObject:
+                continue  # it alone is to be restored
+            taken.append(key)
+            lines.update(dict.fromkeys(own))
+            size += len(body or b"")
+            if size >= MERGED_BYTES:
+                break
+        self._objects.put(f"{CONFIRMED}{batch_id}.jsonl", b"".join(line + b"\n" for line in lines))
+        self._objects.delete_many(taken)
 
     def all(self) -> Iterator[AnyEntry]:
         """Read every entry, some perhaps twice. Entries move in this order."""
         yield from self.unwritten()
         yield from self.waiting()
         yield from self.confirmed()
-
-    def _read(self, key: str) -> AnyEntry | None:
-        try:
-            return _decoded(self._objects.read(key), key)
-        except ObjectNotFound:
-            return None  # another deleter has just confirmed it
 
 
 def given_up(entry: AnyEntry) -> LossAccepted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from random import Random
 
@@ -15,6 +16,7 @@ from refstore.kv.memory import MemoryKV
 from tests.api.conftest import KEY_ID, SECRET
 from tests.api.service import Application, application
 from tests.kit.faults import Faults, FaultyObjects
+from tests.purge.tracking import DOCUMENT
 
 RULES = {"default_retention_days": 5, "branches": []}
 REPO = "/repositories/sales"
@@ -25,10 +27,11 @@ CALLS = {
     "repository.delete": ("DELETE", REPO, None),
     "rules.set": ("PUT", f"{REPO}/settings/gc_rules", RULES),
     "rules.delete": ("DELETE", f"{REPO}/settings/gc_rules", None),
+    "purge.onboard": ("PUT", f"{REPO}/purge/document", {"document": json.dumps(DOCUMENT)}),
     "gc.confirm": ("POST", f"{REPO}/gc/marks/mark-one/confirm", None),
     "gc.unmark": ("DELETE", f"{REPO}/gc/marks/mark-one", None),
 }
-MUST = ("rules.set", "rules.delete", "gc.confirm")
+MUST = ("rules.set", "rules.delete", "purge.onboard", "gc.confirm")
 
 
 @pytest.fixture

@@ -124,15 +124,12 @@ class Logged:
 
 @pytest.fixture
 def logged(tmp_path: Path) -> Iterator[Logged]:
-    import structlog
-
     file = tmp_path / "log"
     (tmp_path / "objects").mkdir()
     with file.open("w", buffering=1) as stream, application(objects=f"file://{tmp_path / 'objects'}") as found:
         logs.configure(LogSettings(format="json"), stream)
         found.lake.create_repository("alpha")
         yield Logged(found, file)
-    structlog.reset_defaults()
 
 
 WHERE = {"client": "127.0.0.1", "repository": "alpha", "branch": "main"}

@@ -29,6 +29,8 @@ OPERATORS_ONLY: Final = {
     "restoreObject",
     "reaperStatus",
     "resumeReaper",
+    "getPurgeDocument",
+    "setPurgeDocument",
 }
 WRITERS_LOOKING: Final = {"getPhysicalAddress", "uploadObjectPreflight"}
 """By GET, and for writers all the same: what they answer is of use to nobody else."""

@@ -105,6 +105,7 @@ def test_help_teaches_by_example(path: str) -> None:
         ("README.md", 9),
         ("docs/usage.md", 9),
         ("docs/retention.md", 6),
+        ("docs/purge.md", 7),
         ("docs/api.md", 6),
         ("docs/security.md", 3),
         ("docs/operating.md", 2),

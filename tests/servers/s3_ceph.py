@@ -63,7 +63,7 @@ bluestore fsck on mount = false
 osd class load list = *
 osd class default list = *
 [client.rgw]
-rgw frontends = beast endpoint=127.0.0.1:{port}
+rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1
 rgw data = {root}/rgw
 rgw lc debug interval = {lifecycle_day_seconds}
 rgw enable usage log = false

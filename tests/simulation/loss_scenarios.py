@@ -84,6 +84,12 @@ def losses() -> Iterator[Plan]:
         {"K": [COPY, RESET, REAP, REAP_AGAIN], "W": [lose("references")]},
     )
     yield losing(
+        "loss of references: copy; reset | reap | reap",
+        m1,
+        REFERENCES,
+        {"K": [COPY, RESET], "G": [REAP], "H": [REAP_AGAIN], "W": [lose("references")]},
+    )
+    yield losing(
         "loss of entries: overwrite; reap", m1, ENTRIES, {"U": [OVERWRITE, REAP, REAP_AGAIN], "W": [lose("entries")]}
     )
     yield losing(

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.simulation.loss_mutants import lost_writes
 from tests.simulation.planting import Edit, Mutant
 
 PLACING = "refstore.operations.stage_entries"
 REFERENCES = "refstore.versioning.references:References"
-FENCE = "refstore.losses.fence:Fence"
-SETTLING = "refstore.losses.settling"
 
 
 def mutants() -> Iterator[Mutant]:
@@ -639,133 +638,4 @@ def registry_and_hints() -> Iterator[Mutant]:
         rule="9",
         edits=(Edit("refstore_reaper.scrub:_write_missing_hints", "    if missing:", "    if not missing:"),),
         caught_by="hints: overwrite (crash) | reap | scrub",
-    )
-
-
-def lost_writes() -> Iterator[Mutant]:
-    yield Mutant(
-        name="nothing is witnessed before it is deleted",
-        rule="21",
-        edits=(
-            Edit(
-                "refstore_reaper.deletion:BatchDeleter.delete_batch",
-                "        self._guard.pass_through()",
-                "        self._guard.check_servers()",
-            ),
-        ),
-        caught_by="loss: reset; reap",
-    )
-    yield Mutant(
-        name="the witness is written after the deletion",
-        rule="21",
-        edits=(
-            Edit(
-                "refstore_reaper.deletion:BatchDeleter.delete_batch",
-                "        self._guard.pass_through()",
-                "        pass",
-            ),
-            Edit(
-                "refstore_reaper.deletion:BatchDeleter.delete_batch",
-                "        left = remove_keys(",
-                "        self._guard.pass_through()\n        left = remove_keys(",
-            ),
-        ),
-        caught_by="loss: reset; reap",
-    )
-    yield Mutant(
-        name="nobody reads the witnesses",
-        rule="21",
-        edits=(Edit(f"{FENCE}.begin", "    self._check(witnesses)\n", ""),),
-        caught_by="copy put back: of before a commit, reaped; reset; reap",
-    )
-    yield Mutant(
-        name="a deleter has no position in one shard",
-        rule="21",
-        edits=(Edit(f"{FENCE}.pass_through", "sorted(self._servers)", "sorted(self._servers)[1:]"),),
-        caught_by="loss of entries: overwrite; reap",
-    )
-    yield Mutant(
-        name="nobody looks behind the witness who answers",
-        rule="21",
-        edits=(Edit(f"{FENCE}.pass_through", "    self.check_servers()\n", ""),),
-        caught_by="loss of entries: overwrite; reap",
-    )
-    yield Mutant(
-        name="the servers are looked at before the positions are written",
-        rule="21",
-        edits=(
-            Edit(f"{FENCE}.pass_through", "    self.check_servers()\n", ""),
-            Edit(
-                f"{FENCE}.pass_through",
-                "    partitions = sorted(self._servers)\n",
-                "    self.check_servers()\n    partitions = sorted(self._servers)\n",
-            ),
-        ),
-        caught_by="loss of entries: overwrite; reap",
-    )
-    yield Mutant(
-        name="nobody looks at the manifest",
-        rule="21",
-        edits=(
-            Edit(
-                "refstore.losses.known:check_repository",
-                "    _raise_for(",
-                "    (",
-            ),
-        ),
-        caught_by="copy put back: of before a commit; reset; reap",
-    )
-    yield Mutant(
-        name="other servers are taken for the same",
-        rule="21",
-        edits=(Edit(f"{FENCE}.begin", "        settle()\n", ""),),
-        caught_by="loss of references: copy; reset; reap",
-    )
-    yield Mutant(
-        name="settling puts back no reference",
-        rule="21",
-        edits=(Edit(f"{SETTLING}:settle", "            references += _hold_entries(ctx, token)\n", ""),),
-        caught_by="loss of references: copy; reset; reap",
-    )
-    yield Mutant(
-        name="settling puts back no reference of a first upload",
-        rule="21",
-        edits=(
-            Edit(
-                f"{SETTLING}:_hold_entries",
-                "if isinstance(record, Entry) and is_own(record.address)",
-                "if isinstance(record, Entry) and record.reference_id and is_own(record.address)",
-            ),
-        ),
-        caught_by="loss: overwrite | reap",
-    )
-    yield Mutant(
-        name="settling follows no commit",
-        rule="21",
-        edits=(Edit(f"{SETTLING}:settle", "commits = _settle_commits(ctx)", "commits = 0"),),
-        caught_by="loss: commit | reap",
-    )
-    yield Mutant(
-        name="a marker of a live token is believed",
-        rule="21",
-        edits=(Edit(f"{SETTLING}:is_live", "    return not live.isdisjoint(tokens)", "    return False"),),
-        caught_by="loss of entries: overwrite; reap",
-    )
-    yield Mutant(
-        name="a commit is acknowledged without the manifest",
-        rule="21",
-        edits=(
-            Edit(
-                "refstore.versioning.manifest:Manifest.add",
-                "    self._objects.put(waiting_key(entry), _encoder.encode(entry))",
-                "    str(entry)",
-            ),
-        ),
-        caught_by="loss of markers: commit; reap; scrub",
-    )
-    yield Mutant(
-        name="whatever is staged no more is taken for released",
-        rule="21",
-        edits=(Edit("refstore.losses.known:_was_released", "    return isinstance", "    return True or isinstance"),),
-        caught_by="loss: witnessed restore | reap; reap",
     )

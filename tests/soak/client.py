@@ -12,6 +12,7 @@ import json
 import os
 import random
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,13 +28,15 @@ SHARED = ("shared", "main")
 
 
 class Client:
-    def __init__(self, repo: Repository, name: str, seed: int, ledger: int) -> None:
+    def __init__(self, repo: Repository, name: str, seed: int, ledger: int, *, pause_seconds: float = 0) -> None:
+        """`pause_seconds`: what it waits between operations, on average."""
         self.repo = repo
         self.name = name
         self.random = random.Random(seed)
         self.ledger = ledger
         self.count = 0
         self.life = f"{name}-{seed}"
+        self.pause_seconds = pause_seconds
 
     def run(self) -> None:
         own = [
@@ -55,6 +58,7 @@ class Client:
         ]  # fmt: skip
         while True:
             self.random.choice(own if self.random.random() < 0.6 else shared)()
+            time.sleep(self.random.uniform(0, 2 * self.pause_seconds))
 
     def told(self, **fields: Any) -> None:
         os.write(self.ledger, json.dumps({"client": self.name, "n": self.count, **fields}).encode() + b"\n")

@@ -21,11 +21,14 @@ from refstore.lake import Lake
 from tests.durations import AT_ONCE_WITHOUT_GRACE, COLLECTOR, unchecked_lake
 from tests.soak.client import Client
 
+PAUSE_SECONDS = 0.1
+"""Clients that never rest leave the collector no processor, and it never comes to the step in which it is killed."""
+
 
 def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) -> None:
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with Lake.open(kv, objects, safety=COLLECTOR) as lake:
-        Client(lake.repository(repo), name, int(seed), file).run()
+        Client(lake.repository(repo), name, int(seed), file, pause_seconds=PAUSE_SECONDS).run()
 
 
 def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:

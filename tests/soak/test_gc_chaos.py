@@ -13,13 +13,13 @@ from tests.servers.s3_base import S3Server
 from tests.servers.s3_servers import CephRgw
 from tests.soak import gc_chaos
 
-SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "20"))
+SECONDS = float(os.environ.get("REFSTORE_CHAOS_SECONDS", "10"))
 SEED = int(os.environ.get("REFSTORE_CHAOS_SEED", "0")) or random.SystemRandom().randrange(10**9)
 
 pytestmark = [
     pytest.mark.server,
     pytest.mark.slow,
-    pytest.mark.timeout(int(3 * SECONDS) + 400),
+    pytest.mark.timeout(int(3 * SECONDS) + 600),
     pytest.mark.xdist_group("gc-chaos"),
 ]
 

@@ -13,8 +13,10 @@ from tests.spark.world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A process that runs for a minute compiles longer than it gains."""
 QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
 }
@@ -26,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         if "tests/spark/" in item.nodeid:
-            in_processes = item.path.name in ("test_every.py", "test_cluster.py")
+            in_processes = item.path.name in ("test_every.py", "test_cluster.py", "test_purge_cluster.py")
             item.add_marker(pytest.mark.xdist_group("spark-processes" if in_processes else "spark"))
 
 

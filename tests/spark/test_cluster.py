@@ -15,19 +15,15 @@ from refstore.core import ids
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all
 from tests.spark.cluster import cluster
+from tests.spark.conftest import QUICK_JAVA
 from tests.spark.world import World
 
-ORPHANS = 80_000
-"""Eight units of the mark: two are under way when the first is seen to be done, and some are not begun, however busy
+ORPHANS = 60_000
+"""Six units of the mark: two are under way when the first is seen to be done, and some are not begun, however busy
 the machine is.
 """
 SLICES = 20
-CONF = (
-    "--conf",
-    "spark.executor.memory=512m",
-    "--conf",
-    "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-)
+CONF = ("--conf", "spark.executor.memory=512m", "--conf", f"spark.executor.extraJavaOptions={QUICK_JAVA}")
 LOOPBACK = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
 
 
@@ -52,6 +48,7 @@ def test_a_worker_that_is_killed_in_a_sweep_costs_nothing_but_time(tmp_path: Pat
             **AT_ONCE_ENVIRONMENT,
             "REFSTORE_DATA": str(tmp_path / "lake"),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "JDK_JAVA_OPTIONS": QUICK_JAVA,
         }
         command = [sys.executable, "-m", "refstore", "gc", "--json"]
         there = ["--master", spark.url, *CONF, *LOOPBACK]

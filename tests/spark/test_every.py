@@ -23,6 +23,7 @@ from tests.commands import Command
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all
 from tests.servers.s3_base import free_port
+from tests.spark.conftest import QUICK_JAVA
 from tests.spark.world import World
 
 pytestmark = pytest.mark.timeout(1000)
@@ -62,7 +63,8 @@ class Looping:
 def looping(folder: Path, *arguments: str, **settings: str) -> Iterator[Looping]:
     log, port = folder / "every.log", free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")} | {
-        "TMPDIR": str(folder)
+        "TMPDIR": str(folder),
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
     with log.open("wb") as out:
         process = subprocess.Popen(

@@ -6,13 +6,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 
 from examples.git_history import __main__ as command
 from examples.git_history import comparing, replaying
@@ -168,16 +165,6 @@ class TestTheComparisonCanFail:
 
 
 class TestTheCommand:
-    @pytest.fixture(autouse=True)
-    def logs(self) -> Iterator[None]:
-        """The command sets them up."""
-        root = logging.getLogger()
-        handlers, level = root.handlers[:], root.level
-        yield
-        root.handlers[:] = handlers
-        root.setLevel(level)
-        structlog.reset_defaults()
-
     def test_answers_as_json_and_ends_with_0(
         self, plain: Made, spark: SparkSession, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -18,6 +18,7 @@ SOURCES = {
     "refstore_api": ROOT / "api",
     "refstore_reaper": ROOT / "reaper",
     "refstore_gc": ROOT / "offline_gc",
+    "refstore_purge": ROOT / "purge",
 }
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PLACE = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*(?:/|\.py)")

@@ -9,15 +9,26 @@ from contextlib import suppress
 import pytest
 
 from refstore.core import keys
-from refstore.core.ids import Address
+from refstore.core.ids import Address, CommitId, RepositoryName
 from refstore.core.records import Deleting, Emptied, Listed, decode_reference, encode
-from refstore.errors import KVSettling, KVWentBack, ObjectsUnavailable
+from refstore.errors import CorruptRecord, KVReconciling, KVSettling, KVWentBack, ObjectsUnavailable
 from refstore.kv.base import ABSENT, Key, Op, Server, SetIf
 from refstore.kv.memory import MemoryKV
-from refstore.losses import reconciling
+from refstore.losses import reconciling, recording
 from refstore.losses.fence import SERVERS, WITNESSES, Fence, NoGuard
+from refstore.losses.known import describe
+from refstore.operations import refs
 from refstore.operations.uploading import Link
-from refstore.versioning.manifest import CONFIRMED, WAITING, AnyEntry, EntriesPlaced, RepositoryDeleted
+from refstore.versioning.commits import names
+from refstore.versioning.manifest import (
+    CONFIRMED,
+    WAITING,
+    AnyEntry,
+    CommitLanded,
+    EntriesPlaced,
+    Manifest,
+    RepositoryDeleted,
+)
 from refstore_reaper import breaker, cycle
 from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 
@@ -178,7 +189,7 @@ def test_other_servers_are_settled_when_old_operations_have_ended(losing: Losing
     assert world.run_once().deleted == 1
     losing.identity = "run-1"  # settled under it before: its witnesses still hold
     assert world.run_once().error_count == 0
-    assert len(list(world.lake.own_store.list(SERVERS))) == 1
+    assert not list(world.lake.own_store.list(SERVERS))
 
 
 def test_settling_puts_back_the_reference_that_a_shard_lost(losing: Losing) -> None:
@@ -297,8 +308,39 @@ def test_witnesses_of_deleters_that_ended_are_forgotten(losing: Losing) -> None:
     assert world.kv.get(Key("positions", "d1")) is ABSENT
     first.begin(lambda: None)  # it was only asleep: it begins anew
     first.pass_through()
-    raw = world.kv.get(Key("positions", "d1"))
-    assert raw is not ABSENT
+    assert world.kv.get(Key("positions", "d1-1")) is not ABSENT
+    assert set(losing.witnesses()) == {f"{WITNESSES}d1-1.json", f"{WITNESSES}d2.json"}
+
+
+def test_a_deleter_that_is_forgotten_within_its_pass_deletes_nothing_and_begins_anew(losing: Losing) -> None:
+    world = losing.world
+    first, second = (
+        Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, name) for name in ("d1", "d2")
+    )
+    first.begin(lambda: None)
+    world.clock.advance(2 * 86_400)
+    first.begin(lambda: None)
+    second.begin(lambda: None)
+    second.forget_old()
+    with pytest.raises(KVSettling, match="begins anew"):
+        first.pass_through()
+    first.begin(lambda: None)
+    first.pass_through()
+
+
+def test_positions_that_a_crash_left_without_a_witness_go(losing: Losing) -> None:
+    world = losing.world
+    first, second = (
+        Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, name) for name in ("d1", "d2")
+    )
+    first.begin(lambda: None)
+    world.lake.own_store.delete_many([f"{WITNESSES}d1.json"])  # `forget_old` died after this
+    world.clock.advance(2 * 86_400)
+    second.begin(lambda: None)
+    second.forget_old()
+    assert [name for name, _ in world.kv.scan_all("positions")] == ["d2"]
+    first.begin(lambda: None)
+    first.pass_through()
 
 
 def test_witnesses_are_forgotten_for_a_later_one_only(losing: Losing) -> None:
@@ -515,3 +557,105 @@ def test_by_default_a_link_writes_no_manifest_entry(losing: Losing) -> None:
     before = losing.manifest(WAITING)
     losing.link("a")
     assert losing.manifest(WAITING) == before
+
+
+def test_a_repository_record_that_cannot_be_read_stops_no_reaper_and_no_other_stop(losing: Losing) -> None:
+    world = losing.world
+    kept = losing.copy()
+    world.upload("main", "a")
+    world.repo.commit("main", "a")
+    world.run_once()
+    losing.put_back(kept)
+    world.kv.set(keys.repository(RepositoryName("a-torn-one")), b"\xc1")
+    done = world.run_once()
+    assert {(error.repository, error.code) for error in done.errors} == {
+        ("", KVWentBack.code),
+        ("a-torn-one", CorruptRecord.code),
+    }
+    assert losing.stopped() == breaker.KV_WENT_BACK
+
+
+def test_a_reaper_that_looks_during_a_reconcile_trips_nothing(losing: Losing) -> None:
+    world = losing.world
+    fence = Fence(world.kv, lambda: world.lake.own_store, world.clock, world.lake.durations, "reconcile")
+    fence.block()
+    done = world.run_once()
+    assert [(error.unit, error.code) for error in done.errors] == [("kv", KVReconciling.code)]
+    assert losing.stopped() == ""
+    fence.unblock()
+    assert world.run_once().errors == ()
+
+
+@pytest.mark.parametrize("what", ["tag", "branch", "repository"])
+def test_what_landed_without_its_entry_gets_one_from_the_reaper(
+    losing: Losing, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    world = losing.world
+    repo = world.repo
+    make = {
+        "tag": lambda: repo.create_tag("v1", "main"),
+        "branch": lambda: repo.create_branch("dev", "main"),
+        "repository": lambda: world.lake.create_repository("other"),
+    }[what]
+    add = Manifest.add
+
+    def refuse(manifest: Manifest, entry: AnyEntry) -> None:
+        if entry.kind == {"tag": "record"}.get(what, what) and "main" not in describe(entry):
+            raise ObjectsUnavailable("planted")
+        add(manifest, entry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "add", refuse)
+        with pytest.raises(ObjectsUnavailable, match=f"{what} '[a-z0-9]+' was created, but .* a reaper writes it"):
+            make()
+    assert world.run_once().errors == ()
+    entries = [*repo.context.manifest.all(), *world.lake.manifest.all()]
+    assert any(describe(entry).startswith(what) and "main" not in describe(entry) for entry in entries)
+    assert not repo.context.manifest.unwritten()
+    assert not world.lake.manifest.unwritten()
+
+
+def test_record_confirms_nothing_that_no_later_position_covers(losing: Losing) -> None:
+    world = losing.world
+    world.upload("main", "a")
+    world.repo.commit("main", "a")
+    world.run_once()
+    world.objects.inner.delete_many([*losing.manifest(WAITING), *losing.manifest(CONFIRMED)])
+    answers = iter(("run-1", "run-2"))
+    world.kv.servers = lambda: [Server("positions", next(answers))]
+    with pytest.raises(KVSettling):
+        recording.record(world.lake)
+    assert losing.manifest(CONFIRMED) == []
+    world.kv.servers = lambda: [Server("positions", "run-1")]
+    assert [each.commits for each in recording.record(world.lake)] == [2]
+
+
+def test_one_listing_that_cannot_be_read_keeps_only_its_own_entry(losing: Losing) -> None:
+    world = losing.world
+    commits: list[CommitId] = []
+    for name in "abc":
+        world.upload("main", name)
+        commits.append(world.repo.commit("main", name).id)
+    ctx = world.repo.context
+    listing = refs.get_commit(ctx, commits[1]).added
+    for _, marker in list(ctx.markers.committed()):
+        ctx.markers.set_deleted(marker.tokens, "processed elsewhere")
+    for commit, _ in list(ctx.markers.committed()):
+        ctx.markers.remove_committed(commit)
+    world.objects.inner.delete_many([names.key(names.ADDED, listing)])
+    done = world.run_once()
+    assert [error.unit for error in done.errors] == [f"manifest/{commits[1]}"]
+    assert [entry.commit for entry in ctx.manifest.waiting() if isinstance(entry, CommitLanded)] == [commits[1]]
+
+
+def test_what_a_removal_at_hand_explains_needs_no_confirmed_entries(
+    losing: Losing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = losing.world
+    world.repo.create_branch("short", "main")
+    world.repo.delete_branch("short")
+    world.upload("main", "a")
+    world.repo.reset("main")
+    monkeypatch.setattr(Manifest, "confirmed", lambda _: pytest.fail("nobody needs them"))
+    assert world.run_once().errors == ()
+    assert losing.manifest(WAITING) == []

@@ -20,7 +20,7 @@ from protocol_model.offline import Proto  # noqa: E402  # likewise
 
 sys.path.remove(str(DOCS))
 
-STATES_MAX = 12_000
+STATES_MAX = 6_000
 """Two in five scenarios end below it; each takes about a tenth of a second."""
 EVERY = scenarios.every()
 BY_NAME = {scenario.name: scenario for scenario in EVERY}

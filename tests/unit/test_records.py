@@ -46,6 +46,7 @@ from refstore.core.records import (
     Listed,
     Mark,
     Position,
+    PurgeRecord,
     Record,
     Reference,
     ReferenceRecord,
@@ -214,6 +215,7 @@ RECORDS: dict[str, Record] = {
     "retention, with branches": RetentionRecord(
         '{"default_retention_days": 7}', 1_700_000_000_000, "me", "w1", {"main/logs/": "main"}
     ),
+    "purge": PurgeRecord('{"whitelist": ["a.*"]}', 1_700_000_000_000, "me", "w1"),
     "import": ImportRecord("w1", "running", MAIN, (), "m", "me", {}, False, 1_700_000_000_000, 1_700_000_000_001),
     "import, full": ImportRecord(
         write_id="w2",
@@ -385,6 +387,7 @@ WRITTEN: tuple[tuple[str, str], ...] = (
         "retention, with branches",
         "9629bd7b2264656661756c745f726574656e74696f6e5f64617973223a20377dcf0000018bcfe56800a26d65a2773181aa6d61696e2f6c6f67732fa46d61696e",
     ),
+    ("purge", "9554b67b2277686974656c697374223a205b22612e2a225d7dcf0000018bcfe56800a26d65a27731"),
     ("due", "9132"),
     ("lease", "9433a6686f73742d31cf0000018bcfe56800a27731"),
     ("heartbeat", "9b34a4686f737407cf0000018bcfe56800cf0000018bcfe56801cb40240000000000000000000000"),

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted(ROOT.glob("requirements*.lock"))
-ROOMS = ("refstore", "api", "reaper", "offline_gc")
+ROOMS = ("refstore", "api", "reaper", "offline_gc", "purge")
 
 HOME = re.compile(r"(?<![\w.])/(?:(?:home|Users)/[A-Za-z0-9]|root/)")
 SECRET = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{36}\b")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refstore.core import json_positions
 from refstore.errors import InvalidRules
-from refstore.retention import globs, json_positions
+from refstore.retention import globs
 from refstore.retention.rules import (
     DAYS_MAX,
-    DOCUMENT_CHARACTERS_MAX,
     GLOBS_MAX,
     BranchRule,
     Expiration,
@@ -232,7 +232,7 @@ class TestRefusals:
         assert refused(json.dumps({"branches": rules}))[2].startswith(f"more than {GLOBS_MAX} globs")
 
     def test_a_document_that_is_too_large(self) -> None:
-        assert f"it may have {DOCUMENT_CHARACTERS_MAX}" in refused(" " * DOCUMENT_CHARACTERS_MAX + "{}")[2]
+        assert f"it may have {json_positions.CHARACTERS_MAX}" in refused(" " * json_positions.CHARACTERS_MAX + "{}")[2]
 
     def test_disabled_rules_are_read_too(self) -> None:
         assert refused('{"rules": [{"status": "disabled", "expiration": {}}]}')[2].startswith("no kind of expiration")
@@ -403,11 +403,11 @@ class TestLocated:
     @given(JSON, st.booleans())
     def test_any_document_is_read_as_json_reads_it(self, value: object, pretty: bool) -> None:
         text = json.dumps(value, indent=2 if pretty else None, ensure_ascii=pretty)
-        assert json_positions.parse(text).value == value
+        assert json_positions.parse(text, InvalidRules).value == value
 
     @given(JSON)
     def test_every_value_has_its_place(self, value: object) -> None:
-        found = json_positions.parse(json.dumps(value, indent=1))
+        found = json_positions.parse(json.dumps(value, indent=1), InvalidRules)
 
         def look(place: json_positions.Place, inner: object) -> None:
             begins = found.text[found.at[place] :]
@@ -436,7 +436,7 @@ class TestLocated:
         if twice:
             expected = InvalidRules
         try:
-            found = json_positions.parse(text).value
+            found = json_positions.parse(text, InvalidRules).value
         except InvalidRules as error:
             strict = any(word in str(error) for word in ("digits", "levels"))
             found = expected if strict else InvalidRules

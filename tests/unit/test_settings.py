@@ -78,6 +78,7 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "kv": "redis://h",
         "objects": "s3://b",
         "signing_keys": f"k1:{SECRET}",
+        "purge_key": SECRET,
         "log.level": "debug",
         "log.format": "json",
         "reaper.metrics_host": "0.0.0.0",  # noqa: S104  # nothing listens
@@ -357,12 +358,16 @@ class TestSecrets:
     def test_they_are_in_no_row_and_no_repr(self) -> None:
         found = loaded(
             {"kv": "redis://user:hunter2@h:1/0", "objects": "s3://b?secret_key=hunter2&region=x"},
-            {"REFSTORE_SIGNING_KEYS": f"k1:hunter2{SECRET}, k2:hunter2{SECRET}"},
+            {
+                "REFSTORE_SIGNING_KEYS": f"k1:hunter2{SECRET}, k2:hunter2{SECRET}",
+                "REFSTORE_PURGE_KEY": f"hunter2{SECRET}",
+            },
         )
         rows = {row.setting: row for row in found.rows()}
         assert rows["kv"].value == "redis://user:***@h:1/0"
         assert rows["objects"].value == "s3://b?secret_key=***&region=x"
         assert rows["signing_keys"].value == ["k1:***", "k2:***"]
+        assert rows["purge_key"].value == "***"
         assert [*rows] == [*SETTINGS]
         assert found.settings.kv == "redis://user:hunter2@h:1/0"
         assert found.settings.parsed_signing_keys == (
@@ -379,6 +384,7 @@ class TestSecrets:
             ({"kv": "://u:hunter2@h", "objects": "s3://b"}, {}),
             ({}, {"REFSTORE_SIGNING_KEYS": "hunter2"}),
             ({}, {"REFSTORE_SIGNING_KEYS": "k:hunter2"}),
+            ({}, {"REFSTORE_PURGE_KEY": "hunter2"}),
             ({}, {"REFSTORE_SIGNING_KEYS": f"bad id:hunter2{SECRET}"}),
             ({}, {"REFSTORE_SIGNING_KEYS": f"k:{SECRET}hunter2,k:{SECRET}hunter2"}),
         ],

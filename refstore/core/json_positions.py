@@ -1,23 +1,34 @@
 """Parse JSON with the position of every value, for errors that name line and column; no key may stand twice.
 
-A rules document decides what is deleted, so nothing in it may be passed over in silence: the last of two equal keys
-does not win, and text behind the document is an error. What is read here is only shaped as JSON; `rules.py` says what
-it means.
+Such a document decides what is deleted, so nothing in it may be passed over in silence: the last of two equal keys does
+not win, text behind the document is an error, and so is an unknown field. `refstore/retention/rules.py` and
+`refstore/purging/document.py` say what their documents mean.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, NamedTuple, NoReturn
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
-from refstore.errors import InvalidRules
+import msgspec
+
+from refstore.errors import InvalidDocument
+
+Model = TypeVar("Model", bound=msgspec.Struct)
 
 DEPTH_MAX: Final = 16
 """How deep arrays and objects may be nested; the format needs five levels."""
 DIGITS_MAX: Final = 18
 """How many digits a number may have; more would not fit where numbers are stored."""
 
+CHARACTERS_MAX: Final = 262_144
+
+_STEPS: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_AT: Final = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -30,33 +41,70 @@ Place = tuple[Step, ...]
 
 
 class JsonPositions(NamedTuple):
+    kind: type[InvalidDocument]
+    """The error that is raised for this kind of document."""
     text: str
     value: Any
     at: dict[Place, int]
     """Where each value begins; of a field, where its name begins."""
 
-    def error(self, place: Place, reason: str) -> InvalidRules:
+    def error(self, place: Place, reason: str) -> InvalidDocument:
         """Make an error about the value at a place, or about the nearest one above it."""
         while place not in self.at:
             place = place[:-1]
-        return error_at(self.text, self.at[place], reason)
+        return _error_at(self.kind, self.text, self.at[place], reason)
+
+    def line(self, *place: Step) -> int:
+        """Return the line of a value, from 1."""
+        return self.text.count("\n", 0, self.at[place]) + 1
 
 
-def error_at(text: str, position: int, reason: str) -> InvalidRules:
+def parse(text: str, kind: type[InvalidDocument]) -> JsonPositions:
+    """Parse a text. Raises an error of the kind."""
+    reader = _Reader(text, kind)
+    return JsonPositions(kind, text, reader.document(), reader.at)
+
+
+def read(
+    text: str, model: type[Model], kind: type[InvalidDocument], fields: Sequence[str]
+) -> tuple[Model, JsonPositions]:
+    """Parse a document and give it its model's shape. `fields`: all names of fields, for hints. Raises an error of the
+    kind.
+    """
+    if len(text) > CHARACTERS_MAX:
+        raise _error_at(kind, text, 0, f"the document has {len(text)} characters; it may have {CHARACTERS_MAX}")
+    positions = parse(text.removeprefix("\ufeff"), kind)
+    try:
+        return msgspec.convert(positions.value, model), positions
+    except msgspec.ValidationError as error:
+        raise _shape(positions, str(error), fields) from None
+
+
+def _shape(positions: JsonPositions, message: str, fields: Sequence[str]) -> InvalidDocument:
+    """Translate msgspec's message to an error with the position that it names."""
+    match = _AT.fullmatch(message)
+    reason, path = (match[1], match[2] or "") if match else (message, "")
+    place: Place = tuple(int(number) if number else name for name, number in _STEPS.findall(path))
+    unknown = _UNKNOWN.fullmatch(reason)
+    shown = f"{positions.kind.shown_in} shows the format"
+    if unknown is None:
+        where = next((f"field {step!r}: " for step in reversed(place) if isinstance(step, str)), "")
+        return positions.error(place, f"{where}{reason[:1].lower()}{reason[1:]}; {shown}")
+    close = get_close_matches(unknown[1], fields, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else shown
+    return positions.error((*place, unknown[1]), f"unknown field {unknown[1][:80]!r}; {hint}")
+
+
+def _error_at(kind: type[InvalidDocument], text: str, position: int, reason: str) -> InvalidDocument:
     line = text.count("\n", 0, position) + 1
     column = position - (text.rfind("\n", 0, position) + 1) + 1
-    return InvalidRules(f"retention rules, line {line}, column {column}: {reason}", line=line, column=column)
-
-
-def parse(text: str) -> JsonPositions:
-    """Parse a text. Raises InvalidRules."""
-    reader = _Reader(text)
-    return JsonPositions(text, reader.document(), reader.at)
+    return kind(f"{kind.document}, line {line}, column {column}: {reason}", line=line, column=column)
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, kind: type[InvalidDocument]) -> None:
         self._text = text
+        self._kind = kind
         self._position = 0
         self.at: dict[Place, int] = {}
 
@@ -172,4 +220,4 @@ class _Reader:
         return self._text[self._position : self._position + 1]
 
     def _fail(self, reason: str, position: int | None = None) -> NoReturn:
-        raise error_at(self._text, self._position if position is None else position, reason) from None
+        raise _error_at(self._kind, self._text, self._position if position is None else position, reason) from None

@@ -1,0 +1,50 @@
+"""Routes of the purge: which data sets of a repository are onboarded."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from refstore.operations.purge_document import Onboarded
+from refstore.repository import Repository
+from refstore_api.auth import Operator
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.json_answers import answer
+from refstore_api.models import PurgeDataset, PurgeDocument, PurgeDocumentText
+from refstore_api.routes import failures
+from refstore_api.service import ServiceOf
+
+router = APIRouter(prefix="/repositories/{repository}/purge", tags=["refstore"], route_class=EncodedNameRoute)
+PURGED = {200: {"model": PurgeDocument}}
+
+
+@router.get("/document", operation_id="getPurgeDocument", responses={**PURGED, **failures()})
+async def get_document(service: ServiceOf, _caller: Operator, repository: str) -> Response:
+    """Return the purge document that is set, and what it means. 404: nothing is onboarded."""
+    return answer(await service.repository(repository, lambda repo: _shown(repo.purge_document())))
+
+
+@router.put("/document", operation_id="setPurgeDocument", responses={**PURGED, **failures(409)})
+async def set_document(service: ServiceOf, caller: Operator, repository: str, body: PurgeDocumentText) -> Response:
+    """Onboard data sets: replace the whole document. Nothing is purged by this.
+
+    400: the document has a mistake; the message names line and column.
+    """
+
+    def onboard(repo: Repository) -> PurgeDocument:
+        return _shown(repo.onboard_purge(body.document, by=caller.key_id))
+
+    return answer(await service.repository(repository, onboard))
+
+
+def _shown(onboarded: Onboarded) -> PurgeDocument:
+    return PurgeDocument(
+        document=onboarded.text,
+        set_at=onboarded.set_ms // 1000,
+        set_by=onboarded.set_by,
+        datasets=[
+            PurgeDataset(name=each.name, prefix=each.prefix, mode=each.mode, purged=onboarded.document.allows(each))
+            for each in onboarded.document.datasets
+        ],
+        warnings=list(onboarded.warnings),
+    )

@@ -1,0 +1,146 @@
+"""What each file format offers to the purge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Protocol
+
+from refstore_purge.untyped_arrow import pa
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Kind = Literal["string", "integer", "binary"]
+"""The families of types that an identifier may have. Widths of integers and of strings' offsets make no difference."""
+
+TEXT_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""How much of a text file is decoded at a time."""
+
+
+class PurgeError(Exception):
+    """An object that cannot be purged: its message names column and types, never a value. The object stays as it is."""
+
+
+class Ids(Protocol):
+    """The ids whose rows go."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    def matches(self, values: Any) -> NDArray[np.bool_]:
+        """Return for each value, all of this kind, whether it is one of the ids. Null is none."""
+        ...
+
+    def may_match(self, minimum: Any, maximum: Any) -> bool:
+        """Return whether an id may lie between two values, both included."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be found in an object, and done about it."""
+
+    identifier: tuple[str, ...]
+    """The path to the column, from the outermost: ('metadata', 'guestid')."""
+    map_part: Literal["key", "value"] = "value"
+    """Which part of a map is the identifier, or contains it."""
+    set_null: tuple[tuple[str, ...], ...] = ()
+    """Paths to the columns to set to null in the rows that match. None given: the rows go."""
+    every_row: bool = False
+    """Whether every row matches, because the identifier is a partition's value; then no column has it."""
+
+
+class Found(NamedTuple):
+    """What a look for the ids found."""
+
+    rows: int
+    """All rows of the object."""
+    matched: int
+    """Rows that match."""
+    by: Literal["partition", "statistics", "column"]
+    """What told so: the partition's value, the statistics alone, or the column."""
+
+
+See = Callable[[Any], None]
+"""Is given arrays of values."""
+
+
+class Seeing:
+    """Ids that show somebody else what is compared with them."""
+
+    def __init__(self, ids: Ids, see: See) -> None:
+        self._ids = ids
+        self._see = see
+
+    @property
+    def kind(self) -> Kind:
+        return self._ids.kind
+
+    def matches(self, values: Any) -> NDArray[np.bool_]:
+        self._see(values)
+        return self._ids.matches(values)
+
+    def may_match(self, minimum: Any, maximum: Any) -> bool:
+        return self._ids.may_match(minimum, maximum)
+
+
+class Rewritten(NamedTuple):
+    rows: int
+    """Rows before."""
+    matched: int
+    """Rows that were removed or changed."""
+
+
+class Format(Protocol):
+    def find(self, source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+        """Look for the ids in an object, and read no more than that needs. Raises PurgeError.
+
+        `see` is called with every value at the identifier, unless statistics tell that none of the ids is there.
+        """
+        ...
+
+    def rewrite(self, source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+        """Write the object without the rows that match, or with nulls in them. Raises PurgeError."""
+        ...
+
+
+def kind_of(type_: Any) -> Kind | None:
+    """Return which kind a type of Arrow is; None: no identifier has it."""
+    if pa.types.is_dictionary(type_):
+        return kind_of(type_.value_type)
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "string"
+    if pa.types.is_integer(type_):
+        return "integer"
+    if (
+        pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_fixed_size_binary(type_)
+        or pa.types.is_binary_view(type_)
+    ):
+        return "binary"
+    return None
+
+
+def name_of(path: Sequence[str]) -> str:
+    """Return a column's path as people write it."""
+    return ".".join(path)
+
+
+def kinds_of(schema: Any, path: Sequence[str], map_part: str) -> tuple[Any, Kind | None] | None:
+    """Return the identifier's type in a schema of Arrow, and which kind that is; None: there is no such column."""
+    type_: Any = pa.struct(list(schema))
+    left = list(path)
+    while True:
+        if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+            type_ = type_.value_type
+        elif pa.types.is_map(type_):
+            type_ = type_.key_type if map_part == "key" else type_.item_type
+        elif not left:
+            return type_, kind_of(type_)
+        elif pa.types.is_struct(type_) and type_.get_field_index(left[0]) >= 0:
+            type_ = type_.field(left.pop(0)).type
+        else:
+            return None

@@ -1,0 +1,216 @@
+"""CSV as RFC 4180 has it, with a header: a record that stays is kept byte for byte.
+
+What readers take in different ways fails the file: a quote within a field that does not begin with one, a quote after a
+backslash, a carriage return that ends no line, a record with more or fewer fields than the header.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+
+import numpy as np
+
+from refstore_purge.formats import compression
+from refstore_purge.formats.base import Found, Ids, PurgeError, Rewritten, See, Seeing, Task, name_of
+from refstore_purge.formats.text_values import match_integers, match_strings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RECORDS: Final = 20_000
+"""How many records are looked at at a time: short ones take many times their length."""
+_BOM: Final = b"\xef\xbb\xbf"
+_FIELD: Final = re.compile(rb'(?:"[^"]*(?:""[^"]*)*"|[^",\r\n]*)(?=,|\Z)')
+_INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
+
+
+class _Records(NamedTuple):
+    line: int
+    """The line on which the first one begins, from 1."""
+    records: list[bytes]
+    """Each with its end."""
+
+    def line_of(self, number: int) -> int:
+        return self.line + sum(record.count(b"\n") for record in self.records[:number])
+
+
+class _Header(NamedTuple):
+    names: list[str]
+    at: int | None
+    """Which column is the identifier. None: every row matches."""
+    nulls: frozenset[int]
+    """Which columns are set to null."""
+
+
+def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+    """Look for the ids. Raises PurgeError."""
+    ids = Seeing(ids, see) if see is not None else ids
+    rows = matched = 0
+    header: _Header | None = None
+    for batch in _batches(source):
+        start = 0 if header else 1
+        header = header or _header(batch.records[0], task)
+        found, count = _matches(batch, start, header, ids)
+        rows += count
+        matched += int(np.count_nonzero(found))
+    return Found(rows, matched, "partition" if task.every_row else "column")
+
+
+def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+    """Write the records that do not match, and where columns are set to null, the others changed. Raises PurgeError."""
+    rows = matched = 0
+    header: _Header | None = None
+    with compression.writer(target, compression.codec_of(source)) as out:
+        for batch in _batches(source):
+            start = 0 if header else 1
+            header = header or _header(batch.records[0], task)
+            found, count = _matches(batch, start, header, ids)
+            rows += count
+            matched += int(np.count_nonzero(found))
+            for record, is_match in zip(batch.records, found, strict=True):
+                if not is_match:
+                    out.write(record)
+                elif task.set_null:
+                    out.write(_with_nulls(record, header.nulls))
+    return Rewritten(rows, matched)
+
+
+def _batches(source: BinaryIO) -> Iterator[_Records]:
+    """Yield the records. A quote that is still open at the end of a line goes on in the next one."""
+    line = 1
+    rest = b""
+    for block in compression.blocks(source):
+        if b"\0" in block:
+            raise PurgeError("the file is no text, or its compression is not known; see to it by other means")
+        *ended, rest = (rest + block).split(b"\n")
+        records: list[bytes] = []
+        pending: list[bytes] = []
+        is_open = False
+        for text in ended:
+            is_open ^= text.count(b'"') % 2 == 1
+            pending.append(text)
+            if not is_open:
+                records.append(b"\n".join(pending) + b"\n")
+                pending = []
+                if len(records) == RECORDS:
+                    yield _Records(line, records)
+                    line += sum(record.count(b"\n") for record in records)
+                    records = []
+        rest = b"\n".join([*pending, rest])
+        if len(rest) > compression.RECORD_BYTES_MAX:
+            raise PurgeError(f"a record behind line {line} is longer than 64 MiB; see to it by other means")
+        if records:
+            yield _Records(line, records)
+            line += sum(record.count(b"\n") for record in records)
+    if rest:
+        yield _Records(line, [rest])
+
+
+def _header(record: bytes, task: Task) -> _Header:
+    try:
+        names = [_text(field).decode() for field in _fields(record.removeprefix(_BOM), 1)]
+    except UnicodeDecodeError:
+        raise PurgeError("the header is not UTF-8; convert the file, or see to it by other means") from None
+
+    def place(name: str, what: str) -> int:
+        if names.count(name) != 1:
+            there = "there is no column" if name not in names else "there is more than one column"
+            raise PurgeError(f"{there} {name!r} in the header; correct {what} of the data set")
+        return names.index(name)
+
+    nulls = frozenset(place(name_of(path), "set_null") for path in task.set_null)
+    if nulls and len(names) == 1:
+        raise PurgeError("a null in the only column would be a blank line, which is no row; delete the rows instead")
+    return _Header(names, None if task.every_row else place(name_of(task.identifier), "the identifier"), nulls)
+
+
+def _matches(batch: _Records, start: int, header: _Header, ids: Ids) -> tuple[NDArray[np.bool_], int]:
+    """Return which records match, and how many rows there are: a blank line is none, and neither is the header."""
+    if ids.kind == "binary":
+        raise PurgeError("CSV has no binary values; give ids that are strings or integers")
+    width, at = len(header.names), header.at
+    values: list[bytes] = []
+    places: list[int] = []
+    matched = np.zeros(len(batch.records), dtype=np.bool_)
+    rows = 0
+    for number in range(start, len(batch.records)):
+        record = batch.records[number]
+        if record in (b"\n", b"\r\n"):
+            continue
+        fields = _fields(record, batch.line, batch, number)
+        if len(fields) != width:
+            raise PurgeError(
+                f"line {batch.line_of(number)} has {len(fields)} fields and the header {width}; correct the file"
+            )
+        rows += 1
+        if header.nulls and not any(fields[null] for null in header.nulls):
+            continue  # it is done
+        if at is None:
+            matched[number] = True
+            continue
+        value = _text(fields[at])
+        if value or (fields[at] and ids.kind == "string"):  # null is unquoted, but a number cannot be ""
+            values.append(value)
+            places.append(number)
+    if at is not None:
+        hits = _hits(batch, values, places, header.names[at], ids)
+        matched[np.array(places, dtype=np.int64)[hits]] = True
+    return matched, rows
+
+
+def _hits(batch: _Records, values: Sequence[bytes], places: Sequence[int], name: str, ids: Ids) -> NDArray[np.bool_]:
+    if ids.kind == "integer":
+        for value, place in zip(values, places, strict=True):
+            if not _INTEGER.fullmatch(value):
+                raise PurgeError(
+                    f"line {batch.line_of(place)} has no integer in column {name!r}, and the ids are integers; give "
+                    "ids that are strings (--id-type string), or correct the line"
+                )
+        return match_integers([value.decode() for value in values], ids)
+    for value, place in zip(values, places, strict=True):
+        if not value.isascii():
+            try:
+                value.decode()
+            except UnicodeDecodeError:
+                raise PurgeError(
+                    f"line {batch.line_of(place)} is not UTF-8 in column {name!r}; convert the file"
+                ) from None
+    return match_strings(values, ids)
+
+
+def _fields(record: bytes, line: int, batch: _Records | None = None, number: int = 0) -> list[bytes]:
+    """Return the fields as they are written, quotes included."""
+    bare = _bare(record)
+    if b'"' not in bare:
+        if b"\r" not in bare:
+            return bare.split(b",")
+        reason = "a carriage return that ends no line"
+    elif b'\\"' in bare:
+        reason = "a quote after a backslash, which readers take in two ways"
+    else:
+        fields: list[bytes] = []
+        at = 0
+        while found := _FIELD.match(bare, at):
+            fields.append(found[0])
+            at = found.end() + 1
+            if at > len(bare):
+                return fields
+        reason = "a quote that is not closed, or not where a field begins or ends"
+    where = batch.line_of(number) if batch else line
+    raise PurgeError(f"line {where} has {reason}; write the file as RFC 4180 says, or see to it by other means")
+
+
+def _bare(record: bytes) -> bytes:
+    return record.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _text(field: bytes) -> bytes:
+    return field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field
+
+
+def _with_nulls(record: bytes, nulls: frozenset[int]) -> bytes:
+    bare = _bare(record)
+    fields = [b"" if number in nulls else field for number, field in enumerate(_fields(record, 0))]
+    return b",".join(fields) + record[len(bare) :]

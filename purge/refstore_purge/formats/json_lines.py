@@ -1,0 +1,215 @@
+"""JSON lines: a line that stays is kept byte for byte.
+
+A line that is no JSON object fails the file: nobody could say that it has none of the ids. A field that is there twice
+counts twice, because readers differ in which of the two they take.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
+
+import numpy as np
+
+from refstore_purge.formats import compression
+from refstore_purge.formats.base import Found, Ids, PurgeError, Rewritten, See, Seeing, Task, name_of
+from refstore_purge.formats.text_values import match_integers, match_strings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LINES: Final = 2000
+"""How many lines are parsed at a time: each takes many times its length, and Python's garbage collector looks at all of
+them again and again.
+"""
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class _Object(list[tuple[str, Any]]):
+    """A JSON object as its fields, in order, also those that are there twice."""
+
+
+class _Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number)
+
+
+class _Line(NamedTuple):
+    number: int
+    """From 1."""
+    text: bytes
+    """With its end."""
+    value: _Object | None
+    """None: the line is blank."""
+
+
+def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+    """Look for the ids. Raises PurgeError."""
+    ids = Seeing(ids, see) if see is not None else ids
+    rows = matched = 0
+    for lines in _batches(source):
+        rows += sum(line.value is not None for line in lines)
+        matched += int(np.count_nonzero(_matches(lines, task, ids)))
+    return Found(rows, matched, "partition" if task.every_row else "column")
+
+
+def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+    """Write the lines that do not match, and where columns are set to null, the others changed. Raises PurgeError."""
+    rows = matched = 0
+    with compression.writer(target, compression.codec_of(source)) as out:
+        for lines in _batches(source):
+            found = _matches(lines, task, ids)
+            rows += sum(line.value is not None for line in lines)
+            matched += int(np.count_nonzero(found))
+            for line, is_match in zip(lines, found, strict=True):
+                if not is_match:
+                    out.write(line.text)
+                elif task.set_null:
+                    out.write(_with_nulls(line, task.set_null))
+    return Rewritten(rows, matched)
+
+
+def _batches(source: BinaryIO) -> Iterator[list[_Line]]:
+    number = 0
+    rest = b""
+    for block in compression.blocks(source):
+        text = rest + block
+        end = text.rfind(b"\n") + 1
+        rest = text[end:]
+        if len(rest) > compression.RECORD_BYTES_MAX:
+            raise PurgeError(f"line {number + 1} or one behind it is longer than 64 MiB; see to it by other means")
+        if end:
+            # not `splitlines`, which ends lines in more ways than this format does
+            texts = text[: end - 1].split(b"\n")
+            for start in range(0, len(texts), LINES):
+                lines = [_parsed(number + at, line + b"\n") for at, line in enumerate(texts[start : start + LINES], 1)]
+                number += len(lines)
+                yield lines
+    if rest:
+        yield [_parsed(number + 1, rest)]
+
+
+def _parsed(number: int, text: bytes) -> _Line:
+    bare = text.removeprefix(_BOM) if number == 1 else text
+    if not bare.strip():
+        return _Line(number, text, None)
+    try:
+        value = _DECODER.decode(bare.decode())
+    except (ValueError, RecursionError):
+        raise PurgeError(f"line {number} is not JSON; correct the file, or see to it by other means") from None
+    if not isinstance(value, _Object):
+        raise PurgeError(f"line {number} is no JSON object; correct the data set's format or prefix")
+    return _Line(number, text, value)
+
+
+@contextmanager
+def _not_too_deep(line: _Line) -> Generator[None, None, None]:
+    try:
+        yield
+    except RecursionError:
+        raise PurgeError(f"line {line.number} is nested too deep; see to it by other means") from None
+
+
+def _matches(lines: Sequence[_Line], task: Task, ids: Ids) -> NDArray[np.bool_]:
+    if ids.kind == "binary":
+        raise PurgeError("JSON has no binary values; give ids that are strings or integers")
+    wanted = _Number if ids.kind == "integer" else str
+    found: list[Any] = []
+    rows: list[int] = []
+    matched = np.zeros(len(lines), dtype=np.bool_)
+    for row, line in enumerate(lines):
+        if task.set_null and not any(_is_set(line, line.value, path) for path in task.set_null):
+            continue  # it is done
+        if task.every_row:
+            matched[row] = line.value is not None
+            continue
+        with _not_too_deep(line):
+            values = list(_values(line.value, task.identifier, task))
+        for value in values:
+            if type(value) is not wanted or (wanted is _Number and not value.lstrip("-").isdecimal()):
+                raise PurgeError(
+                    f"line {line.number} has {_type_of(value)} at {name_of(task.identifier)!r}, and the ids are "
+                    f"{ids.kind}s; give ids of its type, or correct the line"
+                )
+            found.append(value)
+            rows.append(row)
+    if ids.kind == "integer":
+        hits = match_integers(found, ids)
+    else:
+        hits = match_strings([value.encode(errors="surrogatepass") for value in found], ids)  # lone surrogates, too
+    matched[np.array(rows, dtype=np.int64)[hits]] = True
+    return matched
+
+
+def _values(value: Any, path: Sequence[str], task: Task) -> Iterator[Any]:
+    """Yield the values at a path: through objects and arrays; of an object at its end, keys or values."""
+    if isinstance(value, _Object):
+        for name, each in value:
+            if path:
+                if name == path[0]:
+                    yield from _values(each, path[1:], task)
+            elif task.map_part == "key":
+                yield name
+            else:
+                yield from _values(each, path, task)
+    elif isinstance(value, list):
+        for each in cast(list[Any], value):
+            yield from _values(each, path, task)
+    elif value is not None and not path:
+        yield value
+
+
+def _is_set(line: _Line, value: Any, path: Sequence[str]) -> bool:
+    if not path:
+        return value is not None
+    if isinstance(value, list) and not isinstance(value, _Object):
+        raise PurgeError(
+            f"line {line.number} has an array on the way to {path[-1]!r}, which is to be null; delete the rows instead"
+        )
+    return isinstance(value, _Object) and any(_is_set(line, each, path[1:]) for name, each in value if name == path[0])
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, _Number):
+        return "an integer" if value.lstrip("-").isdecimal() else "a number"
+    return "a string" if isinstance(value, str) else "true or false" if isinstance(value, bool) else "a number"
+
+
+def _with_nulls(line: _Line, columns: Sequence[Sequence[str]]) -> bytes:
+    value: Any = line.value
+    with _not_too_deep(line):
+        for path in columns:
+            value = _nulled(value, path)
+        text = _encoded(value)
+    end = line.text[len(line.text.rstrip(b"\r\n")) :]
+    bom = _BOM if line.text.startswith(_BOM) and line.number == 1 else b""
+    return bom + text.encode() + end
+
+
+def _nulled(value: Any, path: Sequence[str]) -> Any:
+    if not isinstance(value, _Object):
+        return value
+    return _Object(
+        (name, each if name != path[0] else None if len(path) == 1 else _nulled(each, path[1:])) for name, each in value
+    )
+
+
+def _encoded(value: Any) -> str:
+    match value:
+        case _Number():
+            return str(value)
+        case _Object():
+            return "{" + ",".join(f"{_encoded(name)}:{_encoded(each)}" for name, each in value) + "}"
+        case list():
+            return "[" + ",".join(map(_encoded, cast(list[Any], value))) + "]"
+        case str():
+            # what UTF-8 cannot hold, a lone surrogate, was an escape
+            return json.dumps(value, ensure_ascii=any("\ud800" <= each <= "\udfff" for each in value))
+        case _:
+            return json.dumps(value)

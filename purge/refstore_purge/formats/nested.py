@@ -1,0 +1,112 @@
+"""Find which rows of a column match, however deep the identifier lies in it; and set columns of rows to null."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refstore_purge.formats.base import Ids, PurgeError, Task, kind_of, name_of
+from refstore_purge.untyped_arrow import pa, pc
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def rows_that_match(batch: Any, task: Task, ids: Ids) -> NDArray[np.bool_]:
+    """Return for each row of a record batch whether it has one of the ids. Of a list any element decides. Where columns
+    are to be set to null, rows in which they are null match no more.
+
+    Raises PurgeError if the batch has no such column, or its type is not that of the ids.
+    """
+    root = task.identifier[0]
+    if task.every_row:
+        return _any_set(batch, task.set_null) if task.set_null else np.ones(len(batch), dtype=np.bool_)
+    if batch.schema.get_field_index(root) < 0:
+        raise PurgeError(f"there is no column {name_of(task.identifier)!r}; correct the data set's identifier")
+    matched = _match(batch.column(root), task.identifier[1:], task, ids)
+    if task.set_null:
+        matched &= _any_set(batch, task.set_null)
+    return matched
+
+
+def _any_set(batch: Any, columns: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
+    """Return which rows have one of these columns, which `check_set_null` allows, not null yet."""
+    found = np.zeros(len(batch), dtype=np.bool_)
+    for path in columns:
+        values = batch
+        for name in path:
+            values = batch.column(name) if values is batch else pc.struct_field(values, [name])
+        found |= np.asarray(values.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+    return found
+
+
+def _match(values: Any, path: Sequence[str], task: Task, ids: Ids) -> NDArray[np.bool_]:
+    type_ = values.type
+    if pa.types.is_struct(type_) and path:
+        if type_.get_field_index(path[0]) < 0:
+            raise PurgeError(f"there is no column {name_of(task.identifier)!r}; correct the data set's identifier")
+        return _match(pc.struct_field(values, [path[0]]), path[1:], task, ids)
+    if pa.types.is_map(type_):
+        return _match_children(values, values.keys if task.map_part == "key" else values.items, path, task, ids)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return _match_children(values, values.values, path, task, ids)
+    if pa.types.is_fixed_size_list(type_):
+        return _match(values.cast(pa.large_list(type_.value_type)), path, task, ids)
+    if path:
+        raise PurgeError(f"column {name_of(task.identifier)!r} leads through {type_}, which has no fields")
+    if kind_of(type_) != ids.kind:
+        raise PurgeError(
+            f"column {name_of(task.identifier)!r} is {type_}, and the ids are {ids.kind}s; give ids of its type"
+        )
+    return ids.matches(values)
+
+
+def _match_children(values: Any, children: Any, path: Sequence[str], task: Task, ids: Ids) -> NDArray[np.bool_]:
+    """Return which lists or maps have a child that matches."""
+    offsets = np.asarray(values.offsets.to_numpy(zero_copy_only=False), dtype=np.int64)
+    first, end = int(offsets[0]), int(offsets[-1])
+    matched = _match(children.slice(first, end - first), path, task, ids)
+    before = np.concatenate(([0], np.cumsum(matched)))
+    found = before[offsets[1:] - first] > before[offsets[:-1] - first]
+    if values.null_count:  # what lies below null is nothing
+        found &= np.asarray(values.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+    return found
+
+
+def set_null(batch: Any, columns: Sequence[Sequence[str]], rows: NDArray[np.bool_]) -> Any:
+    """Return the batch with these columns, which `check_set_null` allows, null in these rows."""
+    mask = pa.array(rows)
+    for path in columns:
+        index = batch.schema.get_field_index(path[0])
+        nulled = _with_null(batch.column(index), path, 1, mask)
+        batch = batch.set_column(index, batch.schema.field(index), nulled)
+    return batch
+
+
+def check_set_null(schema: Any, columns: Sequence[Sequence[str]]) -> None:
+    """Raise PurgeError for a column that is required, that is not there, or that lies in a list or map."""
+    for path in columns:
+        type_: Any = pa.struct(list(schema))
+        field: Any = None
+        for name in path:
+            if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
+                raise PurgeError(
+                    f"there is no column {name_of(path)!r} outside of lists and maps; correct set_null of the data set"
+                )
+            field = type_.field(name)
+            type_ = field.type
+        if not field.nullable:
+            raise PurgeError(f"column {name_of(path)!r} is required, so it cannot be null; delete the rows instead")
+
+
+def _with_null(values: Any, path: Sequence[str], depth: int, mask: Any) -> Any:
+    if depth == len(path):
+        return pc.if_else(mask, pa.scalar(None, type=values.type), values)
+    fields = [values.type.field(number) for number in range(values.type.num_fields)]
+    # as they are, also where the struct is null: a required field has some value there
+    children = [values.field(number) for number in range(len(fields))]
+    number = values.type.get_field_index(path[depth])
+    children[number] = _with_null(children[number], path, depth + 1, mask)
+    return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())

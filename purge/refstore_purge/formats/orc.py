@@ -1,0 +1,218 @@
+"""ORC: find ids by statistics and the identifier's column, and rewrite stripe by stripe.
+
+A rewritten file keeps its schema, codec, block size, stripes, row index, Bloom filters' columns and user metadata. What
+pyarrow would not keep (`varchar`, `char`, unions) is refused: the schemas are compared as ORC has them, by pyorc.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from refstore_purge.formats.base import Found, Ids, PurgeError, Rewritten, See, Seeing, Task, kinds_of, name_of
+from refstore_purge.formats.nested import check_set_null, rows_that_match, set_null
+from refstore_purge.formats.stays_open import StaysOpen
+from refstore_purge.untyped_arrow import orc, pa
+
+pyorc: Any = import_module("pyorc")
+
+STRIDE_ROWS: Final = 10_000
+BLOOM_FPP: Final = 0.05
+"""The share of false positives of a Bloom filter; files do not say which theirs had."""
+
+
+def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
+    """Look for the ids. Raises PurgeError."""
+    with _readable():
+        file, reader = _open(source, task, ids)
+        if task.every_row and not task.set_null:
+            return Found(file.nrows, file.nrows, "partition")
+        leaf = None if task.every_row else _plain_leaf(file, reader, task)
+        stripes = [number for number in range(file.nstripes) if leaf is None or _may_match(reader, number, leaf, ids)]
+        if stripes and see is not None:
+            stripes = list(range(file.nstripes))
+            ids = Seeing(ids, see)
+        columns = [] if task.every_row else [task.identifier[0] if leaf is None else name_of(task.identifier)]
+        columns += map(name_of, task.set_null)
+        matched = 0
+        for number in stripes:
+            batch = file.read_stripe(number, columns=columns)
+            matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
+        return Found(file.nrows, matched, "partition" if task.every_row else "column" if stripes else "statistics")
+
+
+def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
+    """Write the file without the rows that match, or with nulls in them. Raises PurgeError."""
+    matched = 0
+    with _readable():
+        file, reader = _open(source, task, ids)
+        with orc.ORCWriter(StaysOpen(target), **_options(file, reader)) as writer:
+            writer.write(pa.table(file.schema.empty_table()))  # no row may be left, and the schema stays
+            for number in range(file.nstripes):
+                batch = file.read_stripe(number)
+                rows = rows_that_match(batch, task, ids)
+                matched += int(np.count_nonzero(rows))
+                kept = set_null(batch, task.set_null, rows) if task.set_null else batch.filter(pa.array(~rows))
+                if len(kept):
+                    writer.write(pa.Table.from_batches([kept]))
+        _append_metadata(target, dict(file.metadata or {}), file)
+        _check_written(file, reader, target, file.nrows - (0 if task.set_null else matched))
+    return Rewritten(file.nrows, matched)
+
+
+@contextmanager
+def _readable() -> Generator[None, None, None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError, pyorc.errors.ORCError) as error:
+        raise PurgeError("the file cannot be read: it is damaged, or no ORC; see to it by other means") from error
+
+
+def _open(source: BinaryIO, task: Task, ids: Ids) -> tuple[Any, Any]:
+    """Open the file for pyarrow, and for pyorc. Raises PurgeError also where no row would tell."""
+    file, reader = orc.ORCFile(source), pyorc.Reader(source)
+    check_set_null(file.schema, task.set_null)
+    if task.every_row:
+        return file, reader
+    found = kinds_of(file.schema, task.identifier, task.map_part)
+    name = name_of(task.identifier)
+    if found is None:
+        raise PurgeError(f"there is no column {name!r}; correct the data set's identifier")
+    if found[1] != ids.kind:
+        raise PurgeError(f"column {name!r} is {found[0]}, and the ids are {ids.kind}s; give ids of its type")
+    if any(each.kind == pyorc.TypeKind.CHAR for each in _types(reader.schema[task.identifier[0]])):
+        raise PurgeError(f"column {name!r} is char, whose values are padded; see to it by other means")
+    return file, reader
+
+
+def _types(type_: Any) -> Iterator[Any]:
+    """Yield a type of pyorc and those within it."""
+    yield type_
+    match type_:
+        case pyorc.Struct():
+            children = list(type_.fields.values())
+        case pyorc.Map():
+            children = [type_.key, type_.value]
+        case pyorc.Array():
+            children = [type_.type]
+        case pyorc.Union():
+            children = list(type_.cont_types)
+        case _:
+            children = []
+    for child in children:
+        yield from _types(child)
+
+
+def _plain_leaf(file: Any, reader: Any, task: Task) -> int | None:
+    """Return the column of an identifier that lies in structs only, so that its statistics are those of rows."""
+    type_: Any = pa.struct(list(file.schema))
+    for name in task.identifier:
+        if not pa.types.is_struct(type_):
+            return None
+        type_ = type_.field(name).type
+    if pa.types.is_nested(type_):
+        return None
+    return int(reader.schema.find_column_id(name_of(task.identifier)))
+
+
+def _may_match(reader: Any, stripe: int, column: int, ids: Ids) -> bool:
+    try:
+        statistics: Mapping[str, Any] = reader.read_stripe(stripe)[column].statistics
+    except (UnicodeDecodeError, IndexError):  # strings that are none; a file without a row index
+        return True
+    if statistics.get("number_of_values") == 0:
+        return False
+    low, high = statistics.get("minimum"), statistics.get("maximum")
+    # long strings have bounds instead, and then these two are those of the other row groups
+    if low is None or high is None or "lower_bound" in statistics or "upper_bound" in statistics:
+        return True
+    return ids.may_match(low, high)
+
+
+def _options(file: Any, reader: Any) -> dict[str, Any]:
+    """Return what the new file's writer is to do as the old one's did.
+
+    A stripe ends with the first batch that fills it, so that with the smallest one each batch becomes a stripe.
+    """
+    longest = max((len(reader.read_stripe(number)) for number in range(file.nstripes)), default=1)
+    blooms = {column for number in range(file.nstripes) for column in reader.read_stripe(number).bloom_filter_columns}
+    return {
+        "file_version": file.file_version,
+        "batch_size": longest,
+        "stripe_size": 1,
+        "compression": file.compression.lower(),
+        "compression_block_size": file.compression_size or 65_536,
+        "row_index_stride": file.row_index_stride or STRIDE_ROWS,  # pyarrow writes no file without an index
+        "bloom_filter_columns": sorted(blooms) or None,
+        "bloom_filter_fpp": BLOOM_FPP,
+    }
+
+
+def _append_metadata(target: BinaryIO, metadata: Mapping[bytes, bytes], file: Any) -> None:
+    """Add user metadata to the footer, which pyarrow's writer cannot (ORC specification v1, "File Tail").
+
+    The footer is a message of protobuf, and two of them in a row are one with the fields of both. So another piece of
+    footer is put behind the one that is there, as a block that is not compressed, and the postscript's length of the
+    footer grows by it.
+    """
+    if not metadata:
+        return
+    added = b""
+    for name, value in metadata.items():
+        item = b"\x0a" + _varint(len(name)) + name + b"\x12" + _varint(len(value)) + value
+        added += b"\x2a" + _varint(len(item)) + item  # field 5 of Footer: UserMetadataItem
+    if file.compression != "UNCOMPRESSED":
+        size = min(file.compression_size, 2**23 - 1)
+        pieces = [added[start : start + size] for start in range(0, len(added), size)]
+        added = b"".join((len(piece) * 2 + 1).to_bytes(3, "little") + piece for piece in pieces)
+    target.seek(-1, os.SEEK_END)
+    length = target.read(1)[0]
+    target.seek(-1 - length, os.SEEK_END)
+    start = target.tell()
+    postscript = target.read(length)
+    if postscript[:1] != b"\x08":  # field 1: footerLength
+        raise PurgeError("pyarrow wrote a footer that refstore does not know; report this")
+    footer, behind = _read_varint(postscript, 1)
+    grown = b"\x08" + _varint(footer + len(added)) + postscript[behind:]
+    target.seek(start)
+    target.write(added + grown + bytes([len(grown)]))
+
+
+def _varint(number: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        number |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] < 0x80:
+            return number, at
+
+
+def _check_written(file: Any, reader: Any, target: BinaryIO, rows: int) -> None:
+    """Raise PurgeError where the new file is not what the old one was, but for its rows."""
+    target.flush()
+    target.seek(0)
+    written, schema = orc.ORCFile(StaysOpen(target)), str(reader.schema)
+    target.seek(0)
+    new = str(pyorc.Reader(target).schema)
+    if new != schema:
+        raise PurgeError("pyarrow cannot write this file's types (varchar, char or a union) as they are; purge it by "
+                         "other means")  # fmt: skip
+    if written.nrows != rows:
+        raise PurgeError(f"the new file has {written.nrows} rows instead of {rows}; report this")
+    if dict(written.metadata or {}) != dict(file.metadata or {}):
+        raise PurgeError("this file's metadata could not be kept; purge it by other means")

@@ -1,0 +1,239 @@
+"""The ids whose rows go: read from a file, written to a folder of their own, and looked up by every task.
+
+A value is looked for in three steps, each for a whole column at once:
+
+    bits      a bit for each hash of an id: tells most other values apart, in a megabyte for half a million ids
+    hashes    sorted 64-bit hashes: where a value's id would stand
+    values    the ids in the order of their hashes: they decide, so that no two values are taken for each other
+
+The folder is mapped into memory, so that all tasks of a machine share it. The hash is made with random numbers of its
+own for each folder; nothing of it outlives the run.
+"""
+
+from __future__ import annotations
+
+import bisect
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from refstore_purge.formats.base import Kind, kind_of
+from refstore_purge.untyped_arrow import pa, pc
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+WORDS_MAX: Final = 64
+"""How many 8-byte words of a value the hash knows; longer values that begin alike are told apart by themselves."""
+BITS_PER_ID: Final = 16
+FEW: Final = 10_000
+"""So many ids Arrow looks up by itself, with a table that it makes for each batch."""
+FENCES_MAX: Final = 100_000
+"""How many ids, evenly spread in their order, tell which ranges have none."""
+
+_META: Final = "meta.json"
+_BITS: Final = "bits.npy"
+_HASHES: Final = "hashes.npy"
+_VALUES: Final = "values.arrow"
+_FENCES: Final = "fences.arrow"
+_INDEX: Final = "index.npy"
+
+_TYPES: Final[dict[Kind, Any]] = {
+    "string": pa.large_binary(),  # compared by their bytes
+    "binary": pa.large_binary(),
+    "integer": pa.decimal128(20, 0),  # signed and unsigned 64 bits
+}
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    kind: Kind
+    count: int
+    bits: int
+    """How many bits of a hash choose a bit."""
+    multipliers: tuple[int, ...]
+
+
+class IdSet:
+    """The ids in a folder, as tasks look them up. Implements `formats.base.Ids`."""
+
+    def __init__(self, folder: Path, *, prefix: str = "") -> None:
+        """`prefix`: what the names of its files begin with."""
+        self._meta = msgspec.json.decode((folder / f"{prefix}{_META}").read_bytes(), type=_Meta)
+        self._bits = np.load(folder / f"{prefix}{_BITS}", mmap_mode="r")
+        self._hashes = np.load(folder / f"{prefix}{_HASHES}", mmap_mode="r")
+        self._values = _read(folder / f"{prefix}{_VALUES}")
+        self._fences: list[Any] = _read(folder / f"{prefix}{_FENCES}").to_pylist()
+        self._multipliers = np.array(self._meta.multipliers, dtype=np.uint64)
+
+        self._few: dict[Any, Any] = {}
+        index = folder / f"{prefix}{_INDEX}"
+        self.index_hashes: NDArray[np.uint64] | None = np.load(index, mmap_mode="r") if index.exists() else None
+        """The hashes for `index.look`, sorted; None: the run has no key."""
+
+    @property
+    def kind(self) -> Kind:
+        return self._meta.kind
+
+    @property
+    def values(self) -> Any:
+        """The ids, each once, in the type in which its kind is compared."""
+        return self._values
+
+    @property
+    def count(self) -> int:
+        return self._meta.count
+
+    def matches(self, values: Any) -> NDArray[np.bool_]:
+        """Return for each value whether it is one of the ids. Null is none."""
+        if pa.types.is_dictionary(values.type):
+            found = pa.array(self.matches(values.dictionary))
+            return _filled(pc.take(found, values.indices))
+        matched = np.zeros(len(values), dtype=np.bool_)
+        if not len(values) or not self.count:
+            return matched
+        if self.count <= FEW:
+            if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
+                values = comparable(values, self.kind)  # Arrow cannot look up views
+            return _filled(pc.is_in(values, value_set=self._few_as(values.type)))
+        compared = comparable(values, self.kind)
+        hashes = _hash(compared, self.kind, self._multipliers)
+        places = hashes >> np.uint64(64 - self._meta.bits)
+        may = (self._bits[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8)) & np.uint8(1)
+        if values.null_count:
+            may &= np.asarray(values.is_valid().to_numpy(zero_copy_only=False), dtype=np.uint8)
+        rows = np.flatnonzero(may)
+        at = np.searchsorted(self._hashes, hashes[rows])
+        while len(rows):  # a round for each id of the same hash
+            here = at < len(self._hashes)
+            here[here] = self._hashes[at[here]] == hashes[rows[here]]
+            rows, at = rows[here], at[here]
+            same = _filled(pc.equal(self._values.take(pa.array(at)), compared.take(pa.array(rows))))
+            matched[rows[same]] = True
+            rows, at = rows[~same], at[~same] + 1
+        return matched
+
+    def _few_as(self, type_: Any) -> Any:
+        """Return those ids that a column of this type can have, as that type."""
+        if type_ not in self._few:
+            values = self._values
+            if self.kind == "integer":
+                values = values.filter(pc.is_in(values.cast(type_, safe=False).cast(values.type), value_set=values))
+            elif pa.types.is_fixed_size_binary(type_):
+                values = values.filter(pc.equal(pc.binary_length(values), type_.byte_width)).cast(pa.binary())
+            self._few[type_] = values.cast(type_, safe=False)
+        return self._few[type_]
+
+    def may_match(self, minimum: Any, maximum: Any) -> bool:
+        """Return whether an id may lie between two values, both included. It is certain up to `FENCES_MAX` ids."""
+        if not self._fences:
+            return False
+        low, high = _ordered(minimum), _ordered(maximum)
+        first = bisect.bisect_left(self._fences, low)
+        if first < len(self._fences) and self._fences[first] <= high:
+            return True
+        is_exact = len(self._fences) == self.count
+        return not is_exact and 0 < first < len(self._fences)
+
+
+def write(folder: Path, kind: Kind, batches: Iterable[Any]) -> int:
+    """Write ids to a folder, each once; return how many there are. Null is left out."""
+    multipliers = tuple(secrets.randbits(64) | 1 for _ in range(WORDS_MAX + 1))
+    chunks = [comparable(batch.drop_null(), kind) for batch in batches]
+    values: Any = pa.chunked_array(chunks, type=_TYPES[kind]).unique()
+    hashes = _hash(values, kind, np.array(multipliers, dtype=np.uint64))
+    order = np.argsort(hashes, kind="stable")
+    hashes = hashes[order]
+    bits = max(10, int(len(values) * BITS_PER_ID).bit_length())
+    table = np.zeros(1 << (bits - 3), dtype=np.uint8)
+    places = hashes >> np.uint64(64 - bits)
+    np.bitwise_or.at(table, places >> np.uint64(3), np.uint8(1) << (places & np.uint64(7)).astype(np.uint8))
+    step = max(1, -(-len(values) // FENCES_MAX))
+    in_order = values.take(pc.sort_indices(values))
+    fences = in_order.take(
+        pa.array(sorted({*range(0, len(values), step), *([len(values) - 1] if len(values) else [])}), pa.int64())
+    )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(folder / _VALUES, values.take(pa.array(order)))
+    _write(folder / _FENCES, fences)
+    np.save(folder / _HASHES, hashes)
+    np.save(folder / _BITS, table)
+    (folder / _META).write_bytes(msgspec.json.encode(_Meta(kind, len(values), bits, multipliers)))
+    return len(values)
+
+
+def write_index_hashes(folder: Path, hashes: NDArray[np.uint64]) -> None:
+    np.save(folder / _INDEX, hashes)
+
+
+def comparable(values: Any, kind: Kind) -> Any:
+    """Return the values in the one type in which a kind is compared."""
+    if kind_of(values.type) != kind:
+        raise TypeError(f"{values.type} is no {kind}")
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if kind == "integer":
+        return values.cast(pa.decimal128(20, 0))
+    if pa.types.is_fixed_size_binary(values.type):
+        values = values.cast(pa.binary())
+    return values.cast(pa.large_binary())
+
+
+def _hash(values: Any, kind: Kind, multipliers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each value; of null any."""
+    if kind == "integer":  # two words each, little-endian
+        words = np.frombuffer(values.buffers()[1], dtype=np.uint64)[2 * values.offset :][: 2 * len(values)]
+        return _mixed(words[::2] * multipliers[0] + words[1::2] * multipliers[1])
+    offsets = np.frombuffer(values.buffers()[1], dtype=np.int64)[values.offset : values.offset + len(values) + 1]
+    lengths = np.diff(offsets)
+    hashes = lengths.astype(np.uint64) * multipliers[WORDS_MAX]
+    data = values.buffers()[2]
+    first, end = int(offsets[0]), int(offsets[-1])
+    # eight bytes more, so that the last word of the last value can be read whole
+    padded = np.zeros(end - first + 8, dtype=np.uint8)
+    if data is not None:
+        padded[: end - first] = np.frombuffer(data, dtype=np.uint8)[first:end]
+    words = np.ndarray((len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,))
+    starts = offsets[:-1] - first
+    longest = int(lengths.max(initial=0))
+    rows: Any = slice(None)
+    for number in range(min(WORDS_MAX, -(-longest // 8))):
+        left = lengths - 8 * number
+        if number:
+            rows = np.flatnonzero(left > 0)
+            left = left[rows]
+        # what follows a value's end is another value
+        mask = ~np.uint64(0) >> (np.uint64(64) - (np.clip(left, 0, 8) * 8).astype(np.uint64)) % np.uint64(64)
+        mask = np.where(left > 0, mask, np.uint64(0))
+        hashes[rows] += (words[starts[rows] + 8 * number] & mask) * multipliers[number]
+    return _mixed(hashes)
+
+
+def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread what was summed over all bits (the end of MurmurHash3)."""
+    hashes = hashes ^ (hashes >> np.uint64(33))
+    hashes = hashes * np.uint64(0xFF51AFD7ED558CCD)
+    return hashes ^ (hashes >> np.uint64(33))
+
+
+def _ordered(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _filled(found: Any) -> NDArray[np.bool_]:
+    return np.asarray(pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _write(file: Path, values: Any) -> None:
+    table = pa.table({"id": values})
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def _read(file: Path) -> Any:
+    """Map the values of a file into memory."""
+    column = pa.ipc.open_file(pa.memory_map(str(file))).read_all().column("id")
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -1,0 +1,35 @@
+"""A temporary folder for ids, which nobody else can read and which a killed process does not leave for ever."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "refstore-purge-ids-"
+_LOCK: Final = "lock"
+
+
+@contextmanager
+def private_folder() -> Generator[Path, None, None]:
+    """Make a folder for the block (mode 0700), and remove it afterwards. Those that killed processes left go first."""
+    _remove_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        with (folder / _LOCK).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders whose lock nobody holds. One without a lock has just been made."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_LOCK}"):
+        with suppress(OSError), lock.open("rb") as opened:  # another user's, or in use
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)

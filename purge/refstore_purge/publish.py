@@ -1,0 +1,145 @@
+"""Bring rewritten objects to the branches: stage them on hidden branches, then land each by one commit.
+
+    open      a hidden branch at each head that was looked at
+    issue     an address for each object, on the hidden branch of its first name; tasks write there
+    stage     link it there, and copy it to its other names
+    publish   commit the hidden branch, and merge that into the branch as one commit
+
+What is staged on the branch stays staged, and then the merge is refused. If the branch changed one of the paths
+meanwhile, it conflicts. The next attempt looks at the new head. A run that is killed leaves hidden branches, which the
+next run deletes; what they staged goes as with any other branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from refstore.core.batches import batched
+from refstore.errors import BranchNotFound, Conflict, DirtyBranch, NothingToCommit
+from refstore.operations.committing import CommitInfo
+from refstore.operations.copying import Copy
+from refstore.operations.uploading import Link
+from refstore.repository import Repository
+from refstore_purge.plan import Name, Piece
+from refstore_purge.report import Published
+
+PREFIX: Final = "refstore-purge-"
+ABANDONED_MS: Final = 86_400_000
+"""Hidden branches of a run that are so old were left by one that was killed."""
+METADATA: Final = "refstore.purge"
+"""The field of a commit's metadata that names the run."""
+PAGE: Final = 1000
+WAITS_SECONDS: Final = (0.5, 1, 2, 4, 8)
+"""How long to wait between tries while a branch has staged changes."""
+
+
+class Rewritten(NamedTuple):
+    """An object that was written again, and the names that it shall have."""
+
+    piece: Piece
+    token: str
+    size_bytes: int
+    checksum: str
+
+
+class Publication:
+    """The hidden branches of one attempt."""
+
+    def __init__(self, repo: Repository, run: str, attempt: int, heads: dict[str, str]) -> None:
+        self._repo = repo
+        self._run = run
+        self._heads = heads
+        self._hidden = {branch: f"{PREFIX}{run}-{attempt}-{number}" for number, branch in enumerate(sorted(heads))}
+        self._opened: set[str] = set()
+        self._copies: dict[str, list[tuple[Name, str]]] = {}
+        """By branch: other names of what is staged on the branch of a first name."""
+        self._paths: dict[str, int] = {}
+
+    def issue(self, pieces: Sequence[Piece]) -> dict[str, tuple[str, str]]:
+        """Return an address and its token for each object, by its present address."""
+        issued: dict[str, tuple[str, str]] = {}
+        for branch in sorted({piece.names[0].branch for piece in pieces}):
+            mine = [piece for piece in pieces if piece.names[0].branch == branch]
+            for page in batched(mine, PAGE):
+                made = self._repo.issue_many(self._open(branch), [piece.names[0].path for piece in page])
+                issued.update(
+                    {piece.address: (each.address, each.token) for piece, each in zip(page, made, strict=True)}
+                )
+        return issued
+
+    def stage(self, rewritten: Iterable[Rewritten]) -> None:
+        """Link what was written. Other names follow when the branch of the first one is committed."""
+        for item in rewritten:
+            first, *others = item.piece.names
+            link = Link(
+                path=first.path,
+                token=item.token,
+                size_bytes=item.size_bytes,
+                checksum=item.checksum,
+                metadata=item.piece.metadata,
+                content_type=item.piece.content_type,
+            )
+            self._repo.link_many(self._open(first.branch), [link])
+            self._paths[first.branch] = self._paths.get(first.branch, 0) + 1
+            for other in others:
+                self._copies.setdefault(other.branch, []).append((first, other.path))
+
+    def publish(self, message: str) -> tuple[list[Published], dict[str, str]]:
+        """Commit each hidden branch, and merge it into its branch. Return the commits; by branch, why there is none.
+
+        Raises Unavailable; then some branches may have their commits, and the next attempt finds nothing to do there.
+        """
+        published: list[Published] = []
+        refused: dict[str, str] = {}
+        commits: dict[str, str] = {}
+        metadata = {METADATA: self._run}
+        for branch in sorted({*self._paths, *self._copies}):  # a first name is on the first of its branches
+            hidden = self._open(branch)
+            copies = self._copies.get(branch, [])
+            for source in sorted({first.branch for first, _ in copies}):
+                ref = hidden if source == branch else commits[source]
+                mine = [Copy(first.path, path) for first, path in copies if first.branch == source]
+                self._repo.copy_many(ref, hidden, mine)
+            commits[branch] = self._repo.commit(hidden, message, metadata=metadata).id
+            try:
+                landed = self._land(commits[branch], branch, message, metadata)
+            except NothingToCommit:
+                continue
+            except (Conflict, BranchNotFound) as error:
+                refused[branch] = str(error)
+                continue
+            published.append(Published(branch, landed.id, self._paths.get(branch, 0) + len(copies)))
+        return published, refused
+
+    def _land(self, commit: str, branch: str, message: str, metadata: dict[str, str]) -> CommitInfo:
+        """Merge a commit into a branch; while that has staged changes, wait for whoever made them, but not for long."""
+        for seconds in WAITS_SECONDS:
+            with suppress(DirtyBranch):
+                return self._repo.merge(commit, branch, message=message, squash=True, metadata=metadata)
+            self._repo.context.clock.sleep(seconds)
+        return self._repo.merge(commit, branch, message=message, squash=True, metadata=metadata)
+
+    def close(self) -> None:
+        """Delete the hidden branches; what they committed stays where it was merged."""
+        for name in sorted(self._opened):
+            with suppress(BranchNotFound):
+                self._repo.delete_branch(name)
+
+    def _open(self, branch: str) -> str:
+        name = self._hidden[branch]
+        if name not in self._opened:
+            self._repo.create_branch(name, self._heads[branch], hidden=True)
+            self._opened.add(name)
+        return name
+
+
+def delete_abandoned(repo: Repository) -> int:
+    """Delete the hidden branches of runs that were killed; return their number."""
+    before = repo.context.clock.now_ms() - ABANDONED_MS
+    old = [name for name, record in repo.branches(prefix=PREFIX) if record.hidden and record.created_ms < before]
+    for name in old:
+        with suppress(BranchNotFound):
+            repo.delete_branch(name)
+    return len(old)

@@ -1,0 +1,269 @@
+"""Find and rewrite on the executors: each task has some objects, and knows nothing of the KV.
+
+The driver chose the new address. The first attempt that finishes writing there wins, and what it wrote never changes:
+Spark may run a task twice, and all attempts write the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from contextlib import suppress
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
+
+import msgspec
+
+from refstore.errors import AlreadyExists, Corrupt, Invalid, RefstoreError
+from refstore.objects import open_objects
+from refstore.objects.base import ObjectStore
+from refstore.purging.document import FileFormat
+from refstore_gc.session import parts_of
+from refstore_purge import formats
+from refstore_purge.formats.base import Format, PurgeError, Task, kinds_of, name_of
+from refstore_purge.ids import IdSet
+from refstore_purge.store_file import StoreFile
+from refstore_purge.untyped_arrow import orc, pq
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHUNK_BYTES: Final = 1024 * 1024
+TASKS_PER_CORE: Final = 8
+TASK_BYTES: Final = 128 * 1024 * 1024
+TASK_OBJECTS: Final = 200
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What every task of a run needs to know."""
+
+    url: str
+    """Of the namespace."""
+    io_timeout_seconds: float
+    ids: str
+    """The ids' folder; of a cluster the name that Spark's files of them begin with."""
+    on_cluster: bool
+    hash_key: bytes = b""
+    """For the index; empty: there is none."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One object."""
+
+    address: str
+    size_bytes: int
+    format: FileFormat
+    identifier: tuple[str, ...]
+    map_part: Literal["key", "value"] = "value"
+    set_null: tuple[tuple[str, ...], ...] = ()
+    every_row: bool = False
+    """Whether the partition's value is one of the ids."""
+    to: str = ""
+    """The address of what is written; '': only look for the ids."""
+    index: str = ""
+    """The key of the object's index."""
+    index_bytes: int = 0
+    """Its size; 0: it is not there yet."""
+
+    @property
+    def task(self) -> Task:
+        return Task(self.identifier, self.map_part, self.set_null, self.every_row)
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one object."""
+
+    address: str
+    rows: int = 0
+    matched: int = 0
+    by: str = ""
+    """What told how many match: the value of the `partition`, the `index`, `statistics`, or the `column`."""
+    read_bytes: int = 0
+    index_bytes: int = 0
+    """Of the index that was written."""
+    to: str = ""
+    size_bytes: int = 0
+    checksum: str = ""
+    failure: str = ""
+    """Why it is left as it was; names columns and types, and no value."""
+
+
+def run(spark: SparkSession, job: Job, works: list[Work]) -> list[Done]:
+    """Do the work of all objects; return what became of each, in their order. A failure of one fails only that."""
+    if not works:
+        return []
+    context: Any = spark.sparkContext
+    groups = grouped(works, parts_of(spark))
+    return context.parallelize(groups, len(groups)).flatMap(partial(_do_all, job)).collect()
+
+
+def grouped(works: list[Work], cores: int) -> list[list[Work]]:
+    """Return the works in groups, a task each: a task costs Spark as much as a small object costs a task. There are
+    enough groups for all cores, and for progress that moves.
+    """
+    tasks = cores * TASKS_PER_CORE
+    bytes_max = min(TASK_BYTES, sum(work.size_bytes for work in works) // tasks)
+    objects_max = min(TASK_OBJECTS, -(-len(works) // tasks))
+    groups: list[list[Work]] = []
+    size = 0
+    for work in works:
+        if not groups or size > bytes_max or len(groups[-1]) >= objects_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(work)
+        size += work.size_bytes
+    return groups
+
+
+def _do_all(job: Job, works: list[Work]) -> list[Done]:
+    return [do(job, work) for work in works]
+
+
+def do(job: Job, work: Work) -> Done:
+    """Do one object's work."""
+    store = _store(job.url, job.io_timeout_seconds)
+    ids = _ids(job.ids, job.on_cluster)
+    source = StoreFile(store, work.address, work.size_bytes)
+    try:
+        if not work.to:
+            return _find(job, work, store, source, ids)
+        with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
+            written = format_of(work.format).rewrite(cast(BinaryIO, source), target, work.task, ids)
+            size, checksum = _measured(target)
+            _put(store, work.to, target, size)
+    except (PurgeError, Corrupt) as error:
+        return Done(address=work.address, failure=str(error), read_bytes=source.requested_bytes)
+    except (RefstoreError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001  # a file that a library fails at in a new way fails alone
+        reason = f"reading or writing it failed ({type(error).__name__}); report this, and see to it by other means"
+        return Done(address=work.address, failure=reason, read_bytes=source.requested_bytes)
+    return Done(
+        address=work.address,
+        rows=written.rows,
+        matched=written.matched,
+        read_bytes=source.requested_bytes,
+        to=work.to,
+        size_bytes=size,
+        checksum=checksum,
+    )
+
+
+def _find(job: Job, work: Work, store: ObjectStore, source: StoreFile, ids: IdSet) -> Done:
+    """Look for the ids in the index, and if that does not rule them out, in the object."""
+    from refstore_purge import index
+
+    index_read = 0
+    if job.hash_key and work.index_bytes and ids.index_hashes is not None:
+        with suppress(Exception):  # an index that cannot be read saves nothing, and does no harm
+            answer = index.look(store, work.index, work.index_bytes, ids.index_hashes)
+            index_read = answer.read_bytes
+            if not answer.may_match:
+                return Done(address=work.address, rows=answer.rows, by="index", read_bytes=index_read)
+    collector = index.Collector(ids.kind, job.hash_key) if job.hash_key and not work.index_bytes else None
+    found = format_of(work.format).find(
+        cast(BinaryIO, source), work.task, ids, collector.see if collector is not None else None
+    )
+    written = 0
+    body = collector.to_bytes(found.rows) if collector is not None and found.by == "column" else None
+    if body is not None:
+        with suppress(RefstoreError):  # a later run writes it
+            store.put(work.index, body)
+            written = len(body)
+    return Done(
+        address=work.address,
+        rows=found.rows,
+        matched=found.matched,
+        by=found.by,
+        read_bytes=source.requested_bytes + index_read,
+        index_bytes=written,
+    )
+
+
+def format_of(name: FileFormat) -> Format:
+    """Return the module of a format."""
+    from importlib import import_module
+
+    module = {"json": "json_lines"}.get(name, name)
+    return cast(Format, import_module(f"{formats.__name__}.{module}"))
+
+
+def check_kind(store: ObjectStore, work: Work, ids: IdSet) -> None:
+    """Raise Invalid if the identifier's column of an object is of another type than the ids."""
+    if work.format not in ("parquet", "orc"):
+        return  # their lines tell, one by one
+    source: Any = StoreFile(store, work.address, work.size_bytes)
+    try:
+        schema: Any = pq.read_schema(source) if work.format == "parquet" else orc.ORCFile(source).schema
+    except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
+        return
+    kinds = kinds_of(schema, work.identifier, work.map_part)
+    if kinds is not None and kinds[1] is not None and kinds[1] != ids.kind:
+        raise Invalid(
+            f"column {name_of(work.identifier)!r} is {kinds[0]} ({kinds[1]}), and the ids are {ids.kind}s; give ids "
+            f"of its type, or say --id-type {kinds[1]}"
+        )
+
+
+def _measured(target: Any) -> tuple[int, str]:
+    target.seek(0)
+    digest = hashlib.sha256()
+    size = 0
+    while chunk := target.read(CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+    target.seek(0)
+    return size, digest.hexdigest()
+
+
+def _put(store: ObjectStore, address: str, target: Any, size: int) -> None:
+    try:
+        store.put(address, target, if_absent=True)
+    except AlreadyExists:
+        there = store.head(address).size_bytes
+        if there != size:
+            raise Corrupt(
+                f"another attempt wrote {there} bytes to {address}, and this one {size}; run the purge again"
+            ) from None
+
+
+def remove_ids(spark: SparkSession, job: Job) -> None:
+    """Remove the ids that Spark copied to a cluster's executors and to the driver. An executor that is gone keeps them
+    until its worker's folder is cleaned.
+    """
+    if not job.on_cluster:
+        return
+    context: Any = spark.sparkContext
+    _remove_shipped(job.ids)
+    with suppress(Exception):  # no executor may be left
+        executors = context._jsc.sc().getExecutorMemoryStatus().size()  # PySpark has no other way
+        parts = max(executors, parts_of(spark)) * TASKS_PER_CORE
+        context.parallelize(range(parts), parts).foreach(partial(_remove_where_it_runs, job.ids))
+
+
+def _remove_where_it_runs(name: str, _: int) -> None:
+    _remove_shipped(name)
+    time.sleep(0.02)  # so that each executor gets some of these tasks
+
+
+def _remove_shipped(name: str) -> None:
+    from pyspark import SparkFiles
+
+    for file in Path(SparkFiles.getRootDirectory()).glob(f"{name}-*"):
+        file.unlink(missing_ok=True)
+
+
+@lru_cache(maxsize=4)
+def _store(url: str, io_timeout_seconds: float) -> ObjectStore:
+    return open_objects(url, io_timeout_seconds=io_timeout_seconds)
+
+
+@lru_cache(maxsize=1)
+def _ids(name: str, on_cluster: bool) -> IdSet:
+    if not on_cluster:
+        return IdSet(Path(name))
+    from pyspark import SparkFiles
+
+    return IdSet(Path(SparkFiles.getRootDirectory()), prefix=f"{name}-")

@@ -1,0 +1,338 @@
+"""The commands `refstore purge`: describe data sets, and remove the rows of given ids from them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+
+from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
+from refstore.cli.destroying import Yes, confirm
+from refstore.cli.files import local_errors
+from refstore.cli.gc import Conf, Master
+from refstore.cli.places import SCHEMES, location
+from refstore.cli.retention import By, read_document, who
+from refstore.cli.shapes import when
+from refstore.errors import Invalid
+from refstore.operations.purge_document import Onboarded
+from refstore.purging import document as purging
+from refstore.purging.document import PurgeDocument
+from refstore.purging.key import purge_key
+
+if TYPE_CHECKING:
+    from refstore.lake import Lake
+    from refstore_purge.report import Report
+
+app = typer.Typer(no_args_is_help=True)
+
+SHOWN: Final = 20
+"""How many objects that were not purged are shown without --json."""
+
+Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="The purge document, in JSON; '-' for standard input.")]
+
+
+@app.callback()
+def purge() -> None:
+    """Describe data sets, and remove the rows of given ids from them."""
+
+
+@app.command("onboard")
+def onboard(
+    ctx: typer.Context,
+    repo_name: Name,
+    file: File,
+    by: By = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the document, and set nothing.")] = False,
+) -> None:
+    """Set the purge document: the whitelist and the data sets, all at once. Nothing is purged by this.
+
+    \b
+    Example: refstore purge onboard sales purge.json
+    """
+    text = read_document(file)
+    with repository_of(ctx, repo_name) as repo:
+        if dry_run:
+            parsed = purging.read_document(text)
+            _warn(parsed.warnings)
+            emit(ctx, _rows(parsed.document))
+            return
+        onboarded = repo.onboard_purge(text, by=who() if by is None else by)
+        _warn(onboarded.warnings)
+        emit(ctx, _rows(onboarded.document))
+
+
+@app.command("show")
+def show(ctx: typer.Context, repo_name: Name) -> None:
+    """Print the purge document as it was set; --json adds who set it, and when.
+
+    \b
+    Example: refstore purge show sales > purge.json
+    """
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        onboarded = repo.purge_document()
+        if invocation_of(ctx).json:
+            emit(ctx, {**_row(repo.name, onboarded), "document": msgspec.json.decode(onboarded.text)})
+        else:
+            print(onboarded.text, end="" if onboarded.text.endswith("\n") else "\n")
+
+
+@app.command("validate")
+def validate(
+    ctx: typer.Context,
+    repo_name: Name,
+    file: Annotated[
+        str,
+        typer.Argument(metavar="[FILE]", help="The document, in JSON; '-' for standard input; default: the one set."),
+    ] = "",
+) -> None:
+    """Check a purge document without setting it, and show its data sets.
+
+    \b
+    Example: refstore purge validate sales purge.json
+    """
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        text = read_document(file) if file else repo.purge_document().text
+        parsed = purging.read_document(text)
+        _warn(parsed.warnings)
+        emit(ctx, _rows(parsed.document))
+
+
+def _row(name: str, onboarded: Onboarded) -> dict[str, Any]:
+    return {"repository": name, "set": when(onboarded.set_ms), "by": onboarded.set_by}
+
+
+def _rows(document: PurgeDocument) -> list[dict[str, Any]]:
+    return [
+        {
+            "dataset": dataset.name,
+            "prefix": dataset.prefix,
+            "format": dataset.format,
+            "identifier": dataset.identifier,
+            "mode": dataset.mode,
+            "purged": document.allows(dataset),
+        }
+        for dataset in document.datasets
+    ]
+
+
+def _warn(texts: Iterable[str]) -> None:
+    for each in texts:
+        print(f"refstore: warning: {each}", file=sys.stderr)
+
+
+# ---- runs
+
+LEFT: Final = 4
+"""The exit code if something is left that a later run could purge."""
+
+IdsFile = Annotated[
+    str,
+    typer.Option(
+        "--ids", metavar="FILE", help="The ids: Parquet, or CSV with a header; a file, or lakefs://REPO/REF/PATH."
+    ),
+]
+IdColumn = Annotated[str, typer.Option("--id-column", metavar="NAME", help="Their column; default: the only one.")]
+IdType = Annotated[
+    str, typer.Option("--id-type", metavar="TYPE", help="Compare them as string, integer or binary; default: as given.")
+]
+
+
+@app.command("run")
+def run(
+    ctx: typer.Context,
+    repo_name: Name,
+    *,
+    ids: IdsFile,
+    id_column: IdColumn = "",
+    id_type: IdType = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Find the rows, and change nothing.")] = False,
+    max_units: Annotated[
+        int | None, typer.Option("--max-units", min=1, metavar="N", help="Do at most so many partitions.")
+    ] = None,
+    after: Annotated[
+        str, typer.Option("--after", metavar="WATERMARK", help="Leave out the partitions up to an earlier watermark.")
+    ] = "",
+    including_copies: Annotated[
+        bool, typer.Option("--including-copies", help="Purge names outside the data sets of the same objects, too.")
+    ] = False,
+    breaker_share: Annotated[
+        float, typer.Option(min=0, max=1, metavar="N", help="Stop if more than this share of the rows would go.")
+    ] = 0.5,
+    breaker_floor: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Fewer rows than this never stop it.")
+    ] = 10_000,
+    yes: Yes = False,
+    master: Master = "local[*]",
+    conf: Conf = None,
+) -> int | None:
+    """Remove the rows of the ids from the heads of onboarded data sets, by one commit for each branch.
+
+    Earlier commits keep their rows. The objects that were replaced go when those commits expire.
+
+    \b
+    Example: refstore purge run sales --ids forget.csv --dry-run
+             refstore purge run sales --ids forget.parquet --id-column guestid --yes
+    Exit code 4: something is left; the report says what, and why.
+    """
+    from refstore.cli.gc_job import show_progress, spark_session
+
+    settings = settings_of(ctx)
+    key = purge_key(settings.purge_key, settings.data)
+    with open_lake(ctx) as lake, _ids_file(lake, ids) as file:
+        repo = lake.repository(repo_name)
+        repo.purge_document()  # before Spark is started
+        if not dry_run:
+            confirm(ctx, f"the rows of the ids will be removed from the heads of {repo.name!r}", yes=yes)
+        with spark_session(master, conf) as spark, show_progress() as tell:
+            from refstore_purge import run as running
+
+            options = running.Options(
+                ids=file,
+                id_column=id_column,
+                id_type=id_type,
+                dry_run=dry_run,
+                max_units=max_units,
+                after=after,
+                including_copies=including_copies,
+                share=breaker_share,
+                floor_rows=breaker_floor,
+                purge_key=key,
+            )
+            if key is None:
+                print("refstore: warning: no index of ids is kept, because purge_key is not set", file=sys.stderr)
+            report = running.run(repo, spark, options, tell)
+        _emit(ctx, report)
+        return None if report.is_whole else LEFT
+
+
+@app.command("status")
+def status(ctx: typer.Context, repo_name: Name) -> None:
+    """List the runs of the purge, the newest first.
+
+    \b
+    Example: refstore purge status sales
+    """
+    from refstore_purge import report as reports
+
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        emit(ctx, [_summary(each) for each in reports.scan(repo)])
+
+
+@app.command("report")
+def report(
+    ctx: typer.Context,
+    repo_name: Name,
+    run_id: Annotated[str, typer.Argument(metavar="[RUN]", help="The run; default: the latest.")] = "",
+    *,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to this file.")] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write partitions.parquet, commits.parquet and not_purged.parquet there."),
+    ] = None,
+) -> None:
+    """Show what a run did, by data set and partition, and what it left; --json has all of it.
+
+    \b
+    Example: refstore purge report sales --html purge.html
+    """
+    from refstore_purge import report as reports
+    from refstore_purge import report_files
+
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        found = reports.read(repo, run_id)
+        with local_errors():
+            if html is not None:
+                html.write_text(report_files.page(repo_name, found), "utf-8")
+            if parquet is not None:
+                report_files.write_parquet(found, parquet)
+        _emit(ctx, found)
+
+
+@app.command("verify")
+def verify(
+    ctx: typer.Context,
+    repo_name: Name,
+    *,
+    ids: IdsFile,
+    id_column: IdColumn = "",
+    id_type: IdType = "",
+    history: Annotated[bool, typer.Option("--history", help="Look at every commit, not at the heads only.")] = False,
+) -> int | None:
+    """Read every object of the onboarded data sets at every head, and list those that have rows of the ids.
+
+    It shares no code with `run`. Commits before the heads keep their rows until they expire; --history lists them.
+
+    \b
+    Example: refstore purge verify sales --ids forget.csv
+    Exit code 4: rows are left, or an object could not be read.
+    """
+    from refstore_purge import verify as verifying
+
+    with open_lake(ctx, only_read=True) as lake, _ids_file(lake, ids) as file, local_errors():
+        repo = lake.repository(repo_name)
+        left = [
+            each._asdict() for each in verifying.verify(repo, file, column=id_column, id_type=id_type, history=history)
+        ]
+        emit(ctx, left)
+        return LEFT if left else None
+
+
+@contextmanager
+def _ids_file(lake: Lake, name: str) -> Generator[Path, None, None]:
+    """Give the file of the ids for the block; an object of the lake as a copy, which goes afterwards."""
+    if "://" not in name:
+        yield Path(name)
+        return
+    from refstore_purge.private_folder import private_folder
+
+    if not name.startswith(SCHEMES):
+        raise Invalid(f"{name!r} is no place for ids; give a file, or lakefs://REPO/REF/PATH")
+    repo_name, ref, path = location(name)
+    if not path:
+        raise Invalid(f"{name!r} names no object; write lakefs://REPO/REF/PATH")
+    with private_folder() as folder:
+        file = folder / "ids"
+        with local_errors(), file.open("wb") as target:
+            for chunk in lake.repository(repo_name).get(ref, path):
+                target.write(chunk)
+        yield file
+
+
+def _summary(report: Report) -> dict[str, Any]:
+    return {
+        "run": report.run,
+        "state": report.state,
+        "began": when(report.began_ms),
+        "ids": report.ids,
+        "objects": sum(row.objects for row in report.rows),
+        "rewritten": sum(row.rewritten for row in report.rows),
+        "rows_found": sum(row.rows_found for row in report.rows),
+        "rows_changed": sum(row.rows_changed for row in report.rows),
+        "not_purged": report.not_purged_count,
+        "units_left": report.units_left,
+        "commits": len(report.published),
+    }
+
+
+def _emit(ctx: typer.Context, report: Report) -> None:
+    if invocation_of(ctx).json:
+        emit(ctx, msgspec.to_builtins(report))
+        return
+    emit(ctx, _summary(report))
+    emit(ctx, [msgspec.to_builtins(row) for row in report.rows])
+    for each in report.published:
+        print(f"branch {each.branch}: commit {each.commit}, {each.paths} paths")
+    for each in report.not_purged[:SHOWN]:
+        print(f"not purged: {each.branch}: {each.path or '(the branch)'}: {each.reason}")
+    if report.not_purged_count > SHOWN:
+        print(f"... and {report.not_purged_count - SHOWN} more; --json shows them")
+    if report.units_left:
+        print(f"{report.units_left} partitions are left; go on with --after {report.watermark!r}")
+    if report.failure:
+        print(f"failed: {report.failure}")

@@ -1,0 +1,35 @@
+"""Read many small objects at the same time, because each is a request to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from refstore.core.batches import batched
+from refstore.errors import ObjectNotFound
+from refstore.objects.base import ObjectStore
+
+READERS: Final = 16
+
+FEW: Final = 4
+"""So many objects are read one after another: threads would take longer."""
+
+
+def read_many(store: ObjectStore, keys: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+    """Yield each key with its object's bytes, in order; None: it is not there. At most `READERS` objects are held in
+    memory. Raises ObjectsUnavailable.
+    """
+
+    def read(key: str) -> bytes | None:
+        try:
+            return store.read(key)
+        except ObjectNotFound:
+            return None
+
+    if len(keys) <= FEW:
+        yield from ((key, read(key)) for key in keys)
+        return
+    with ThreadPoolExecutor(min(READERS, len(keys)), thread_name_prefix="refstore-read-many") as readers:
+        for some in batched(keys, READERS):
+            yield from zip(some, readers.map(read, some), strict=True)

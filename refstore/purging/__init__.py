@@ -1,0 +1,1 @@
+"""Which data sets of a repository the compliance purge touches, and how (seed 002)."""

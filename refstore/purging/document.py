@@ -1,0 +1,186 @@
+"""The purge document: one JSON text for each repository that says which data sets may be purged (seed 002, onboarding).
+
+    {
+      "whitelist": ["tracking.*"],
+      "datasets": [{"name": "tracking.event", "prefix": "tracking/event/", "format": "parquet",
+                    "identifier": "metadata.guestid", "mode": "keep-history"}],
+      "backup": {"days": 30, "versions": 2},
+      "trash": {"days": 7}
+    }
+
+A data set is purged only if it is described here and its name is on the whitelist. `docs/purge.md` explains each field,
+and `docs/purge.schema.json` is the schema. An unknown field is refused, with its line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from refstore.core import ids
+from refstore.core.json_positions import JsonPositions, Place, read
+from refstore.errors import InvalidPath, InvalidPurge
+from refstore.retention import globs
+
+DAYS_MAX: Final = 36_500
+VERSIONS_MAX: Final = 1_000
+COLUMNS_MAX: Final = 100
+
+NAME_FORM: Final = "use up to 255 letters, digits and '_ . -', beginning with a letter or digit"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+
+FileFormat = Literal["parquet", "orc", "json", "csv"]
+Mode = Literal["keep-history", "rewrite", "erase"]
+
+KEEP_HISTORY: Final = "keep-history"
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of the document."""
+
+
+class Dataset(_Part, frozen=True):
+    """A data set: everything below a prefix."""
+
+    name: str
+    prefix: str
+    """Ends with '/'. Below it, folders `key=value/` are partitions."""
+    identifier: str
+    """The column that has the ids; a dot leads into a struct: `metadata.guestid`. Of CSV: a field of the header."""
+    mode: Mode
+    """`keep-history`: the branches' heads only, by commits; `rewrite` and `erase`: every version."""
+    format: FileFormat | None = None
+    """None: objects that cannot be rewritten; only the mode `erase` knows them."""
+    map_part: Literal["key", "value"] = "value"
+    """Which part of a map on the identifier's way is meant."""
+    set_null: Annotated[tuple[str, ...], msgspec.Meta(max_length=COLUMNS_MAX)] = ()
+    """Columns to set to null in the rows of the ids. None given: the rows are deleted."""
+    branches: tuple[str, ...] = ()
+    """Names and globs of the branches whose heads are purged, in the mode `keep-history`. None given: all."""
+    description: str = ""
+    """For people."""
+
+    def has_branch(self, name: str) -> bool:
+        return not self.branches or any(globs.matches(glob, name) for glob in self.branches)
+
+
+class Backup(_Part, frozen=True):
+    """An original goes when it is older than `days`, or not among the newest `versions`, whichever comes first."""
+
+    days: Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX)] = 30
+    versions: Annotated[int, msgspec.Meta(ge=0, le=VERSIONS_MAX)] = 2
+
+
+class Trash(_Part, frozen=True):
+    """What a restore replaced goes after `days`."""
+
+    days: Annotated[int, msgspec.Meta(ge=0, le=DAYS_MAX)] = 7
+
+
+class PurgeDocument(_Part, frozen=True):
+    whitelist: tuple[str, ...] = ()
+    """Names and globs of data sets."""
+    datasets: tuple[Dataset, ...] = ()
+    backup: Backup = Backup()
+    trash: Trash = Trash()
+
+    def allows(self, dataset: Dataset) -> bool:
+        """Return whether a data set is on the whitelist."""
+        return any(globs.matches(glob, dataset.name) for glob in self.whitelist)
+
+    @property
+    def onboarded(self) -> tuple[Dataset, ...]:
+        """The data sets that are on both lists, in order of their prefixes."""
+        return tuple(sorted(filter(self.allows, self.datasets), key=lambda dataset: dataset.prefix))
+
+
+class ParsedPurge(NamedTuple):
+    document: PurgeDocument
+    warnings: tuple[str, ...]
+
+
+_FIELDS: Final = sorted({name for part in (PurgeDocument, Dataset, Backup, Trash) for name in part.__struct_fields__})
+
+
+def read_document(text: str) -> ParsedPurge:
+    """Parse a purge document. Raises InvalidPurge with the line, the column and the reason."""
+    document, positions = read(text, PurgeDocument, InvalidPurge, _FIELDS)
+    for index, glob in enumerate(document.whitelist):
+        if not globs.is_valid(glob):
+            raise positions.error(
+                ("whitelist", index), f"{glob[:80]!r} is neither a data set's name nor a glob; {globs.GLOB_FORM}"
+            )
+    for index, dataset in enumerate(document.datasets):
+        _check(dataset, positions, ("datasets", index))
+    _refuse_twice(document, positions)
+    return ParsedPurge(document, tuple(_warnings(document)))
+
+
+def schema() -> dict[str, Any]:
+    """Return the document's JSON schema. It cannot say everything: `read_document` does."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(PurgeDocument)}
+
+
+def _check(dataset: Dataset, positions: JsonPositions, place: Place) -> None:
+    if not _NAME.fullmatch(dataset.name):
+        raise positions.error((*place, "name"), f"{dataset.name[:80]!r} is not a name of a data set; {NAME_FORM}")
+    try:
+        ids.path_prefix(dataset.prefix)
+    except InvalidPath as error:
+        raise positions.error((*place, "prefix"), str(error)) from None
+    if not dataset.prefix.endswith("/"):
+        raise positions.error(
+            (*place, "prefix"), f"prefix {dataset.prefix!r} is no folder; end it with '/', or others begin like it"
+        )
+    for name in (dataset.identifier, *dataset.set_null):
+        if not name or not all(name.split(".")):
+            raise positions.error(
+                (*place, "identifier" if name == dataset.identifier else "set_null"),
+                f"{name[:80]!r} is not a column; write its name, with a dot before a field of a struct",
+            )
+    if dataset.format is None and dataset.mode != "erase":
+        raise positions.error(place, f"mode {dataset.mode!r} needs a format: parquet, orc, json or csv")
+    if dataset.mode == "erase" and dataset.set_null:
+        raise positions.error((*place, "set_null"), "mode 'erase' removes whole objects; leave set_null out")
+    if dataset.branches and dataset.mode != KEEP_HISTORY:
+        raise positions.error(
+            (*place, "branches"), f"mode {dataset.mode!r} purges every version; leave branches out, or use keep-history"
+        )
+    for index, glob in enumerate(dataset.branches):
+        if not globs.is_valid(glob):
+            raise positions.error(
+                (*place, "branches", index), f"{glob[:80]!r} is neither a branch's name nor a glob; {globs.GLOB_FORM}"
+            )
+
+
+def _refuse_twice(document: PurgeDocument, positions: JsonPositions) -> None:
+    names: dict[str, int] = {}
+    for index, dataset in enumerate(document.datasets):
+        if dataset.name in names:
+            first = positions.line("datasets", names[dataset.name], "name")
+            raise positions.error(
+                ("datasets", index, "name"), f"data set {dataset.name!r} is there twice (first in line {first})"
+            )
+        names[dataset.name] = index
+        for other in document.datasets[:index]:
+            if dataset.prefix.startswith(other.prefix) or other.prefix.startswith(dataset.prefix):
+                raise positions.error(
+                    ("datasets", index, "prefix"),
+                    f"prefix {dataset.prefix!r} and {other.prefix!r} of {other.name!r} lie within one another; an "
+                    "object can be in one data set only",
+                )
+
+
+def _warnings(document: PurgeDocument) -> list[str]:
+    found = [
+        f"data set {dataset.name!r} is not on the whitelist: it is not purged"
+        for dataset in document.datasets
+        if not document.allows(dataset)
+    ]
+    return found + [
+        f"nothing is described for {glob!r} of the whitelist"
+        for glob in document.whitelist
+        if not any(globs.matches(glob, dataset.name) for dataset in document.datasets)
+    ]

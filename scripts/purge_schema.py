@@ -1,0 +1,18 @@
+"""Write the JSON schema of the purge document to docs/purge.schema.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from refstore.purging.document import schema
+
+FILE = Path(__file__).parent.parent / "docs" / "purge.schema.json"
+
+
+def text() -> str:
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

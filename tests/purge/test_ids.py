@@ -1,0 +1,163 @@
+"""The set of ids against one of Python's, and the file that it is read from."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refstore.errors import Invalid
+from refstore_purge import ids_file, index
+from refstore_purge.ids import IdSet
+from tests.purge.looking import id_set
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+SIGNED = st.integers(-(2**63), 2**63 - 1)
+
+
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def matches(ids: IdSet, values: Any) -> list[bool]:
+    return ids.matches(values).tolist()
+
+
+class TestAgainstASetOfPython:
+    @settings(max_examples=50, deadline=None)
+    @given(ids=st.lists(TEXTS, max_size=20), others=st.lists(st.none() | TEXTS, max_size=20), cut=st.integers(0, 5))
+    def test_strings(self, ids: list[str], others: list[str | None], cut: int) -> None:
+        made = id_set(*ids, None)
+        values = [*others, *ids]
+        expected = [value in set(ids) for value in values]
+        assert made.count == len(set(ids))
+        for type_ in (pa.string(), pa.large_string()):
+            assert matches(made, pa.array(values, type_)) == expected
+            assert matches(made, pa.array(values, type_).slice(cut)) == expected[cut:]
+        assert matches(made, pa.array(values, pa.string()).dictionary_encode()) == expected
+
+    @settings(max_examples=50, deadline=None)
+    @given(ids=st.lists(SIGNED, max_size=20), others=st.lists(st.none() | SIGNED, max_size=20))
+    def test_integers(self, ids: list[int], others: list[int | None]) -> None:
+        made = id_set(*ids, kind="integer")
+        values = [*others, *ids]
+        assert matches(made, pa.array(values, pa.int64())) == [value in set(ids) for value in values]
+        small = [value for value in values if value is not None and 0 <= value < 128]
+        for type_ in (pa.int8(), pa.uint8(), pa.uint64()):
+            assert matches(made, pa.array(small, type_)) == [value in set(ids) for value in small]
+
+    @settings(max_examples=25, deadline=None)
+    @given(ids=st.lists(st.binary(min_size=16, max_size=16), min_size=1, max_size=9), other=st.binary(max_size=16))
+    def test_binary(self, ids: list[bytes], other: bytes) -> None:
+        made = id_set(*ids, kind="binary")
+        assert matches(made, pa.array(ids, pa.binary(16))) == [True] * len(ids)
+        assert matches(made, pa.array([other], pa.binary())) == [other in ids]
+
+    @settings(max_examples=50, deadline=None)
+    @given(ids=st.lists(TEXTS, max_size=30), low=TEXTS, high=TEXTS)
+    def test_a_range_without_an_id_is_known_and_one_with_an_id_is_never_left_out(
+        self, ids: list[str], low: str, high: str
+    ) -> None:
+        low, high = sorted((low, high), key=str.encode)
+        inside = any(low.encode() <= each.encode() <= high.encode() for each in ids)
+        assert id_set(*ids).may_match(low, high) == inside
+
+    def test_ranges_when_there_are_more_ids_than_fences(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("refstore_purge.ids.FENCES_MAX", 10)
+        numbers = list(range(0, 10_000, 7))
+        made = id_set(*numbers, kind="integer")
+        assert all(made.may_match(number, number) for number in numbers)
+        assert not made.may_match(10_001, 99_999)
+        assert not made.may_match(-9, -1)
+
+
+def test_long_values_that_begin_alike_are_told_apart() -> None:
+    made = id_set("x" * 5000 + "a")
+    assert matches(made, pa.array(["x" * 5000 + "a", "x" * 5000 + "b", "x" * 5000])) == [True, False, False]
+
+
+def test_values_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refstore_purge.ids._hash", lambda values, *_: np.full(len(values), 1 << 60, np.uint64))
+    made = id_set("a", "b", "c")
+    assert matches(made, pa.array(["c", "x", "a", None])) == [True, False, True, False]
+
+
+class TestTheFile:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        return tmp_path
+
+    def parquet(self, folder: Path, **columns: Any) -> Path:
+        file = folder / "ids.parquet"
+        pq.write_table(pa.table(columns), file)
+        return file
+
+    def csv(self, folder: Path, text: str) -> Path:
+        file = folder / "ids.csv"
+        file.write_text(text, newline="")
+        return file
+
+    def load(self, file: Path, **options: Any) -> list[Any]:
+        folder = file.parent / "written"
+        shutil.rmtree(folder, ignore_errors=True)
+        count = ids_file.load(file, folder, **options)
+        values = IdSet(folder).values.to_pylist()
+        assert count == len(values)
+        return sorted(int(value) if not isinstance(value, bytes) else value for value in values)
+
+    def test_parquet_and_csv(self, folder: Path) -> None:
+        assert self.load(self.parquet(folder, id=["b", None, "a", "b"])) == [b"a", b"b"]
+        assert self.load(self.parquet(folder, id=pa.array([3, 1], pa.int16()))) == [1, 3]
+        assert self.load(self.parquet(folder, id=pa.array(["a"]).dictionary_encode())) == [b"a"]
+        assert self.load(self.parquet(folder, n=[1], id=["a"]), column="id") == [b"a"]
+        assert self.load(self.csv(folder, 'n,id\n1,007\n2,\n3,"x,""y"\n'), column="id") == [b"007", b'x,"y']
+        assert self.load(self.csv(folder, "\ufeffid\r\n7\r\n"), id_type="integer") == [7]
+        assert self.load(self.parquet(folder, id=[7]), id_type="string") == [b"7"]
+        assert self.load(self.parquet(folder, id=pa.array([], pa.string()))) == []
+
+    @pytest.mark.parametrize(
+        ("text", "options", "told"),
+        [
+            ("a,b\n1,2\n", {}, "2 columns; say which has the ids with --id-column; a CSV file begins"),
+            ("a,b\n1,2\n", {"column": "c"}, "no column 'c'"),
+            ("id\nsecret-7\n", {"id_type": "integer"}, "a value cannot be converted"),
+            ("id\n1\n", {"id_type": "float"}, "'float' is no type of ids"),
+            ("", {}, "neither Parquet nor CSV"),
+            ("PAR1 and no more", {}, "neither Parquet nor CSV"),
+        ],
+    )
+    def test_a_file_that_cannot_be_used_is_refused_and_no_id_is_named(
+        self, folder: Path, text: str, options: dict[str, str], told: str
+    ) -> None:
+        with pytest.raises(Invalid, match=told) as raised:
+            self.load(self.csv(folder, text), **options)
+        assert "secret-7" not in str(raised.value)
+        assert raised.value.__cause__ is None
+
+    def test_a_column_of_another_type_is_refused(self, folder: Path) -> None:
+        with pytest.raises(Invalid, match=r"the ids of ids\.parquet are double"):
+            self.load(self.parquet(folder, id=[1.5]))
+        with pytest.raises(Invalid, match=r"gone\.csv cannot be read: No such file"):
+            ids_file.load(folder / "gone.csv", folder / "x")
+
+
+def test_the_hashes_of_the_index_depend_on_the_key_alone() -> None:
+    values = id_set("a", "b", "größe").values
+    one, other = index.Key.of(b"one" * 20), index.Key.of(b"other" * 20)
+    hashes = index.hashes(values, "string", one.hash_key)
+    assert (hashes == index.hashes(id_set("b", "größe", "a").values, "string", one.hash_key)).all()
+    assert not set(hashes) & set(index.hashes(values, "string", other.hash_key))
+    assert (hashes < 2**index.BITS).all()
+    assert one.name != other.name

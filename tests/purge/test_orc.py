@@ -1,0 +1,134 @@
+"""ORC: what a rewritten file keeps, and what is refused."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyorc
+import pytest
+from pyarrow import orc as plain
+
+from refstore_purge.formats import orc
+from refstore_purge.formats.base import PurgeError
+from tests.purge.looking import find, id_set, rewrite, task
+
+ROWS = 200_000
+
+
+def written(*tables: Any, **options: Any) -> bytes:
+    out = io.BytesIO()
+    with plain.ORCWriter(out, stripe_size=1, batch_size=ROWS, **options) as writer:
+        for table in tables:  # a stripe each, if they fill a block
+            writer.write(table)
+    return out.getvalue()
+
+
+def numbers(start: int, count: int) -> Any:
+    rows = range(start, start + count)
+    return pa.table({"n": pa.array(rows, pa.int64()), "guest": [f"g{number * 7919 % 10_007}" for number in rows]})
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
+def test_a_rewritten_file_is_like_the_old_one_but_for_its_rows(codec: str) -> None:
+    body = written(
+        numbers(0, 60_000), numbers(60_000, 30_000), compression=codec, row_index_stride=5000, bloom_filter_columns=[2]
+    )
+    made, counts = rewrite(orc, body, task("guest"), id_set("g0", "g7919", "nobody"))
+    old, new = plain.ORCFile(io.BytesIO(body)), plain.ORCFile(io.BytesIO(made))
+    assert counts.matched == sum(name in ("g0", "g7919") for name in old.read()["guest"].to_pylist())
+    assert new.read().equals(old.read().filter(~pc.field("guest").isin(["g0", "g7919"])))
+    for name in ("compression", "compression_size", "row_index_stride", "file_version", "nstripes", "schema"):
+        assert getattr(new, name) == getattr(old, name), name
+    assert [new.read_stripe(number).num_rows > 29_000 for number in range(2)] == [True, True]
+    assert tuple(pyorc.Reader(io.BytesIO(made)).read_stripe(0).bloom_filter_columns) == (2,)
+
+
+@pytest.mark.parametrize("codec", [pyorc.CompressionKind.NONE, pyorc.CompressionKind.ZLIB, pyorc.CompressionKind.ZSTD])
+def test_user_metadata_stays(codec: Any) -> None:
+    """Spark writes its version there."""
+    out = io.BytesIO()
+    with pyorc.Writer(out, "struct<guest:string>", compression=codec, compression_block_size=65_536) as writer:
+        writer.writerows([("bob",), ("ann",)])
+        writer.set_user_metadata(**{"org.apache.spark.version": b"4.1.0", "long": b"x" * 200_000})
+    made, _ = rewrite(orc, out.getvalue(), task("guest"), id_set("bob"))
+    reader: Any = pyorc.Reader(io.BytesIO(made))
+    assert list(reader) == [("ann",)]
+    assert reader.user_metadata == {"org.apache.spark.version": b"4.1.0", "long": b"x" * 200_000}
+
+
+def test_a_file_without_rows_left_keeps_its_schema() -> None:
+    body = written(numbers(0, 10))
+    made, _ = rewrite(orc, body, task("n"), id_set(*range(10), kind="integer"))
+    assert str(pyorc.Reader(io.BytesIO(made)).schema) == "struct<n:bigint,guest:string>"
+    assert rewrite(orc, made, task("n"), id_set(1, kind="integer"))[1] == (0, 0)
+
+
+def test_stripes_whose_statistics_rule_the_ids_out_are_not_read() -> None:
+    body = written(numbers(0, 60_000), numbers(60_000, 60_000))
+    assert find(orc, body, task("n"), id_set(10**9, kind="integer")) == (120_000, 0, "statistics")
+    assert find(orc, body, task("n"), id_set(119_999, kind="integer")) == (120_000, 1, "column")
+
+
+def test_statistics_of_long_values_are_not_believed() -> None:
+    """A writer may give bounds for them in some row groups, and exact values in others."""
+    out = io.BytesIO()
+    with pyorc.Writer(out, "struct<guest:string>", row_index_stride=1000) as writer:
+        writer.writerows([("z" * 5000 + str(number),) if number < 1000 else ("a",) for number in range(2000)])
+    assert find(orc, out.getvalue(), task("guest"), id_set("z" * 5000 + "7")).matched == 1
+
+
+def test_nested_identifiers() -> None:
+    table = pa.table(
+        {
+            "n": range(4),
+            "u": pa.array([{"g": "bob"}, {"g": "ann"}, None, {"g": None}]),
+            "l": pa.array([["x"], ["bob", "x"], None, []]),
+            "m": pa.array([[("bob", 1)], [], None, [("x", 2)]], pa.map_(pa.string(), pa.int32())),
+        }
+    )
+    body = written(table)
+    for what, wanted, kept in (
+        (task("u.g"), id_set("bob"), [1, 2, 3]),
+        (task("l"), id_set("bob"), [0, 2, 3]),
+        (task("m", map_part="key"), id_set("bob"), [1, 2, 3]),
+        (task("m"), id_set(2, kind="integer"), [0, 1, 2]),
+    ):
+        made, _ = rewrite(orc, body, what, wanted)
+        left = plain.ORCFile(io.BytesIO(made)).read()
+        assert left["n"].to_pylist() == kept
+        assert left.to_pylist() == [row for row in table.to_pylist() if row["n"] in kept]
+
+
+def test_columns_are_set_to_null() -> None:
+    table = pa.table({"guest": ["bob", "ann"], "u": pa.array([{"a": 1, "b": "x"}, None])})
+    made, _ = rewrite(orc, written(table), task("guest", set_null=["u.a"]), id_set("bob"))
+    assert plain.ORCFile(io.BytesIO(made)).read().to_pylist() == [
+        {"guest": "bob", "u": {"a": None, "b": "x"}},
+        {"guest": "ann", "u": None},
+    ]
+
+
+@pytest.mark.parametrize("type_", ["varchar(9)", "char(4)", "uniontype<int,string>"])
+def test_types_that_cannot_be_kept_are_refused(type_: str) -> None:
+    out = io.BytesIO()
+    with pyorc.Writer(out, f"struct<guest:string,other:{type_}>") as writer:
+        writer.writerows([("bob", "x"), ("ann", "y")])
+    with pytest.raises(PurgeError, match=r"varchar, char or a union|damaged, or no ORC"):
+        rewrite(orc, out.getvalue(), task("guest"), id_set("bob"))
+
+
+def test_an_identifier_whose_values_are_padded_is_refused() -> None:
+    out = io.BytesIO()
+    with pyorc.Writer(out, "struct<guest:char(9)>") as writer:
+        writer.write(("bob",))
+    with pytest.raises(PurgeError, match="'guest' is char, whose values are padded"):
+        find(orc, out.getvalue(), task("guest"), id_set("bob"))
+
+
+@pytest.mark.parametrize("length", [0, 3, 50, -1, -20])
+def test_a_file_that_is_cut_off_is_refused(length: int) -> None:
+    with pytest.raises(PurgeError, match="damaged, or no ORC"):
+        find(orc, written(numbers(0, 1000))[:length], task("guest"), id_set("g1"))

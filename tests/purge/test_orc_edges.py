@@ -1,0 +1,170 @@
+"""Files in which an ORC rewrite could lose, keep or overlook what it must not."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refstore_purge.formats import orc
+from refstore_purge.formats.base import PurgeError
+from refstore_purge.untyped_arrow import orc as plain
+from refstore_purge.untyped_arrow import pa
+from tests.purge.looking import find, id_set, rewrite, task
+
+pyorc: Any = import_module("pyorc")
+
+GUEST = task("guest")
+
+
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def written(schema: Any, *rows: tuple[Any, ...], **options: Any) -> bytes:
+    out = io.BytesIO()
+    with pyorc.Writer(out, schema, **options) as writer:
+        writer.writerows(rows)
+    return out.getvalue()
+
+
+def of_arrow(**columns: Any) -> bytes:
+    out = io.BytesIO()
+    plain.write_table(pa.table(columns), out)
+    return out.getvalue()
+
+
+def rows_of(body: bytes) -> list[Any]:
+    return list(pyorc.Reader(io.BytesIO(body)))
+
+
+def test_every_type_that_can_be_kept_keeps_its_values() -> None:
+    schema = (
+        "struct<guest:string,a:boolean,b:tinyint,c:smallint,d:int,e:bigint,f:float,g:double,h:binary,i:date,"
+        "j:decimal(20,4),k:decimal(5,0),l:array<string>,m:map<string,int>,n:struct<x:int,y:string>>"
+    )
+    values = (True, -3, 300, 70_000, 2**40, 1.5, 2.5, b"\xff", date(9999, 12, 31), Decimal("123.4567"), Decimal(12_345))
+    nested = (["a", None], {"k": 1}, (1, "y"))
+    nothing = (None,) * (len(values) + len(nested))
+    rows = [("bob", *values, *nested), ("ann", *values, *nested), ("zoe", *nothing)]
+    made, counts = rewrite(orc, written(schema, *rows), GUEST, id_set("bob"))
+    assert counts == (3, 1)
+    assert rows_of(made) == rows[1:]
+    assert str(pyorc.Reader(io.BytesIO(made)).schema) == schema
+
+
+@pytest.mark.parametrize("type_", ["timestamp", "timestamp with local time zone"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(2020, 2, 3, 4, 5, 6, 7, UTC),
+        datetime(1900, 1, 1, 0, 0, 0, 7, UTC),
+        datetime(1500, 1, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, tzinfo=UTC),
+    ],
+)
+def test_moments_are_kept_or_refused_and_never_changed(type_: str, moment: datetime) -> None:
+    body = written(f"struct<guest:string,t:{type_}>", ("bob", moment), ("ann", moment))
+    try:
+        made, _ = rewrite(orc, body, GUEST, id_set("bob"))
+    except PurgeError:
+        assert moment.year in (1500, 9999)
+        return
+    assert rows_of(made) == rows_of(body)[1:]
+
+
+def test_attributes_of_columns_stay() -> None:
+    """Iceberg has its fields' ids there."""
+    schema = pyorc.Struct(guest=pyorc.String(), n=pyorc.Int())
+    schema["guest"].set_attributes({"iceberg.id": "1"})
+    made, _ = rewrite(orc, written(schema, ("bob", 1), ("ann", 2)), GUEST, id_set("bob"))
+    assert pyorc.Reader(io.BytesIO(made)).schema["guest"].attributes == {"iceberg.id": "1"}
+
+
+def test_no_byte_of_a_row_that_goes_stays() -> None:
+    rows = [("bob-secret", "secret@x"), ("ann", "a@x")]
+    body = written("struct<guest:string,mail:string>", *rows, compression=pyorc.CompressionKind.NONE)
+    assert b"bob-secret" in body
+    made, _ = rewrite(orc, body, GUEST, id_set("bob-secret"))
+    assert b"bob-secret" not in made
+    assert b"secret@x" not in made
+    nulled, _ = rewrite(orc, body, task("guest", set_null=["mail"]), id_set("bob-secret"))
+    assert b"secret@x" not in nulled
+
+
+def test_a_file_without_a_row_index_is_read_and_gets_one() -> None:
+    """Arrow cannot write a file without one."""
+    body = written("struct<guest:string>", ("bob",), ("ann",), row_index_stride=0)
+    made, counts = rewrite(orc, body, GUEST, id_set("bob"))
+    assert counts == (2, 1)
+    assert plain.ORCFile(io.BytesIO(made)).read().to_pylist() == [{"guest": "ann"}]
+
+
+class TestStatistics:
+    def test_of_numbers_below_zero(self) -> None:
+        body = written("struct<guest:bigint>", (-(2**63),), (5,))
+        assert find(orc, body, GUEST, id_set(-(2**63), kind="integer")) == (2, 1, "column")
+        assert find(orc, body, GUEST, id_set(6, kind="integer")) == (2, 0, "statistics")
+
+    def test_of_nulls_alone(self) -> None:
+        body = written("struct<guest:string>", (None,), (None,))
+        assert find(orc, body, GUEST, id_set("bob")) == (2, 0, "statistics")
+
+    def test_of_a_struct_are_those_of_its_field(self) -> None:
+        body = written("struct<n:int,u:struct<age:int,guest:string>>", (1, (2, "bob")), (2, None))
+        assert find(orc, body, task("u.guest"), id_set("bob")) == (2, 1, "column")
+        assert find(orc, body, task("u.guest"), id_set("zoe")) == (2, 0, "statistics")
+
+    def test_of_lists_are_not_used(self) -> None:
+        assert find(orc, written("struct<guest:array<string>>", (["a"],)), GUEST, id_set("z")) == (1, 0, "column")
+
+    @pytest.mark.parametrize("length", [1000, 1024, 1025, 3000])
+    def test_of_long_strings_rule_no_id_out_that_is_there(self, length: int) -> None:
+        values = ["x" * length + str(number) for number in range(5)]
+        body = written("struct<guest:string>", *((value,) for value in values))
+        assert [find(orc, body, GUEST, id_set(value)).matched for value in values] == [1] * 5
+
+    def test_of_strings_that_are_no_utf_8(self) -> None:
+        values = pa.array([b"\xff\xfe", b"bob"]).cast(pa.string(), safe=False)
+        assert find(orc, of_arrow(guest=values), GUEST, id_set("bob")).matched == 1
+
+
+class TestColumns:
+    def test_varchar_is_found(self) -> None:
+        assert find(orc, written("struct<guest:varchar(9)>", ("bob",)), GUEST, id_set("bob")).matched == 1
+
+    @pytest.mark.parametrize(
+        ("what", "told"),
+        [
+            (task("who"), "there is no column 'who'"),
+            (task("guest.x"), "there is no column 'guest.x'"),
+            (task("n"), "column 'n' is int32, and the ids are strings"),
+            (task("guest", set_null=["who"]), "no column 'who' outside of lists and maps"),
+            (task("guest", set_null=["l.x"]), "no column 'l.x' outside of lists and maps"),
+        ],
+    )
+    def test_that_are_not_there_or_of_another_type_are_refused_by_both(self, what: Any, told: str) -> None:
+        body = written("struct<guest:string,n:int,l:array<struct<x:int>>>", ("ann", 1, []))
+        with pytest.raises(PurgeError, match=told):
+            find(orc, body, what, id_set("bob"))
+        with pytest.raises(PurgeError, match=told):
+            rewrite(orc, body, what, id_set("bob"))
+
+    def test_a_name_with_a_dot_is_not_taken_for_a_field_of_a_struct(self) -> None:
+        fields = of_arrow(**{"user.guest": ["zzz"], "user": pa.array([{"guest": "bob"}])})
+        assert find(orc, fields, task("user.guest"), id_set("bob")).matched == 1
+
+    def test_set_to_null_once(self) -> None:
+        body = written("struct<guest:string,l:array<string>,m:map<string,int>>", ("bob", ["a"], {"k": 1}))
+        what = task("guest", set_null=["l", "m"])
+        made, counts = rewrite(orc, body, what, id_set("bob"))
+        assert counts == (1, 1)
+        assert rows_of(made) == [("bob", None, None)]
+        assert find(orc, made, what, id_set("bob")).matched == 0

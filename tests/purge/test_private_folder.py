@@ -1,0 +1,50 @@
+"""The folder of ids: nobody else reads it, and it goes, also after a process that was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from refstore_purge.private_folder import PREFIX, private_folder
+
+KILLED = """
+import os, signal
+from refstore_purge.private_folder import private_folder
+with private_folder() as folder:
+    (folder / "ids").write_text("bob")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def test_only_its_owner_reads_it_and_it_goes_with_the_block(temporary: Path) -> None:
+    with private_folder() as folder:
+        assert folder.parent == temporary
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not list(temporary.iterdir())
+
+
+def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(temporary: Path) -> None:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED], env={**os.environ, "PYTHONPATH": paths}, check=False, timeout=60
+    )
+    assert ran.returncode == -signal.SIGKILL
+    (left,) = temporary.glob(f"{PREFIX}*")
+    assert (left / "ids").read_text() == "bob"
+    with private_folder() as one:
+        assert not left.exists()
+        with private_folder() as two:
+            assert {one, two} == set(temporary.iterdir())

@@ -1,0 +1,461 @@
+"""The purge, the offline job, two reapers and clients at once, as processes over real servers; the purge is killed in
+the middle, and what it starts, too; then the audit.
+
+    python -m tests.soak.purge_chaos --seconds 600 --seed 7
+
+Clients write rows of people on the branches that are purged, merge them, and copy them to where nothing is purged. The
+purge runs again and again, and all its processes are killed in a step that the seed chooses; another purge, whose Spark
+is warm, takes over. When the clients are gone, a last run goes to its end. Then a plain reader reads each path of every
+head: no row of the ids is left in the data sets, every other row that was acknowledged is there, in its order, the
+report's sums are what went, nothing named is gone, and nothing unnamed is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from refstore.core.settings import Settings
+from refstore.demo.invariants import audit
+from refstore.demo.pace import environment, settings
+from refstore.errors import NothingToCommit
+from refstore.lake import Lake
+from refstore.repository import Repository
+from tests.durations import COLLECTOR, set_agreed
+from tests.servers.redis_servers import RedisServer
+from tests.servers.s3_base import S3Server
+from tests.servers.s3_base import environment as s3_environment
+from tests.servers.s3_servers import CephRgw, RcloneS3
+from tests.soak import gc_chaos, ledgers
+from tests.soak.chaos import Processes
+from tests.soak.gc_chaos import Collector, Later, Result, killed_whole
+from tests.soak.purger import DOCUMENT, EVENTS, FORGET, LINES, SAFETY, WithRows, text_of
+from tests.spark.cluster import Cluster, cluster
+
+CLIENTS = 3
+REAPERS = 2
+STEPS = ("listing the heads", "looking for the ids", "looking for copies", "rewriting", "publishing")
+KILL_SECONDS_MAX = 0.3
+"""How far into its step a run may come: none of them takes longer."""
+FIRST_SECONDS = 3
+"""The clients have written something by then."""
+REST_SECONDS = 0.5
+NIGHT_SECONDS = 3
+"""Between two runs of the offline job."""
+START_SECONDS = 120
+AGAIN_SECONDS = 200
+ANOTHER_SECONDS = 40
+"""So much time has to be left for a third purge and more to be started."""
+TRIES = 5
+LAST_UPLOADS = 10
+"""For the last run, which may find that the one before it has left nothing."""
+RULES = json.dumps({"default_retention_days": 0, "keep_last": 10, "grace_days": 0})
+"""What a run looks at does not expire meanwhile; nor is it kept for long."""
+LOCAL = "local[2,4]"
+"""Two cores; and a task that fails is done again, as on a cluster."""
+RUN_AGAIN = {"gone"}
+"""What a run among others may fail with, besides what the KV and the store may: of a branch that is deleted the head,
+too, expires at once.
+"""
+LEFT = (": staged: ", ": not published: ", ": it is also named outside ")
+"""What a run among others may leave."""
+
+
+# ---- what the ledgers say
+
+
+def without(text: str) -> str:
+    """These rows without those of the ids."""
+    return json.dumps([row for row in json.loads(text) if row[1] not in FORGET])
+
+
+def is_inside(path: str) -> bool:
+    return path.startswith((EVENTS, LINES))
+
+
+@dataclass
+class Told:
+    """By a client: what its own branch may hold, what of that was committed, and what of that came to `main`."""
+
+    own: ledgers.Expected = field(default_factory=ledgers.Expected)
+    committed: dict[str, set[str | None]] = field(default_factory=dict[str, set[str | None]])
+    merged: dict[str, set[str | None]] = field(default_factory=dict[str, set[str | None]])
+    bodies: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """By what the rows' numbers begin with: the path, and the rows."""
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    findings: list[str] = field(default_factory=list[str])
+
+    def apply(self, line: dict[str, Any], *, sure: bool) -> None:
+        self.own.apply(line, sure=sure)
+        if line["op"] == "commit":
+            self.committed = _after(self.committed, self.own.paths, sure=sure)
+        elif line["op"] == "merge":
+            self.merged = _after(self.merged, self.committed, sure=sure)
+
+    def look(self, path: str, seen: str | None) -> None:
+        """What was read among others may be purged, or not yet."""
+        may = self.own.at(path)
+        if seen not in may | {without(text) for text in may if text is not None}:
+            self.findings.append(f"{path} was read as {seen}, and may hold {may}")
+
+
+def _after(
+    there: dict[str, set[str | None]], came: dict[str, set[str | None]], *, sure: bool
+) -> dict[str, set[str | None]]:
+    if sure:
+        return {path: set(texts) for path, texts in came.items()}
+    return {path: there.get(path, {None}) | came.get(path, {None}) for path in {*there, *came}}
+
+
+def read(ledger: Path) -> Told:
+    told = Told()
+    pending: dict[str, Any] | None = None
+    for line in [json.loads(line) for line in ledger.read_bytes().split(b"\n")[:-1]] + [{"state": "try"}]:
+        if line["state"] == "try":
+            if pending is not None:
+                told.apply(pending, sure=False)
+                told.outcomes[pending["op"], "killed"] += 1
+            pending = line if "op" in line else None
+            for path, text in {**line.get("to", {}), **line.get("shared", {})}.items():
+                for row in json.loads(text)[:1]:
+                    told.bodies[row[0].rpartition("-")[0]] = path, text
+            continue
+        pending = None
+        told.outcomes[line["op"], line.get("code", line["state"])] += 1
+        if line["state"] == "corrupt":
+            told.findings.append(line["error"])
+        elif line["op"] == "look":
+            if line["state"] == "ok" or line["code"] == "object_not_found":
+                told.look(line["seen"], line.get("answer"))
+        elif line["state"] == "ok" or line["code"] not in ledgers.DEFINITE:
+            told.apply(line, sure=line["state"] == "ok")
+    return told
+
+
+# ---- what is there
+
+Content = dict[tuple[str, str], tuple[str, str]]
+"""By branch and path: the address, and the rows."""
+
+
+def content(repo: Repository) -> Content:
+    return {
+        (branch, item.path): (item.entry.address, text_of(repo.read(branch, item.path)))
+        for branch, record in list(repo.branches())
+        if not record.hidden
+        for item in repo.list(branch)
+        if item.entry is not None
+    }
+
+
+def differences(there: Content, told: dict[str, Told]) -> Iterator[str]:
+    """Where the heads do not hold what was acknowledged, without the rows of the ids."""
+    bodies = {key: body for each in told.values() for key, body in each.bodies.items()}
+
+    def purged(path: str, text: str | None) -> set[str | None]:
+        """What has become of an object."""
+        if text is None or is_inside(path):
+            return {text and without(text)}
+        came_as = next((bodies[row[0].rpartition("-")[0]][0] for row in json.loads(text)), path)
+        return {text, without(text)} if is_inside(came_as) else {text}  # it was copied, and may be the same object
+
+    for (branch, path), (_, text) in there.items():
+        for row in json.loads(text)[:1]:
+            _, whole = bodies.get(row[0].rpartition("-")[0], ("", "[]"))
+            if text not in purged(path, whole):
+                yield f"{branch} {path}: holds {text}, which is not what is to stay of {whole}"
+    for client, each in told.items():
+        for branch, expected in ((client, each.own.paths), ("main", each.merged)):
+            mine = {path for at, path in there if at == branch and f"{client}-" in path}
+            for path in sorted({*mine, *expected}):
+                _, text = there.get((branch, path), ("", None))
+                texts = expected.get(path, {None})
+                if text not in {after for before in texts for after in purged(path, before)}:
+                    yield f"{branch} {path}: holds {text}, and is to hold what stays of one of {texts}"
+
+
+def to_go(there: Content) -> tuple[int, int]:
+    """(objects, rows) of the data sets that the ids have."""
+    texts = {address: text for (_, path), (address, text) in there.items() if is_inside(path)}
+    rows = [sum(row[1] in FORGET for row in json.loads(text)) for text in texts.values()]
+    return sum(map(bool, rows)), sum(rows)
+
+
+# ---- the run
+
+
+def run(
+    server: S3Server,
+    seconds: float,
+    seed: int,
+    *,
+    say: Callable[[str], None] = print,
+    fault: str = "",
+    on_cluster: bool = False,
+) -> Result:
+    """`fault`: one of the purger's, for the test that the audit can fail. `on_cluster`: a standalone one, one of whose
+    workers is killed.
+    """
+    began = time.monotonic()
+    rng = random.Random(seed)
+    counts: Counter[str] = Counter()
+    findings: list[str] = []
+    runs: list[dict[str, Any]] = []
+    collected: list[dict[str, Any]] = []
+    clock = Later()
+    with tempfile.TemporaryDirectory(prefix="refstore-soak-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        redis = stack.enter_context(RedisServer(folder / "redis", fsync="no"))
+        kv, objects = redis.url, server.url()
+        env = environment(settings(Settings(data=None, kv=kv, objects=objects), SAFETY), folder) | s3_environment()
+        processes = Processes(folder, env)
+        stack.callback(processes.end)
+        with Lake.open(kv, objects, safety=SAFETY) as lake:
+            repo = lake.create_repository("soak")
+            repo.set_retention(RULES)
+            repo.onboard_purge(json.dumps(DOCUMENT), by="soak")
+            clients = [f"c{number}" for number in range(CLIENTS)]
+            for client in (*clients, "shared"):
+                repo.create_branch(client, "main")
+        ids = folder / "ids.parquet"
+        pq.write_table(pa.table({"id": FORGET}), ids)
+        temporary = folder / "tmp"
+        temporary.mkdir()
+        workers: Cluster | None = stack.enter_context(cluster(folder / "cluster")) if on_cluster else None
+        at = (kv, objects, "soak", str(ids), str(folder), LOCAL if workers is None else workers.url, fault)
+        started: list[Collector] = []
+
+        def start_purger() -> Collector:
+            own = {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary), "SPARK_LOCAL_IP": "127.0.0.1"}
+            started.append(stack.enter_context(running(folder, f"purge{len(started)}", env | own, "purge", *at)))
+            return started[-1]
+
+        collector = stack.enter_context(running(folder, "gc", env, "collect", kv, objects, "soak"))
+        purger = start_purger()
+        for who, each in (("gc", collector), ("purge0", purger)):
+            if each.told.get(timeout=START_SECONDS)["state"] != "ready":
+                return Result(seed, [_ended(folder, who)], counts, Counter(), runs, time.monotonic() - began)
+        waiting: Collector | None = start_purger()  # of a cluster it gets no cores before the first one is gone
+        say(f"REFSTORE_CHAOS_SEED={seed}: {CLIENTS} clients, {REAPERS} reapers, the offline job, a purge, {seconds} s")
+
+        def start_client(client: str) -> None:
+            arguments = (kv, objects, "soak", client, str(rng.randrange(10**6)), str(folder / f"{client}.ledger"))
+            processes.start(client, "-m", "tests.soak.purger", "client", *arguments)
+
+        for client in clients:
+            start_client(client)
+        for number in range(REAPERS):
+            processes.start(f"reaper{number}", "-m", "refstore", "reaper")
+
+        kill = rng.choice(STEPS), rng.uniform(0, KILL_SECONDS_MAX)
+        is_to_die = False
+
+        def start_run() -> None:
+            nonlocal is_to_die
+            is_to_die = waiting is not None and any(each.get("commits") for each in runs)
+            purger.start(json.dumps({"copies": rng.random() < 0.5, "kill": kill if is_to_die else None}))
+
+        until = time.monotonic() + START_SECONDS
+        while not all((folder / f"{client}.ledger").exists() for client in clients) and time.monotonic() < until:
+            time.sleep(0.1)
+        end = time.monotonic() + seconds
+        rests_until = end - seconds + FIRST_SECONDS
+        collector.start("run")
+        collects_from: float | None = None
+        at_work, killed_client, killed_worker = False, False, False
+        while time.monotonic() < end or waiting is started[1] or not collected:
+            now = time.monotonic()
+            if not at_work and now > rests_until:
+                start_run()
+                at_work = True
+            with contextlib.suppress(Empty):
+                said = purger.told.get_nowait()
+                if said["state"] == "ready":
+                    continue
+                rests_until, at_work = now + REST_SECONDS, False
+                if said["state"] != "ended":
+                    runs.append(said)
+                elif is_to_die and waiting is not None:
+                    counts[f"purges killed in {kill[0]!r}"] += 1
+                    purger, waiting = waiting, start_purger() if end - now > ANOTHER_SECONDS else None
+                    kill = rng.choice(STEPS), rng.uniform(0, KILL_SECONDS_MAX)
+                else:
+                    findings.append(_ended(folder, f"purge{started.index(purger)}"))
+                    break
+            with contextlib.suppress(Empty):
+                collected.append(collector.told.get_nowait())
+                collects_from = now + NIGHT_SECONDS
+            if collects_from is not None and now > collects_from:
+                collector.start("run")
+                collects_from = None
+            if not killed_client and now > end - seconds / 2:
+                killed_client = True
+                processes.kill(clients[0])
+                counts["clients killed (SIGKILL)"] += 1
+                start_client(clients[0])
+            if workers is not None and not killed_worker and now > end - seconds / 2 and purger.step == "rewriting":
+                killed_worker = True
+                workers.kill_worker(0)
+                counts["workers of the cluster killed"] += 1
+            if now > end + AGAIN_SECONDS:
+                findings.append(f"no purge came to {kill[0]!r} again")
+                break
+            time.sleep(0.02)
+        for each in (*clients, *(f"reaper{number}" for number in range(REAPERS))):
+            if processes.ended_by_itself(each) is not None:
+                findings.append(_ended(folder, each))
+            processes.kill(each)
+        if findings:
+            return Result(seed, findings, counts, Counter(), runs, time.monotonic() - began)
+        with Lake.open(kv, objects, safety=SAFETY) as lake:
+            repo = lake.repository("soak")
+            for branch, record in list(repo.branches()):
+                if not record.hidden:
+                    with contextlib.suppress(NothingToCommit):
+                        repo.commit(branch, "what the clients left")
+        if at_work:
+            runs.append(_told(purger))
+        if collects_from is None:
+            collected.append(collector.told.get(timeout=START_SECONDS))
+        findings += [f"a run came to {each}" for each in runs if not _is_among_others(each)]
+        with Lake.open(kv, objects, safety=SAFETY) as lake:
+            repo = lake.repository("soak")
+            repo.create_branch("last", "main")
+            clients.append("last")
+            with (folder / "last.ledger").open("ab") as ledger:
+                last = WithRows(repo, "last", seed, ledger.fileno())
+                for _ in range(LAST_UPLOADS):
+                    last.upload_many()
+                last.commit()
+                last.merge()
+            told = {client: read(folder / f"{client}.ledger") for client in clients}
+            outcomes = sum((each.outcomes for each in told.values()), Counter[tuple[str, str]]())
+            findings += _the_last_run(repo, purger, runs)
+            findings += [finding for each in told.values() for finding in each.findings]
+            there = content(repo)
+            if to_go(there)[1]:
+                findings.append(f"{to_go(there)[1]} rows of the ids are left")
+            findings += differences(there, told)
+            repo.set_retention(gc_chaos.COMMITTED_AT_ONCE)
+        set_agreed(kv, COLLECTOR)
+        findings += gc_chaos._at_the_end(kv, objects, clock, collector, collected)
+        with Lake.open(kv, objects, safety=COLLECTOR, clock=clock) as lake:
+            repo = lake.repository("soak")
+            seen = audit(
+                lake.kv,
+                repo.context.objects,
+                repo.context.repo,
+                now_ms=lake.clock.now_ms(),
+                grace_seconds=COLLECTOR.grace_seconds,
+            )
+            findings += seen.findings()
+            if seen.offline:
+                findings.append(f"{seen.offline} objects are left that only expired commits name")
+        findings += [f"{left} is left" for left in temporary.glob("refstore-purge-ids-*")]
+        counts["tasks whose process died (SIGKILL)"] = len(list(folder.glob("died-*")))
+        counts["operations told"] = sum(outcomes.values())
+        counts["of them acknowledged"] = sum(count for (_, outcome), count in outcomes.items() if outcome == "ok")
+        counts["runs done"] = sum(each["state"] == "done" for each in runs)
+        counts["of them with commits, among clients"] = sum(bool(each.get("commits")) for each in runs[:-1])
+        counts["of them with a branch that had moved"] = sum(each.get("attempts", 0) > 1 for each in runs)
+        counts["rows purged"] = sum(each.get("rows_changed", 0) for each in runs)
+        counts["commits"] = seen.commits
+        counts["objects named, and left"] = seen.objects
+        counts["objects swept"] = sum(each.get("deleted", 0) for each in collected)
+        findings += [
+            f"{name}: none; this run proved nothing"
+            for name in ("of them acknowledged", "of them with commits, among clients", "rows purged")
+            if not counts[name]
+        ]
+    return Result(seed, findings, counts, outcomes, [*runs, *collected], time.monotonic() - began)
+
+
+def _is_among_others(said: dict[str, Any]) -> bool:
+    """Whether a run came to what it may come to while others are at work."""
+    if said["state"] == "failed":
+        return said["retryable"] or said["code"] in RUN_AGAIN
+    return all(any(reason in left for reason in LEFT) for left in said["left"])
+
+
+def _told(purger: Collector) -> dict[str, Any]:
+    said = purger.told.get(timeout=START_SECONDS)
+    return purger.told.get(timeout=START_SECONDS) if said["state"] == "ready" else said
+
+
+def _the_last_run(repo: Repository, purger: Collector, runs: list[dict[str, Any]]) -> Iterator[str]:
+    """Nobody is at work any more, so it leaves nothing, and its sums are those of a plain reader."""
+    for _ in range(TRIES):
+        objects, rows = to_go(content(repo))
+        purger.start(json.dumps({"copies": True, "alone": True}))
+        said = _told(purger)
+        runs.append(said)
+        if said["state"] == "done":
+            if said["left"] or (said["rewritten"], said["rows_changed"]) != (objects, rows):
+                yield f"the last run was to purge {rows} rows of {objects} objects, and came to {said}"
+            return
+    yield "no run went to its end, though nobody else was at work"
+
+
+@contextlib.contextmanager
+def running(folder: Path, name: str, env: dict[str, str], *arguments: str) -> Iterator[Collector]:
+    """A process group of its own: with what runs there its Java and its workers go, too."""
+    with (folder / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.soak.purger", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, cwd=Path.cwd(), start_new_session=True,
+        )  # fmt: skip
+    found = Collector(process)
+    listener = threading.Thread(target=found.listen, name=f"listen-{name}", daemon=True)
+    listener.start()
+    try:
+        yield found
+    finally:
+        killed_whole(process)
+        listener.join(30)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _ended(folder: Path, name: str) -> str:
+    return f"{name} ended by itself:\n{(folder / f'{name}.log').read_text(errors='replace')[-1500:]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
+    parser.add_argument("--on-cluster", action="store_true", help="on a standalone cluster, with a worker killed")
+    parser.add_argument("--fault", choices=["row", "over"], default="", help="plant a fault, to see that it is found")
+    asked = parser.parse_args()
+    os.environ.update(s3_environment())
+    with tempfile.TemporaryDirectory(prefix="refstore-s3-") as folder:
+        missing = CephRgw.missing()
+        server: S3Server = RcloneS3(Path(folder) / "s3") if missing else CephRgw(Path(folder) / "s3")
+        with server:
+            result = run(server, asked.seconds, asked.seed, fault=asked.fault, on_cluster=asked.on_cluster)
+    print(result.table())
+    print("\n".join(result.findings) or "the rows of the ids are gone, and nothing else")
+    return int(bool(result.findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

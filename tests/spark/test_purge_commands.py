@@ -1,0 +1,135 @@
+"""`refstore purge`: what people type."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from refstore_purge.private_folder import PREFIX as PREFIX_OF_FOLDERS
+from tests.commands import Command
+from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, parquet, rows_at
+from tests.spark.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
+
+
+@pytest.fixture
+def lake(refstore: Command, spark: SparkSession) -> World:
+    world = World(refstore.folder / "lake")
+    world.repo.upload("main", PATH, parquet([event("bob", 1), event("ann", 2)]))
+    world.repo.commit("main", "events")
+    return world
+
+
+def test_onboard_run_verify_and_report(refstore: Command, lake: World) -> None:
+    document = refstore.folder / "purge.json"
+    document.write_text(json.dumps(DOCUMENT, indent=2))
+    ids = guestids(refstore.folder, "bob")
+    assert refstore.json("purge", "validate", "sales", document)[0]["purged"] is True
+    refstore.ok("purge", "onboard", "sales", document, "--dry-run")
+    assert refstore("purge", "show", "sales").code == 3
+    refstore.ok("purge", "onboard", "sales", document)
+    assert json.loads(refstore.ok("purge", "show", "sales").out) == DOCUMENT
+
+    assert refstore("purge", "verify", "sales", "--ids", ids).code == 4
+    tried = refstore.json("purge", "run", "sales", "--ids", ids, "--dry-run")
+    assert (tried["state"], tried["rows"][0]["matched"]) == ("dry run", 1)
+    assert refstore("purge", "run", "sales", "--ids", ids).code == 2  # nobody to ask
+    made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
+    assert made["published"][0]["branch"] == "main"
+    assert rows_at(lake.repo, "main", PATH) == [event("ann", 2)]
+    refstore.ok("purge", "verify", "sales", "--ids", ids)
+    left = refstore("purge", "verify", "sales", "--ids", ids, "--history")
+    assert left.code == 4
+    assert PATH in left.out
+    assert [row["state"] for row in refstore.json("purge", "status", "sales")] == ["done", "dry run"]
+    assert refstore.json("purge", "report", "sales") == made
+    assert "commit" in refstore.ok("purge", "report", "sales", made["run"]).out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "sales", "--ids", "nothing.csv", "--dry-run"], "nothing.csv"),
+        (["report", "sales"], "no purge was run"),
+        (["run", "sales", "--ids", "ids.csv", "--max-units", "0"], "max-units"),
+    ],
+)
+def test_a_wrong_call_is_told_what_is_wrong(
+    refstore: Command, lake: World, words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(refstore.folder)
+    lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
+    ran = refstore("purge", *words)
+    assert ran.code in (2, 3)
+    assert told in ran.err
+
+
+def test_a_document_with_a_mistake_is_told_the_line(refstore: Command, lake: World) -> None:
+    document = refstore.folder / "purge.json"
+    document.write_text(json.dumps({**DOCUMENT, "whitelists": []}, indent=1))
+    ran = refstore("purge", "onboard", "sales", document)
+    assert ran.code == 2
+    assert "line" in ran.err
+    assert "whitelists" in ran.err
+
+
+def test_ids_may_lie_in_the_lake(refstore: Command, lake: World) -> None:
+    lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
+    file = guestids(refstore.folder, "bob")
+    other = lake.lake.create_repository("requests")
+    other.upload("main", "today/guestids.parquet", file.read_bytes())
+    place = "lakefs://requests/main/today/guestids.parquet"
+    assert refstore("purge", "verify", "sales", "--ids", place).code == 4
+    refstore.ok("purge", "run", "sales", "--ids", place, "--yes")
+    assert rows_at(lake.repo, "main", PATH) == [event("ann", 2)]
+    refstore.ok("purge", "verify", "sales", "--ids", place)
+    assert not list(Path(tempfile.gettempdir()).glob(f"{PREFIX_OF_FOLDERS}*"))
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("lakefs://requests/main/nothing", "requests"),
+        ("lakefs://sales/main/nothing", "nothing"),
+        ("lakefs://sales/main", "names no object"),
+        ("s3://bucket/ids.csv", "give a file, or lakefs://"),
+    ],
+)
+def test_ids_that_do_not_lie_in_the_lake(refstore: Command, lake: World, place: str, told: str) -> None:
+    lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
+    ran = refstore("purge", "run", "sales", "--ids", place, "--yes")
+    assert ran.code in (2, 3)
+    assert told in ran.err
+
+
+def test_a_report_is_a_page_and_tables_too(refstore: Command, lake: World) -> None:
+    lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
+    ids = guestids(refstore.folder, "bob")
+    lake.repo.upload("main", f"{PREFIX}{PARTITION}/<b>&.parquet", b"no Parquet")
+    lake.repo.commit("main", "damage")
+    assert refstore("purge", "run", "sales", "--ids", ids, "--yes").code == 4
+    page, folder = refstore.folder / "purge.html", refstore.folder / "tables"
+    made = refstore.json("purge", "report", "sales", "--html", page, "--parquet", folder)
+    shown = page.read_text("utf-8")
+    assert html.escape(f"{PREFIX}{PARTITION}/<b>&.parquet") in shown
+    assert "<b>" not in shown
+    assert made["published"][0]["commit"] in shown
+    assert "bob" not in shown
+    assert not re.search(r"https?://|<script|src=", shown)
+    (row,) = pq.read_table(folder / "partitions.parquet").to_pylist()
+    assert row == {"run": made["run"], **made["rows"][0]}
+    (row,) = pq.read_table(folder / "commits.parquet").to_pylist()
+    assert row == {"run": made["run"], **made["published"][0]}
+    (row,) = pq.read_table(folder / "not_purged.parquet").to_pylist()
+    assert row == {"run": made["run"], **made["not_purged"][0]}

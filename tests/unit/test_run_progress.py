@@ -1,0 +1,37 @@
+"""What a step on Spark tells about how far it is."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+import pytest
+
+from refstore_gc import run_progress
+from refstore_gc.run_progress import Progress, Steps
+
+
+class HalfDone(Steps):
+    """Spark has done five of ten tasks, whenever it is asked."""
+
+    def _tasks(self) -> tuple[int, int]:
+        return 5, 10
+
+
+def test_the_estimate_is_of_the_whole_step_and_not_of_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_progress, "LOOK_SECONDS", 0.01)
+    told: list[Progress] = []
+    heard = threading.Event()
+
+    def tell(now: Progress) -> None:
+        told.append(now)
+        if now.total == 30:
+            heard.set()
+
+    steps = HalfDone(cast(Any, None), tell)
+    with steps.step("looking"):
+        steps.of_jobs(1, 3)
+        assert heard.wait(30)
+    last = told[-1]
+    assert (last.step, last.done, last.total) == ("looking", 15, 30)
+    assert last.left_seconds == pytest.approx(last.seconds)
