@@ -9,6 +9,10 @@ from refstore.objects.base import ObjectStore
 
 AHEAD_BYTES: Final = 1024 * 1024
 """How much more than a small read asks for is requested with it: the next one is often its neighbour."""
+BUFFER_BYTES: Final = 1024 * 1024
+"""How much a format reads of a column at once: memory that is used again costs less than fresh memory."""
+REMOTE_BUFFER_BYTES: Final = 8 * 1024 * 1024
+"""The same of a store over a network, where a request costs as much as reading megabytes."""
 
 
 class StoreFile(io.RawIOBase):
@@ -24,6 +28,10 @@ class StoreFile(io.RawIOBase):
         self._held = b""
         self._held_from = 0
         self.requested_bytes = 0
+
+    @property
+    def buffer_bytes(self) -> int:
+        return BUFFER_BYTES if self._store.url.startswith(("file:", "memory:")) else REMOTE_BUFFER_BYTES
 
     def readable(self) -> bool:
         return True
@@ -61,3 +69,8 @@ class StoreFile(io.RawIOBase):
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+def buffer_bytes_of(source: object) -> int:
+    """Return how much of a column is read at once from an object, or from any other file."""
+    return source.buffer_bytes if isinstance(source, StoreFile) else BUFFER_BYTES

@@ -6,6 +6,7 @@ Spark may run a task twice, and all attempts write the same.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import tempfile
 import time
@@ -25,7 +26,7 @@ from refstore_purge import formats
 from refstore_purge.formats.base import Format, PurgeError, Task, kinds_of, name_of
 from refstore_purge.ids import IdSet
 from refstore_purge.store_file import StoreFile
-from refstore_purge.untyped_arrow import orc, pq
+from refstore_purge.untyped_arrow import orc, pa, pq
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +35,11 @@ CHUNK_BYTES: Final = 1024 * 1024
 TASKS_PER_CORE: Final = 8
 TASK_BYTES: Final = 128 * 1024 * 1024
 TASK_OBJECTS: Final = 200
+LARGE_BYTES: Final = 128 * 1024 * 1024
+M_MMAP_THRESHOLD: Final = -3
+"""Of glibc's `mallopt`: blocks that are as large are mapped, and so given back when they are freed."""
+MMAP_BYTES: Final = 1024 * 1024
+_ARROWS_POOL: Final[Any] = pa.default_memory_pool()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +129,7 @@ def _do_all(job: Job, works: list[Work]) -> list[Done]:
 
 def do(job: Job, work: Work) -> Done:
     """Do one object's work."""
+    _choose_memory(work.size_bytes)
     store = _store(job.url, job.io_timeout_seconds)
     ids = _ids(job.ids, job.on_cluster)
     source = StoreFile(store, work.address, work.size_bytes)
@@ -131,8 +138,7 @@ def do(job: Job, work: Work) -> Done:
             return _find(job, work, store, source, ids)
         with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
             written = format_of(work.format).rewrite(cast(BinaryIO, source), target, work.task, ids)
-            size, checksum = _measured(target)
-            _put(store, work.to, target, size)
+            size, checksum = _put(store, work.to, target)
     except (PurgeError, Corrupt) as error:
         return Done(address=work.address, failure=str(error), read_bytes=source.requested_bytes)
     except (RefstoreError, MemoryError):
@@ -214,19 +220,23 @@ def _measured(target: Any) -> tuple[int, str]:
     while chunk := target.read(CHUNK_BYTES):
         digest.update(chunk)
         size += len(chunk)
-    target.seek(0)
     return size, digest.hexdigest()
 
 
-def _put(store: ObjectStore, address: str, target: Any, size: int) -> None:
+def _put(store: ObjectStore, address: str, target: Any) -> tuple[int, str]:
+    """Write the object, unless another attempt has; return its size and checksum."""
+    target.seek(0)
     try:
-        store.put(address, target, if_absent=True)
+        stored = store.put(address, target, if_absent=True)
     except AlreadyExists:
         there = store.head(address).size_bytes
+        size, checksum = _measured(target)
         if there != size:
             raise Corrupt(
                 f"another attempt wrote {there} bytes to {address}, and this one {size}; run the purge again"
             ) from None
+        return size, checksum
+    return stored.size_bytes, stored.checksum
 
 
 def remove_ids(spark: SparkSession, job: Job) -> None:
@@ -253,6 +263,18 @@ def _remove_shipped(name: str) -> None:
 
     for file in Path(SparkFiles.getRootDirectory()).glob(f"{name}-*"):
         file.unlink(missing_ok=True)
+
+
+def _choose_memory(size_bytes: int) -> None:
+    """For a large object let Arrow take memory from the system, which gets it back at once. Arrow's own pool is faster,
+    and keeps what a row group took.
+    """
+    if size_bytes < LARGE_BYTES:
+        pa.set_memory_pool(_ARROWS_POOL)
+        return
+    pa.set_memory_pool(pa.system_memory_pool())
+    with suppress(OSError, AttributeError):  # another libc than glibc
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
 
 
 @lru_cache(maxsize=4)

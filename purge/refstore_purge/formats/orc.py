@@ -58,8 +58,10 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
                 rows = rows_that_match(batch, task, ids)
                 matched += int(np.count_nonzero(rows))
                 kept = set_null(batch, task.set_null, rows) if task.set_null else batch.filter(pa.array(~rows))
+                del batch  # the writer copies what it is given
                 if len(kept):
                     writer.write(pa.Table.from_batches([kept]))
+                del kept
         _append_metadata(target, dict(file.metadata or {}), file)
         _check_written(file, reader, target, file.nrows - (0 if task.set_null else matched))
     return Rewritten(file.nrows, matched)

@@ -14,9 +14,10 @@ import numpy as np
 
 from refstore_purge.formats.base import Found, Ids, PurgeError, Rewritten, See, Seeing, Task, kinds_of, name_of
 from refstore_purge.formats.nested import check_set_null, rows_that_match, set_null
+from refstore_purge.store_file import buffer_bytes_of
 from refstore_purge.untyped_arrow import pa, pc, pq
 
-BATCH_ROWS: Final = 65_536
+BATCH_ROWS: Final = 131_072
 BLOOM_FPP: Final = 0.05
 """The share of false positives of a Bloom filter; files do not say which theirs had."""
 _NS_RANGE_IN_US: Final = 2**63 // 1000 - 1
@@ -120,7 +121,7 @@ def _readable() -> Generator[None, None, None]:
 
 
 def _open(source: BinaryIO) -> Any:
-    file = pq.ParquetFile(source, pre_buffer=False)
+    file = pq.ParquetFile(source, pre_buffer=False, buffer_size=buffer_bytes_of(source))
     if file.metadata.num_columns == 0:
         raise PurgeError("the file has no columns; correct the data set's prefix")
     int96 = [path for path, column in _columns(file) if column.physical_type == "INT96"]
