@@ -74,9 +74,12 @@ class Background(Branching):
                 return
             held = DEAD
         if held == DEAD:
-            yield ("rm", address)
+            yield from self.remove_blob(address)
             yield ("cas", ("r", address), DEAD, None)
         yield ("del", ("d", address))
+
+    def remove_blob(self, address: str) -> Steps:
+        yield ("rm", address)
 
     def expire(self, address: str) -> Steps:
         if (yield ("cas", ("r", address), ISSUED, DEAD)):

@@ -277,7 +277,7 @@ class Constants:
 COMMITTING = frozenset(("commit", "merge", "cherry_pick", "revert"))
 COLLECTING = frozenset(("gc", "gc_given_up", "mark", "sweep", "sweep_all", "unmark", "unmark_run"))
 LOSING = frozenset(("lose", "put_back", "switch"))
-UNBOUNDED = (COLLECTING - {"unmark", "unmark_run"}) | LOSING
+UNBOUNDED = (COLLECTING - {"unmark", "unmark_run"}) | LOSING | {"end_backups"}
 WRITE_BRANCHES = COMMITTING | {"reset", "create_branch", "delete_branch"}
 
 
@@ -298,6 +298,8 @@ def settle(store: Store, make: Callable[[str], Any], expired: tuple[str, ...], *
         before = besides_runs(store)
         if ("repo",) in store.kv:  # nobody visits a repository that is forgotten
             store = run(store, proto, ("reap",), ("scrub",), ("forget_repository",))
+        if ("on",) in store.kv:
+            store = run(store, proto, ("end_backups",))
         if collects:
             store = run(store, proto, ("gc", *expired))
         if besides_runs(store) == before:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from .store import CLOSED, DEAD, EMPTY, ISSUED, NEW, Branch, Closed, Entry, Ref, Store, listed
+from .locations import purged_by
+from .store import CLOSED, DEAD, EMPTY, GONE, ISSUED, NEW, Branch, Closed, Entry, Location, Ref, Store, listed
 
 IF_ABSENT = {"upload_if_absent", "uploading_if_absent", "link_if_absent", "linking_if_absent"}
 """Before and after the early look."""
@@ -69,8 +70,21 @@ def landed_addresses(store: Store, *, unmarked: bool = False) -> set[str]:
     return found
 
 
+def there_is(store: Store) -> set[str]:
+    """Identities whose content is there, where the KV or, if the KV lost that, the object store says."""
+    found = set(store.blobs | store.kv.get(("~excused",), frozenset()))
+    moved = {key[1]: value.current for key, value in store.kv.items() if key[0] == "loc"}
+    told = {key[1]: value.current for key, value in store.kv.items() if key[0] == "~l"}
+    for identity in {*moved, *told}:
+        if {moved.get(identity, identity), told.get(identity)} & store.blobs:
+            found.add(identity)
+        else:
+            found.discard(identity)
+    return found
+
+
 def safe(store: Store) -> str | None:
-    there = store.blobs | store.kv.get(("~excused",), frozenset())
+    there = there_is(store)
     for key, entry in live_entries(store):
         if entry.address not in there:
             return f"UNSAFE: {entry.address} is gone but live at {key}"
@@ -117,6 +131,8 @@ def leaked(store: Store, leaves: Iterable[str] = ()) -> str | None:
     live = {entry.address for _, entry in live_entries(store)} | landed_addresses(store, unmarked=True)
     for commit in reachable_commits(store):
         live |= {address for _, address in store.kv[("c", commit)].tree}
+    live |= {store.kv[("loc", identity)].current for identity in live if ("loc", identity) in store.kv}
+    live -= {key[1] for key, value in store.kv.items() if key[0] == "loc" and value.current != key[1]}
     tokens = set(live_tokens(store))
     for address in sorted(store.blobs - live):
         held = store.kv.get(("r", address))
@@ -148,6 +164,7 @@ def littered(store: Store) -> str | None:
             or value in (EMPTY, DEAD)
             or (kind == "r" and listed(value) and any(ref.token not in tokens for ref in value[1]))
             or (kind == "d" and store.kv.get(("r", key[1])) != ISSUED)
+            or (isinstance(value, Location) and (value.current not in store.blobs or value.intent or value.left))
             or (key == ("repo",) and value == CLOSED)
             or (value == ISSUED and ("d", key[1]) not in store.kv)
         ):
@@ -172,6 +189,13 @@ def truthful(
                     return (
                         f"LIE: {label} was told {verdict} of {args[-1]}, which {'landed' if landed else 'never landed'}"
                     )
+            if verdict in ("lost", "stale") and name in ("read", "read_purged"):
+                return f"LIE: {label} was told {verdict} of {name}{tuple(args)}"
+            if label in keeps and name == "purge" and verdict == "ok":
+                for identity in args[1:]:
+                    location = store.kv.get(("loc", identity))
+                    if location is None or not (location.current == GONE or purged_by(location.current, args[0])):
+                        return f"LIE: {label} was told ok of {name}{tuple(args)}, but {identity} has its rows"
             if name == "link" and verdict == "ok" and linked.setdefault(args[2], label) != label:
                 return f"LIE: {args[2]} was linked by {linked[args[2]]} and by {label}"
             if label in keeps and name == "copy" and verdict == "404" and look(store, args[0], args[1]) is not None:

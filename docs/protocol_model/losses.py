@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .calls import Do
+from .locations import Locations
 from .offline import STANDING, SWEEPING, SWEPT, Mark, Offline, Proto
 from .scenarios import Scenario
 from .staging import Entered
@@ -26,6 +27,7 @@ from .store import (
     Commit,
     Entry,
     Key,
+    Location,
     Ref,
     Steps,
     Witness,
@@ -350,7 +352,7 @@ class Losses(Offline):
         if not (yield from self.fence(self.me, identities)):
             return
         for address in due:
-            yield ("rm", address)
+            yield from self.remove_blob(address)
             yield ("cas", ("r", address), DEAD, None)
             yield ("del", ("d", address))
         for key in processed:
@@ -466,6 +468,57 @@ class Losses(Offline):
                 yield ("cas", ("x", commit), Mark(run, SWEEPING), Mark(run, SWEPT))
 
 
+class Purging(Locations, Proto):
+    """The protocol with rule 22."""
+
+
+class PurgingWithLosses(Locations, Losses):
+    """Rule 22 in a KV that loses writes: the object store knows where content lies before a backup ends."""
+
+    def publish(self, identity: str, intended: Location, published: Location) -> Steps:
+        if not (yield from super().publish(identity, intended, published)):
+            return False
+        yield from self.record_location(identity, published)
+        return True
+
+    def record_location(self, identity: str, published: Location) -> Steps:
+        """Never an older one over a newer one."""
+        while True:
+            told = yield ("get", ("~l", identity))
+            if told is not None and told.n >= published.n:
+                return
+            if (yield ("cas", ("~l", identity), told, published)):
+                return
+
+    def forget_location(self, identity: str) -> Steps:
+        yield ("del", ("~l", identity))
+
+    def manifest_known(self) -> Steps:
+        return (yield from super().manifest_known()) and (yield from self.locations_known())
+
+    def locations_known(self) -> Steps:
+        for key in (yield ("scan", ("~l",))):
+            told = yield ("get", key)
+            record = yield ("get", ("loc", key[1]))
+            if told is not None and (record.n if record is not None else 0) < told.n:
+                return (yield ("get", key)) is None  # its identity was deleted meanwhile
+        return True
+
+    def end_backups(self, *identities: int) -> Steps:
+        if not identities:
+            return Do((("guarded", ("end_backups",)),))
+        return (yield from super().end_backups(*identities))
+
+    def may_end(self, identity: str, ending: Location, identities: Any) -> Steps:
+        """What is current stands in the object store; and nothing that was witnessed is lost."""
+        yield from self.record_location(identity, ending)
+        return (yield from self.fence(self.me, identities[0]))
+
+
 def protocol_of(scenario: Scenario) -> type[Offline]:
-    """The protocol with rule 21 only where something may be lost: elsewhere it would add steps that show nothing."""
+    """The protocol with rules 21 and 22 only where something may be lost, or is purged: elsewhere they would add steps
+    that show nothing.
+    """
+    if scenario.purges:
+        return PurgingWithLosses if scenario.shards else Purging
     return Losses if scenario.shards else Proto

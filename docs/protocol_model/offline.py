@@ -190,7 +190,12 @@ class Offline(Background):
                         keep.update(address for _, address in record.tree)
             elif what == "pins":
                 keep.update(key[2] for key in (yield ("scan", ("pin", run))))
+        return (yield from self.of_nobody(listing, keep))
+
+    def of_nobody(self, listing: tuple[str, ...], keep: set[str]) -> Steps:
+        """What may go, of what was listed and of what is named."""
         return tuple(address for address in listing if address not in keep)
+        yield
 
     def heads(self) -> Steps:
         """What branches and tags name."""
@@ -264,7 +269,7 @@ class Offline(Background):
             return
         for address in record.candidates:
             if address not in dropped:
-                yield ("rm", address)
+                yield from self.remove_blob(address)
         for commit in record.commits:
             yield ("cas", ("x", commit), Mark(run, SWEEPING), Mark(run, SWEPT))
         yield ("cas", ("g", run), record, record._replace(state=SWEPT))

@@ -50,6 +50,8 @@ class Scenario:
     """
     shards: tuple[str, ...] = ()
     """The parts of the KV that may lose writes apart from each other, as `store.in_shard` reads them."""
+    purges: bool = False
+    """Whether content may lie elsewhere than its identity says."""
     safety_only: bool = False
     """Leaks are not looked for: the scenario makes what only the offline job can know."""
 
@@ -100,6 +102,7 @@ def scenario(group: str, name: str, origin: str, procs: str, options: str = "") 
         expired=tuple(chosen["expired"].split("+")) if "expired" in chosen else (),
         leaves=tuple(chosen["leaves"].split("+")) if "leaves" in chosen else (),
         shards=shards,
+        purges="purge " in f"{origin} {procs}",
         safety_only="safety" in chosen,
     )
 

@@ -12,6 +12,8 @@ put P · rm P · head P -> whether it is there · blobs -> addresses · barrier 
 ("mc", commit)     its tokens               ("g", run)          its record
 ("md", token)      deleted marker           ("pin", run, address) what it must keep
 ("tag", name)      commit
+("on",)           ANNOUNCED | "on": content may lie elsewhere than its identity says
+("loc", identity) Location: where its content lies
 ("~landed", commit) is the explorer's own note of what became a head; no flow reads it.
 
 A KV that loses writes (losses.py): snap shard -> what it holds · back shard held (it holds that again; its identity
@@ -22,6 +24,7 @@ changes) · back shard held QUIETLY (the identity stays) · switch shard (only t
 ("~t", tag, commit), ("~untagged", tag, commit), ("~gone", branch, incarnation): the same of tags and deletions
 ("~run", run)     the identities that a gc run saw
 ("~a", commit)    the same, confirmed             ("~blobs",)      what was there at the start
+("~l", identity)  manifest entry: where its content lay when a run was acknowledged
 ("~p", address, id) manifest entry of a witnessed link or restore: its reference; ("~pa", ...): confirmed
 ("~excused",)     addresses that no fence could have saved
 ("~freed", address, id) the explorer's own note: somebody released this reference
@@ -86,6 +89,23 @@ class Commit(NamedTuple):
     """Addresses that the first parent does not have."""
     tokens: tuple[str, ...]
     """The sealed tokens that it was made from."""
+
+
+class Location(NamedTuple):
+    current: str
+    """The address of the content; GONE while the identity is being deleted."""
+    intent: str | None
+    """Where a run is about to write."""
+    backups: tuple[str, ...]
+    """What was replaced, oldest first."""
+    left: tuple[str, ...]
+    """What goes next."""
+    n: int
+    """How often the content was replaced."""
+
+
+ANNOUNCED = "announced"
+GONE = "gone"
 
 
 def refs(*held: Ref) -> tuple[str, frozenset[Ref]]:

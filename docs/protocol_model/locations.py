@@ -1,0 +1,206 @@
+"""The purge of rows from every version (rule 22): an object's identity stays, a record says where its content lies.
+
+A run writes its intent into the record, then the new object, then publishes it by `set_if` on that record. Originals
+stay as backups until nobody reads them any more. Whoever deletes an identity deletes all that its record names.
+
+In this model an address says what its content went through: `P0-a'1-b'2` is P0 without the rows of runs a and b; what
+follows an apostrophe is the attempt that wrote it.
+"""
+
+# ruff: noqa: ARG002  # hooks for runs in a KV that loses writes take arguments that are not used here
+
+from __future__ import annotations
+
+from .offline import Offline
+from .staging import ATTEMPTS
+from .store import ANNOUNCED, GONE, Location, Steps
+
+ON = "on"
+TRIES = 2
+"""Of a run on one object; then the unit of work is tried again, later."""
+
+
+def home(identity: str) -> Location:
+    """Where content lies of which no record says anything."""
+    return Location(identity, None, (), (), 0)
+
+
+def addresses(record: Location) -> tuple[str, ...]:
+    """Every address that a record names."""
+    named = (record.current, record.intent, *record.backups, *record.left)
+    return tuple(sorted({address for address in named if address not in (None, GONE)}))
+
+
+def purged_by(address: str, run: str) -> bool:
+    return any(part.partition("'")[0] == run for part in address.split("-")[1:])
+
+
+class Locations(Offline):
+    # ---- a run
+
+    waits_behind_announcement = True
+
+    def announce(self) -> Steps:
+        """Whoever reads the flag before it is set has ended before the first record is written."""
+        while True:
+            state = yield ("get", ("on",))
+            if state == ON:
+                return
+            if state is None:
+                yield ("cas", ("on",), None, ANNOUNCED)
+                continue
+            if self.waits_behind_announcement:
+                yield ("barrier",)
+            yield ("cas", ("on",), ANNOUNCED, ON)
+
+    def purge(self, run: str, *identities: str) -> Steps:
+        yield from self.announce()
+        told = []
+        for identity in identities:
+            told.append((yield from self.rewrite(run, identity)))  # noqa: PERF401  # a comprehension cannot yield
+        return "ok" if all(verdict == "ok" for verdict in told) else "not all"
+
+    def rewrite(self, run: str, identity: str) -> Steps:
+        """Intent, read, write, publish. No attempt writes where another may have written."""
+        key = ("loc", identity)
+        for _ in range(TRIES):
+            before = yield ("get", key)
+            record = before or home(identity)
+            if record.current == GONE:
+                return "gone"
+            if purged_by(record.current, run):
+                return "ok"
+            new = f"{record.current}-{run}'{self.fresh()}"
+            intended = record._replace(intent=new, left=(*record.left, *((record.intent,) if record.intent else ())))
+            if not (yield from self.intend(key, before, intended)):
+                continue
+            if not (yield ("head", record.current)):
+                yield ("cas", key, intended, before)
+                return "gone"
+            yield ("put", new)
+            published = Location(new, None, (*record.backups, record.current), intended.left, record.n + 1)
+            if (yield from self.publish(identity, intended, published)):
+                return "ok"
+            now = yield ("get", key)  # as it was published and replaced since, if the reply was lost
+            if now is None or new not in (now.current, *now.backups):
+                yield ("rm", new)
+        return "busy"
+
+    def intend(self, key: tuple[str, str], before: Location | None, intended: Location) -> Steps:
+        return (yield ("cas", key, before, intended))
+
+    def publish(self, identity: str, intended: Location, published: Location) -> Steps:
+        return (yield ("cas", ("loc", identity), intended, published))
+
+    def restore_content(self, identity: str) -> Steps:
+        """The last known good content; what it replaces is a backup then."""
+        record = yield ("get", ("loc", identity))
+        if record is None or not record.backups or record.current == GONE:
+            return "409"
+        *older, last = record.backups
+        restored = record._replace(current=last, backups=(*older, record.current), n=record.n + 1)
+        return "ok" if (yield from self.publish(identity, record, restored)) else "409"
+
+    # ---- readers
+
+    reads_again = True
+
+    def read(self, branch: str, path: str) -> Steps:
+        return (yield from self.reading(branch, path, None))
+
+    def read_purged(self, branch: str, path: str, run: str) -> Steps:
+        """Read behind a run that was acknowledged: it must show."""
+        return (yield from self.reading(branch, path, run))
+
+    def reading(self, branch: str, path: str, run: str | None) -> Steps:
+        on = yield ("get", ("on",))
+        for _ in range(ATTEMPTS if self.reads_again else 1):
+            source = yield from self.resolve(branch, path)
+            if source is None:
+                return "404"
+            record = (yield ("get", ("loc", source.address))) if on else None
+            current = (record or home(source.address)).current
+            if current != GONE and (yield ("head", current)):
+                return "stale" if run is not None and not purged_by(current, run) else "read"
+        return "lost"
+
+    # ---- the end of backups
+
+    waits_for_readers = True
+    marks_backups = True
+
+    def end_backups(self, *identities: int) -> Steps:
+        """What replaced content, what runs left behind that came to nothing, and the intents of runs that are over."""
+        for key in (yield ("scan", ("loc",))):
+            record = yield ("get", key)
+            if record is None or record.current == GONE or not (record.backups or record.left or record.intent):
+                continue
+            if self.waits_for_readers:
+                yield ("barrier",)
+            intent = (record.intent,) if record.intent else ()
+            ending = record._replace(intent=None, backups=(), left=(*record.left, *record.backups, *intent))
+            if self.marks_backups and not (yield ("cas", key, record, ending)):
+                continue
+            if not (yield from self.may_end(key[1], ending, identities)):
+                continue
+            for address in sorted({*ending.left}):
+                yield ("rm", address)
+            ended = ending._replace(left=())
+            yield ("cas", key, ending if self.marks_backups else record, ended if ended.n else None)
+
+    def may_end(self, identity: str, ending: Location, identities: tuple[int, ...]) -> Steps:
+        """Always; a KV that loses writes is asked first."""
+        return True
+        yield
+
+    # ---- whoever deletes an identity
+
+    deletes_locations = True
+
+    def remove_blob(self, identity: str) -> Steps:
+        """All that its record names, then the record. Behind it a run finds nothing to read."""
+        if not self.deletes_locations or (yield ("get", ("on",))) is None:
+            yield ("rm", identity)
+            return
+        key = ("loc", identity)
+        while True:
+            record = yield ("get", key)
+            if record is None:
+                yield ("rm", identity)
+                if (yield ("get", key)) is None:
+                    return
+                continue
+            if record.current != GONE:
+                gone = Location(GONE, None, (), addresses(record), record.n)
+                if not (yield ("cas", key, record, gone)):
+                    continue
+                record = gone
+            for address in sorted({*record.left, identity}):
+                yield ("rm", address)
+            yield from self.forget_location(identity)
+            yield ("cas", key, record, None)
+            return
+
+    def forget_location(self, identity: str) -> Steps:
+        """Nothing; where a KV loses writes the object store remembers a location, too."""
+        return
+        yield
+
+    # ---- the offline look
+
+    def of_nobody(self, listing: tuple[str, ...], keep: set[str]) -> Steps:
+        """Locations are read last. What a record names stands and falls with its identity: an identity of nobody may
+        go, however little of it the listing has.
+        """
+        owned: set[str] = set()
+        identities = []
+        for key in (yield from self.located()):
+            record = yield ("get", key)
+            if record is not None:
+                owned.update(addresses(record))
+                identities.append(key[1])
+        found = {address for address in listing if address not in keep and address not in owned}
+        return tuple(sorted(found | {identity for identity in identities if identity not in keep}))
+
+    def located(self) -> Steps:
+        return (yield ("scan", ("loc",)))

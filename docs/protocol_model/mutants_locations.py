@@ -1,0 +1,119 @@
+"""Rule 22, one part dropped at a time."""
+
+# ruff: noqa: ARG002  # an override keeps the arguments of what it drops
+
+from __future__ import annotations
+
+from .losses import Purging, PurgingWithLosses
+from .store import Location, Steps
+
+
+class AnnouncesAndGoesOn(Purging):
+    """A run does not wait for those that read the flag before it was set."""
+
+    waits_behind_announcement = False
+
+
+class AnnouncesNothing(Purging):
+    """A run writes records and sets no flag."""
+
+    def announce(self) -> Steps:
+        return
+        yield
+
+
+class WritesBeforeItsIntent(Purging):
+    """The new object is written before any record names it."""
+
+    def intend(self, key: tuple[str, str], before: Location | None, intended: Location) -> Steps:
+        yield ("put", intended.intent)
+        return (yield from super().intend(key, before, intended))
+
+
+class PublishesBlindly(Purging):
+    """A run publishes whatever the record says by then."""
+
+    def publish(self, identity: str, intended: Location, published: Location) -> Steps:
+        yield ("set", ("loc", identity), published)
+        return True
+
+
+class SharesAttempts(Purging):
+    """Attempts at one object write to one address."""
+
+    def fresh(self) -> str:
+        return "one"
+
+
+class ReadsLocationsFirst(Purging):
+    """The offline look reads the locations before it lists."""
+
+    def look_around(self, run: str, disregards: tuple[str, ...], expired: tuple[str, ...]) -> Steps:
+        self.early = yield ("scan", ("loc",))
+        return (yield from super().look_around(run, disregards, expired))
+
+    def located(self) -> Steps:
+        return self.early
+        yield
+
+
+class ReadsNoLocations(Purging):
+    """The offline look knows of identities only."""
+
+    def located(self) -> Steps:
+        return ()
+        yield
+
+
+class ListsAddresses(Purging):
+    """What may go is listed by address: what was unmarked since keeps its identity only."""
+
+    def of_nobody(self, listing: tuple[str, ...], keep: set[str]) -> Steps:
+        named = set(keep)
+        for key in (yield from self.located()):
+            record = yield ("get", key)
+            if record is not None and key[1] in keep:
+                named |= {record.current, record.intent, *record.backups, *record.left}
+        return tuple(address for address in listing if address not in named)
+
+
+class DeletesTheIdentityOnly(Purging):
+    """Whoever deletes an identity does not look where its content lies."""
+
+    deletes_locations = False
+
+
+class DeletesOnce(Purging):
+    """Whoever deletes an identity does not look behind the deletion whether a run has begun with it."""
+
+    def remove_blob(self, identity: str) -> Steps:
+        if (yield ("get", ("loc", identity))) is None:
+            yield ("rm", identity)
+        else:
+            yield from super().remove_blob(identity)
+
+
+class EndsBackupsUnmarked(Purging):
+    """A backup is deleted while it can still be restored."""
+
+    marks_backups = False
+
+
+class EndsBackupsAtOnce(Purging):
+    """Not a loss: nobody waits for readers, and they read the record again."""
+
+    waits_for_readers = False
+
+
+class EndsBackupsUnderReaders(EndsBackupsAtOnce):
+    """Nobody waits for readers, and they read the record once."""
+
+    reads_again = False
+
+
+class NoLocationsInTheManifest(PurgingWithLosses):
+    """Where content lies stands in the KV alone."""
+
+    def record_location(self, identity: str, published: Location) -> Steps:
+        return
+        yield
