@@ -16,6 +16,7 @@ from refstore.objects.foreign_objects import ForeignStores
 from refstore.versioning.branches import Branches
 from refstore.versioning.commits.trees import Trees
 from refstore.versioning.issuance import Issuer
+from refstore.versioning.locations import Locations
 from refstore.versioning.manifest import Manifest
 from refstore.versioning.markers import Markers
 from refstore.versioning.references import References
@@ -66,6 +67,10 @@ class Context:
     @property
     def references(self) -> References:
         return References(self.kv, self.repo, self.clock)
+
+    @property
+    def locations(self) -> Locations:
+        return Locations(self.kv, self.repo, self.clock)
 
     @property
     def markers(self) -> Markers:

@@ -18,6 +18,8 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/marks                      <commit id>             Mark
     <repo>/retention                  rules                   RetentionRecord
     <repo>/purge                      document                PurgeRecord
+                                      locations               LocationsFlag      (there are records of the next kind)
+    <repo>/locations/<shard>          <physical address>      Location           (where its content lies)
     <repo>/gc                         on                      GcFlag             (a run of marking is on)
                                       indexed/<mark id>       (empty or `lost`)  (its deletions are in the index)
                                       journal/indexed         key of a segment   (as far as the journal is in the index)
@@ -294,6 +296,18 @@ def purge(repo: RepositoryId) -> str:
 
 def purge_document(repo: RepositoryId) -> Key:
     return Key(purge(repo), "document")
+
+
+def locations_flag(repo: RepositoryId) -> Key:
+    return Key(purge(repo), "locations")
+
+
+def locations(repo: RepositoryId, shard: int) -> str:
+    return f"{repo}/locations/{shard:02x}"
+
+
+def location(repo: RepositoryId, identity: Address) -> Key:
+    return Key(locations(repo, shard_of(identity)), identity)
 
 
 def imports(repo: RepositoryId) -> str:

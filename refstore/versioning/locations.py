@@ -1,0 +1,329 @@
+"""Where the content of objects lies after a purge (rule 22): the only room where `<repo>/locations` changes.
+
+    absent --intend--> current, intent --publish--> new current, the old one among the backups
+                                       --withdraw-> as before
+    backups --restore--> current; what it replaces becomes a backup (trash)
+    backups, old intents --retire--> going --(deleted)--> forget_going
+    any --begin_deletion--> gone, with every address in `going` --(deleted)--> end_deletion --> absent
+
+The key is an object's *identity*: the physical address that commits, references, marks and pins name. It never changes.
+Without a record the content lies at the identity. Each change is a `set_if` from the whole record that was read, so
+whoever publishes, restores, retires or deletes learns that another was faster. Each function takes many objects, in a
+few round trips; no identity may be given twice in one call.
+
+Only the driver of a run calls `intend` and `publish`; executors never see the KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore.core import ids, keys
+from refstore.core.clock import Clock
+from refstore.core.ids import Address, RepositoryId
+from refstore.core.records import Backup, Content, Intent, Location, LocationsFlag, decode, encode, maybe
+from refstore.errors import Contention, CorruptRecord, Gone, InvalidName, NotFound
+from refstore.kv.base import ABSENT, KV, Absent, SetIf
+
+ATTEMPTS: Final = 16
+"""How often a lost `set_if` race is run again. Each loss means that somebody else made progress."""
+
+
+class Located(NamedTuple):
+    """An identity with its record, as it was read or written."""
+
+    identity: Address
+    location: Location
+
+    @property
+    def is_gone(self) -> bool:
+        return self.location.current is None
+
+
+class Intention(NamedTuple):
+    """An object that a run is about to rewrite."""
+
+    identity: Address
+    original: Content
+    """Its content as it was uploaded, for the first record."""
+    address: Address
+    """A new address of this attempt alone."""
+
+
+class Publication(NamedTuple):
+    """A content that was written, and the record that it was written for."""
+
+    intended: Located
+    content: Content
+
+
+class Locations:
+    def __init__(self, kv: KV, repo: RepositoryId, clock: Clock) -> None:
+        self._kv = kv
+        self._repo = repo
+        self._clock = clock
+
+    # ---- the flag
+
+    def are_announced(self) -> bool:
+        """Return whether content may lie elsewhere than its identity says, or may soon. It never becomes false."""
+        return self._kv.get(keys.locations_flag(self._repo)) is not ABSENT
+
+    def announce(self, wait: Callable[[], None]) -> None:
+        """Set the flag, unless it is in force. `wait` waits for every operation that has begun: those that read the
+        flag before it was set do not look for records.
+        """
+        key = keys.locations_flag(self._repo)
+        for _ in range(ATTEMPTS):
+            value = self._kv.get(key)
+            flag = maybe(value, LocationsFlag)
+            if flag is None:
+                self._kv.set_if(key, ABSENT, encode(LocationsFlag(self._clock.now_ms())))
+                continue
+            if flag.in_force:
+                return
+            wait()
+            self._kv.set_if(key, value, encode(LocationsFlag(flag.announced_ms, in_force=True)))
+        raise Contention("others kept changing the flag of the locations; make the same call again")
+
+    # ---- reading
+
+    def get_many(self, identities: Sequence[Address]) -> list[Location | None]:
+        """Return the records; None: the content lies at the identity. One round trip."""
+        return [maybe(value, Location) for value in self._values(identities)]
+
+    def scan(self, page: int = 1000) -> Iterator[Located]:
+        """Yield every record. Raises CorruptRecord."""
+        for shard in range(keys.SHARDS):
+            for name, value in self._kv.scan_all(keys.locations(self._repo, shard), page=page):
+                yield Located(_identity(name), decode(value, Location))
+
+    # ---- a run
+
+    def intend(self, items: Sequence[Intention], run: str) -> list[Located | None]:
+        """Write the intent of an attempt at each object, before its content is read and before anything is written.
+
+        None: the identity is being deleted, or others kept changing it. The intent of an earlier attempt goes with what
+        is deleted next.
+        """
+        now = self._clock.now_ms()
+        done: dict[int, Located] = {}
+        waiting = list(range(len(items)))
+        for _ in range(ATTEMPTS):
+            if not waiting:
+                break
+            values = self._values([items[index].identity for index in waiting])
+            planned: list[tuple[int, Absent | bytes, Location]] = []
+            for index, value in zip(waiting, values, strict=True):
+                item = items[index]
+                before = maybe(value, Location) or Location(item.original)
+                if before.current is not None:
+                    abandoned = (before.intent.address,) if before.intent else ()
+                    location = _changed(
+                        before, intent=Intent(item.address, run, now), going=(*before.going, *abandoned)
+                    )
+                    planned.append((index, value, location))
+            written = self._set_if([(items[index].identity, value, after) for index, value, after in planned])
+            done.update(
+                {
+                    index: Located(items[index].identity, after)
+                    for (index, _, after), ok in zip(planned, written, strict=True)
+                    if ok
+                }
+            )
+            waiting = [index for index, _, _ in planned if index not in done]
+        return [done.get(index) for index in range(len(items))]
+
+    def publish(self, items: Sequence[Publication], run: str) -> list[Located | None]:
+        """Make what was written the content; what it replaces becomes a backup. None: the record changed since its
+        intent, so that the content may be of something else by now; the caller deletes what it wrote, if
+        `unpublished` says so.
+        """
+        now = self._clock.now_ms()
+        after = [
+            Located(item.intended.identity, _published(item.intended.location, item.content, run, now))
+            for item in items
+        ]
+        written = self._set_if(
+            [
+                (item.intended.identity, encode(item.intended.location), each.location)
+                for item, each in zip(items, after, strict=True)
+            ]
+        )
+        return [each if ok else None for each, ok in zip(after, written, strict=True)]
+
+    def unpublished(self, items: Sequence[tuple[Address, Address]]) -> list[Address]:
+        """Return the addresses, of (identity, address that an attempt wrote), that are no content and no backup. The
+        attempt that wrote one deletes it: it was not published, or has been replaced and retired since.
+        """
+        records = self.get_many([identity for identity, _ in items])
+        return [
+            address
+            for (_, address), record in zip(items, records, strict=True)
+            if record is None or address not in {each.address for each in _contents(record)}
+        ]
+
+    def withdraw(self, items: Sequence[Located]) -> None:
+        """Take intents back that came to nothing, and of which nothing was written. What others changed meanwhile stays
+        as it is.
+        """
+        self._set_if(
+            [(each.identity, encode(each.location), _at_rest(_changed(each.location, intent=None))) for each in items]
+        )
+
+    # ---- restore
+
+    def restore(self, identity: Address, address: Address | None, run: str) -> Located:
+        """Make a backup the content again: the one at `address`, or the newest. What it replaces becomes trash.
+
+        Raises NotFound (there is no such backup), Gone (the identity is being deleted), Contention.
+        """
+        for _ in range(ATTEMPTS):
+            (value,) = self._values([identity])
+            before = maybe(value, Location)
+            if before is not None and before.current is None:
+                raise Gone(f"{identity} is being deleted, because nothing names it any more")
+            backups = before.backups if before is not None else ()
+            chosen = next((each for each in reversed(backups) if address in (None, each.content.address)), None)
+            if before is None or before.current is None or chosen is None:
+                wanted = f" at {address}" if address else ""
+                raise NotFound(f"{identity} has no backup{wanted}; what was not purged, or is past its days, has none")
+            trash = Backup(before.current, self._clock.now_ms(), run, by_restore=True)
+            after = _changed(
+                before,
+                current=chosen.content,
+                replaced=before.replaced + 1,
+                backups=(*(each for each in before.backups if each is not chosen), trash),
+            )
+            if self._kv.set_if(keys.location(self._repo, identity), value, encode(after)):
+                return Located(identity, after)
+        raise Contention(f"others kept changing where the content of {identity} lies; make the same call again")
+
+    # ---- the end of backups
+
+    def retire(self, items: Sequence[tuple[Located, Sequence[Address]]], *, intents_before_ms: int) -> list[Located]:
+        """Move backups at these addresses, and intents that are older, to what goes next, from where nothing restores
+        them. Return the records with something to delete; what others changed meanwhile is left out.
+
+        The records must be older than the longest operation, so that no reader is on its way to what they name.
+        """
+        planned: list[tuple[Located, Location]] = []
+        for each, ending in items:
+            before, going = each.location, list(each.location.going)
+            kept = tuple(backup for backup in before.backups if backup.content.address not in ending)
+            going += [address for address in ending if address not in going]
+            intent = before.intent
+            if intent is not None and intent.since_ms < intents_before_ms:
+                going.append(intent.address)
+                intent = None
+            if going and before.current is not None:
+                planned.append((each, _changed(before, intent=intent, backups=kept, going=tuple(going))))
+        written = self._set_if([(each.identity, encode(each.location), after) for each, after in planned])
+        return [Located(each.identity, after) for (each, after), ok in zip(planned, written, strict=True) if ok]
+
+    def forget_going(self, items: Sequence[tuple[Located, Sequence[Address]]]) -> None:
+        """Take addresses off whose objects are deleted. A record that says nothing any more goes."""
+        self._set_if(
+            [
+                (
+                    each.identity,
+                    encode(each.location),
+                    _at_rest(
+                        _changed(
+                            each.location,
+                            going=tuple(address for address in each.location.going if address not in deleted),
+                        )
+                    ),
+                )
+                for each, deleted in items
+            ]
+        )
+
+    # ---- whoever deletes an identity
+
+    def begin_deletion(self, identities: Sequence[Address]) -> list[Located]:
+        """Make the records of identities `gone`, so that nothing is published to them, and return those that have one:
+        all addresses in `going` are deleted with the identity. Raises Contention.
+        """
+        gone: list[Located] = []
+        waiting: list[Address] = list(identities)
+        for _ in range(ATTEMPTS):
+            planned: list[tuple[Address, bytes, Location]] = []
+            for identity, value in zip(waiting, self._values(waiting), strict=True):
+                record = maybe(value, Location)
+                if record is None or isinstance(value, Absent):
+                    continue
+                if record.current is None:
+                    gone.append(Located(identity, record))
+                else:
+                    planned.append((identity, value, Location(None, record.replaced, going=record.addresses())))
+            written = self._set_if(planned)
+            waiting = []
+            for (identity, _, after), ok in zip(planned, written, strict=True):
+                if ok:
+                    gone.append(Located(identity, after))
+                else:
+                    waiting.append(identity)
+            if not waiting:
+                return gone
+        raise Contention("others kept changing where content lies; the same call may be made again")
+
+    def end_deletion(self, items: Sequence[Located]) -> None:
+        """Remove the records of identities whose objects are all deleted."""
+        self._set_if([(each.identity, encode(each.location), None) for each in items])
+
+    # ---- the KV
+
+    def _values(self, identities: Sequence[Address]) -> list[bytes | Absent]:
+        return self._kv.get_many([keys.location(self._repo, identity) for identity in identities])
+
+    def _set_if(self, items: Sequence[tuple[Address, bytes | Absent, Location | None]]) -> list[bool]:
+        return (
+            self._kv.set_if_many(
+                [
+                    SetIf(keys.location(self._repo, identity), before, ABSENT if after is None else encode(after))
+                    for identity, before, after in items
+                ]
+            )
+            if items
+            else []
+        )
+
+
+def _changed(location: Location, **fields: object) -> Location:
+    return msgspec.structs.replace(location, **fields)
+
+
+def _published(intended: Location, content: Content, run: str, now_ms: int) -> Location:
+    if intended.current is None:
+        raise ValueError("nothing is published to an identity that is being deleted")
+    return _changed(
+        intended,
+        current=content,
+        replaced=intended.replaced + 1,
+        intent=None,
+        backups=(*intended.backups, Backup(intended.current, now_ms, run)),
+    )
+
+
+def _contents(location: Location) -> list[Content]:
+    return [*([location.current] if location.current else []), *(backup.content for backup in location.backups)]
+
+
+def _at_rest(location: Location) -> Location | None:
+    """Return the record, or None if it says nothing: no run has replaced the content, and nothing is left to do."""
+    return (
+        None if not (location.replaced or location.intent or location.going or location.current is None) else location
+    )
+
+
+def _identity(name: str) -> Address:
+    try:
+        return ids.own_address(name)
+    except InvalidName as error:
+        raise CorruptRecord(
+            f"{name[:120]!r} is the key of a location and no address; nothing will be deleted"
+        ) from error
