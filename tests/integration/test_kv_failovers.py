@@ -32,7 +32,7 @@ from tests.durations import unchecked_lake
 from tests.servers.losing_kvs import LosingCluster, LosingKV, LosingRedis, LosingSentinels, LosingSqlite
 
 SEED = int(os.environ.get("REFSTORE_FAILOVER_SEED", "1"))
-ROUNDS = int(os.environ.get("REFSTORE_FAILOVER_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("REFSTORE_FAILOVER_ROUNDS", "10"))
 SAFETY = Safety(grace_seconds=0)
 SETTINGS = ReaperSettings(cycle_seconds=0.01, breaker_share=1.0, breaker_per_hour=0)
 PATHS = ("a", "b", "c", "d")
