@@ -293,7 +293,7 @@ def unluckily(died: str, fault: str, job: Any, works: list[Any]) -> list[Any]:
 
 def _over(self: Any, commit: str, branch: str, message: str, metadata: dict[str, str]) -> Any:
     """`Publication._land`, which takes its own side of every conflict."""
-    time.sleep(0.5)  # for those who change something
+    time.sleep(3)  # for those who change something
     return self._repo.merge(commit, branch, message=message, squash=True, metadata=metadata, strategy="source-wins")
 
 

@@ -54,6 +54,6 @@ def test_a_purge_that_takes_more_than_it_should_is_found_out(server: S3Server, f
     """The audit of this run can fail. "row": of JSON, one row too many goes; "over": a run publishes over what others
     have changed meanwhile.
     """
-    findings = purge_chaos.run(server, 20, SEED, fault=fault).findings
+    findings = purge_chaos.run(server, 60, SEED, fault=fault).findings
     print("\n".join(findings))
     assert any(told in finding for finding in findings)
