@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from .offline import Offline
 from .staging import ATTEMPTS
-from .store import ANNOUNCED, GONE, Location, Steps
+from .store import GONE, Location, Steps
 
-ON = "on"
 TRIES = 2
 """Of a run on one object; then the unit of work is tried again, later."""
 
@@ -38,20 +37,10 @@ def purged_by(address: str, run: str) -> bool:
 class Locations(Offline):
     # ---- a run
 
-    waits_behind_announcement = True
-
     def announce(self) -> Steps:
-        """Whoever reads the flag before it is set has ended before the first record is written."""
-        while True:
-            state = yield ("get", ("on",))
-            if state == ON:
-                return
-            if state is None:
-                yield ("cas", ("on",), None, ANNOUNCED)
-                continue
-            if self.waits_behind_announcement:
-                yield ("barrier",)
-            yield ("cas", ("on",), ANNOUNCED, ON)
+        """Whoever reads the flag before it is set reads content as it was before the run began."""
+        while (yield ("get", ("on",))) is None:
+            yield ("cas", ("on",), None, True)
 
     def purge(self, run: str, *identities: str) -> Steps:
         yield from self.announce()
@@ -113,8 +102,8 @@ class Locations(Offline):
         return (yield from self.reading(branch, path, run))
 
     def reading(self, branch: str, path: str, run: str | None) -> Steps:
-        on = yield ("get", ("on",))
         for _ in range(ATTEMPTS if self.reads_again else 1):
+            on = yield ("get", ("on",))
             source = yield from self.resolve(branch, path)
             if source is None:
                 return "404"
@@ -158,24 +147,23 @@ class Locations(Offline):
     deletes_locations = True
 
     def remove_blob(self, identity: str) -> Steps:
-        """All that its record names, then the record. Behind it a run finds nothing to read."""
-        if not self.deletes_locations or (yield ("get", ("on",))) is None:
-            yield ("rm", identity)
-            return
+        """The identity's own object; behind it a run finds nothing to read. Then all that its record names by then."""
+        yield ("rm", identity)
+        if self.deletes_locations and (yield ("get", ("on",))):
+            yield from self.remove_located(identity)
+
+    def remove_located(self, identity: str) -> Steps:
         key = ("loc", identity)
         while True:
             record = yield ("get", key)
             if record is None:
-                yield ("rm", identity)
-                if (yield ("get", key)) is None:
-                    return
-                continue
+                return
             if record.current != GONE:
                 gone = Location(GONE, None, (), addresses(record), record.n)
                 if not (yield ("cas", key, record, gone)):
                     continue
                 record = gone
-            for address in sorted({*record.left, identity}):
+            for address in record.left:
                 yield ("rm", address)
             yield from self.forget_location(identity)
             yield ("cas", key, record, None)

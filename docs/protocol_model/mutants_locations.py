@@ -8,12 +8,6 @@ from .losses import Purging, PurgingWithLosses
 from .store import Location, Steps
 
 
-class AnnouncesAndGoesOn(Purging):
-    """A run does not wait for those that read the flag before it was set."""
-
-    waits_behind_announcement = False
-
-
 class AnnouncesNothing(Purging):
     """A run writes records and sets no flag."""
 
@@ -83,8 +77,18 @@ class DeletesTheIdentityOnly(Purging):
     deletes_locations = False
 
 
-class DeletesOnce(Purging):
-    """Whoever deletes an identity does not look behind the deletion whether a run has begun with it."""
+class ReadsTheFlagFirst(Purging):
+    """Whoever deletes an identity reads the flag before the deletion: a run begins with it in between."""
+
+    def remove_blob(self, identity: str) -> Steps:
+        on = yield ("get", ("on",))
+        yield ("rm", identity)
+        if on:
+            yield from self.remove_located(identity)
+
+
+class LooksForLocationsFirst(Purging):
+    """Whoever deletes an identity reads its record before the deletion only."""
 
     def remove_blob(self, identity: str) -> Steps:
         if (yield ("get", ("loc", identity))) is None:

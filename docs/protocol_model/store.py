@@ -12,7 +12,7 @@ put P · rm P · head P -> whether it is there · blobs -> addresses · barrier 
 ("mc", commit)     its tokens               ("g", run)          its record
 ("md", token)      deleted marker           ("pin", run, address) what it must keep
 ("tag", name)      commit
-("on",)           ANNOUNCED | "on": content may lie elsewhere than its identity says
+("on",)           content may lie elsewhere than its identity says
 ("loc", identity) Location: where its content lies
 ("~landed", commit) is the explorer's own note of what became a head; no flow reads it.
 
@@ -104,7 +104,6 @@ class Location(NamedTuple):
     """How often the content was replaced."""
 
 
-ANNOUNCED = "announced"
 GONE = "gone"
 
 

@@ -24,6 +24,7 @@ from refstore.objects.base import Deletion
 from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, Journal, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
+from refstore_reaper.content_deletion import delete_contents
 from refstore_reaper.cycle_summary import Tally
 
 EXPIRED_CAUSE: Final = "issued and not linked"
@@ -94,9 +95,11 @@ class BatchDeleter:
                 deletion = self._async_deleter.submit(self._ctx.objects, batch, self._journal)
                 yield
                 confirmed = deletion.result()
+            confirmed, contents = delete_contents(self._ctx, batch, confirmed, self._journal)
             left = remove_keys(self._ctx, addresses, confirmed)
             self._journal.record_end(batch, confirmed)
             self._count(batch, confirmed, left)
+            self._tally.count(deleted=contents)
         finally:
             self._in_flight.difference_update(addresses)
             if not hints:

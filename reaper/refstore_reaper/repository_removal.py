@@ -51,6 +51,7 @@ def remove(ctx: Context, record: RepositoryRecord) -> bool:
         keys.purge(ctx.repo),
         keys.imports(ctx.repo),
         *(keys.due_shard(ctx.repo, shard) for shard in range(keys.SHARDS)),
+        *(keys.locations(ctx.repo, shard) for shard in range(keys.SHARDS)),
         keys.reaper_states(ctx.repo),
         keys.unwritten(ctx.repo),
     ):

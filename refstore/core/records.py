@@ -384,8 +384,6 @@ class LocationsFlag(Record, frozen=True, tag=86):
     """`<repo>/purge/locations`: content may lie elsewhere than its identity says (rule 22)."""
 
     announced_ms: int
-    in_force: bool = False
-    """Whether the longest operation was waited for since, so that records may be written."""
 
 
 # ---- the reaper's own
@@ -586,7 +584,7 @@ AnyRecord = (
     Entry | Tombstone | Listed | Emptied | Issued | Deleting | Branch | ClosedBranch | DeletedToken | CommittedTokens
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
     | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
-    | AuditHead | AuditWaiting | DurationsRecord | Position | PurgeRecord
+    | AuditHead | AuditWaiting | DurationsRecord | Position | PurgeRecord | Location | LocationsFlag
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

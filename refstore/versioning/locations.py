@@ -16,7 +16,7 @@ Only the driver of a run calls `intend` and `publish`; executors never see the K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -69,25 +69,16 @@ class Locations:
     # ---- the flag
 
     def are_announced(self) -> bool:
-        """Return whether content may lie elsewhere than its identity says, or may soon. It never becomes false."""
+        """Return whether content may lie elsewhere than its identity says. It never becomes false.
+
+        Who deletes an identity asks behind the deletion of the identity's own object.
+        """
         return self._kv.get(keys.locations_flag(self._repo)) is not ABSENT
 
-    def announce(self, wait: Callable[[], None]) -> None:
-        """Set the flag, unless it is in force. `wait` waits for every operation that has begun: those that read the
-        flag before it was set do not look for records.
-        """
-        key = keys.locations_flag(self._repo)
-        for _ in range(ATTEMPTS):
-            value = self._kv.get(key)
-            flag = maybe(value, LocationsFlag)
-            if flag is None:
-                self._kv.set_if(key, ABSENT, encode(LocationsFlag(self._clock.now_ms())))
-                continue
-            if flag.in_force:
-                return
-            wait()
-            self._kv.set_if(key, value, encode(LocationsFlag(flag.announced_ms, in_force=True)))
-        raise Contention("others kept changing the flag of the locations; make the same call again")
+    def announce(self) -> None:
+        """Set the flag, before the first record is written."""
+        if not self.are_announced():
+            self._kv.set_if(keys.locations_flag(self._repo), ABSENT, encode(LocationsFlag(self._clock.now_ms())))
 
     # ---- reading
 
