@@ -1,8 +1,9 @@
 """The live scan: everything that must be kept, read in the one order that is safe (rule 13).
 
 What moves during the scan moves from references to staging areas, from there to heads, and from heads to commits; or it
-is pinned. The scan reads in that order, after the object listing is complete, and the pins last. So it misses
-nothing.
+is pinned. The scan reads in that order, after the object listing is complete, and the pins behind all. So it misses
+nothing. Last it reads where purged content lies (rule 22): what a run writes stands in such a record before it is
+written.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class LiveSource(StrEnum):
     COMMIT = "commit"
     HISTORY = "history"
     PIN = "pin"
+    LOCATION = "location"
 
 
 class LiveCommit(NamedTuple):
@@ -58,6 +60,7 @@ def scan_live_set(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
     yield from _heads(ctx, page)
     yield from _commits(ctx, run, page)
     yield from _pins(ctx, run, page)
+    yield from _locations(ctx, page)
 
 
 def _references(ctx: Context, page: int) -> Iterator[LiveBatch]:
@@ -119,6 +122,18 @@ def _pins(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
     prefix = f"{run.mark_id}/"
     for found in batched(ctx.kv.scan_all(keys.gc_pins(ctx.repo), prefix=prefix, page=page), page):
         yield LiveBatch(LiveSource.PIN, [_own(name.removeprefix(prefix)) for name, _ in found])
+
+
+def _locations(ctx: Context, page: int) -> Iterator[LiveBatch]:
+    """Yield what the records of purged objects name: contents, intents, backups. They are kept for their records, also
+    if nothing names the identity any more.
+    """
+    if not ctx.locations.are_announced():
+        return
+    for found in batched(ctx.locations.scan(page), page):
+        yield LiveBatch(
+            LiveSource.LOCATION, [Address(address) for each in found for address in each.location.addresses()]
+        )
 
 
 def _expired(run: Run, mark: Mark | None) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from refstore.repository import Repository
 from refstore.versioning.manifest import CommitLanded, waiting_key
 from tests.kit import collecting
 from tests.kit.clock import FakeClock
+from tests.purging import rewrite
 from tests.reaping import release_all
 
 DAY_MS = 86_400_000
@@ -261,6 +262,7 @@ class TestTheLook:
         ctx = repo.context
         ctx.kv.set(keys.gc_pin(ctx.repo, run.mark_id, repo.stat(old, "p").address), b"")
         repo.upload("main", "staged", b"5")
+        rewrite(repo, "main", "staged", b"fewer")
         order = [
             LiveSource.REFERENCE,
             LiveSource.STAGED,
@@ -268,6 +270,7 @@ class TestTheLook:
             LiveSource.COMMIT,
             LiveSource.HISTORY,
             LiveSource.PIN,
+            LiveSource.LOCATION,
         ]
         assert sources(marks.scan_live(run)) == order
 
