@@ -261,19 +261,22 @@ class Repository:
 
     @_operation
     def resolve(self, ref: str, path: str) -> reading.Resolved:
-        """Return the entry at a path, and whether it is staged or committed. Raises ObjectNotFound."""
+        """Return the entry at a path as it is staged or committed, and which of both. Raises ObjectNotFound."""
         return reading.resolve(self.context, refs.resolve(self.context, ref), ids.object_path(path))
 
+    @_operation
     def stat(self, ref: str, path: str) -> Entry:
-        """Return the entry at a path. Raises ObjectNotFound."""
-        return self.resolve(ref, path).entry
+        """Return the entry at a path. After a purge its address, size and checksums are those of the content that a
+        reader gets now. Raises ObjectNotFound.
+        """
+        return reading.stat(self.context, refs.resolve(self.context, ref), ids.object_path(path))
 
     @_operation
     def stat_many(self, ref: str, paths: Sequence[str]) -> dict[str, Entry]:
         """Return the entry of each path that holds an object, by path."""
         checked = [ids.object_path(path) for path in paths]
-        entries = reading.resolve_many(self.context, refs.resolve(self.context, ref), checked)
-        return {path: resolved.entry for path, resolved in entries.items()}
+        entries = reading.stat_many(self.context, refs.resolve(self.context, ref), checked)
+        return {str(path): entry for path, entry in entries.items()}
 
     @_operation
     def get(self, ref: str, path: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:

@@ -10,15 +10,18 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
+
 from refstore.context import Context
 from refstore.core import keys, user_metadata
-from refstore.core.ids import BranchName, CommitId, Path, Token, is_own
-from refstore.core.records import Branch, Entry, StagedRecord, Tombstone, decode_staged
-from refstore.errors import Contention, CorruptObject, ObjectNotFound
-from refstore.kv.base import SCAN_LIMIT
+from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
+from refstore.core.records import Branch, Commit, Content, Entry, StagedRecord, Tombstone, decode_staged, maybe
+from refstore.errors import CommitNotFound, Contention, CorruptObject, Gone, ObjectNotFound
+from refstore.kv.base import ABSENT, SCAN_LIMIT
 from refstore.operations import refs
 from refstore.operations.hidden_commits import check_hidden
-from refstore.operations.refs import Ref, get_commit, head_commit
+from refstore.operations.refs import Ref, head_commit
+from refstore.versioning.branches import OpenBranch
 
 ATTEMPTS: Final = 64
 """How often a read is done again because the branch moved; each time means that a commit or reset got through."""
@@ -57,13 +60,19 @@ class ListingPage(NamedTuple):
 
 
 def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Resolved]:
-    """Return the entries at the paths; paths without one are left out.
+    """Return the entries at the paths, as they are committed or staged; paths without one are left out.
 
     Raises Gone where the rules hide the commit, or its data is tagged for the bucket to delete.
     """
+    return _resolve_many(ctx, ref, paths)[0]
+
+
+def _resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> tuple[dict[Path, Resolved], bool]:
+    """Return the entries, and whether their content may lie elsewhere than their addresses say (rule 22)."""
     if ref.branch is None:
         check_hidden(ctx, ref, paths)
-        return _committed(ctx, ref.commit, get_commit(ctx, ref.commit).metarange, paths)
+        metarange, announced = _metarange(ctx, ref.commit)
+        return _committed(ctx, ref.commit, metarange, paths), announced
 
     def read(branch: Branch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, Resolved]:
         resolved = {
@@ -78,7 +87,9 @@ def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Re
     open_branch = branches.open(ref.branch)
     for _ in range(ATTEMPTS):
         keys_read = [(token, path) for token in open_branch.record.live for path in paths]
-        values = ctx.kv.get_many([keys.entry(ctx.repo, token, path) for token, path in keys_read])
+        *values, flag = ctx.kv.get_many(
+            [*(keys.entry(ctx.repo, token, path) for token, path in keys_read), keys.locations_flag(ctx.repo)]
+        )
         # a call of its own: within one batch of Gets the KV chooses the order, and could read the branch before an
         # entry is removed, and the entry after that
         again = branches.open(ref.branch)
@@ -87,14 +98,74 @@ def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Re
             for (token, path), value in zip(keys_read, values, strict=True):
                 if isinstance(value, bytes) and path not in staged:
                     staged[path] = (decode_staged(value), token)
-            return read(open_branch.record, staged)
+            return read(open_branch.record, staged), flag is not ABSENT
         open_branch = again
     raise branches.contention(ref.branch)
 
 
+def _metarange(ctx: Context, commit: CommitId) -> tuple[str, bool]:
+    """Return a commit's metarange, and whether content may lie elsewhere. One round trip. Raises CommitNotFound."""
+    value, flag = ctx.kv.get_many([keys.commit(ctx.repo, commit), keys.locations_flag(ctx.repo)])
+    record = maybe(value, Commit)
+    if record is None:
+        raise CommitNotFound(f"commit {commit} does not exist")
+    return record.metarange, flag is not ABSENT
+
+
+def stat_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Entry]:
+    """Return the entries at the paths as they are shown: with the address, size and checksums of their content."""
+    found, announced = _resolve_many(ctx, ref, paths)
+    entries = [resolved.entry for resolved in found.values()]
+    return dict(zip(found, _shown(ctx, entries) if announced else entries, strict=True))
+
+
+def stat(ctx: Context, ref: Ref, path: Path) -> Entry:
+    """Return one of them. Raises ObjectNotFound."""
+    entry = stat_many(ctx, ref, (path,)).get(path)
+    if entry is None:
+        raise ObjectNotFound(f"{path!r} is not on {ref.text!r}")
+    return entry
+
+
+def _shown(ctx: Context, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries with what is true of their content now (rule 22). Operations take them as they are committed:
+    by these, equal objects are told to be equal.
+    """
+    found = contents(ctx, entries)
+    return [
+        entry
+        if (content := found.get(entry.address)) is None
+        else msgspec.structs.replace(
+            entry,
+            address=content.address,
+            size_bytes=content.size_bytes,
+            checksum=content.checksum,
+            md5=content.md5,
+        )
+        for entry in entries
+    ]
+
+
+def contents(ctx: Context, entries: Sequence[Entry]) -> dict[Address, Content]:
+    """Return the current content of the entries that have a location, by identity; others are left out (rule 22).
+
+    One round trip. The caller has read the flag of locations.
+    """
+    identities = list(dict.fromkeys(entry.address for entry in entries if is_own(entry.address)))
+    found: dict[Address, Content] = {}
+    for identity, record in zip(identities, ctx.locations.get_many(identities) if identities else [], strict=True):
+        if record is not None and record.current is not None:
+            found[identity] = record.current
+    return found
+
+
 def resolve(ctx: Context, ref: Ref, path: Path) -> Resolved:
     """Return the entry at one path. Raises ObjectNotFound."""
-    resolved = resolve_many(ctx, ref, (path,)).get(path)
+    return _found(resolve_many(ctx, ref, (path,)), ref, path)
+
+
+def _found(found: dict[Path, Resolved], ref: Ref, path: Path) -> Resolved:
+    resolved = found.get(path)
     if resolved is None:
         raise ObjectNotFound(f"{path!r} is not on {ref.text!r}")
     return resolved
@@ -106,43 +177,68 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
     Raises Gone where the object was swept, or where its foreign owner removed or changed it.
     """
     for _ in range(ATTEMPTS):
-        resolved = resolve(ctx, refs.resolve(ctx, ref), path)
+        resolved, content = _located(ctx, refs.resolve(ctx, ref), path)
         if not is_own(resolved.entry.address):
             return ctx.foreign.get(resolved.entry.address, resolved.entry.size_bytes, start, end)
+        if content is not None and content.is_erased:
+            raise Gone(f"{path!r} on {ref!r} was erased by the purge {content.run}")
+        address = content.address if content is not None else resolved.entry.address
         try:
-            return ctx.objects.get(resolved.entry.address, start=start, end=end)
+            return ctx.objects.get(address, start=start, end=end)
         except ObjectNotFound:
-            if resolve(ctx, refs.resolve(ctx, ref), path) == resolved:
+            if _located(ctx, refs.resolve(ctx, ref), path) == (resolved, content):
                 if resolved.commit is not None and (mark := refs.swept_mark(ctx, resolved.commit, path)) is not None:
                     raise refs.marked(resolved.commit, mark) from None
                 raise CorruptObject(
-                    f"{path!r} on {ref!r} names {resolved.entry.address}, which is gone; do not run any collection, "
-                    "and report this"
+                    f"{path!r} on {ref!r} names {address}, which is gone; do not run any collection, and report this"
                 ) from None
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
 
 
+def _located(ctx: Context, ref: Ref, path: Path) -> tuple[Resolved, Content | None]:
+    """Return the entry at one path, and its content if it has a location. Raises ObjectNotFound."""
+    found, announced = _resolve_many(ctx, ref, (path,))
+    resolved = _found(found, ref, path)
+    content = contents(ctx, (resolved.entry,)).get(resolved.entry.address) if announced else None
+    return resolved, content
+
+
 def list_page(ctx: Context, ref: Ref, *, prefix: str, after: str, amount: int, delimiter: str) -> ListingPage:
-    """Return one page, in path order. Paths with the delimiter after the prefix are folded into common prefixes."""
+    """Return one page as it is shown, in path order. Paths with the delimiter after the prefix are folded into common
+    prefixes.
+    """
     if ref.branch is None:
         check_hidden(ctx, ref)
-        metarange = get_commit(ctx, ref.commit).metarange
-        return _page(
+        metarange, announced = _metarange(ctx, ref.commit)
+        page = _page(
             lambda start: _committed_stream(ctx, metarange, prefix, start, amount), prefix, after, amount, delimiter
         )
-    return while_still(
-        ctx,
-        ref.branch,
-        lambda branch: _page(
-            lambda start: stream(ctx, branch, prefix, start, amount), prefix, after, amount, delimiter
-        ),
+    else:
+        branches = ctx.branches
+        value, flag = ctx.kv.get_many([branches.key(ref.branch), keys.locations_flag(ctx.repo)])
+        announced = flag is not ABSENT
+        page = while_still(
+            ctx,
+            ref.branch,
+            lambda branch: _page(
+                lambda start: stream(ctx, branch, prefix, start, amount), prefix, after, amount, delimiter
+            ),
+            branches.parse_open(ref.branch, value),
+        )
+    if not announced:
+        return page
+    entries = iter(_shown(ctx, [each.entry for each in page.results if each.entry is not None]))
+    return page._replace(
+        results=tuple(each if each.entry is None else each._replace(entry=next(entries)) for each in page.results)
     )
 
 
-def while_still(ctx: Context, name: BranchName, read: Callable[[Branch], T]) -> T:
+def while_still(
+    ctx: Context, name: BranchName, read: Callable[[Branch], T], open_branch: OpenBranch | None = None
+) -> T:
     """Call `read` with the branch record, again until the record did not change meanwhile (rule 12)."""
     branches = ctx.branches
-    open_branch = branches.open(name)
+    open_branch = open_branch or branches.open(name)
     for _ in range(ATTEMPTS):
         result = read(open_branch.record)
         again = branches.open(name)

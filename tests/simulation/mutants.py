@@ -254,7 +254,9 @@ def mutants() -> Iterator[Mutant]:
         name="a reader trusts what it read first",
         rule="12",
         edits=(
-            Edit("refstore.operations.reading:resolve_many", "if _same(open_branch.record, again.record):", "if True:"),
+            Edit(
+                "refstore.operations.reading:_resolve_many", "if _same(open_branch.record, again.record):", "if True:"
+            ),
         ),
         caught_by="read p | commit; reap",
     )

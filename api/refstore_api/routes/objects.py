@@ -15,7 +15,7 @@ from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import is_own
 from refstore.core.records import Entry
-from refstore.errors import AlreadyExists, Contention, Invalid, ObjectNotFound, RefstoreError
+from refstore.errors import AlreadyExists, Contention, Gone, Invalid, ObjectNotFound, RefstoreError
 from refstore.operations.uploading import Stage, Upload
 from refstore.repository import Repository
 from refstore_api import headers, request_bodies, signed_urls
@@ -430,11 +430,18 @@ def _opened(service: Service, context: Context, entry: Entry, start: int, end: i
 
     Raises ForeignNotAllowed, Gone for foreign objects.
     """
+    _check_erased(entry)
     if not is_own(entry.address):
         return service.foreign.get(entry, start, end)
     with suppress(ObjectNotFound):
         return context.objects.get(entry.address, start=start, end=end)
     return None
+
+
+def _check_erased(entry: Entry) -> None:
+    """Raise Gone for an object that a purge has erased: its path is shown, and has no content any more."""
+    if not entry.address:
+        raise Gone("a purge has erased this object; no earlier version of it can be read")
 
 
 def _no_match(if_match: str | None) -> None:
@@ -463,6 +470,7 @@ def _check_upload(repo: Repository, branch: str, path: str, if_absent: bool) -> 
 
 def _signed(service: Service, request: Request, context: Context, entry: Entry) -> signed_urls.SignedUrl | None:
     """Sign a URL that reads the object; None if there is none for a foreign object, or it may not be read."""
+    _check_erased(entry)
     if not is_own(entry.address):
         url = service.foreign.presign_get(entry, service.settings.presign_seconds)
         return (
