@@ -42,12 +42,13 @@ def test_content_stays_whose_identity_has_no_object_of_its_own(world: World, spa
 def test_what_an_attempt_writes_and_its_backups_stay(world: World, spark: SparkSession) -> None:
     world.commit(a=b"all rows")
     release_all(world.repo)
+    identity = world.address("main", "a")
     published = rewrite(world.repo, "main", "a", b"fewer rows")
     intended = intend(world.repo, "main", "a", "run-2")
     assert intended is not None
     write(world.repo, intended, b"even fewer")
     in_the_night(world, spark, full=True)
-    assert world.data() == {world.address("main", "a"), content_of(published), content_to_be(intended)}
+    assert world.data() == {identity, content_of(published), content_to_be(intended)}
 
 
 def test_a_purge_between_mark_and_sweep_loses_nothing(world: World, spark: SparkSession) -> None:
