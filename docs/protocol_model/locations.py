@@ -165,14 +165,8 @@ class Locations(Offline):
                 record = gone
             for address in record.left:
                 yield ("rm", address)
-            yield from self.forget_location(identity)
             yield ("cas", key, record, None)
             return
-
-    def forget_location(self, identity: str) -> Steps:
-        """Nothing; where a KV loses writes the object store remembers a location, too."""
-        return
-        yield
 
     # ---- the offline look
 

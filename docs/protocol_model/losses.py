@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .calls import Do
-from .locations import Locations
+from .locations import Locations, addresses
 from .offline import STANDING, SWEEPING, SWEPT, Mark, Offline, Proto
 from .scenarios import Scenario
 from .staging import Entered
@@ -490,9 +490,6 @@ class PurgingWithLosses(Locations, Losses):
             if (yield ("cas", ("~l", identity), told, published)):
                 return
 
-    def forget_location(self, identity: str) -> Steps:
-        yield ("del", ("~l", identity))
-
     def manifest_known(self) -> Steps:
         return (yield from super().manifest_known()) and (yield from self.locations_known())
 
@@ -500,9 +497,18 @@ class PurgingWithLosses(Locations, Losses):
         for key in (yield ("scan", ("~l",))):
             told = yield ("get", key)
             record = yield ("get", ("loc", key[1]))
-            if told is not None and (record.n if record is not None else 0) < told.n:
-                return (yield ("get", key)) is None  # its identity was deleted meanwhile
+            if told is None or self.knows(record, told):
+                continue
+            for address in (key[1], *addresses(told)):  # whoever deletes an identity takes its record off last
+                if (yield ("head", address)):
+                    return False
         return True
+
+    def knows(self, record: Location | None, told: Location) -> bool:
+        """Whether a record is what was told, or follows it. Behind a loss another run may use its number again."""
+        if record is None or record.n < told.n:
+            return False
+        return record.n > told.n or told.current in addresses(record)
 
     def end_backups(self, *identities: int) -> Steps:
         if not identities:

@@ -22,6 +22,7 @@ from .mutants_creating import (
 )
 from .mutants_locations import (
     AnnouncesNothing,
+    ComparesNumbersAlone,
     DeletesTheIdentityOnly,
     EndsBackupsAtOnce,
     EndsBackupsUnderReaders,
@@ -34,6 +35,7 @@ from .mutants_locations import (
     ReadsNoLocations,
     ReadsTheFlagFirst,
     SharesAttempts,
+    TakesLostLocationsForDeleted,
     WritesBeforeItsIntent,
 )
 from .mutants_losses import (
@@ -650,5 +652,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(EndsBackupsUnmarked, "purge; end of backups | restore of the content | end of backups", "UNSAFE"),
     Mutant(EndsBackupsAtOnce, "purge | read | end of backups", HOLDS),
     Mutant(EndsBackupsUnderReaders, "purge | read | end of backups", "LIE"),
+    Mutant(TakesLostLocationsForDeleted, "loss of locations: purge; end of backups | gc", HOLDS),
+    Mutant(ComparesNumbersAlone, "loss of locations: purge of other rows; end of backups; gc", HOLDS),
     Mutant(NoLocationsInTheManifest, "loss of locations: purge; end of backups | gc", "UNSAFE"),
 )

@@ -115,6 +115,23 @@ class EndsBackupsUnderReaders(EndsBackupsAtOnce):
     reads_again = False
 
 
+class TakesLostLocationsForDeleted(PurgingWithLosses):
+    """Not a loss: a location that the KV does not know counts as deleted with its identity, though its objects are
+    there. The original is there, too, until a position stands for the location; but its rows come back untold.
+    """
+
+    def locations_known(self) -> Steps:
+        return True
+        yield
+
+
+class ComparesNumbersAlone(PurgingWithLosses):
+    """Not a loss: another content under a number that was lost counts as the same; the older run's rows come back."""
+
+    def knows(self, record: Location | None, told: Location) -> bool:
+        return record is not None and record.n >= told.n
+
+
 class NoLocationsInTheManifest(PurgingWithLosses):
     """Where content lies stands in the KV alone."""
 

@@ -1,6 +1,7 @@
-"""Plan a run: which objects of the heads belong to an onboarded data set, by partition; and what is left alone.
+"""Plan a run: which objects belong to an onboarded data set, by partition; and what is left alone.
 
-Hidden files (`_SUCCESS`, `.part.crc`) are no data. Everything else below a data set's prefix is.
+Hidden files (`_SUCCESS`, `.part.crc`) are no data. Everything else below a data set's prefix is. `plan_heads` looks at
+the heads; `version_plan.py` at every version.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from urllib.parse import unquote
 import msgspec
 
 from refstore.core.ids import is_own
-from refstore.core.records import Entry
+from refstore.core.records import Content, Entry
 from refstore.errors import BranchNotFound, Invalid
-from refstore.purging.document import KEEP_HISTORY, Dataset
+from refstore.purging.document import ERASE, Dataset
 from refstore.repository import Repository
 
 _TABLES: Final = (
@@ -29,6 +30,7 @@ class Name(NamedTuple):
     """A path on a branch."""
 
     branch: str
+    """Or a commit, where every version is looked at."""
     path: str
 
 
@@ -36,10 +38,19 @@ class Piece(msgspec.Struct):
     """One distinct object of a data set, and every name that it has there."""
 
     address: str
+    """That commits name."""
     size_bytes: int
+    """Of its content."""
     metadata: dict[str, str]
     content_type: str
     names: list[Name]
+    """Of an object in many versions: the first one."""
+    content: str = ""
+    """Where its content lies; at its address, unless a run has replaced it."""
+    value: str | None = None
+    """The identifier's value, if the object's names or metadata tell it."""
+    original: Content | None = None
+    """Its content as it was uploaded, where every version is looked at."""
 
 
 class Unit(msgspec.Struct):
@@ -50,12 +61,15 @@ class Unit(msgspec.Struct):
     """'' for what lies in no partition folder."""
     pieces: dict[str, Piece]
     """By address."""
-    has_two_values: set[str] = msgspec.field(default_factory=set[str])
-    """Addresses of objects that lie in partitions with other values of the identifier, too: they are left alone."""
 
     @property
     def order(self) -> tuple[str, str]:
         return self.dataset.prefix, self.partition
+
+    @property
+    def watermark(self) -> str:
+        """What a later run is given to leave out the partitions up to this one."""
+        return f"{self.dataset.prefix}{self.partition}"
 
     @property
     def identifier_value(self) -> str | None:
@@ -67,6 +81,7 @@ class NotPurged(msgspec.Struct, frozen=True):
     """An object that the run leaves alone."""
 
     branch: str
+    """Or a commit, where every version is looked at."""
     path: str
     reason: str
 
@@ -79,51 +94,90 @@ class Plan(NamedTuple):
     not_purged: list[NotPurged]
 
 
-def plan(repo: Repository, datasets: Sequence[Dataset], *, branches: Collection[str] | None = None) -> Plan:
+class Planner:
+    """Sorts objects into units as they are seen."""
+
+    def __init__(self, repo: Repository, *, replaces_content: bool = False) -> None:
+        """`replaces_content`: what is purged changes under all names that an object has."""
+        self._replaces_content = replaces_content
+        retention = repo.retention()
+        self.held = tuple(hold.prefix for hold in retention.rules.legal_holds) if retention is not None else ()
+        self.not_purged: list[NotPurged] = []
+        self._units: dict[tuple[str, str], Unit] = {}
+        self._places: dict[str, Unit] = {}
+        """By address: an object is in the unit of the first name that is seen."""
+        self._left_alone: set[str] = set()
+        """Addresses that no unit may have, whatever other names they have."""
+
+    def add(self, dataset: Dataset, name: Name, entry: Entry, *, is_held: bool) -> Piece | None:
+        """Return the entry's object; None: it is left alone, and the reason is written down."""
+        path = name.path
+        if not is_own(entry.address):
+            if entry.address:  # else it was erased
+                self.not_purged.append(NotPurged(*name, "foreign: its data lies outside the repository"))
+            return None
+        if is_held:
+            self.not_purged.append(NotPurged(*name, "a legal hold covers it"))
+            return None
+        partition = partition_of(path[len(dataset.prefix) :])
+        value = value_in(dataset, path, entry)
+        known = self._places.get(entry.address)
+        if known is None:
+            known = self._units.setdefault((dataset.prefix, partition), Unit(dataset, partition, {}))
+            self._places[entry.address] = known
+            known.pieces[entry.address] = Piece(
+                entry.address, entry.size_bytes, entry.metadata, entry.content_type, [], entry.address, value
+            )
+        elif known.pieces[entry.address].value != value:
+            place = f"in partition {known.partition!r}" if known.partition else "elsewhere in it"
+            reason = f"the same object lies {place}, of another {dataset.identifier}"
+            self.leave(entry.address, name, f"{reason}; upload it anew in one of the two")
+        elif _task(known.dataset) != _task(dataset):
+            reason = f"data set {known.dataset.name!r} has the same object, and is purged in another way"
+            if self._replaces_content:
+                self._left_alone.add(entry.address)
+            self.not_purged.append(NotPurged(*name, reason))
+        return known.pieces[entry.address]
+
+    def leave(self, address: str, name: Name, reason: str) -> None:
+        """Leave an object alone, under all of its names."""
+        self._left_alone.add(address)
+        self.not_purged.append(NotPurged(*name, reason))
+
+    def units(self) -> list[Unit]:
+        """Return the units in order of prefix and partition."""
+        for address in self._left_alone.intersection(self._places):
+            self._places[address].pieces.pop(address, None)
+        return sorted((unit for unit in self._units.values() if unit.pieces), key=lambda unit: unit.order)
+
+
+def plan_heads(repo: Repository, datasets: Sequence[Dataset], *, branches: Collection[str] | None = None) -> Plan:
     """Look at the heads of all branches, or of these. Raises Invalid for a table of Delta or Iceberg."""
-    retention = repo.retention()
-    held = [hold.prefix for hold in retention.rules.legal_holds] if retention is not None else []
-    units: dict[tuple[str, str], Unit] = {}
-    places: dict[str, Unit] = {}
-    """By address: an object is in the unit of the first name that is seen."""
-    not_purged: list[NotPurged] = []
+    planner = Planner(repo)
     heads: dict[str, str] = {}
     for branch, record in list(repo.branches()):
         if record.hidden or (branches is not None and branch not in branches):
             continue
         for dataset in datasets:
-            if dataset.mode != KEEP_HISTORY or not dataset.has_branch(branch):
+            if not dataset.has_branch(branch):
                 continue
             heads[branch] = record.head
-            for path, entry in _below(repo, record.head, dataset):
-                if not is_own(entry.address):
-                    not_purged.append(NotPurged(branch, path, "foreign: its data lies outside the repository"))
-                    continue
-                if any(path.startswith(prefix) for prefix in held):
-                    not_purged.append(NotPurged(branch, path, "a legal hold covers it"))
-                    continue
-                partition = partition_of(path[len(dataset.prefix) :])
-                known = places.get(entry.address)
-                if known is None:
-                    known = units.setdefault((dataset.prefix, partition), Unit(dataset, partition, {}))
-                    places[entry.address] = known
-                    known.pieces[entry.address] = Piece(
-                        entry.address, entry.size_bytes, entry.metadata, entry.content_type, []
-                    )
-                elif known.identifier_value != value_of(dataset, partition):
-                    reason = f"the same object lies in partition {known.partition!r}, of another {dataset.identifier}"
-                    not_purged.append(NotPurged(branch, path, f"{reason}; upload it anew in one of the two"))
-                    known.has_two_values.add(entry.address)
-                elif _task(known.dataset) != _task(dataset):
-                    reason = f"data set {known.dataset.name!r} has the same object, and is purged in another way"
-                    not_purged.append(NotPurged(branch, path, reason))
-                known.pieces[entry.address].names.append(Name(branch, path))
+            for path, entry in repo.list(record.head, prefix=dataset.prefix):
+                if entry is not None and is_data(dataset, path):
+                    name = Name(branch, path)
+                    piece = planner.add(dataset, name, entry, is_held=path.startswith(planner.held))
+                    if piece is not None:
+                        piece.names.append(name)
             with suppress(BranchNotFound):  # it has just been deleted
-                not_purged += list(_staged(repo, branch, dataset))
-    for unit in units.values():
-        for address in unit.has_two_values:
-            del unit.pieces[address]
-    return Plan(heads, sorted(units.values(), key=lambda unit: unit.order), not_purged)
+                planner.not_purged += list(_staged(repo, branch, dataset))
+    return Plan(heads, planner.units(), planner.not_purged)
+
+
+def is_data(dataset: Dataset, path: str) -> bool:
+    """Return whether a path below a data set's prefix is data. Raises Invalid for a table of Delta or Iceberg."""
+    below = path[len(dataset.prefix) :]
+    _refuse_tables(dataset, below)
+    return not below.rpartition("/")[2].startswith(("_", "."))
 
 
 def partition_of(below: str) -> str:
@@ -147,18 +201,17 @@ def value_of(dataset: Dataset, partition: str) -> str | None:
     return None
 
 
+def value_in(dataset: Dataset, path: str, entry: Entry) -> str | None:
+    """Return the identifier's value if a name or, in the mode `erase`, the metadata of an object has it."""
+    below = path[len(dataset.prefix) :]
+    if dataset.template is not None:
+        return dataset.template.value_of(below)
+    value = value_of(dataset, partition_of(below))
+    return entry.metadata.get(dataset.identifier) if value is None and dataset.mode == ERASE else value
+
+
 def _task(dataset: Dataset) -> tuple[object, ...]:
-    return dataset.format, dataset.identifier, dataset.map_part, dataset.set_null
-
-
-def _below(repo: Repository, commit: str, dataset: Dataset) -> Iterator[tuple[str, Entry]]:
-    for path, entry in repo.list(commit, prefix=dataset.prefix):
-        if entry is None:
-            continue
-        below = path[len(dataset.prefix) :]
-        _refuse_tables(dataset, below)
-        if not below.rpartition("/")[2].startswith(("_", ".")):
-            yield path, entry
+    return dataset.mode, dataset.format, dataset.identifier, dataset.map_part, dataset.set_null, dataset.path
 
 
 def _refuse_tables(dataset: Dataset, below: str) -> None:

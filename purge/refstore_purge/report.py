@@ -38,6 +38,8 @@ class Row(msgspec.Struct, kw_only=True):
     rows_found: int = 0
     """Rows of the ids in them."""
     rewritten: int = 0
+    erased: int = 0
+    """Objects that cannot be rewritten, of which the content goes."""
     failed: int = 0
     rows_before: int = 0
     """Of the rewritten objects."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
 
 import msgspec
 
-from refstore.errors import AlreadyExists, Corrupt, Invalid, RefstoreError
+from refstore.errors import AlreadyExists, Corrupt, Invalid, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
 from refstore.purging.document import FileFormat
@@ -72,6 +72,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The key of the object's index."""
     index_bytes: int = 0
     """Its size; 0: it is not there yet."""
+    may_be_gone: bool = False
+    """Whether nobody may name the object any more by now."""
 
     @property
     def task(self) -> Task:
@@ -92,6 +94,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     to: str = ""
     size_bytes: int = 0
     checksum: str = ""
+    is_gone: bool = False
+    """Whether the object is not there any more."""
     failure: str = ""
     """Why it is left as it was; names columns and types, and no value."""
 
@@ -139,6 +143,10 @@ def do(job: Job, work: Work) -> Done:
         with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
             written = format_of(work.format).rewrite(cast(BinaryIO, source), target, work.task, ids)
             size, checksum = _put(store, work.to, target)
+    except ObjectNotFound:
+        if not work.may_be_gone:
+            raise
+        return Done(address=work.address, is_gone=True)
     except (PurgeError, Corrupt) as error:
         return Done(address=work.address, failure=str(error), read_bytes=source.requested_bytes)
     except (RefstoreError, MemoryError):

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from refstore.core.records import Entry
 from refstore.errors import Gone, Invalid, RefstoreError
-from refstore.purging.document import Dataset
+from refstore.operations.committed_names import landed_commits
+from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.repository import Repository
 from refstore_purge import ids_file
 from refstore_purge.untyped_arrow import orc, pa, pc, pq
@@ -35,21 +37,27 @@ class Left(NamedTuple):
 def verify(
     repo: Repository, file: Path, *, column: str = "", id_type: str = "", history: bool = False
 ) -> Iterator[Left]:
-    """Yield the objects of every branch, staged ones too, that have rows of the ids; with `history`, also those of
-    every commit that a branch or tag leads to. Each distinct object is read once.
+    """Yield the objects of every branch, staged ones too, that have rows of the ids, or should be erased. Of data sets
+    of the modes `rewrite` and `erase`, and with `history` of all, also those of every commit that can be read. Each
+    distinct object is read once.
 
     Raises Invalid (the ids), NotFound (nothing is onboarded).
     """
     ids = _ids(file, column, id_type)
     datasets = repo.purge_document().document.onboarded
     read: dict[tuple[str, str, str | None], tuple[int, str]] = {}
-    for ref, branch in _refs(repo, history=history):
-        for dataset in datasets:
-            if dataset.format is None or not (history or dataset.has_branch(branch)):
+    deep = [dataset for dataset in datasets if history or dataset.mode != KEEP_HISTORY]
+    for ref, branch in _refs(repo, history=bool(deep)):
+        for dataset in datasets if branch else deep:
+            if dataset not in deep and not dataset.has_branch(branch):
                 continue
             try:
                 for path, entry in repo.list(ref, prefix=dataset.prefix):
                     if entry is None or path.rpartition("/")[2].startswith(("_", ".")):
+                        continue
+                    if dataset.mode == ERASE:
+                        if entry.address and _is_to_be_erased(dataset, path, entry, ids):
+                            yield Left(ref, path, 1, "")
                         continue
                     partition = _partition_value(dataset, path)
                     key = (dataset.name, entry.address, partition)
@@ -67,12 +75,18 @@ def _refs(repo: Repository, *, history: bool) -> Iterator[tuple[str, str]]:
     branches = [(name, name) for name, record in list(repo.branches()) if not record.hidden]
     yield from branches
     if history:
-        seen: set[str] = set()
-        for ref in [*(name for name, _ in branches), *(name for name, _ in repo.tags())]:
-            for commit in repo.log(ref):
-                if commit.id not in seen:
-                    seen.add(commit.id)
-                    yield commit.id, ""
+        for commit, _ in landed_commits(repo.context):
+            yield commit, ""
+
+
+def _is_to_be_erased(dataset: Dataset, path: str, entry: Entry, ids: set[Any]) -> bool:
+    below = path[len(dataset.prefix) :]
+    if dataset.template is not None:
+        value = dataset.template.value_of(below)
+    else:
+        value = _partition_value(dataset, path)
+        value = entry.metadata.get(dataset.identifier) if value is None else value
+    return value is not None and _has(ids, value)
 
 
 def _partition_value(dataset: Dataset, path: str) -> str | None:

@@ -171,9 +171,10 @@ def run(
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> int | None:
-    """Remove the rows of the ids from the heads of onboarded data sets, by one commit for each branch.
+    """Remove the rows of the ids from onboarded data sets.
 
-    Earlier commits keep their rows. The objects that were replaced go when those commits expire.
+    keep-history: from the heads, by one commit for each branch. Earlier commits keep their rows until they expire.
+    rewrite, erase: from every version. Commits and their ids stay; what was replaced stays as a backup for a while.
 
     \b
     Example: refstore purge run sales --ids forget.csv --dry-run
@@ -188,7 +189,7 @@ def run(
         repo = lake.repository(repo_name)
         repo.purge_document()  # before Spark is started
         if not dry_run:
-            confirm(ctx, f"the rows of the ids will be removed from the heads of {repo.name!r}", yes=yes)
+            confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
         with spark_session(master, conf) as spark, show_progress() as tell:
             from refstore_purge import run as running
 
@@ -262,11 +263,14 @@ def verify(
     ids: IdsFile,
     id_column: IdColumn = "",
     id_type: IdType = "",
-    history: Annotated[bool, typer.Option("--history", help="Look at every commit, not at the heads only.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Look at every commit of data sets of the mode keep-history, too.")
+    ] = False,
 ) -> int | None:
-    """Read every object of the onboarded data sets at every head, and list those that have rows of the ids.
+    """Read every object of the onboarded data sets, and list those that have rows of the ids: at the heads
+    (keep-history), or in every version (rewrite, erase).
 
-    It shares no code with `run`. Commits before the heads keep their rows until they expire; --history lists them.
+    It shares no code with `run`.
 
     \b
     Example: refstore purge verify sales --ids forget.csv

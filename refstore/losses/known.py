@@ -22,6 +22,7 @@ from refstore.core.records import (
     Emptied,
     Entry,
     Issued,
+    Location,
     Reference,
     ReferenceRecord,
     RepositoryRecord,
@@ -38,6 +39,7 @@ from refstore.versioning.manifest import (
     BranchDeleted,
     CommitLanded,
     EntriesPlaced,
+    LocationsKept,
     LossAccepted,
     Manifest,
     PlacedEntry,
@@ -50,6 +52,12 @@ from refstore.versioning.manifest import (
 
 NAMED_MAX = 10
 """How many lost entries an error names."""
+
+OTHER_CONTENT = "another run has published under its number since; run the earlier purge again"
+"""What was purged by the earlier run alone may be back."""
+
+HEADS = 250
+"""Of how many locations the objects are asked for at once."""
 
 BATCH = 1000
 """How many keys are read in one round trip."""
@@ -116,6 +124,7 @@ def lost_of_repository(
         *_lost_branches(ctx, entries),
         *_lost_records(ctx, entries),
         *_lost_placed(ctx, entries, others_answer=others_answer),
+        *_lost_locations(ctx, entries),
     ]
     if gone is not None:
         return _unexplained(lost, gone)
@@ -284,6 +293,40 @@ def _not_taken(ctx: Context, placed: Sequence[PlacedEntry]) -> list[PlacedEntry]
     return [item for item in there if item.token not in taken]
 
 
+def _lost_locations(ctx: Context, entries: Sequence[AnyEntry]) -> list[Lost]:
+    """Return the locations that the KV does not know, though their objects are there: whoever deletes an identity takes
+    its record off last.
+    """
+    items = [item for entry in entries if isinstance(entry, LocationsKept) for item in entry.each()]
+    values = get_batched(ctx.kv, [keys.location(ctx.repo, item.items[0].identity) for item in items])
+    unknown: list[tuple[LocationsKept, Location | None, Location]] = []
+    for item, value in zip(items, values, strict=True):
+        told, record = decode(item.items[0].record, Location), maybe(value, Location)
+        if not follows(record, told):
+            unknown.append((item, record, told))
+    lost: list[Lost] = []
+    for page in batched(unknown, HEADS):
+        named = {address for item, _, told in page for address in (item.items[0].identity, *told.addresses())}
+        infos = ctx.objects.head_many(sorted(named))
+        there = {address for address, info in zip(sorted(named), infos, strict=True) if info is not None}
+        for item, record, told in page:
+            if there.intersection((item.items[0].identity, *told.addresses())):
+                reason = "it is not there" if record is None or record.replaced < told.replaced else OTHER_CONTENT
+                lost.append(Lost(item, reason))
+    return lost
+
+
+def follows(record: Location | None, told: Location) -> bool:
+    """Return whether a location is what was told, or came after it. Behind a loss another run may publish under the
+    number that was lost.
+    """
+    if record is None or record.replaced < told.replaced:
+        return False
+    if record.replaced > told.replaced or record.current is None or told.current is None:
+        return True
+    return told.current.address in (record.current.address, *record.addresses())
+
+
 def _is_repository(value: object, repo: str) -> bool:
     try:
         return isinstance(value, bytes) and decode(value, RepositoryRecord).id == repo
@@ -321,5 +364,8 @@ def describe(entry: AnyEntry) -> str:
             first, more = entry.entries[0], len(entry.entries) - 1
             others = f" and {more} more of the same call" if more else ""
             return f"{first.path!r} on branch {branch_of(first.token)!r}, linked or restored{others}"
+        case LocationsKept():
+            first, *others = entry.items
+            return f"the content of {first.identity}" + (f" and {len(others)} more of the same run" if others else "")
         case LossAccepted():
             return f"a lost {entry.lost_kind}, which was given up"

@@ -4,6 +4,8 @@
     branches   made again with the id that they had, or moved on; a branch that has moved elsewhere since stays, and the
                lost commit becomes the head of a new branch `lost/...`
     tags       written again; where the name stands for something else by now, as `lost/...`
+    contents   of purged objects: their locations are written again; where another run has published under the same
+               number since, its content stays
     objects    that were linked or restored, if that was witnessed, are staged again; where something else is staged at
                the path, at `lost/...`
 
@@ -28,6 +30,7 @@ from refstore.core.records import (
     ClosedBranch,
     Commit,
     Entry,
+    Location,
     Reference,
     RepositoryRecord,
     Tag,
@@ -52,6 +55,7 @@ from refstore.versioning.manifest import (
     BranchDeleted,
     CommitLanded,
     EntriesPlaced,
+    LocationsKept,
     PlacedEntry,
     RecordKept,
     RepositoryCreated,
@@ -74,7 +78,7 @@ class PutBack(NamedTuple):
 
     repository: RepositoryName
     what: str
-    """`commit`, `branch`, `tag`, `object` or `repository`."""
+    """`commit`, `branch`, `tag`, `content`, `object` or `repository`."""
     name: str
     outcome: str
     commit: str = ""
@@ -110,6 +114,7 @@ class Repair:
             return done
         groups = {group for item in lost if (group := group_of(item.entry)) is not None and not self._is_deleted(group)}
         done += self._put_back_branches(every, groups)
+        done += self._put_back_locations([item.entry for item in lost if isinstance(item.entry, LocationsKept)])
         for item in lost:
             if isinstance(item.entry, RecordKept) and is_tag(self._ctx, item.entry):
                 done += self._put_back_tag(item.entry)
@@ -132,6 +137,37 @@ class Repair:
             ctx.kv.set_many([(keys.landed(ctx.repo, entry.commit), b"") for entry in page])
             if self._protect:
                 protect(ctx, [entry.commit for entry in page])
+            self._watcher.advance(len(page))
+        return done
+
+    # ---- where content lies
+
+    def _put_back_locations(self, lost: Sequence[LocationsKept]) -> list[PutBack]:
+        ctx = self._ctx
+        newest: dict[Address, Location] = {}
+        for entry in lost:
+            told = decode(entry.items[0].record, Location)
+            known = newest.get(entry.items[0].identity)
+            if known is None or known.replaced < told.replaced:
+                newest[entry.items[0].identity] = told
+        if newest and not self._dry_run:
+            ctx.locations.announce()
+        done: list[PutBack] = []
+        for page in batched(list(newest.items()), PAGE):
+            contents = [told.current.address if told.current is not None else Address("") for _, told in page]
+            infos = ctx.objects.head_many([address for address in contents if address])
+            there = {info.key for info in infos if info is not None}
+            whole = [item for item, address in zip(page, contents, strict=True) if not address or address in there]
+            outcomes = ["put back"] * len(whole) if self._dry_run else ctx.locations.put_back(whole)
+            done += [
+                PutBack(ctx.name, "content", identity, outcome)
+                for (identity, _), outcome in zip(whole, outcomes, strict=True)
+            ]
+            done += [
+                PutBack(ctx.name, "content", identity, f"left: {address} is not there")
+                for (identity, _), address in zip(page, contents, strict=True)
+                if address and address not in there
+            ]
             self._watcher.advance(len(page))
         return done
 

@@ -15,6 +15,7 @@ and `docs/purge.schema.json` is the schema. An unknown field is refused, with it
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ import msgspec
 from refstore.core import ids
 from refstore.core.json_positions import JsonPositions, Place, read
 from refstore.errors import InvalidPath, InvalidPurge
+from refstore.purging.path_template import PathTemplate
 from refstore.retention import globs
 
 DAYS_MAX: Final = 36_500
@@ -35,6 +37,8 @@ FileFormat = Literal["parquet", "orc", "json", "csv"]
 Mode = Literal["keep-history", "rewrite", "erase"]
 
 KEEP_HISTORY: Final = "keep-history"
+REWRITE: Final = "rewrite"
+ERASE: Final = "erase"
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -57,13 +61,27 @@ class Dataset(_Part, frozen=True):
     """Which part of a map on the identifier's way is meant."""
     set_null: Annotated[tuple[str, ...], msgspec.Meta(max_length=COLUMNS_MAX)] = ()
     """Columns to set to null in the rows of the ids. None given: the rows are deleted."""
+    path: str = ""
+    """Of the mode `erase`: where the identifier stands in the path below the prefix, such as `{guestid}/*.jpg`
+    (`path_template.py`). None given: in a folder `identifier=value`, or in the objects' user metadata.
+    """
     branches: tuple[str, ...] = ()
     """Names and globs of the branches whose heads are purged, in the mode `keep-history`. None given: all."""
     description: str = ""
     """For people."""
 
+    @property
+    def template(self) -> PathTemplate | None:
+        """The template of `path`, if there is one."""
+        return _template(self.path, self.identifier) if self.path else None
+
     def has_branch(self, name: str) -> bool:
         return not self.branches or any(globs.matches(glob, name) for glob in self.branches)
+
+
+@lru_cache(maxsize=1000)
+def _template(text: str, identifier: str) -> PathTemplate:
+    return PathTemplate(text, identifier)
 
 
 class Backup(_Part, frozen=True):
@@ -142,6 +160,17 @@ def _check(dataset: Dataset, positions: JsonPositions, place: Place) -> None:
             )
     if dataset.format is None and dataset.mode != "erase":
         raise positions.error(place, f"mode {dataset.mode!r} needs a format: parquet, orc, json or csv")
+    if dataset.path:
+        if dataset.mode != ERASE:
+            raise positions.error(
+                (*place, "path"), f"mode {dataset.mode!r} looks at rows; leave path out, or use erase"
+            )
+        try:
+            PathTemplate(dataset.path, dataset.identifier)
+        except ValueError as error:
+            raise positions.error(
+                (*place, "path"), f"{dataset.path[:80]!r} is no template of a path; {error}"
+            ) from None
     if dataset.mode == "erase" and dataset.set_null:
         raise positions.error((*place, "set_null"), "mode 'erase' removes whole objects; leave set_null out")
     if dataset.branches and dataset.mode != KEEP_HISTORY:
@@ -178,6 +207,11 @@ def _warnings(document: PurgeDocument) -> list[str]:
         f"data set {dataset.name!r} is not on the whitelist: it is not purged"
         for dataset in document.datasets
         if not document.allows(dataset)
+    ]
+    found += [
+        f"data set {dataset.name!r} has a format, which the mode 'erase' does not look at"
+        for dataset in document.datasets
+        if dataset.mode == ERASE and dataset.format is not None
     ]
     return found + [
         f"nothing is described for {glob!r} of the whitelist"

@@ -233,6 +233,36 @@ class Locations:
             ]
         )
 
+    # ---- after a loss
+
+    def put_back(self, items: Sequence[tuple[Address, Location]]) -> list[str]:
+        """Write records again that the KV has lost, and whose contents are there; return what became of each.
+
+        A record of an earlier number is replaced, and what it alone names goes.
+        """
+        outcomes = ["left: others kept changing it"] * len(items)
+        waiting = list(range(len(items)))
+        for _ in range(ATTEMPTS):
+            planned: list[tuple[int, Absent | bytes, Location]] = []
+            for index, value in zip(waiting, self._values([items[index][0] for index in waiting]), strict=True):
+                there, told = maybe(value, Location), items[index][1]
+                if there is not None and there.current is None:
+                    outcomes[index] = "left: its identity is being deleted"
+                elif there is not None and there.replaced >= told.replaced:
+                    outcomes[index] = "left: another run has published since; run the earlier purge again"
+                else:
+                    named = there.addresses() if there is not None else ()
+                    going = (*told.going, *(address for address in named if address not in told.addresses()))
+                    planned.append((index, value, _changed(told, going=going)))
+            written = self._set_if([(items[index][0], value, after) for index, value, after in planned])
+            waiting = [index for (index, _, _), ok in zip(planned, written, strict=True) if not ok]
+            for (index, _, _), ok in zip(planned, written, strict=True):
+                if ok:
+                    outcomes[index] = "put back"
+            if not waiting:
+                break
+        return outcomes
+
     # ---- whoever deletes an identity
 
     def begin_deletion(self, identities: Sequence[Address]) -> list[Located]:

@@ -1,4 +1,5 @@
-"""Write what must survive the KV to the object store: commits, branches, tags and repositories (rule 21).
+"""Write what must survive the KV to the object store: commits, branches, tags, repositories (rule 21), and where the
+content of purged objects lies (rule 22).
 
     _refstore/manifest/waiting/<kind>.<hash>.json     one entry, written before its call is acknowledged
     _refstore/manifest/confirmed/<id>.jsonl           entries that a deleter has witnessed, one in each line
@@ -19,7 +20,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
-from refstore.core.ids import BranchName, CommitId, Path, RepositoryId, RepositoryName, Token
+from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId, RepositoryName, Token
 from refstore.errors import CorruptObject, ObjectsUnavailable, Unavailable
 from refstore.kv.base import KV, Key
 from refstore.objects.base import ObjectStore
@@ -154,6 +155,31 @@ class EntriesPlaced(ManifestEntry, frozen=True, tag="entries"):
         return (self.id,)
 
 
+class KeptLocation(NamedTuple):
+    """Where the content of one identity lies."""
+
+    identity: Address
+    record: bytes
+    """The `Location`, as the KV has it."""
+
+
+class LocationsKept(ManifestEntry, frozen=True, tag="locations"):
+    """A purge, or a restore of one, has published contents (rule 22)."""
+
+    kind: ClassVar[str] = "locations"
+    id: str
+    items: tuple[KeptLocation, ...]
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (self.id, self.items[0].identity if len(self.items) == 1 else "")
+
+    def each(self) -> Iterator[LocationsKept]:
+        """Yield an entry for each item: one alone may be lost."""
+        for item in self.items:
+            yield msgspec.structs.replace(self, items=(item,))
+
+
 class LossAccepted(ManifestEntry, frozen=True, tag="loss-accepted"):
     """An operator gave an entry up, or what it says was put back under another name: the KV need not know it."""
 
@@ -176,6 +202,7 @@ AnyEntry = (
     | RepositoryCreated
     | RepositoryDeleted
     | EntriesPlaced
+    | LocationsKept
     | LossAccepted
 )
 

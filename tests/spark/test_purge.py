@@ -13,7 +13,7 @@ import pytest
 
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
-from refstore_purge import index, publish, report, run, verify
+from refstore_purge import heads, index, publish, report, run, verify
 from refstore_purge import plan as planning
 from refstore_purge.report import Report
 from refstore_purge.run import Options
@@ -313,7 +313,7 @@ class TestRunningAgain:
         onboard(world.repo)
         owner, name = {
             "its changes are listed": (planning, "_staged"),
-            "copies are looked for": (run, "_with_copies"),
+            "copies are looked for": (heads, "_with_copies"),
             "objects are staged": (publish.Publication, "stage"),
         }[when]
         real = getattr(owner, name)

@@ -1,0 +1,144 @@
+"""Find the objects of a plan that have rows of the ids: by their partitions' values, or by looking into each once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from refstore.errors import Conflict, Invalid
+from refstore.purging.document import ERASE, Dataset
+from refstore_gc.session import translated
+from refstore_purge import ids_file, index, tasks
+from refstore_purge.ids import IdSet
+from refstore_purge.plan import Unit
+from refstore_purge.run_state import PurgeRun
+from refstore_purge.tasks import Done, Job
+from refstore_purge.untyped_arrow import pa
+
+FOUND_PER_PART: Final = 2048
+"""How many objects each core looks through in one job of Spark, of which progress knows the end."""
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+def prepare(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Unit], every: Sequence[Unit]) -> None:
+    """Before the first look: refuse ids of another type than the objects have, and learn which indexes there are.
+    `every`: all units of the data sets, not only those that this run does. Raises Invalid.
+    """
+    ask_partitions(run, units)
+    _check_kinds(run, units)
+    _list_indexes(run, datasets, every)
+
+
+def ask_partitions(run: PurgeRun, units: Sequence[Unit]) -> None:
+    """Learn which partitions have an identifier that is one of the ids. Raises Invalid."""
+    for unit in units:
+        value = unit.identifier_value
+        if value is not None and unit.order not in run.state.by_partition:
+            run.state.by_partition[unit.order] = _is_one(run.ids, unit, value)
+
+
+def _is_one(ids: IdSet, unit: Unit, value: str) -> bool:
+    if value == HIVE_NULL:
+        return False
+    if ids.kind == "integer" and not INTEGER.fullmatch(value):
+        raise Invalid(
+            f"partition {unit.partition!r} of data set {unit.dataset.name!r} has no integer as "
+            f"{unit.dataset.identifier!r}, and the ids are integers; give ids that are strings, or say --id-type string"
+        )
+    if ids.kind == "integer":
+        number = int(value)
+        return -(2**63) <= number < 2**64 and bool(ids.matches(pa.array([number]))[0])
+    return bool(ids.matches(pa.array([value if ids.kind == "string" else value.encode()]))[0])
+
+
+def are_ids(ids: IdSet, texts: Sequence[str | None]) -> list[bool]:
+    """Return which texts are one of the ids. None is none; nor is what is no integer, if the ids are."""
+    if ids.kind == "integer":
+        numbers = [int(text) if text is not None and INTEGER.fullmatch(text) else None for text in texts]
+        small = [number if number is not None and -(2**63) <= number < 2**63 else None for number in numbers]
+        return [bool(each) for each in ids.matches(pa.array(small, pa.int64()))]
+    if ids.kind == "string":
+        return [bool(each) for each in ids.matches(pa.array(texts, pa.string()))]
+    return [
+        bool(each)
+        for each in ids.matches(pa.array([None if text is None else text.encode() for text in texts], pa.binary()))
+    ]
+
+
+def _check_kinds(run: PurgeRun, units: Sequence[Unit]) -> None:
+    """Raise Invalid where the first object of a data set has identifiers of another type than the ids."""
+    seen: set[str] = set()
+    for unit in units:
+        if unit.dataset.mode != ERASE and unit.dataset.name not in seen and unit.order not in run.state.by_partition:
+            seen.add(unit.dataset.name)
+            first = next(iter(unit.pieces.values()))
+            tasks.check_kind(run.repo.context.objects, run.work(unit, first), run.ids)
+
+
+def _list_indexes(run: PurgeRun, datasets: Sequence[Dataset], units: Iterable[Unit]) -> None:
+    """Learn which objects have an index; delete those of objects that are in no plan any more."""
+    key, store = run.key, run.repo.context.objects
+    if key is None:
+        return
+    addresses: dict[str, set[str]] = {}
+    for dataset in datasets:
+        for kind in ids_file.KINDS:
+            addresses[index.folder_of(key, dataset, kind)] = set()
+    for unit in units:
+        contents = {piece.content for piece in unit.pieces.values()}
+        addresses[index.folder_of(key, unit.dataset, run.ids.kind)] |= contents
+    if not run.options.dry_run:
+        index.delete_superfluous(store, addresses)
+    run.state.indexes = {folder: index.sizes(store, folder) for folder in addresses}
+
+
+def find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> set[str]:
+    """Look for the ids in what was not looked at yet; return the addresses of the objects that have rows of them."""
+    with run.steps.step("looking for the ids"), translated("looking for the ids"):
+        _find(run, job, units, attempt)
+    return {piece.address for unit in units for piece in unit.pieces.values() if run.state.found[piece.content].matched}
+
+
+def _find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> None:
+    state = run.state
+    todo = [(unit, piece) for unit in units for piece in unit.pieces.values() if piece.content not in state.found]
+    every = todo
+    ruled_out = [(unit, piece) for unit, piece in todo if state.by_partition.get(unit.order) is False]
+    state.found.update({piece.content: Done(address=piece.content, by="partition") for _, piece in ruled_out})
+    todo = [(unit, piece) for unit, piece in todo if piece.content not in state.found]
+    for some in run.jobs(todo, FOUND_PER_PART):
+        for done in tasks.run(run.spark, job, [run.indexed(run.work(unit, piece), unit) for unit, piece in some]):
+            state.found[done.address] = done
+    for unit, piece in every:
+        done, row = state.found[piece.content], run.row(unit)
+        row.attempts = attempt
+        row.objects += 1
+        row.read_bytes += done.read_bytes
+        if done.failure:
+            run.fail(unit, piece, done.failure)
+            continue
+        row.by_partition += done.by == "partition"
+        row.by_index += done.by == "index"
+        row.index_bytes += done.index_bytes
+        row.by_statistics += done.by == "statistics"
+        row.by_column += done.by == "column"
+        row.matched += bool(done.matched)
+        row.rows_found += done.matched
+
+
+def ask_breaker(run: PurgeRun, units: Sequence[Unit], *, what: str = "rows") -> None:
+    """Raise Conflict where more rows would go than anybody expects."""
+    pieces = [piece for unit in units for piece in unit.pieces.values()]
+    done = [run.state.found[piece.content] for piece in pieces]
+    rows, matched = sum(each.rows for each in done), sum(each.matched for each in done)
+    size = sum(piece.size_bytes for piece in pieces)
+    counted = sum(piece.size_bytes for piece, each in zip(pieces, done, strict=True) if each.rows)
+    if counted:  # nobody counted the rows of what its partition ruled out
+        rows = rows * size // counted
+    if not run.options.dry_run and matched > run.options.floor_rows and matched > run.options.share * rows:
+        raise Conflict(
+            f"{matched} of {rows} {what} would go, more than a share of {run.options.share:g}; nothing was changed. "
+            "Look with --dry-run, and if that is right, run it again with --breaker-share 1"
+        )

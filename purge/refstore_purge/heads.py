@@ -1,0 +1,138 @@
+"""Purge the heads of the branches, by one commit for each (mode `keep-history`).
+
+plan      which objects the heads have in onboarded data sets, by partition
+find      look for the ids in each distinct object (`finding.py`)
+copies    refuse objects that have a name outside the data sets
+breaker   stop where more rows would go than anybody expects
+rewrite   write the objects that have some again; executors do
+publish   one commit for each branch
+again     look at the heads that have moved meanwhile, or whose publication was refused: up to three attempts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from refstore.errors import BranchNotFound
+from refstore.purging.document import Dataset
+from refstore.repository import Repository
+from refstore_gc.session import translated
+from refstore_purge import finding, tasks
+from refstore_purge.plan import Name, NotPurged, Plan, Unit, plan_heads
+from refstore_purge.publish import Publication, Rewritten, delete_abandoned
+from refstore_purge.report import Published
+from refstore_purge.run_state import ATTEMPTS, PurgeRun
+from refstore_purge.tasks import Done, Job
+
+REWRITTEN_PER_PART: Final = 32
+"""How many objects each core writes in one job of Spark: their addresses are issued before, and expire."""
+
+
+def purge_heads(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: Plan) -> None:
+    """Purge what was planned, then what came to the heads meanwhile. Raises Conflict (the breaker), Unavailable."""
+    repo, state = run.repo, run.state
+    if not run.options.dry_run:
+        delete_abandoned(repo)
+    for attempt in range(1, ATTEMPTS + 1):
+        units = run.chosen(planned.units)
+        finding.ask_partitions(run, units)
+        matched = finding.find(run, job, units, attempt)
+        with run.steps.step("looking for copies"):
+            left = _with_copies(run, datasets, planned, units, matched)
+        finding.ask_breaker(run, units)
+        if run.options.dry_run or not left:
+            return
+        publication = Publication(repo, state.report.run, attempt, planned.heads)
+        try:
+            with run.steps.step("rewriting"), translated("rewriting"):
+                _rewrite(run, job, units, left, publication)
+            with run.steps.step("publishing"):
+                published, refused = publication.publish(f"Purge {state.report.ids} ids (run {state.report.run})")
+            run.delete_indexes(
+                [(unit, piece) for unit in units for piece in unit.pieces.values() if piece.address in left]
+            )
+        finally:
+            publication.close()
+        state.report.published += published
+        wanted = {*refused, *_moved(repo, planned.heads, published)}
+        if attempt == ATTEMPTS:
+            for branch, reason in refused.items():
+                state.failures[f"branch {branch}"] = NotPurged(branch, "", f"not published: {reason}")
+            return
+        with run.steps.step("listing the heads"):
+            planned = plan_heads(repo, datasets, branches=wanted)
+
+
+def _moved(repo: Repository, heads: dict[str, str], published: Sequence[Published]) -> set[str]:
+    """Return the branches that others have moved since they were looked at. One that is gone has not moved."""
+    landed = {each.branch: each.commit for each in published}
+    moved: set[str] = set()
+    for name, head in heads.items():
+        commit = landed.get(name)
+        # what landed is one commit upon the branch as it was then
+        before = head if commit is None else repo.get_commit(commit).record.parents[0]
+        with suppress(BranchNotFound):
+            if before != head or repo.get_branch(name).head != (commit or head):
+                moved.add(name)
+    return moved
+
+
+def _with_copies(
+    run: PurgeRun, datasets: Sequence[Dataset], planned: Plan, units: Sequence[Unit], matched: set[str]
+) -> set[str]:
+    """Return which of the matched objects are to be rewritten: not those with a name outside the data sets, unless the
+    run includes copies; then those names are added.
+    """
+    if not matched:
+        return set()
+    repo = run.repo
+    pieces = {piece.address: (unit, piece) for unit in units for piece in unit.pieces.values()}
+    outside: dict[str, list[Name]] = {}
+    inside = {(name, address) for address in matched for name in pieces[address][1].names}
+    heads = {branch: record.head for branch, record in repo.branches() if not record.hidden} | planned.heads
+    for branch, head in heads.items():
+        for path, entry in repo.list(head):
+            if entry is not None and entry.address in matched and (Name(branch, path), entry.address) not in inside:
+                dataset = next((each for each in datasets if path.startswith(each.prefix)), None)
+                if dataset is None:
+                    outside.setdefault(entry.address, []).append(Name(branch, path))
+    for address, names in outside.items():
+        unit, piece = pieces[address]
+        if run.options.including_copies:
+            for name in names:
+                planned.heads.setdefault(name.branch, heads[name.branch])
+            piece.names = sorted([*piece.names, *names])
+        else:
+            where = ", ".join(f"{name.path!r} on {name.branch!r}" for name in names[:3])
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            run.fail(
+                unit,
+                piece,
+                f"it is also named outside the onboarded data sets ({where}{more}); run again with --including-copies",
+            )
+    return matched if run.options.including_copies else matched - set(outside)
+
+
+def _rewrite(run: PurgeRun, job: Job, units: Sequence[Unit], wanted: set[str], publication: Publication) -> None:
+    todo = [(unit, piece) for unit in units for piece in unit.pieces.values() if piece.address in wanted]
+    for some in run.jobs(todo, REWRITTEN_PER_PART):
+        issued = publication.issue([piece for _, piece in some])
+        works = [run.work(unit, piece, to=issued[piece.address][0]) for unit, piece in some]
+        rewritten: list[Rewritten] = []
+        for (unit, piece), done in zip(some, tasks.run(run.spark, job, works), strict=True):
+            if done.failure:
+                run.fail(unit, piece, done.failure)
+                continue
+            row = run.row(unit)
+            row.rewritten += 1
+            row.rows_before += done.rows
+            row.rows_changed += done.matched
+            row.rows_after += done.rows - (0 if unit.dataset.set_null else done.matched)
+            row.bytes_before += piece.size_bytes
+            row.bytes_after += done.size_bytes
+            row.read_bytes += done.read_bytes
+            run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at
+            rewritten.append(Rewritten(piece, issued[piece.address][1], done.size_bytes, done.checksum))
+        publication.stage(rewritten)

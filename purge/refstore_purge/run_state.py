@@ -1,0 +1,146 @@
+"""What a run of the purge is given, and what it knows so far."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from refstore.purging.document import KEEP_HISTORY
+from refstore.repository import Repository
+from refstore_gc.run_progress import Steps
+from refstore_gc.session import parts_of
+from refstore_purge import index
+from refstore_purge.ids import IdSet
+from refstore_purge.plan import NotPurged, Piece, Unit
+from refstore_purge.report import Report, Row
+from refstore_purge.tasks import Done, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ATTEMPTS: Final = 3
+SHARE: Final = 0.5
+FLOOR_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    ids: Path
+    id_column: str = ""
+    """'': the only one."""
+    id_type: str = ""
+    """'': as the file has them."""
+    dry_run: bool = False
+    """Find, and write nothing but the report."""
+    max_units: int | None = None
+    """How many partitions this run does at most."""
+    after: str = ""
+    """The watermark of an earlier run: partitions up to it are left out."""
+    including_copies: bool = False
+    """Whether names outside the data sets are given the rewritten object, too."""
+    share: float = SHARE
+    """Stop if more than this share of the rows that were looked at would go."""
+    floor_rows: int = FLOOR_ROWS
+    """Fewer rows never stop a run."""
+    purge_key: bytes | None = field(default=None, repr=False)
+    """The key of the index (`refstore.purging.key`). None: no index is read or written."""
+
+
+@dataclass(slots=True)
+class State:
+    """What a run knows so far."""
+
+    report: Report
+    found: dict[str, Done] = field(default_factory=dict[str, Done])
+    """By address of the content, which never changes; so it is looked at once."""
+    rows: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
+    failures: dict[str, NotPurged] = field(default_factory=dict[str, NotPurged])
+    by_partition: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
+    """By unit, if its partition has the identifier's value: whether that is one of the ids."""
+    indexes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    """The sizes of indexes, by their folder and the content's address."""
+    replaced: set[str] = field(default_factory=set[str])
+    """Contents that this run replaced."""
+    until: str | None = None
+    """The watermark that `max_units` sets, if it leaves partitions to a later run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeRun:
+    repo: Repository
+    spark: SparkSession
+    options: Options
+    steps: Steps
+    state: State
+    folder: Path
+    """Of the ids."""
+    ids: IdSet
+    key: index.Key | None
+
+    def row(self, unit: Unit) -> Row:
+        """Return the row of the report for a partition."""
+        return self.state.rows.setdefault(unit.order, Row(dataset=unit.dataset.name, partition=unit.partition))
+
+    def fail(self, unit: Unit, piece: Piece, reason: str) -> None:
+        """Report an object as not purged; the first reason counts."""
+        if piece.address not in self.state.failures:
+            self.row(unit).failed += 1
+            self.state.failures[piece.address] = NotPurged(*piece.names[0], reason)
+
+    def chosen(self, units: Sequence[Unit]) -> list[Unit]:
+        """Return the units after the watermark of an earlier run, up to that of this one."""
+        until = self.state.until
+        return [
+            unit for unit in units if unit.watermark > self.options.after and (until is None or unit.watermark <= until)
+        ]
+
+    def jobs(
+        self, todo: Sequence[tuple[Unit, Piece]], per_part: int, part_bytes: int = sys.maxsize
+    ) -> Iterator[Sequence[tuple[Unit, Piece]]]:
+        """Yield what each job of Spark has to do: for each core at most so many objects, of about so many bytes."""
+        parts = parts_of(self.spark)
+        jobs: list[list[tuple[Unit, Piece]]] = []
+        size = 0
+        for unit, piece in todo:
+            if not jobs or len(jobs[-1]) >= parts * per_part or size + piece.size_bytes > parts * part_bytes:
+                jobs.append([])
+                size = 0
+            jobs[-1].append((unit, piece))
+            size += piece.size_bytes
+        for number, job in enumerate(jobs):
+            self.steps.of_jobs(number, len(jobs))
+            yield job
+
+    def work(self, unit: Unit, piece: Piece, *, to: str = "") -> Work:
+        """Return an object's work for a task. `to`: where to write it again; '': only look for the ids."""
+        dataset = unit.dataset
+        assert dataset.format is not None  # noqa: S101  # the document's check says so for what tasks work on
+        return Work(
+            address=piece.content,
+            size_bytes=piece.size_bytes,
+            format=dataset.format,
+            identifier=tuple(dataset.identifier.split(".")),
+            map_part=dataset.map_part,
+            set_null=tuple(tuple(name.split(".")) for name in dataset.set_null),
+            every_row=self.state.by_partition.get(unit.order, False),
+            to=to,
+            may_be_gone=dataset.mode != KEEP_HISTORY,
+        )
+
+    def indexed(self, work: Work, unit: Unit) -> Work:
+        """Return the work with the place of its object's index."""
+        if self.key is None or work.every_row:
+            return work
+        folder = index.folder_of(self.key, unit.dataset, self.ids.kind)
+        sizes = self.state.indexes.get(folder, {})
+        return msgspec.structs.replace(work, index=f"{folder}{work.address}", index_bytes=sizes.get(work.address, 0))
+
+    def delete_indexes(self, pieces: Sequence[tuple[Unit, Piece]]) -> None:
+        """Delete the indexes of what was replaced. Raises ObjectsUnavailable."""
+        works = [self.indexed(self.work(unit, piece), unit) for unit, piece in pieces]
+        index.delete(self.repo.context.objects, [work.index for work in works if work.index])
