@@ -14,6 +14,7 @@ from refstore.core.ids import Address
 from refstore.core.records import Entry, Listed, RepositoryRecord, decode, decode_reference
 from refstore.core.safety import Safety
 from refstore.core.settings import ReaperSettings
+from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Key, Op, Result, Server
 from refstore.kv.memory import MemoryKV
@@ -26,7 +27,6 @@ from refstore.versioning import manifest
 from refstore_reaper import cycle
 from refstore_reaper.cycle_summary import Summary
 from refstore_reaper.daemon import Reaper
-from refstore_reaper.journal_writer import JournalWriter
 from refstore_reaper.throttle import Throttle
 from tests.kit.clock import FakeClock
 

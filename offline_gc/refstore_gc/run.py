@@ -36,6 +36,7 @@ from refstore_gc import (
     garbage,
     kv_guard,
     listing,
+    purge_cleaning,
     report,
     rules_recheck,
 )
@@ -51,6 +52,7 @@ from refstore_gc.run_context import Options, RunContext
 from refstore_gc.run_layout import RunLayout, layout_of, remove
 from refstore_gc.run_progress import Steps, Tell, silent
 from refstore_gc.run_summary import (
+    Cleaned,
     Count,
     Manifest,
     Mode,
@@ -392,20 +394,28 @@ def run(
     on_unswept: Callable[[str, RefstoreError], None] | None = None,
     on_swept: Callable[[Summary], None] | None = None,
 ) -> Ran:
-    """Do the nightly job: sweep what is due, then mark, then sweep what is due at once. What was swept is not listed
-    again.
+    """Do the nightly job: delete what purges left behind, sweep what is due, then mark, then sweep what is due at once.
+    What was swept is not listed again.
 
     A sweep that fails is reported to `on_unswept` and stops nothing else; without `on_unswept` it raises. `on_swept`
     gets each sweep before the marking, which may raise.
     """
     ctx.audit.write_waiting()
+    cleaned: Cleaned | None = None
+    try:
+        cleaned = purge_cleaning.clean(ctx, signed_seconds=options.signed_seconds)
+    except RefstoreError as error:
+        if on_unswept is None or isinstance(error, KVUnavailable):
+            raise
+        on_unswept("purge", error)
     unswept: set[str] = set()
     swept: dict[str, Summary] = {}
     for each in _sweep_due(ctx, spark, tell, on_unswept, unswept):
         swept[each.mark_id] = each
         if on_swept is not None:
             on_swept(each)
-    marked = mark(ctx, spark, options, tell)
+    marked = msgspec.structs.replace(mark(ctx, spark, options, tell), cleaned=cleaned)
+    write_summary(ctx.objects, marked)
     swept |= {each.mark_id: each for each in _sweep_due(ctx, spark, tell, on_unswept, unswept)}
     forget_old(ctx)
     deletion_index_writer.catch_up_or_log(ctx)

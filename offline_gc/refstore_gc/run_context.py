@@ -50,6 +50,8 @@ class Options:
     """How old the last complete run may be, for a run to be incremental."""
     local_limits: LocalLimits | None = field(default_factory=LocalLimits)
     """What an incremental run does in the driver. None: Spark does everything."""
+    signed_seconds: float = 0.0
+    """How long URLs are valid that services sign: so long no content goes that a purge has replaced."""
     take_over: bool = False
     """Whether to take over a run that is active, or died a moment ago, without waiting until it is stale."""
     rules: Rules | None = None

@@ -47,6 +47,26 @@ class Count(msgspec.Struct, frozen=True):
 Counts = dict[str, Count]
 
 
+class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
+    """What purges left behind and a cleaning deleted, as the store confirmed it; of a dry run, what would go."""
+
+    backups: Count = Count()
+    trash: Count = Count()
+    """What restores had replaced."""
+    attempts: Count = Count()
+    """What runs wrote and did not publish."""
+    going: Count = Count()
+    """What an earlier cleaning had begun to delete; its size is not known any more."""
+    branches: int = 0
+    """Hidden branches of runs that were killed."""
+    held: int = 0
+    """Objects of which a legal hold keeps the backups."""
+    waiting: Count = Count()
+    """Backups and trash that stay for now."""
+    failed: int = 0
+    """Objects that the store did not delete; the next cleaning tries again."""
+
+
 class UnitRow(msgspec.Struct, frozen=True, array_like=True):
     """A file of the mark."""
 
@@ -173,6 +193,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seconds: dict[str, float] = {}
     """By step."""
     swept: Swept | None = None
+    cleaned: Cleaned | None = None
+    """What was deleted of what purges left behind."""
 
     @property
     def drift(self) -> Counts:

@@ -18,10 +18,11 @@ from typing import Final
 from refstore.errors import BranchNotFound
 from refstore.purging.document import Dataset
 from refstore.repository import Repository
+from refstore_gc.purge_cleaning import delete_abandoned
 from refstore_gc.session import translated
 from refstore_purge import finding, tasks
 from refstore_purge.plan import Name, NotPurged, Plan, Unit, plan_heads
-from refstore_purge.publish import Publication, Rewritten, delete_abandoned
+from refstore_purge.publish import Publication, Rewritten
 from refstore_purge.report import Published
 from refstore_purge.run_state import ATTEMPTS, PurgeRun
 from refstore_purge.tasks import Done, Job
@@ -34,7 +35,7 @@ def purge_heads(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: P
     """Purge what was planned, then what came to the heads meanwhile. Raises Conflict (the breaker), Unavailable."""
     repo, state = run.repo, run.state
     if not run.options.dry_run:
-        delete_abandoned(repo)
+        delete_abandoned(repo.context)
     for attempt in range(1, ATTEMPTS + 1):
         units = run.chosen(planned.units)
         finding.ask_partitions(run, units)

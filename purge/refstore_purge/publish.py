@@ -22,12 +22,10 @@ from refstore.operations.committing import CommitInfo
 from refstore.operations.copying import Copy
 from refstore.operations.uploading import Link
 from refstore.repository import Repository
+from refstore_gc.purge_cleaning import HIDDEN_BRANCHES
 from refstore_purge.plan import Name, Piece
 from refstore_purge.report import Published
 
-PREFIX: Final = "refstore-purge-"
-ABANDONED_MS: Final = 86_400_000
-"""Hidden branches of a run that are so old were left by one that was killed."""
 METADATA: Final = "refstore.purge"
 """The field of a commit's metadata that names the run."""
 PAGE: Final = 1000
@@ -51,7 +49,9 @@ class Publication:
         self._repo = repo
         self._run = run
         self._heads = heads
-        self._hidden = {branch: f"{PREFIX}{run}-{attempt}-{number}" for number, branch in enumerate(sorted(heads))}
+        self._hidden = {
+            branch: f"{HIDDEN_BRANCHES}{run}-{attempt}-{number}" for number, branch in enumerate(sorted(heads))
+        }
         self._opened: set[str] = set()
         self._copies: dict[str, list[tuple[Name, str]]] = {}
         """By branch: other names of what is staged on the branch of a first name."""
@@ -133,13 +133,3 @@ class Publication:
             self._repo.create_branch(name, self._heads[branch], hidden=True)
             self._opened.add(name)
         return name
-
-
-def delete_abandoned(repo: Repository) -> int:
-    """Delete the hidden branches of runs that were killed; return their number."""
-    before = repo.context.clock.now_ms() - ABANDONED_MS
-    old = [name for name, record in repo.branches(prefix=PREFIX) if record.hidden and record.created_ms < before]
-    for name in old:
-        with suppress(BranchNotFound):
-            repo.delete_branch(name)
-    return len(old)

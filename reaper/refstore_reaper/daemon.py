@@ -25,6 +25,7 @@ from refstore.core import ids, keys
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
 from refstore.core.settings import ReaperSettings
+from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import (
     CorruptRecord,
     KVReconciling,
@@ -40,7 +41,6 @@ from refstore.losses.settling import settle
 from refstore_reaper import backlog, breaker, cycle
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.cycle_summary import Summary, Tally
-from refstore_reaper.journal_writer import JournalWriter
 from refstore_reaper.reaper_metrics import Metrics, NoMetrics
 from refstore_reaper.throttle import Backoff, Throttle, nap
 

@@ -118,6 +118,7 @@ def _marking(what: str) -> Callable[..., None]:
         conf: Conf = None,
     ) -> None:
         offline = settings_of(ctx).offline
+        signed_seconds = settings_of(ctx).api.presign_seconds
         options = partial(
             make_options,
             grace_days=grace_days,
@@ -130,6 +131,7 @@ def _marking(what: str) -> Callable[..., None]:
             full_days=full_days,
             take_over=take_over,
             tag=offline.tag_name,
+            signed_seconds=signed_seconds,
         )
         job = Job("simulate" if dry_run else what, options, tag_wait_days=offline.tag_wait_days)
         if every is None:

@@ -13,6 +13,7 @@ import pytest
 
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
+from refstore_gc.purge_cleaning import ABANDONED_MS, HIDDEN_BRANCHES
 from refstore_purge import heads, index, publish, report, run, verify
 from refstore_purge import plan as planning
 from refstore_purge.report import Report
@@ -75,7 +76,7 @@ def test_the_example_of_seed_002(world: World, purge: Purge) -> None:
     assert report.read(world.repo) == made
     again = purge("bob")
     assert (again.published, again.rows[0].matched) == ([], 0)
-    assert not list(world.repo.branches(prefix=publish.PREFIX))
+    assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
     assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
     assert [left.rows for left in verify.verify(world.repo, guestids(world.folder, "ann"))] == [1]
 
@@ -347,10 +348,10 @@ class TestRunningAgain:
                 with pytest.raises(KeyboardInterrupt):
                     purge("ann" if step == "publish" else "bob")
             assert guests_at(world, "main") == (["bob"] if step == "publish" else ["bob", "ann"])
-        assert len(list(world.repo.branches(prefix=publish.PREFIX))) == 3
-        world.clock.sleep(2 * publish.ABANDONED_MS / 1000)
+        assert len(list(world.repo.branches(prefix=HIDDEN_BRANCHES))) == 3
+        world.clock.sleep(2 * ABANDONED_MS / 1000)
         assert purge("bob").is_whole
-        assert not list(world.repo.branches(prefix=publish.PREFIX))
+        assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
         assert guests_at(world, "main") == []
 
 

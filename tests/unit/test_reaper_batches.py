@@ -16,6 +16,7 @@ from refstore.core import keys
 from refstore.core.ids import Address, Token
 from refstore.core.settings import ReaperSettings
 from refstore.deletions.journal_format import PendingDelete
+from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.lake import Lake
 from refstore.losses.fence import NoGuard
@@ -29,7 +30,6 @@ from refstore_reaper.cycle_summary import Tally
 from refstore_reaper.daemon import Reaper
 from refstore_reaper.delete_worker import DeleteWorker
 from refstore_reaper.deletion import BatchDeleter
-from refstore_reaper.journal_writer import JournalWriter
 from tests.reaper_world import GRACE_SECONDS, World
 from tests.reaping import NoJournal
 

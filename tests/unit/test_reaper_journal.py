@@ -11,10 +11,10 @@ from refstore.core.ids import Address, Path, Token
 from refstore.deletions import journal_format
 from refstore.deletions.explain import explain_address as why
 from refstore.deletions.journal_format import BEGAN, ENDED, PREFIX, PendingDelete, Sought
+from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import AddressNotFound, InvalidName, ObjectsUnavailable
 from refstore.objects.base import Deletion
 from refstore.operations.address_info import AddressState
-from refstore_reaper.journal_writer import JournalWriter
 from tests.reaper_world import GRACE_SECONDS, Crash, World
 
 

@@ -1,0 +1,243 @@
+"""Delete what purges left behind, past its days (rule 22): with the nightly job, or `refstore purge clean`.
+
+    backups     originals that are older than the document's days, or not among the newest versions
+    trash       what a restore replaced, past the days of trash
+    attempts    what runs wrote and did not publish, and hidden branches of runs that were killed
+    going       what an earlier cleaning had begun to delete
+
+Nothing goes before every reader, every URL that was signed and every operation that may need it has ended, nor what a
+legal hold covers. What ends is taken off its record, the record is written to the manifest, the fence is passed, and
+then the objects are deleted. So nothing restores what goes, and a KV that loses this is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import deadline
+from refstore.core.batches import batched
+from refstore.core.ids import Address, BranchName, Path, Token
+from refstore.core.records import Backup, encode
+from refstore.deletions.journal_format import PendingDelete
+from refstore.deletions.journal_writer import JournalWriter
+from refstore.errors import BranchNotFound, NotFound
+from refstore.operations import branching, purge_document, rules_document
+from refstore.operations.every_version import every_entry
+from refstore.purging.document import PurgeDocument
+from refstore.versioning.locations import Located
+from refstore.versioning.manifest import KeptLocation, LocationsKept
+from refstore_gc import kv_guard
+from refstore_gc.run_summary import Cleaned, Count
+
+HIDDEN_BRANCHES: Final = "refstore-purge-"
+"""What the names of a run's hidden branches begin with."""
+ABANDONED_MS: Final = 86_400_000
+"""Hidden branches of a run that are so old were left by one that was killed."""
+PAGE: Final = 1000
+DAY_MS: Final = 86_400_000
+
+
+class _Ending(NamedTuple):
+    what: str
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class _Tally:
+    branches: int
+    counts: dict[str, Count] = field(default_factory=dict[str, Count])
+    held: int = 0
+    failed: int = 0
+
+    def add(self, what: str, objects: int, size_bytes: int) -> None:
+        self.counts[what] = self.counts.get(what, Count()) + Count(objects, size_bytes)
+
+    def cleaned(self) -> Cleaned:
+        return Cleaned(branches=self.branches, held=self.held, failed=self.failed, **self.counts)
+
+
+def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -> Cleaned:
+    """Delete what is past its days. `signed_seconds`: how long URLs are valid that were signed.
+
+    Raises KVWentBack, KVSettling, Corrupt, Unavailable; then nothing more is deleted.
+    """
+    done = _Tally(branches=delete_abandoned(ctx, dry_run=dry_run))
+    if not ctx.locations.are_announced():
+        return done.cleaned()
+    document = _document(ctx)
+    held = _held(ctx)
+    fence = None if dry_run else kv_guard.begin(ctx, "purge")
+    name = f"purge-{ctx.ids.unique(ctx.clock.now_ms())}"
+    journal = JournalWriter(ctx.objects, name, ctx.clock, count())
+    now = ctx.clock.now_ms()
+    settled_ms = now - int(_seconds_to_wait(ctx, signed_seconds) * 1000)
+    for page in batched(ctx.locations.scan(), PAGE):
+        found: list[tuple[Located, dict[Address, _Ending]]] = []
+        for each in page:
+            if each.location.current is None:
+                continue  # whoever deletes the identity goes on with it
+            if each.identity in held:
+                done.held += bool(each.location.backups)
+                done.add("waiting", *_total(each.location.backups))
+                continue
+            ending = _ending(each, document, now, settled_ms)
+            done.add("waiting", *_total([one for one in each.location.backups if one.content.address not in ending]))
+            if ending or each.location.going:
+                found.append((each, ending))
+        if not found:
+            continue
+        if fence is None:
+            for each, ending in found:
+                _count(done, ending, [*ending, *each.location.going])
+            continue
+        retired = ctx.locations.retire(
+            [(each, _backups_of(each, ending)) for each, ending in found], intents_before_ms=settled_ms
+        )
+        if retired:
+            kept = tuple(KeptLocation(each.identity, encode(each.location)) for each in retired)
+            ctx.manifest.add(LocationsKept(ctx.ids.unique(ctx.clock.now_ms()), kept))
+            fence.pass_through()
+            _delete(ctx, journal, retired, {each.identity: ending for each, ending in found}, done)
+    return done.cleaned()
+
+
+class KeptBackup(NamedTuple):
+    """A content that a purge or a restore has replaced, and that can be restored."""
+
+    identity: Address
+    address: Address
+    """'': it was erased."""
+    size_bytes: int
+    replaced_ms: int
+    run: str
+    is_trash: bool
+    goes_ms: int
+    """When its days are over; 0: they are."""
+
+
+def backups(ctx: Context) -> Iterator[KeptBackup]:
+    """Yield all backups and trash. Raises Corrupt, Unavailable."""
+    if not ctx.locations.are_announced():
+        return
+    document, now = _document(ctx), ctx.clock.now_ms()
+    for each in ctx.locations.scan():
+        ending = _ending(each, document, now, now)
+        for one in each.location.backups:
+            days = document.trash.days if one.by_restore else document.backup.days
+            goes_ms = 0 if one.content.address in ending else one.replaced_ms + days * DAY_MS
+            yield KeptBackup(
+                each.identity,
+                one.content.address,
+                one.content.size_bytes,
+                one.replaced_ms,
+                one.replaced_by,
+                one.by_restore,
+                goes_ms,
+            )
+
+
+def delete_abandoned(ctx: Context, *, dry_run: bool = False) -> int:
+    """Delete the hidden branches of runs that were killed; return their number."""
+    before = ctx.clock.now_ms() - ABANDONED_MS
+    old = [
+        name
+        for name, record in ctx.branches.scan_open(prefix=HIDDEN_BRANCHES)
+        if record.hidden and record.created_ms < before
+    ]
+    for name in old if not dry_run else ():
+        with suppress(BranchNotFound), deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+            branching.delete(ctx, name, default=BranchName(""))
+    return len(old)
+
+
+def _document(ctx: Context) -> PurgeDocument:
+    try:
+        return purge_document.get(ctx).document
+    except NotFound:
+        return PurgeDocument()
+
+
+def _held(ctx: Context) -> set[str]:
+    """Return the addresses that a legal hold covers under any name, in any version."""
+    retention = rules_document.get(ctx)
+    holds = retention.rules.legal_holds if retention is not None else ()
+    return {each.entry.address for hold in holds for each in every_entry(ctx, prefix=hold.prefix)}
+
+
+def _seconds_to_wait(ctx: Context, signed_seconds: float) -> float:
+    ctx.durations.refresh()
+    waits = ctx.waits
+    longest = waits.operation_deadline_seconds + waits.io_timeout_seconds
+    return max(longest, waits.issue_seconds, signed_seconds) + 2 * waits.clock_skew_seconds
+
+
+def _ending(each: Located, document: PurgeDocument, now_ms: int, settled_ms: int) -> dict[Address, _Ending]:
+    """Return what goes of a record, by address."""
+    found: dict[Address, _Ending] = {}
+    backups = [backup for backup in each.location.backups if not backup.by_restore]
+    newest = backups[len(backups) - document.backup.versions :] if document.backup.versions else []
+    for backup in each.location.backups:
+        policy = document.trash.days if backup.by_restore else document.backup.days
+        is_old = backup.replaced_ms <= now_ms - policy * DAY_MS
+        is_beyond = not backup.by_restore and backup not in newest
+        if (is_old or is_beyond) and backup.replaced_ms <= settled_ms:
+            found[backup.content.address] = _Ending(
+                "trash" if backup.by_restore else "backups", backup.content.size_bytes
+            )
+    intent = each.location.intent
+    if intent is not None and intent.since_ms <= settled_ms:
+        found[intent.address] = _Ending("attempts", 0)
+    return found
+
+
+def _backups_of(each: Located, ending: dict[Address, _Ending]) -> list[Address]:
+    return [backup.content.address for backup in each.location.backups if backup.content.address in ending]
+
+
+def _delete(
+    ctx: Context,
+    journal: JournalWriter,
+    retired: Sequence[Located],
+    endings: dict[Address, dict[Address, _Ending]],
+    done: _Tally,
+) -> None:
+    """Delete what is going, then take it off the records."""
+    batch = [
+        PendingDelete(address, Token(""), Path(""), _cause(each, endings[each.identity].get(address)), -1)
+        for each in retired
+        for address in each.location.going
+        if address  # what was erased has none
+    ]
+    away: set[str] = {""}
+    if batch:
+        journal.record_start(batch)
+        deletion = ctx.objects.delete_many([item.address for item in batch])
+        journal.record_end(batch, deletion)
+        away |= {*deletion.deleted, *deletion.missing}
+        done.failed += len(deletion.failed)
+        for each in retired:
+            gone = [address for address in each.location.going if address in deletion.deleted]
+            _count(done, endings[each.identity], gone)
+    ctx.locations.forget_going(
+        [(each, [address for address in each.location.going if address in away]) for each in retired]
+    )
+
+
+def _cause(each: Located, ending: _Ending | None) -> str:
+    what = {"backups": "a backup", "trash": "trash of a restore", "attempts": "an attempt of a purge"}
+    return f"{what.get(ending.what, 'a content') if ending else 'a content'} of the purged object {each.identity}"
+
+
+def _count(done: _Tally, ending: dict[Address, _Ending], gone: Sequence[Address]) -> None:
+    for address in dict.fromkeys(gone):
+        one = ending.get(address)
+        done.add(one.what if one is not None else "going", 1, one.size_bytes if one is not None else 0)
+
+
+def _total(backups: Sequence[Backup]) -> tuple[int, int]:
+    return len(backups), sum(backup.content.size_bytes for backup in backups)

@@ -1,0 +1,171 @@
+"""Restore what purges have replaced, while the backups last (seed 002, restore).
+
+What a restore replaces becomes trash, which has days of its own. An object is restored to what it was before a run; or,
+without a run, to its newest backup, the last known good. An object that a later run has replaced is left alone: going
+back behind both would bring back what the later one purged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from refstore.context import Context
+from refstore.core import deadline
+from refstore.core.batches import batched
+from refstore.core.ids import Address
+from refstore.core.records import Backup
+from refstore.errors import Gone, Invalid, NotFound
+from refstore.operations.every_version import every_entry
+from refstore.repository import Repository
+from refstore.versioning.locations import Located
+from refstore_purge.versions import keep_in_manifest
+
+PAGE: Final = 500
+LISTED_MAX: Final = 10_000
+
+
+class Scope(NamedTuple):
+    """Which objects are restored; of empty fields all."""
+
+    run: str = ""
+    """Those that this run replaced."""
+    dataset: str = ""
+    partition: str = ""
+    path: str = ""
+    backup: str = ""
+    """The address of a backup: restore this one, whichever run replaced it."""
+
+
+class NotRestored(msgspec.Struct, frozen=True):
+    address: str
+    """The object's identity."""
+    reason: str
+
+
+class Restored(msgspec.Struct, kw_only=True):
+    """What a restore did; of a dry run, what it would do."""
+
+    restore: str
+    """Its id, which the trash names."""
+    run: str
+    objects: int = 0
+    bytes: int = 0
+    already: int = 0
+    """Objects whose content is what would be restored."""
+    not_restored: list[NotRestored] = []
+    not_restored_count: int = 0
+
+
+class _Candidate(NamedTuple):
+    located: Located
+    backup: Backup
+
+
+def restore(repo: Repository, scope: Scope, *, dry_run: bool = False) -> Restored:
+    """Restore the objects of a scope. Raises NotFound (there is no candidate), Invalid (the scope), Unavailable."""
+    ctx = repo.context
+    done = Restored(restore=ctx.ids.unique(ctx.clock.now_ms()), run=scope.run)
+    with ctx.audit.change("purge.restore", repository=repo.name) as draft:
+        identities = _identities(repo, scope)
+        for page in batched(_located(ctx, identities), PAGE):
+            candidates = [found for each in page if (found := _candidate(each, scope, done)) is not None]
+            with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+                _restore(ctx, candidates, done, dry_run=dry_run)
+        draft.after = {**scope._asdict(), "restore": done.restore, "objects": done.objects, "dry_run": dry_run}
+        draft.happened = bool(done.objects) and not dry_run
+    if not (done.objects or done.already or done.not_restored_count):
+        raise NotFound(
+            f"nothing of repository {repo.name!r} has a backup{f' of the run {scope.run!r}' if scope.run else ''} to "
+            f"restore; `refstore purge backups {repo.name}` lists what there is"
+        )
+    return done
+
+
+def _identities(repo: Repository, scope: Scope) -> set[str] | None:
+    """Return the objects of a data set, partition or path; None: all."""
+    if scope.path:
+        prefix = scope.path
+    elif scope.dataset:
+        datasets = repo.purge_document().document.datasets
+        dataset = next((each for each in datasets if each.name == scope.dataset), None)
+        if dataset is None:
+            names = ", ".join(sorted(each.name for each in datasets)) or "none"
+            raise NotFound(f"there is no data set {scope.dataset!r}; the purge document describes: {names}")
+        prefix = dataset.prefix + (f"{scope.partition.strip('/')}/" if scope.partition else "")
+    elif scope.partition:
+        raise Invalid("a partition is one of a data set; say which with --dataset")
+    else:
+        return None
+    return {
+        each.entry.address
+        for each in every_entry(repo.context, prefix=prefix)
+        if not scope.path or each.path == scope.path
+    }
+
+
+def _located(ctx: Context, identities: set[str] | None) -> Iterator[Located]:
+    if not ctx.locations.are_announced():
+        return
+    if identities is None:
+        yield from ctx.locations.scan()
+        return
+    for page in batched([Address(identity) for identity in sorted(identities)], PAGE):
+        for identity, record in zip(page, ctx.locations.get_many(page), strict=True):
+            if record is not None:
+                yield Located(identity, record)
+
+
+def _candidate(each: Located, scope: Scope, done: Restored) -> _Candidate | None:
+    """Return what is to be restored of an object; None: nothing."""
+    location = each.location
+    backups = [backup for backup in location.backups if not backup.by_restore]
+    if location.current is None:
+        return None
+    if scope.backup:
+        chosen = next((backup for backup in location.backups if backup.content.address == scope.backup), None)
+        done.already += location.current.address == scope.backup
+        return _Candidate(each, chosen) if chosen is not None else None
+    if not scope.run:
+        return _Candidate(each, backups[-1]) if backups else None
+    chosen = next((backup for backup in backups if backup.replaced_by == scope.run), None)
+    if chosen is None:
+        # a restore puts what the run wrote into the trash
+        done.already += any(backup.by_restore and backup.content.run == scope.run for backup in location.backups)
+        return None
+    if location.current.run != scope.run:
+        run = location.current.run
+        reason = f"the run {run!r} has replaced it since; restore that one first" if run else "it was restored since"
+        _leave(done, each.identity, f"{reason}, or name a backup with --backup")
+        return None
+    return _Candidate(each, chosen)
+
+
+def _restore(ctx: Context, candidates: Sequence[_Candidate], done: Restored, *, dry_run: bool) -> None:
+    wanted = [each.backup.content.address for each in candidates if not each.backup.content.is_erased]
+    there = {info.key for info in ctx.objects.head_many(wanted) if info is not None}
+    restored: list[Located] = []
+    try:
+        for each in candidates:
+            content = each.backup.content
+            if not content.is_erased and content.address not in there:
+                _leave(done, each.located.identity, f"the backup at {content.address} is gone")
+                continue
+            if not dry_run:
+                try:
+                    restored.append(ctx.locations.restore(each.located.identity, content.address, done.restore))
+                except (NotFound, Gone) as error:
+                    _leave(done, each.located.identity, str(error))
+                    continue
+            done.objects += 1
+            done.bytes += content.size_bytes
+    finally:
+        keep_in_manifest(ctx, restored, f"the restore {done.restore} restored objects")
+
+
+def _leave(done: Restored, identity: str, reason: str) -> None:
+    done.not_restored_count += 1
+    if len(done.not_restored) < LISTED_MAX:
+        done.not_restored.append(NotRestored(identity, reason))

@@ -1,0 +1,61 @@
+"""Yield what any version names: staging areas, heads, and every commit that can still be read or unmarked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.batches import batched
+from refstore.core.ids import CommitId
+from refstore.core.records import Branch, Commit, Entry, decode, decode_staged_many
+from refstore.gc_marks.commit_marks import CommitMarks
+
+PAGE: Final = 1000
+
+
+class VersionedEntry(NamedTuple):
+    ref: str
+    """The branch, or the commit."""
+    path: str
+    entry: Entry
+
+
+def every_entry(ctx: Context, *, prefix: str = "") -> Iterator[VersionedEntry]:
+    """Yield the entries of staging areas, then of commits, in the order in which entries move. An entry that stands in
+    many commits is yielded under one of them; heads and tags come first.
+    """
+    heads: dict[CommitId, str] = {}
+    for branch, _, record in list(ctx.branches.scan()):
+        if isinstance(record, Branch):
+            heads.setdefault(record.head, branch)
+            for token in record.live:
+                for page in batched(ctx.staging.scan(token, prefix=prefix), PAGE):
+                    entries = decode_staged_many([value for _, value in page])
+                    for (path, _), entry in zip(page, entries, strict=True):
+                        if isinstance(entry, Entry):
+                            yield VersionedEntry(branch, path, entry)
+    seen: set[str] = set()
+    for label, commit in _commits(ctx, heads):
+        for row in ctx.trees.stretches(commit.metarange, prefix=prefix) if commit.metarange else ():
+            if row.id not in seen:
+                seen.add(row.id)
+                for path, entry in ctx.trees.entries_of_range(row.id, prefix=prefix):
+                    yield VersionedEntry(label, path, entry)
+
+
+def _commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, Commit]]:
+    """Yield the heads under their branches' names, then all other commits but those that are swept: nobody can read or
+    unmark these.
+    """
+    for page in batched(list(heads.items()), PAGE):
+        values = ctx.kv.get_many([keys.commit(ctx.repo, commit) for commit, _ in page])
+        for (_, branch), value in zip(page, values, strict=True):
+            if isinstance(value, bytes):
+                yield branch, decode(value, Commit)
+    for page in batched(ctx.kv.scan_all(keys.commits(ctx.repo)), PAGE):
+        marks = CommitMarks(ctx).of([CommitId(name) for name, _ in page])
+        for (name, value), mark in zip(page, marks, strict=True):
+            if mark is None or mark.prefixes or not mark.sweeping_ms:
+                yield name, decode(value, Commit)
