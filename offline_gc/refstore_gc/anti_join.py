@@ -52,6 +52,8 @@ class LiveSet:
     """Everything that must be kept, as the live scan found it."""
 
     addresses: AddressWriter
+    located: AddressWriter
+    """Identities of purged objects."""
     commits: LiveCommits
     reads: CommitReads | None
     """What is read of the commits. None: some keep a part only."""
@@ -65,8 +67,10 @@ def collect_live_set(
 ) -> LiveSet:
     """Write the addresses of a live scan to files, and gather what is to be read of its commits."""
     addresses, commits = AddressWriter(run.files, run.layout), LiveCommits()
+    located = AddressWriter(run.files, run.layout, "identities")
     for batch in scan:
         addresses.add(batch.addresses)
+        located.add(batch.located)
         for each in batch.commits:
             commits.add(each.commit, each.record, filter_of(each))
         report(addresses.rows)
@@ -74,7 +78,8 @@ def collect_live_set(
     while page := list(islice(objects, PAGE)):
         addresses.add(page)
     addresses.finish()
-    return LiveSet(addresses, commits, commits.reads())
+    located.finish()
+    return LiveSet(addresses, located, commits, commits.reads())
 
 
 class JoinInputs(NamedTuple):
@@ -126,7 +131,10 @@ def find_garbage(
             run.layout,
             bounds,
             chunk_batches(chunks, bounds),
-            [(key, BatchKind.LIVE_IN_KV) for key in live.addresses.files],
+            [
+                *((key, BatchKind.LIVE_IN_KV) for key in live.addresses.files),
+                *((key, BatchKind.LOCATED) for key in live.located.files),
+            ],
             [(key, BatchKind.PENDING) for key in pending],
             live.commits.sources(expired),
             join_bucket,

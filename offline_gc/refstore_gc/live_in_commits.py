@@ -137,6 +137,12 @@ class LiveCommits:
     def commits(self) -> Iterator[CommitId]:
         yield from (*self._full, *self._part, *self._past)
 
+    def trees(self) -> Iterator[str]:
+        """Yield the metaranges of the commits of which anything is kept."""
+        for brief in (*self._full.values(), *(brief for brief, _ in self._part.values())):
+            if brief.metarange:
+                yield brief.metarange
+
     def objects(self) -> Iterator[str]:
         """Yield the keys of the commits' metaranges and listings. Their ranges' keys come from reading them."""
         for brief in (*self._full.values(), *(brief for brief, _ in self._part.values()), *self._past.values()):

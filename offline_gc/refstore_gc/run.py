@@ -37,6 +37,7 @@ from refstore_gc import (
     kv_guard,
     listing,
     purge_cleaning,
+    purged_objects,
     report,
     rules_recheck,
 )
@@ -145,7 +146,16 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
             why_complete=why_complete,
         )
         write_manifest(
-            store, Manifest(mark_id, run.layout.seed, options.mode, result.units(), options.tag, fence.servers)
+            store,
+            Manifest(
+                mark_id,
+                run.layout.seed,
+                options.mode,
+                result.units(),
+                options.tag,
+                located=purged_objects.files_of(result.counts),
+                servers=fence.servers,
+            ),
         )
         write_summary(store, summary)
         if recorded:
@@ -206,7 +216,7 @@ def _find_complete(
             run.layout,
             landed,
             commits.whole_trees(),
-            [unit.key for unit in result.units()],
+            [*(unit.key for unit in result.units()), *purged_objects.files_of(result.counts)],
             result.pending_files,
             baseline.complete_commits if baseline else None,
         )
@@ -323,6 +333,9 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, 
         outcomes = sweep_units(run, manifest.units, excluded.sources(), mode, manifest.tag)
     swept = summarize_sweep(outcomes, mode, excluded_count, ctx.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     swept = msgspec.structs.replace(swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed)
+    if not (swept.failed or swept.tagged.objects):  # the identities' own objects are gone
+        purged = purged_objects.delete_dead(ctx, run.layout, manifest.located, excluded)
+        swept = msgspec.structs.replace(swept, purged=purged)
     return _note_outcome(ctx, begun.run, summary, manifest, swept)
 
 
@@ -333,6 +346,13 @@ def _settle(ctx: Context, spark: SparkSession, tagged: Run, tell: Tell) -> Summa
     with run.steps.step("asking what the bucket has deleted"), translated("asking what the bucket has deleted"):
         outcomes = settle(run, manifest.units)
     swept, before = summarize_sweep(outcomes, "tag", 0, ctx.clock.now_ms(), 0.0), summary.swept
+    if manifest.located and not (swept.failed or swept.tagged.objects):
+        excluded = LiveCommits()
+        for commit_id, commit in Marks(ctx).excluded_commits(tagged):
+            excluded.add(commit_id, commit, None)
+        kv_guard.begin(ctx, tagged.mark_id).pass_through()
+        purged = purged_objects.delete_dead(ctx, run.layout, manifest.located, excluded)
+        swept = msgspec.structs.replace(swept, purged=purged)
     if before is not None:
         swept = msgspec.structs.replace(
             swept,

@@ -83,8 +83,27 @@ class Manifest(msgspec.Struct, frozen=True):
     units: list[UnitRow]
     tag: str = TAG
     """The key of the tag, where the mode is `tag`."""
+    located: list[str] = []
+    """Files with identities of purged objects that nothing names."""
     servers: dict[str, str] = {}
     """The identity of each server of the KV during the look, by partition. Empty: an earlier version made the mark."""
+
+
+class PurgedObjects(msgspec.Struct, frozen=True, kw_only=True):
+    """Purged objects that nothing named any more, and of which everything is deleted."""
+
+    objects: int = 0
+    contents: int = 0
+    """What purges had written for them, and the store confirmed as deleted."""
+    failed: int = 0
+    """What the store did not delete; the mark's next sweep tries again."""
+
+    def __add__(self, other: PurgedObjects) -> PurgedObjects:
+        return PurgedObjects(
+            objects=self.objects + other.objects,
+            contents=self.contents + other.contents,
+            failed=self.failed + other.failed,
+        )
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +125,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """Whether these were other rules than those of the mark. What they keep of expired commits, by a legal hold,
     was excluded, too.
     """
+    purged: PurgedObjects = PurgedObjects()
     failures: list[str] = []
     """Examples, with the store's reasons."""
     seconds: float = 0.0
@@ -121,7 +141,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> int:
-        return self.outcomes.get(FAILED, Count()).objects
+        return self.outcomes.get(FAILED, Count()).objects + self.purged.failed
 
 
 DRIFT_NOTE: Final = (

@@ -52,6 +52,10 @@ class LiveBatch(NamedTuple):
     source: LiveSource
     addresses: Sequence[Address] = ()
     commits: Sequence[LiveCommit] = ()
+    located: Sequence[Address] = ()
+    """Identities whose content lies elsewhere (rule 22). It is kept among the `addresses`; whether the identity is
+    live, what commits and the KV name decides.
+    """
 
 
 def scan_live_set(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
@@ -125,15 +129,14 @@ def _pins(ctx: Context, run: Run, page: int) -> Iterator[LiveBatch]:
 
 
 def _locations(ctx: Context, page: int) -> Iterator[LiveBatch]:
-    """Yield what the records of purged objects name: contents, intents, backups. They are kept for their records, also
-    if nothing names the identity any more.
-    """
+    """Yield what the records of purged objects name: contents, intents, backups. They go with their records alone."""
     if not ctx.locations.are_announced():
         return
     for found in batched(ctx.locations.scan(page), page):
-        yield LiveBatch(
-            LiveSource.LOCATION, [Address(address) for each in found for address in each.location.addresses()]
-        )
+        kept = [
+            address for each in found for address in each.location.addresses() if address and address != each.identity
+        ]
+        yield LiveBatch(LiveSource.LOCATION, kept, located=[each.identity for each in found])
 
 
 def _expired(run: Run, mark: Mark | None) -> tuple[str, ...]:

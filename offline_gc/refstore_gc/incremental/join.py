@@ -123,6 +123,8 @@ def join_bucket(layout: RunLayout, batches: Iterable[Batch], horizon: str = "") 
         yield from garbage.subtract_live(layout, chunk, keys, is_live)
         blobs = is_live & (chunk.table.column("kind").to_numpy() == ObjectKind.DATA)
         staying.append((chunk.keys[blobs], chunk.table.column("size_bytes").to_numpy()[blobs]))
+    if not horizon:
+        yield from garbage.find_dead(layout, bucket, keys)
     if staying or in_commits or ranges or len(lost_keys):
         key = bucket_key(layout.mark_id, bucket.number)
         listed, sizes = [blobs for blobs, _ in staying], [sizes for _, sizes in staying]

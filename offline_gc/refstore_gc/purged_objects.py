@@ -1,0 +1,78 @@
+"""Delete what purges have written for objects that no commit names any more (rule 22).
+
+The content of a purged object lies elsewhere than its identity, the address that commits name. So it stands and falls
+with its identity: a complete run compares the identities of all location records with what is named (`located` files of
+the mark), and the sweep deletes what the records of those name that nobody names.
+
+The identity's own object goes first. Behind it a run of the purge finds nothing to read, and a record that is `gone`
+gets no new content. The record goes last.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Final
+
+from refstore.context import Context
+from refstore.core.batches import batched
+from refstore.core.ids import Address, Path, Token
+from refstore.deletions.journal_format import PendingDelete
+from refstore.deletions.journal_writer import JournalWriter
+from refstore_gc.garbage import LOCATED, GarbageCount
+from refstore_gc.live_in_commits import LiveCommits
+from refstore_gc.run_layout import RunLayout, read_table
+from refstore_gc.run_summary import PurgedObjects
+
+PAGE: Final = 1000
+CAUSE: Final = "content of a purged object that nothing names any more"
+
+
+def files_of(counts: Iterable[GarbageCount]) -> list[str]:
+    """Return the files of identities that nothing names (`garbage.find_dead`)."""
+    return sorted(each.detail for each in counts if each.what == LOCATED)
+
+
+def delete_dead(ctx: Context, layout: RunLayout, files: Sequence[str], excluded: LiveCommits) -> PurgedObjects:
+    """Delete the contents of the objects in the files that no excluded commit names.
+
+    Call it after the sweep of what was listed, behind the fence; made again it goes on. Raises Corrupt, Unavailable.
+    """
+    if not files or not ctx.locations.are_announced():
+        return PurgedObjects()
+    named_again = {
+        address
+        for metarange in excluded.trees()
+        for addresses in ctx.trees.addresses(metarange)
+        for address in addresses
+    }
+    journal = JournalWriter(ctx.objects, f"gc-{layout.mark_id}-{secrets.token_hex(4)}", ctx.clock, count())
+    done = PurgedObjects()
+    for key in files:
+        addresses: list[str] = read_table(ctx.objects, key, ["address"]).column("address").to_pylist()
+        for page in batched([Address(each) for each in addresses if each not in named_again], PAGE):
+            done += _delete(ctx, journal, page)
+    return done
+
+
+def _delete(ctx: Context, journal: JournalWriter, identities: Sequence[Address]) -> PurgedObjects:
+    own = ctx.objects.delete_many(identities)
+    gone = {*own.deleted, *own.missing}
+    located = ctx.locations.begin_deletion([each for each in identities if each in gone])
+    batch = [
+        PendingDelete(address, Token(""), Path(""), f"{CAUSE}: {each.identity}", -1)
+        for each in located
+        for address in each.location.going
+        if address and address != each.identity
+    ]
+    deleted = failed = 0
+    if batch:
+        journal.record_start(batch)
+        deletion = ctx.objects.delete_many([item.address for item in batch])
+        journal.record_end(batch, deletion)
+        gone |= {*deletion.deleted, *deletion.missing}
+        deleted, failed = len(deletion.deleted), len(deletion.failed)
+    whole = [each for each in located if gone.issuperset(address for address in each.location.going if address)]
+    ctx.locations.end_deletion(whole)
+    return PurgedObjects(objects=len(whole), contents=deleted, failed=failed + len(own.failed))
