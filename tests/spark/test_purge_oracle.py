@@ -67,7 +67,20 @@ class Model:
         self.done: list[str] = []
 
     def step(self) -> None:
-        names = ["change", "change", "copy", "branch", "tag", "purge", "purge", "restore", "hold", "days", "night", "reap"]
+        names = [
+            "change",
+            "change",
+            "copy",
+            "branch",
+            "tag",
+            "purge",
+            "purge",
+            "restore",
+            "hold",
+            "days",
+            "night",
+            "reap",
+        ]
         name = self.rng.choice(names)
         self.done.append(name)
         getattr(self, name)()
