@@ -18,7 +18,7 @@ from refstore.operations.address_info import UNREFERENCED, AddressState, Referen
 
 if TYPE_CHECKING:
     from refstore.context import Context
-    from refstore.deletions.explain import Deletion, MarkedFor, PathVersion, PathWhy, Why
+    from refstore.deletions.explain import Deletion, MarkedFor, PathVersion, PathWhy, Purged, Why
     from refstore.deletions.naming_commits import Naming, NamingCommit, Version
     from refstore.lake import Lake
 
@@ -181,6 +181,7 @@ def _address_row(found: Why) -> Row:
         "since": when(view.since_ms),
         "cause": view.cause,
         "named_by": [f"{name.branch} {name.path} ({name.state.value})" for name in view.references],
+        "purged": _purged_row(found.purged) if found.purged is not None else None,
         "deletions": [_deletion_row(deletion) for deletion in found.deletions],
         "marked": [_marked_row(marked) for marked in found.marked],
         "committed": _naming_row(found.naming) if found.naming is not None else None,
@@ -190,6 +191,8 @@ def _address_row(found: Why) -> Row:
 
 def _meaning(found: Why) -> str:
     """Say what keeps the object, or what will happen to it, where the state does not; '' where it does."""
+    if found.purged is not None and found.view.state is not AddressState.REFERENCED:
+        return _purged_meaning(found.purged)
     match found.view.state, found.view.reference_state:
         case AddressState.REFERENCED, ReferenceState.STAGED:
             return "it is staged, and nothing deletes it"
@@ -201,6 +204,38 @@ def _meaning(found: Why) -> str:
             return "commits keep it; `refstore retention explain REPO COMMIT` says until when, and by which rule"
         case _:
             return ""
+
+
+def _purged_row(purged: Purged) -> Row:
+    return {
+        "object": purged.identity,
+        "is": purged.role,
+        "content": purged.content or None,
+        "run": purged.run,
+        "since": when(purged.since_ms or None),
+    }
+
+
+def _purged_meaning(purged: Purged) -> str:
+    """Say what purges have done."""
+    match purged.role:
+        case "identity" if purged.content:
+            by = f"the run {purged.run}" if purged.run else "a restore"
+            return f"commits name it; {by} has put its content at {purged.content}"
+        case "identity":
+            return f"commits name it; its content was erased by the run {purged.run}, or is being deleted"
+        case "content":
+            return f"it is the content of the object {purged.identity}, and stays as long as that is named"
+        case "backup":
+            return f"it is a backup of the object {purged.identity}; `refstore purge backups` says until when"
+        case "trash":
+            return (
+                f"a restore has replaced it as the content of {purged.identity}; `refstore purge backups` has its end"
+            )
+        case "attempt":
+            return f"a run of the purge writes it, or was killed, for the object {purged.identity}"
+        case _:
+            return f"the next cleaning deletes it; it was a content of the object {purged.identity}"
 
 
 def _deletion_row(deletion: Deletion) -> Row:
@@ -281,6 +316,9 @@ def _print(ctx: typer.Context, row: Row) -> None:
 
 def _print_one(ctx: typer.Context, row: Row) -> None:
     """Print the non-empty fields, then each deletion and each commit on a line of its own."""
+    purged: Row | None = row.pop("purged", None)
+    if purged is not None:
+        row["object"], row["content"] = purged["object"], purged["content"] or "none"
     lists: dict[str, list[Row]] = {name: row.pop(name) for name in ("deletions", "marked", "removed_by") if name in row}
     committed: Row | None = row.pop("committed", None)
     commits: Row | None = row.pop("commits", None)

@@ -18,7 +18,7 @@ from refstore.context import Context
 from refstore.core import ids, keys
 from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token
-from refstore.core.records import Entry, decode_staged
+from refstore.core.records import Content, Entry, decode_staged
 from refstore.deletions import index_format, journal_format, sweep_records
 from refstore.deletions.index_format import JOURNAL, SWEEP, Match, path_text
 from refstore.deletions.journal_format import Event, Sought
@@ -33,6 +33,7 @@ from refstore.operations import address_info, reading, refs, trash
 from refstore.operations.address_info import UNREFERENCED, AddressInfo, AddressState
 from refstore.operations.trash import InGrace
 from refstore.versioning.commits import names
+from refstore.versioning.locations import Located
 
 UNINDEXED_MAX: Final = 50
 """How many runs that are not in an index yet are searched one by one, the newest first."""
@@ -90,6 +91,20 @@ class MarkedFor(NamedTuple):
     """What an operator has to confirm first; '' if nothing."""
 
 
+class Purged(NamedTuple):
+    """What purges have to do with an address (rule 22)."""
+
+    identity: Address
+    """The address that commits name."""
+    role: str
+    """`identity`, or what lies at the address: its `content`, a `backup`, `trash`, an `attempt`, or `going`."""
+    content: Address
+    """Where the identity's content lies now; '': it was erased, or is being deleted."""
+    run: str
+    """The run that wrote the content, replaced the backup, or makes the attempt."""
+    since_ms: int
+
+
 class Why(NamedTuple):
     """What the records say about an address."""
 
@@ -103,6 +118,7 @@ class Why(NamedTuple):
     """The commits that name it, or named it; None if they were not searched."""
     incomplete: tuple[str, ...]
     """What could not be searched, as texts."""
+    purged: Purged | None = None
 
 
 class PathVersion(NamedTuple):
@@ -147,6 +163,8 @@ def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why
             f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a "
             f"sweep has deleted it; check that the repository is the right one{_also(found.incomplete)}"
         )
+    if found.purged is not None and found.purged.role != "identity":
+        return found  # commits name the identity
     swept = any(deletion.by == SWEEP for deletion in found.deletions)
     if ids.is_own(key) and (found.view.state in _MAY_BE_COMMITTED or (commits and swept)):
         found = found._replace(naming=naming_commits(ctx, key))
@@ -222,11 +240,39 @@ def _explain(ctx: Context, address: Address) -> Why:
     deletions = sorted(dict.fromkeys((*deletions, *others)), key=lambda deletion: deletion.at_ms)
     if any(segment >= _made_after(ctx, address) for segment in indexed.damaged):
         incomplete["segments of the journal that are damaged (the log names them)"] = None
-    return Why(view, tuple(deletions), tuple(marked), None, tuple(incomplete))
+    return Why(view, tuple(deletions), tuple(marked), None, tuple(incomplete), _purged(ctx, address))
+
+
+def _purged(ctx: Context, address: Address) -> Purged | None:
+    """Return what purges have to do with an address. One round trip where nothing was purged; else all records are read
+    for an address that is no identity.
+    """
+    if not ids.is_own(address) or not ctx.locations.are_announced():
+        return None
+    (own,) = ctx.locations.get_many([address])
+    if own is not None:
+        current = own.current or Content(Address(""), 0, "")
+        return Purged(address, "identity", current.address, current.run, current.written_ms)
+    return next((_role(each, address) for each in ctx.locations.scan() if address in each.location.addresses()), None)
+
+
+def _role(each: Located, address: Address) -> Purged:
+    location = each.location
+    content = location.current.address if location.current is not None else Address("")
+    if address == content and location.current is not None:
+        return Purged(each.identity, "content", content, location.current.run, location.current.written_ms)
+    for backup in location.backups:
+        if backup.content.address == address:
+            role = "trash" if backup.by_restore else "backup"
+            return Purged(each.identity, role, content, backup.replaced_by, backup.replaced_ms)
+    intent = location.intent
+    if intent is not None and intent.address == address:
+        return Purged(each.identity, "attempt", content, intent.run, intent.since_ms)
+    return Purged(each.identity, "going", content, "", 0)
 
 
 def _is_known(why: Why) -> bool:
-    return why.view.state is not AddressState.GONE or bool(why.deletions or why.marked)
+    return why.view.state is not AddressState.GONE or bool(why.deletions or why.marked or why.purged)
 
 
 def _also(incomplete: Iterable[str]) -> str:
