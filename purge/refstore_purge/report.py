@@ -79,6 +79,11 @@ class Report(msgspec.Struct, kw_only=True):
     seconds: dict[str, float] = {}
     """How long each step took."""
     failure: str = ""
+    final_ms: int = 0
+    """When the backups of what was replaced are past their days; the next nightly job deletes them. 0: there are none.
+    """
+    not_final: list[str] = []
+    """Why rows of the ids may still be somewhere, beside backups and what was not purged."""
 
     @property
     def is_whole(self) -> bool:

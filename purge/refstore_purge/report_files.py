@@ -16,6 +16,10 @@ from refstore_purge.untyped_arrow import pa, pq
 
 LISTED_MAX: Final = 500
 """How many partitions, and how many objects that were not purged, the page has at most."""
+STAYS: Final = (
+    "What stays: the names of paths, commit messages, and the metadata of objects and commits. Purge ids that stand "
+    "there by other means."
+)
 _COLUMNS: Final = (
     ("objects", "objects"),
     ("by_partition", "told by the partition"),
@@ -24,6 +28,7 @@ _COLUMNS: Final = (
     ("by_column", "by the column"),
     ("matched", "with rows of the ids"),
     ("rewritten", "rewritten"),
+    ("erased", "erased"),
     ("failed", "failed"),
     ("rows_before", "rows before"),
     ("rows_changed", "removed or set to null"),
@@ -42,6 +47,13 @@ def page(repository: str, report: Report) -> str:
     ]
     if report.failure:
         parts.append(f"<p class=ask>Failed: {escape(report.failure)}</p>")
+    if report.final_ms:
+        parts.append(
+            f"<p>Final with the first nightly job after {time_shown(report.final_ms)}, when the backups go.</p>"
+        )
+    parts += [f"<p class=ask>Not final: {escape(reason)}</p>" for reason in report.not_final]
+    if any(row.rewritten or row.erased for row in report.rows):
+        parts.append(f"<p>{escape(STAYS)}</p>")
     if report.units_left:
         parts.append(
             f"<p class=ask>{report.units_left:,} partitions are left; go on with <code>--after "

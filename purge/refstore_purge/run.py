@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from refstore.errors import Invalid, RefstoreError
-from refstore.purging.document import KEEP_HISTORY
+from refstore.purging.document import KEEP_HISTORY, PurgeDocument
 from refstore.repository import Repository
 from refstore_gc.run_progress import Steps, Tell
 from refstore_purge import finding, ids_file, index, report, tasks
@@ -33,6 +33,8 @@ from refstore_purge.versions import purge_versions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DAY_MS: Final = 86_400_000
+
 __all__ = ["FLOOR_ROWS", "SHARE", "Options", "run"]
 
 
@@ -42,8 +44,8 @@ def run(repo: Repository, spark: SparkSession, options: Options, tell: Tell) -> 
     Raises NotFound (nothing is onboarded), Invalid (the ids, their type, or a table of Delta or Iceberg), Conflict (the
     breaker), Unavailable, Corrupt.
     """
-    datasets = repo.purge_document().document.onboarded
-    if not datasets:
+    document = repo.purge_document().document
+    if not document.onboarded:
         raise Invalid(
             f"no data set of {repo.name!r} is onboarded: one must be described and stand on the whitelist; see "
             f"`refstore purge validate {repo.name}`"
@@ -58,7 +60,7 @@ def run(repo: Repository, spark: SparkSession, options: Options, tell: Tell) -> 
         ids = _opened(folder / "ids", key)
         with ctx.audit.change("purge.run", repository=repo.name) as draft:
             try:
-                _purge(PurgeRun(repo, spark, options, steps, state, folder / "ids", ids, key))
+                _purge(document, PurgeRun(repo, spark, options, steps, state, folder / "ids", ids, key))
                 state.report.state = "dry run" if options.dry_run else "done"
             except BaseException as error:
                 state.report.state = "failed"
@@ -67,13 +69,15 @@ def run(repo: Repository, spark: SparkSession, options: Options, tell: Tell) -> 
             finally:
                 state.report.seconds = steps.seconds
                 _finish(ctx.clock.now_ms(), state)
+                if not options.dry_run:
+                    _say_when_final(repo, document, state.report)
                 report.write(ctx.objects, state.report)
                 draft.after = _audited(state.report)
     return state.report
 
 
-def _purge(run: PurgeRun) -> None:
-    datasets = run.repo.purge_document().document.onboarded
+def _purge(document: PurgeDocument, run: PurgeRun) -> None:
+    datasets = document.onboarded
     heads = [each for each in datasets if each.mode == KEEP_HISTORY]
     versions = [each for each in datasets if each.mode != KEEP_HISTORY]
     of_heads = of_versions = Plan({}, [], [])
@@ -139,6 +143,24 @@ def _finish(now_ms: int, state: State) -> None:
     made.rows = [state.rows[key] for key in sorted(state.rows)]
     every = [*made.not_purged, *state.failures.values()]
     made.not_purged, made.not_purged_count = every[:LISTED_MAX], len(every)
+
+
+def _say_when_final(repo: Repository, document: PurgeDocument, made: Report) -> None:
+    """Say when nothing is left of what was purged, or why that is not known."""
+    of_heads = sorted(each.name for each in document.onboarded if each.mode == KEEP_HISTORY)
+    if of_heads:
+        made.not_final.append(
+            f"earlier commits keep the rows of {', '.join(of_heads)} until they expire, by the mode {KEEP_HISTORY!r}"
+        )
+    modes = {each.name: each.mode for each in document.onboarded}
+    if any((row.rewritten or row.erased) and modes.get(row.dataset) != KEEP_HISTORY for row in made.rows):
+        made.final_ms = made.ended_ms + document.backup.days * DAY_MS
+    try:
+        reason = repo.context.objects.keeps_deleted()
+    except RefstoreError as error:
+        reason = str(error)
+    if reason:
+        made.not_final.append(reason)
 
 
 def _audited(made: Report) -> dict[str, object]:

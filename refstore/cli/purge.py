@@ -340,6 +340,10 @@ def _emit(ctx: typer.Context, report: Report) -> None:
         print(f"... and {report.not_purged_count - SHOWN} more; --json shows them")
     if report.units_left:
         print(f"{report.units_left} partitions are left; go on with --after {report.watermark!r}")
+    if report.final_ms:
+        print(f"final: with the first nightly job after {when(report.final_ms)}, when the backups go")
+    for reason in report.not_final:
+        print(f"not final: {reason}")
     if report.failure:
         print(f"failed: {report.failure}")
 

@@ -191,6 +191,10 @@ class ObjectStore(ABC):
         del keys, tags
         raise Invalid(f"{self.url} has no object tags; leave them out, or use an s3:// store")
 
+    def keeps_deleted(self) -> str:
+        """Return why the store may keep what was deleted, such as the versions of a bucket; '': it does not."""
+        return ""
+
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         """Return the lifecycle rules of the whole bucket, including those of its other users. Raises Invalid if the
         store has no such rules.

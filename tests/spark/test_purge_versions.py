@@ -65,6 +65,8 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     assert made.is_whole, made
     assert [(row.objects, row.matched, row.rewritten, row.rows_changed) for row in made.rows] == [(3, 3, 3, 3)]
     assert made.published == []
+    assert made.final_ms == made.ended_ms + 30 * 86_400_000
+    assert made.not_final == []
     assert guests_at(world, first) == guests_at(world, "v1") == ["ann"]
     assert guests_at(world, second) == guests_at(world, "main") == ["ann", "cid"]
     assert guests_at(world, "dev") == ["dan"]

@@ -203,3 +203,14 @@ def test_a_real_bucket_is_checked_by_the_same_requests(rgw_server: S3Server, tmp
         store.close()
     finally:
         shared.lake.close()
+
+
+@pytest.mark.server
+def test_a_bucket_that_keeps_versions_says_so(shared: Shared) -> None:
+    """Deleting is then not the end: the report of a purge tells."""
+    store = bucket_lifecycle.bucket_store(shared.lake)
+    assert store.keeps_deleted() == ""
+    with shared.client() as client:
+        client.put_bucket_versioning(Bucket=shared.bucket, VersioningConfiguration={"Status": "Enabled"})
+    assert "keeps versions of deleted objects" in store.keeps_deleted()
+    assert "NoncurrentVersionExpiration" in store.keeps_deleted()

@@ -20,7 +20,7 @@ from refstore.objects.base import Body, Deletion, ListedPage, ObjectInfo, Object
 from refstore.objects.object_keys import KEY_BYTES_MAX, object_key, object_keys, object_prefix
 from refstore.objects.s3.bulk import Bulk
 from refstore.objects.s3.client import Bucket, make_client
-from refstore.objects.s3.lifecycle import read_rules, write_rules
+from refstore.objects.s3.lifecycle import read_rules, why_deleted_stays, write_rules
 from refstore.objects.s3.listing import list_objects, list_pages
 from refstore.objects.s3.reading import head, read
 from refstore.objects.s3.writing import Writer, sweep_uploads
@@ -81,6 +81,9 @@ class S3Objects(ObjectStore):
     def tag_many(self, keys: Sequence[str], tags: Mapping[str, str]) -> Tagging:
         object_keys(keys)
         return Tagging(*self._bulk.tag(keys, tags))
+
+    def keeps_deleted(self) -> str:
+        return why_deleted_stays(self._bucket)
 
     def lifecycle_rules(self) -> list[dict[str, Any]]:
         return read_rules(self._bucket)
