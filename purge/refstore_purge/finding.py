@@ -10,7 +10,7 @@ from refstore.errors import Conflict, Invalid
 from refstore.purging.document import ERASE, Dataset
 from refstore_gc.session import translated
 from refstore_purge import ids_file, index, tasks
-from refstore_purge.ids import IdSet
+from refstore_purge.ledger import AnyIds
 from refstore_purge.plan import Unit
 from refstore_purge.run_state import PurgeRun
 from refstore_purge.tasks import Done, Job
@@ -39,7 +39,7 @@ def ask_partitions(run: PurgeRun, units: Sequence[Unit]) -> None:
             run.state.by_partition[unit.order] = _is_one(run.ids, unit, value)
 
 
-def _is_one(ids: IdSet, unit: Unit, value: str) -> bool:
+def _is_one(ids: AnyIds, unit: Unit, value: str) -> bool:
     if value == HIVE_NULL:
         return False
     if ids.kind == "integer" and not INTEGER.fullmatch(value):
@@ -53,7 +53,7 @@ def _is_one(ids: IdSet, unit: Unit, value: str) -> bool:
     return bool(ids.matches(pa.array([value if ids.kind == "string" else value.encode()]))[0])
 
 
-def are_ids(ids: IdSet, texts: Sequence[str | None]) -> list[bool]:
+def are_ids(ids: AnyIds, texts: Sequence[str | None]) -> list[bool]:
     """Return which texts are one of the ids. None is none; nor is what is no integer, if the ids are."""
     if ids.kind == "integer":
         numbers = [int(text) if text is not None and INTEGER.fullmatch(text) else None for text in texts]

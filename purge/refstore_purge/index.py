@@ -47,13 +47,15 @@ class Key(NamedTuple):
 
     name: str
     hash_key: bytes
+    mac_key: bytes
+    """Of the ledger's HMACs."""
 
     @staticmethod
     def of(purge_key: bytes) -> Key:
         def derived(purpose: bytes) -> bytes:
             return hmac.digest(purge_key, b"refstore purge index: " + purpose, "sha256")
 
-        return Key(derived(b"name").hex()[:16], derived(b"hash")[:16])
+        return Key(derived(b"name").hex()[:16], derived(b"hash")[:16], derived(b"ledger"))
 
 
 def folder_of(key: Key, dataset: Dataset, kind: Kind) -> str:
@@ -64,7 +66,11 @@ def folder_of(key: Key, dataset: Dataset, kind: Kind) -> str:
 
 def hashes(values: Any, kind: Kind, hash_key: bytes) -> NDArray[np.uint64]:
     """Return the hashes of the distinct values of an array that `ids.comparable` made, in order. Null has none."""
-    distinct = values.unique().drop_null()
+    return _in_order([hash_each(values.unique().drop_null(), kind, hash_key)])
+
+
+def hash_each(distinct: Any, kind: Kind, hash_key: bytes) -> NDArray[np.uint64]:
+    """Return the hash of each value of an array that `ids.comparable` made, without null."""
     if kind == "integer":
         distinct = pc.cast(distinct, pa.string()).cast(pa.large_binary())
     found: list[NDArray[np.uint64]] = []
@@ -74,7 +80,7 @@ def hashes(values: Any, kind: Kind, hash_key: bytes) -> NDArray[np.uint64]:
             objects, encoding="latin-1", hash_key=hash_key.decode("latin-1"), categorize=False
         )
         found.append(np.asarray(hashed, dtype=np.uint64) >> np.uint64(64 - BITS))
-    return _in_order(found)
+    return np.concatenate([*found, np.zeros(0, dtype=np.uint64)])
 
 
 def _in_order(parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:

@@ -69,6 +69,8 @@ class Report(msgspec.Struct, kw_only=True):
     ended_ms: int = 0
     ids: int = 0
     """How many there are."""
+    of_ledger: bool = False
+    """Whether they are those of the ledger."""
     rows: list[Row] = []
     published: list[Published] = []
     not_purged: list[NotPurged] = []

@@ -19,9 +19,10 @@ from refstore.errors import Invalid, RefstoreError
 from refstore.purging.document import KEEP_HISTORY, PurgeDocument
 from refstore.repository import Repository
 from refstore_gc.run_progress import Steps, Tell
-from refstore_purge import finding, ids_file, index, report, tasks
+from refstore_purge import finding, ids_file, index, ledger, report, tasks
 from refstore_purge.heads import purge_heads
 from refstore_purge.ids import IdSet, write_index_hashes
+from refstore_purge.ledger import AnyIds
 from refstore_purge.plan import Plan, Unit, plan_heads
 from refstore_purge.private_folder import private_folder
 from refstore_purge.report import LISTED_MAX, Report
@@ -54,13 +55,15 @@ def run(repo: Repository, spark: SparkSession, options: Options, tell: Tell) -> 
     run_id = ctx.ids.unique(ctx.clock.now_ms())
     state = State(Report(run=run_id, state="running", began_ms=ctx.clock.now_ms()))
     with private_folder() as folder:
-        state.report.ids = ids_file.load(options.ids, folder / "ids", column=options.id_column, id_type=options.id_type)
         steps = Steps(spark, tell)
         key = index.Key.of(options.purge_key) if options.purge_key else None
-        ids = _opened(folder / "ids", key)
+        ids = _load(repo, options, folder / "ids", key)
+        state.report.ids, state.report.of_ledger = ids.count, options.ids is None
         with ctx.audit.change("purge.run", repository=repo.name) as draft:
             try:
                 _purge(document, PurgeRun(repo, spark, options, steps, state, folder / "ids", ids, key))
+                if key is not None and isinstance(ids, IdSet) and not options.dry_run:
+                    ledger.write(ctx.objects, key, run_id, ids, ctx.clock.now_ms())
                 state.report.state = "dry run" if options.dry_run else "done"
             except BaseException as error:
                 state.report.state = "failed"
@@ -110,7 +113,14 @@ def _limit(run: PurgeRun, units: list[Unit]) -> None:
         run.state.report.units_left = len(chosen) - most
 
 
-def _opened(folder: Path, key: index.Key | None) -> IdSet:
+def _load(repo: Repository, options: Options, folder: Path, key: index.Key | None) -> AnyIds:
+    """Bring the ids to a folder. Raises Invalid, NotFound, Corrupt."""
+    if options.ids is None:
+        if key is None:
+            raise Invalid("the ledger needs the key of the purge; set purge_key, or give ids with --ids")
+        ledger.load(repo.context.objects, key, folder, id_type=options.id_type)
+        return ledger.LedgerSet(folder)
+    ids_file.load(options.ids, folder, column=options.id_column, id_type=options.id_type)
     ids = IdSet(folder)
     if key is None:
         return ids

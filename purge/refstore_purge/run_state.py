@@ -15,7 +15,7 @@ from refstore.repository import Repository
 from refstore_gc.run_progress import Steps
 from refstore_gc.session import parts_of
 from refstore_purge import index
-from refstore_purge.ids import IdSet
+from refstore_purge.ledger import AnyIds
 from refstore_purge.plan import NotPurged, Piece, Unit
 from refstore_purge.report import Report, Row
 from refstore_purge.tasks import Done, Work
@@ -30,7 +30,8 @@ FLOOR_ROWS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    ids: Path
+    ids: Path | None
+    """Their file. None: look for the ids of the ledger, which needs a key."""
     id_column: str = ""
     """'': the only one."""
     id_type: str = ""
@@ -79,7 +80,7 @@ class PurgeRun:
     state: State
     folder: Path
     """Of the ids."""
-    ids: IdSet
+    ids: AnyIds
     key: index.Key | None
 
     def row(self, unit: Unit) -> Row:

@@ -24,7 +24,7 @@ from refstore.purging.document import FileFormat
 from refstore_gc.session import parts_of
 from refstore_purge import formats
 from refstore_purge.formats.base import Format, PurgeError, Task, kinds_of, name_of
-from refstore_purge.ids import IdSet
+from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import orc, pa, pq
 
@@ -165,7 +165,7 @@ def do(job: Job, work: Work) -> Done:
     )
 
 
-def _find(job: Job, work: Work, store: ObjectStore, source: StoreFile, ids: IdSet) -> Done:
+def _find(job: Job, work: Work, store: ObjectStore, source: StoreFile, ids: AnyIds) -> Done:
     """Look for the ids in the index, and if that does not rule them out, in the object."""
     from refstore_purge import index
 
@@ -204,7 +204,7 @@ def format_of(name: FileFormat) -> Format:
     return cast(Format, import_module(f"{formats.__name__}.{module}"))
 
 
-def check_kind(store: ObjectStore, work: Work, ids: IdSet) -> None:
+def check_kind(store: ObjectStore, work: Work, ids: AnyIds) -> None:
     """Raise Invalid if the identifier's column of an object is of another type than the ids."""
     if work.format not in ("parquet", "orc"):
         return  # their lines tell, one by one
@@ -291,9 +291,9 @@ def _store(url: str, io_timeout_seconds: float) -> ObjectStore:
 
 
 @lru_cache(maxsize=1)
-def _ids(name: str, on_cluster: bool) -> IdSet:
+def _ids(name: str, on_cluster: bool) -> AnyIds:
     if not on_cluster:
-        return IdSet(Path(name))
+        return open_ids(Path(name))
     from pyspark import SparkFiles
 
-    return IdSet(Path(SparkFiles.getRootDirectory()), prefix=f"{name}-")
+    return open_ids(Path(SparkFiles.getRootDirectory()), prefix=f"{name}-")

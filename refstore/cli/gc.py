@@ -36,6 +36,7 @@ from refstore.core.redaction import redact_text
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks
 from refstore.operations import unmarking
+from refstore.purging.key import purge_key
 
 if TYPE_CHECKING:
     from refstore_gc.run_summary import Summary
@@ -88,6 +89,11 @@ MetricsPort = Annotated[
 ]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Take over at once from a run that died recently.")]
 
+PurgeLedger = Annotated[
+    bool,
+    typer.Option("--purge-ledger", help="With run: also purge what came or returned of ids that were purged before."),
+]
+
 
 @group.callback()
 def gc() -> None:
@@ -112,6 +118,7 @@ def _marking(what: str) -> Callable[..., None]:
         full: Full = False,
         full_days: FullDays = 7.0,
         take_over: TakeOver = False,
+        purge_ledger: PurgeLedger = False,
         every: Every = None,
         metrics_port: MetricsPort = None,
         master: Master = "local[*]",
@@ -133,7 +140,17 @@ def _marking(what: str) -> Callable[..., None]:
             tag=offline.tag_name,
             signed_seconds=signed_seconds,
         )
-        job = Job("simulate" if dry_run else what, options, tag_wait_days=offline.tag_wait_days)
+        key: bytes | None = None
+        if purge_ledger:
+            settings = settings_of(ctx)
+            key = purge_key(settings.purge_key, settings.data)
+            if what == "mark" or dry_run or key is None:
+                ctx.fail(
+                    "--purge-ledger needs a purge_key in the settings"
+                    if key is None
+                    else "--purge-ledger is for `refstore gc run`, without --dry-run"
+                )
+        job = Job("simulate" if dry_run else what, options, purge_key=key, tag_wait_days=offline.tag_wait_days)
         if every is None:
             if metrics_port is not None:
                 ctx.fail("--metrics-port is for --every")

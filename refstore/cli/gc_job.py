@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,7 +12,7 @@ import typer
 
 from refstore.cli.common import progress
 from refstore.cli.shapes import when
-from refstore.errors import InvalidSettings, RefstoreError, RepositoryNotFound
+from refstore.errors import InvalidSettings, NotFound, RefstoreError, RepositoryNotFound
 from refstore.gc_marks import RunState
 from refstore.lake import Lake
 from refstore.repository import Repository
@@ -34,6 +34,8 @@ class Job:
     what: str
     options: Callable[[], Options]
     rules: str | None = None
+    purge_key: bytes | None = field(default=None, repr=False)
+    """With it, each run looks for the ids of the purge's ledger in what came since."""
     tag_wait_days: float = 3.0
     """Warn about tagged objects that wait longer than this for the bucket."""
 
@@ -105,6 +107,8 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tel
                 done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
                 asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
                 failed += ran.failed
+                if job.purge_key is not None:
+                    _purge_again(repo, spark, job.purge_key, tell)
                 for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
             marked = True
@@ -112,6 +116,15 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tel
             done += swept  # what was swept before the marking failed
             troubles.append((name, error))
     return AllRan(done, asking, failed, troubles, marked)
+
+
+def _purge_again(repo: Repository, spark: SparkSession, key: bytes, tell: Any) -> None:
+    """Purge what the ledger has from what came or returned since; nothing onboarded, or no ledger, is no error."""
+    from refstore_purge import run as purging
+
+    with suppress(NotFound):
+        repo.purge_document()
+        purging.run(repo, spark, purging.Options(ids=None, purge_key=key), tell)
 
 
 def _if_there(lake: Lake, name: str) -> Repository | None:

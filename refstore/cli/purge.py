@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -150,7 +150,15 @@ def run(
     ctx: typer.Context,
     repo_name: Name,
     *,
-    ids: IdsFile,
+    ids: Annotated[
+        str,
+        typer.Option(
+            "--ids", metavar="FILE", help="The ids: Parquet, or CSV with a header; a file, or lakefs://REPO/REF/PATH."
+        ),
+    ] = "",
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Look for all ids that were ever purged, in what came or returned since.")
+    ] = False,
     id_column: IdColumn = "",
     id_type: IdType = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Find the rows, and change nothing.")] = False,
@@ -181,13 +189,16 @@ def run(
     \b
     Example: refstore purge run sales --ids forget.csv --dry-run
              refstore purge run sales --ids forget.parquet --id-column guestid --yes
+             refstore purge run sales --ledger --yes
     Exit code 4: something is left; the report says what, and why.
     """
     from refstore.cli.gc_job import show_progress, spark_session
 
+    if bool(ids) == ledger:
+        ctx.fail("give the ids with --ids FILE, or --ledger for those that were purged before")
     settings = settings_of(ctx)
     key = purge_key(settings.purge_key, settings.data)
-    with open_lake(ctx) as lake, _ids_file(lake, ids) as file:
+    with open_lake(ctx) as lake, nullcontext() if ledger else _ids_file(lake, ids) as file:
         repo = lake.repository(repo_name)
         repo.purge_document()  # before Spark is started
         if not dry_run:
@@ -208,10 +219,48 @@ def run(
                 purge_key=key,
             )
             if key is None:
-                print("refstore: warning: no index of ids is kept, because purge_key is not set", file=sys.stderr)
+                print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
             report = running.run(repo, spark, options, tell)
         _emit(ctx, report)
         return None if report.is_whole else LEFT
+
+
+@app.command("ledger")
+def ledger_(
+    ctx: typer.Context,
+    repo_name: Name,
+    forget: Annotated[str, typer.Option("--forget", metavar="RUN", help="Drop the ids of this run.")] = "",
+    yes: Yes = False,
+) -> None:
+    """List the runs whose ids the ledger has, as keyed hashes, for `refstore purge run --ledger`.
+
+    Only the holder of the purge key can compare ids with it. Destroying the key ends the ledger.
+
+    \b
+    Example: refstore purge ledger sales
+             refstore purge ledger sales --forget 01M7XA5R3E9ZQ4 --yes
+    """
+    from refstore_purge import index
+    from refstore_purge import ledger as ledgers
+
+    settings = settings_of(ctx)
+    secret = purge_key(settings.purge_key, settings.data)
+    if secret is None:
+        raise Invalid("there is no ledger without a key; set purge_key")
+    key = index.Key.of(secret)
+    with repository_of(ctx, repo_name, only_read=not forget) as repo:
+        store = repo.context.objects
+        if forget:
+            confirm(ctx, f"later runs will not look for the ids of the run {forget!r}", yes=yes)
+            with repo.context.audit.change("purge.forget", repository=repo.name, after={"run": forget}):
+                ledgers.forget(store, key, forget)
+        emit(
+            ctx,
+            [
+                {"run": each.run, "at": when(each.at_ms), "type": each.kind, "ids": each.ids}
+                for each in ledgers.scan(store, key)
+            ],
+        )
 
 
 @app.command("status")

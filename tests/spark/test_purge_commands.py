@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
+from refstore.agreed_durations import shared_seconds
+from refstore.core import keys
+from refstore.core.records import DurationsRecord, encode
 from refstore_purge.private_folder import PREFIX as PREFIX_OF_FOLDERS
 from tests.commands import Command
+from tests.durations import COLLECTOR
 from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, parquet, rows_at
 from tests.spark.world import World
 
@@ -133,3 +137,55 @@ def test_a_report_is_a_page_and_tables_too(refstore: Command, lake: World) -> No
     assert row == {"run": made["run"], **made["published"][0]}
     (row,) = pq.read_table(folder / "not_purged.parquet").to_pylist()
     assert row == {"run": made["run"], **made["not_purged"][0]}
+
+
+class TestEveryVersion:
+    """The mode `rewrite`, with the commands that only it needs."""
+
+    @pytest.fixture
+    def ids(self, refstore: Command, lake: World) -> Path:
+        document = refstore.folder / "purge.json"
+        dataset = {**DOCUMENT["datasets"][0], "mode": "rewrite"}
+        policy = {"backup": {"days": 0, "versions": 0}, "trash": {"days": 0}}
+        document.write_text(json.dumps({**DOCUMENT, "datasets": [dataset], **policy}))
+        refstore.ok("purge", "onboard", "sales", document)
+        return guestids(refstore.folder, "bob")
+
+    def test_run_restore_and_clean(self, refstore: Command, lake: World, ids: Path) -> None:
+        first = lake.repo.get_branch("main").head
+        made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
+        assert (made["rows"][0]["rewritten"], made["published"]) == (1, [])
+        assert made["final_ms"] > 0
+        assert rows_at(lake.repo, first, PATH) == [event("ann", 2)]
+        refstore.ok("purge", "verify", "sales", "--ids", ids)
+        assert "final: with the first nightly job" in refstore.ok("purge", "report", "sales").out
+        (backup,) = refstore.json("purge", "backups", "sales")
+        assert (backup["by"], backup["kind"]) == (made["run"], "backup")
+        assert refstore("purge", "backups", "sales", "no-such-run").out.count(backup["of"]) == 0
+        assert refstore("purge", "restore", "sales", made["run"]).code == 2  # nobody to ask
+        assert refstore.json("purge", "restore", "sales", made["run"], "--dry-run")["objects"] == 1
+        assert refstore.json("purge", "restore", "sales", made["run"], "--yes")["objects"] == 1
+        assert rows_at(lake.repo, first, PATH) == [event("bob", 1), event("ann", 2)]
+        assert refstore("purge", "restore", "sales", "no-such-run", "--yes").code == 3
+        cleaned = refstore.json("purge", "clean", "sales", "--yes")
+        assert cleaned["waiting"]["objects"] == 1  # readers may still be on their way
+        assert "trash of restores past its days" in refstore.ok("purge", "clean", "sales", "--dry-run").out
+        assert "is" in refstore.ok("why", "sales", backup["address"]).out
+
+    def test_the_nightly_job_looks_for_what_came_late(self, refstore: Command, lake: World, ids: Path) -> None:
+        agreed = DurationsRecord(shared_seconds(COLLECTOR), "a-test", 0)
+        lake.ctx.kv.set(keys.DURATIONS, encode(agreed))  # so that the job has not to wait for an hour
+        made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
+        assert [row["run"] for row in refstore.json("purge", "ledger", "sales")] == [made["run"]]
+        late = f"{PREFIX}late.parquet"
+        lake.repo.upload("main", late, parquet([event("bob", 1), event("dan", 2)]))
+        lake.repo.commit("main", "late")
+        refstore.ok("gc", "run", "sales", "--purge-ledger")
+        assert rows_at(lake.repo, "main", late) == [event("dan", 2)]
+        assert [row["state"] for row in refstore.json("purge", "status", "sales")] == ["done", "done"]
+        assert refstore("purge", "run", "sales").code == 2
+        assert refstore("purge", "run", "sales", "--ledger", "--ids", ids).code == 2
+        assert refstore.json("purge", "run", "sales", "--ledger", "--yes")["of_ledger"]
+        assert refstore.json("purge", "ledger", "sales", "--forget", made["run"], "--yes") == []
+        assert refstore("purge", "run", "sales", "--ledger", "--yes").code == 3
+        refstore.ok("gc", "run", "sales", "--purge-ledger")
