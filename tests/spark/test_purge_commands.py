@@ -88,7 +88,10 @@ def test_a_document_with_a_mistake_is_told_the_line(refstore: Command, lake: Wor
     assert "whitelists" in ran.err
 
 
-def test_ids_may_lie_in_the_lake(refstore: Command, lake: World) -> None:
+def test_ids_may_lie_in_the_lake(refstore: Command, lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = refstore.folder / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # others purge at the same time
     lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
     file = guestids(refstore.folder, "bob")
     other = lake.lake.create_repository("requests")
@@ -98,7 +101,7 @@ def test_ids_may_lie_in_the_lake(refstore: Command, lake: World) -> None:
     refstore.ok("purge", "run", "sales", "--ids", place, "--yes")
     assert rows_at(lake.repo, "main", PATH) == [event("ann", 2)]
     refstore.ok("purge", "verify", "sales", "--ids", place)
-    assert not list(Path(tempfile.gettempdir()).glob(f"{PREFIX_OF_FOLDERS}*"))
+    assert not list(folder.glob(f"{PREFIX_OF_FOLDERS}*"))
 
 
 @pytest.mark.parametrize(
