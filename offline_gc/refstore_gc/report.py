@@ -16,7 +16,7 @@ from refstore.gc_marks import Marks, RunState
 from refstore.objects.base import ObjectStore
 from refstore_gc.html_page import head, size_shown, time_shown
 from refstore_gc.run_layout import ROOT
-from refstore_gc.run_summary import BUCKET, DELETED, DRIFT_NOTE, Count, Counts, Online, Summary, read_summary
+from refstore_gc.run_summary import BUCKET, DELETED, DRIFT_NOTE, Cleaned, Count, Counts, Online, Summary, read_summary
 
 PAGE: Final = "report.html"
 RUNS_SHOWN: Final = 30
@@ -106,6 +106,13 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
             )
         if summary.swept.rules_changed:
             parts.append("<p>The rules changed after the mark. What the new rules keep was excluded.</p>")
+        if summary.swept.purged.objects:
+            parts.append(
+                f"<p>{summary.swept.purged.objects:,} purged objects that nothing names went with"
+                f" {summary.swept.purged.contents:,} contents and backups.</p>"
+            )
+    if summary.cleaned is not None:
+        parts.append("<h2>What purges left behind, and was deleted before</h2>" + _cleaned(summary.cleaned))
     parts.append("<h2>What goes, by the day it was made</h2>" + _by_day(summary.by_day))
     parts.append(
         "<h2>What each branch's head holds</h2>"
@@ -119,6 +126,20 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
         + "</table>"
     )
     return "\n".join(parts) + "\n"
+
+
+def _cleaned(cleaned: Cleaned) -> str:
+    rows = {
+        "backups past their days": cleaned.backups,
+        "trash of restores past its days": cleaned.trash,
+        "left by attempts of runs": cleaned.attempts,
+        "left by an earlier cleaning": cleaned.going,
+        "hidden branches of runs that were killed": Count(cleaned.branches),
+        "not deleted: backups that stay for now": cleaned.waiting,
+        "not deleted: objects whose backups a legal hold keeps": Count(cleaned.held),
+        "not deleted by the store": Count(cleaned.failed),
+    }
+    return _table(rows)
 
 
 def _reclaimed(summary: Summary) -> int:

@@ -434,8 +434,10 @@ def run(
         swept[each.mark_id] = each
         if on_swept is not None:
             on_swept(each)
-    marked = msgspec.structs.replace(mark(ctx, spark, options, tell), cleaned=cleaned)
-    write_summary(ctx.objects, marked)
+    marked = mark(ctx, spark, options, tell)
+    if cleaned not in (None, Cleaned()):
+        marked = msgspec.structs.replace(marked, cleaned=cleaned)
+        write_summary(ctx.objects, marked)
     swept |= {each.mark_id: each for each in _sweep_due(ctx, spark, tell, on_unswept, unswept)}
     forget_old(ctx)
     deletion_index_writer.catch_up_or_log(ctx)

@@ -33,6 +33,7 @@ from refstore.core.records import (
 )
 from refstore.errors import CorruptRecord, KVWentBack
 from refstore.kv.base import ABSENT, KV, Absent, Key
+from refstore.operations.reading import have_content
 from refstore.versioning.manifest import (
     AnyEntry,
     BranchCreated,
@@ -280,8 +281,8 @@ def _not_taken(ctx: Context, placed: Sequence[PlacedEntry]) -> list[PlacedEntry]
     """Return those whose object is still there, and whose token no commit of the manifest took."""
     if not placed:
         return []
-    infos = ctx.objects.head_many([decode(item.record, Entry).address for item in placed])
-    there = [item for item, info in zip(placed, infos, strict=True) if info is not None]
+    told = have_content(ctx, [decode(item.record, Entry).address for item in placed])
+    there = [item for item, is_there in zip(placed, told, strict=True) if is_there]
     if not there:
         return []
     taken = {

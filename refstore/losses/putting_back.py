@@ -47,6 +47,7 @@ from refstore.losses.verifying import is_tag, revived
 from refstore.namespaces import NAMESPACE_OBJECT, as_folder
 from refstore.objects.reading_many import READERS
 from refstore.operations import refs
+from refstore.operations.reading import have_content
 from refstore.operations.stage_entries import Placement, place
 from refstore.versioning.branches import ATTEMPTS
 from refstore.versioning.commits import graph
@@ -357,7 +358,7 @@ class Repair:
         branch = ctx.branches.decode(ctx.branches.raw(name))
         if not isinstance(branch, Branch):
             outcome = f"left: branch {name!r} is not there"
-        elif ctx.objects.head_many([entry.address])[0] is None:
+        elif not have_content(ctx, [entry.address])[0]:
             outcome = "left: its object is not in the store"
         else:
             staged = ctx.staging.get_many(branch.live, [path]).get(path)

@@ -29,6 +29,7 @@ from refstore.kv.base import ABSENT
 from refstore.losses.fence import BREAKER_REASON, RECONCILING, read_witnesses
 from refstore.losses.known import Lost, describe, get_batched, lost_of_lake, lost_of_repository, removals
 from refstore.losses.lake_parts import Entries, LakeParts, NoWatcher, Watcher, fence_of, open_repositories, unique
+from refstore.operations.reading import have_content
 from refstore.versioning.commits import names
 from refstore.versioning.manifest import (
     BranchCreated,
@@ -266,10 +267,10 @@ def _missing_of(
         for (path, value), record in zip(page, records, strict=True)
         if isinstance(record, Entry) and is_own(record.address)
     ]
-    infos = ctx.objects.head_many([record.address for _, _, record in own])
-    for (path, value, record), info in zip(own, infos, strict=True):
+    told = have_content(ctx, [record.address for _, _, record in own])
+    for (path, value, record), is_there in zip(own, told, strict=True):
         # it may have been deleted since it was read
-        if info is None and ctx.kv.get(keys.entry(ctx.repo, token, Path(path))) == value:
+        if not is_there and ctx.kv.get(keys.entry(ctx.repo, token, Path(path))) == value:
             yield MissingObject(ctx.name, branch, path, record.address)
 
 

@@ -24,8 +24,8 @@ from refstore.core.records import (
     Reference,
     maybe,
 )
-from refstore.errors import ObjectNotFound
 from refstore.operations.committed_names import CommittedName, committed_name
+from refstore.operations.reading import have_content
 from refstore.operations.refs import get_commit
 from refstore.versioning.markers import commit_of
 
@@ -116,9 +116,7 @@ def address_info(ctx: Context, address: str) -> AddressInfo:
 
 def _without_references(ctx: Context, address: Address) -> AddressInfo:
     """Describe an address without a key: it may be committed, an orphan, or nothing at all (rule 4)."""
-    try:
-        ctx.objects.head(address)
-    except ObjectNotFound:
+    if not have_content(ctx, (address,))[0]:
         return AddressInfo(address, AddressState.GONE, (), None, "", None)
     history = committed_name(ctx, address)
     if history.commit is not None:

@@ -220,11 +220,18 @@ def _entries(ctx: Context, names: Sequence[tuple[Address, Reference]]) -> dict[t
 
 def _described_by_the_store(ctx: Context, addresses: Sequence[Address]) -> dict[Address, Entry | None]:
     """Make entries from what the store knows of blobs without an entry; None: nothing was written there."""
-    infos = ctx.objects.head_many(addresses) if addresses else ()
-    return {
+    if not addresses:
+        return {}
+    infos = ctx.objects.head_many(addresses)
+    found = {
         address: Entry(address, info.size_bytes, "", info.mtime_ms) if info is not None else None
         for address, info in zip(addresses, infos, strict=True)
     }
+    if ctx.locations.are_announced():
+        for address, record in zip(addresses, ctx.locations.get_many(addresses), strict=True):
+            if record is not None and (content := record.current) is not None:
+                found[address] = Entry(address, content.size_bytes, content.checksum, content.written_ms)
+    return found
 
 
 def _bare(address: Address, bare: dict[Address, Entry | None]) -> Entry:

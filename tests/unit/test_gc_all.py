@@ -24,7 +24,7 @@ from refstore_gc.run_summary import Count, Swept
 from tests.commands import Command
 
 NO_SPARK = cast(Any, None)
-JOB = cast(Job, SimpleNamespace(what="run", options=Options, rules=None, tag_wait_days=3.0))
+JOB = cast(Job, SimpleNamespace(purge_key=None, what="run", options=Options, rules=None, tag_wait_days=3.0))
 
 
 @pytest.fixture
