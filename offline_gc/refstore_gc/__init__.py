@@ -13,6 +13,8 @@ of `docs/protocol.md`).
     incremental/              what makes a run go on from the one before; only run.py knows it
     rules_recheck.py          the rules of today, before a sweep
     sweep_tasks.py            delete or tag on the executors
+    purge_cleaning.py         end the backups of purges, and clear what their runs left
+    purged_objects.py         delete the contents of purged objects that nothing names
     deleted_repositories.py   what deleted repositories left
     address_codec.py, batches.py, run_layout.py, checked_files.py    how addresses travel, and where files lie
     mark_breaker.py, statistics.py, run_summary.py, report.py, run_progress.py, gc_metrics.py    what a run reports
