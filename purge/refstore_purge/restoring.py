@@ -21,7 +21,7 @@ from refstore.errors import Gone, Invalid, NotFound
 from refstore.operations.every_version import every_entry
 from refstore.repository import Repository
 from refstore.versioning.locations import Located
-from refstore_purge.versions import keep_in_manifest
+from refstore_purge.replacing import keep_in_manifest
 
 PAGE: Final = 500
 LISTED_MAX: Final = 10_000

@@ -65,8 +65,6 @@ class State:
     """By unit, if its partition has the identifier's value: whether that is one of the ids."""
     indexes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     """The sizes of indexes, by their folder and the content's address."""
-    replaced: set[str] = field(default_factory=set[str])
-    """Contents that this run replaced."""
     until: str | None = None
     """The watermark that `max_units` sets, if it leaves partitions to a later run."""
 

@@ -1,35 +1,29 @@
 """Purge every version of objects, while commits and their ids stay (modes `rewrite` and `erase`, rule 22).
 
-    plan      which objects the data sets have in any commit, tag, branch or staging area (`version_plan.py`)
-    find      look for the ids in each distinct content (`finding.py`); of `erase`, in its names (`erasing.py`)
-    copies    refuse objects that have a name outside the data sets in any version
-    breaker   stop where more rows would go than anybody expects
-    intend    write down for each object where its new content will lie, before anything is written
-    rewrite   write the contents again; executors do
-    publish   make what was written the content; what it replaces becomes a backup
-    again     look at what came meanwhile, and at what others replaced: up to three attempts
-
-From intend to publish is one operation under the deadline of all operations. Whatever that does not end with leaves
-intents, which the nightly job clears.
+plan      which objects the data sets have in any commit, tag, branch or staging area (`version_plan.py`)
+find      look for the ids in each distinct content (`finding.py`); of `erase`, in its names (`erasing.py`)
+copies    refuse objects that have a name outside the data sets in any version
+breaker   stop where more rows would go than anybody expects
+replace   intend, write the contents again on executors, and publish (`replacing.py`)
+again     look at what came meanwhile, and at what others replaced: up to three attempts
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from refstore.context import Context
-from refstore.core import deadline, ids
+import msgspec
+
 from refstore.core.batches import batched
 from refstore.core.ids import Address
-from refstore.core.records import Content, encode
+from refstore.core.records import Content
 from refstore.errors import DeadlineExceeded
 from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset
-from refstore.versioning.locations import Intention, Located, Publication
-from refstore.versioning.manifest import KeptLocation, LocationsKept
 from refstore_gc.session import translated
 from refstore_purge import erasing, finding, tasks
 from refstore_purge.plan import Name, Piece, Plan, Unit
+from refstore_purge.replacing import Attempt, Original, replace
 from refstore_purge.run_state import ATTEMPTS, PurgeRun
 from refstore_purge.tasks import Done, Job
 from refstore_purge.version_plan import names_outside, plan_versions
@@ -42,19 +36,6 @@ ERASED_AT_ONCE: Final = 1000
 BUSY: Final = "others kept changing it, or are deleting it; run the purge again"
 
 Item = tuple[Unit, Piece]
-
-
-class _Intended(NamedTuple):
-    unit: Unit
-    piece: Piece
-    located: Located
-    current: Content
-
-    @property
-    def to(self) -> Address:
-        intent = self.located.location.intent
-        assert intent is not None  # noqa: S101  # `Locations.intend` has written it
-        return intent.address
 
 
 def purge_versions(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: Plan) -> None:
@@ -128,121 +109,79 @@ def _replace(run: PurgeRun, job: Job | None, items: Sequence[Item]) -> list[Item
     """Replace the contents of some objects; return those that others changed meanwhile. `job`: to rewrite them; None:
     to erase them.
     """
-    ctx = run.repo.context
+    results: dict[int, Done] = {}
+
+    def write(attempts: Sequence[Attempt]) -> list[Content | None]:
+        found = _rewritten(run, job, items, attempts) if job is not None else _erased(attempts)
+        results.update({attempt.number: done for attempt, done in zip(attempts, found, strict=True)})
+        return [_content_of(run, *items[attempt.number], results[attempt.number]) for attempt in attempts]
+
+    published: dict[int, Attempt] = {}
+
+    def note(attempt: Attempt) -> None:
+        published[attempt.number] = attempt
+        _count(run, items[attempt.number][0], attempt, results[attempt.number])
+
+    originals = [_original(piece) for _, piece in items]
+    busy: list[int] = []
     try:
-        with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
-            return _replace_in_time(run, job, items)
+        busy = replace(run.repo.context, run.state.report.run, originals, write, note)
     except DeadlineExceeded as error:
-        for unit, piece in items:
-            if piece.content not in run.state.replaced:
+        for number, (unit, piece) in enumerate(items):
+            if number not in published:
                 run.fail(unit, piece, str(error))
-        return []
-
-
-def _replace_in_time(run: PurgeRun, job: Job | None, items: Sequence[Item]) -> list[Item]:
-    ctx, run_id = run.repo.context, run.state.report.run
-    intended, busy = _intend(ctx, run_id, items)
-    written: list[tuple[_Intended, Done]] = []
-    withdrawn: list[_Intended] = []
-    works = [run.work(each.unit, _at(each), to=each.to) for each in intended] if job is not None else []
-    results = (
-        tasks.run(run.spark, job, works)
-        if job is not None
-        else [Done(address=each.current.address, matched=1) for each in intended]
-    )
-    for each, done in zip(intended, results, strict=True):
-        if done.failure:
-            run.fail(each.unit, each.piece, done.failure)
-        if done.failure or done.is_gone or not done.matched:
-            withdrawn.append(each)
-        else:
-            written.append((each, done))
-    now = ctx.clock.now_ms()
-    contents = [
-        Content(Address(done.to), done.size_bytes, done.checksum, run=run_id, written_ms=now) for _, done in written
-    ]
-    published = ctx.locations.publish(
-        [Publication(each.located, content) for (each, _), content in zip(written, contents, strict=True)], run_id
-    )
-    for (each, done), there in zip(written, published, strict=True):
-        if there is None:
-            busy.append((each.unit, each.piece))
-        else:
-            _count(run, each, done)
-    keep_in_manifest(ctx, [each for each in published if each is not None], f"run {run_id} purged objects")
-    run.delete_indexes(
-        [(each.unit, _at(each)) for (each, _), there in zip(written, published, strict=True) if there is not None]
-        if job is not None
-        else []
-    )
-    lost = [each for (each, _), there in zip(written, published, strict=True) if there is None]
     if job is not None:
-        _delete_unpublished(ctx, [*withdrawn, *lost])
-    ctx.locations.withdraw([each.located for each in withdrawn])
-    return busy
+        run.delete_indexes([(items[number][0], _at(items, attempt)) for number, attempt in published.items()])
+    return [items[number] for number in busy]
 
 
-def _intend(ctx: Context, run_id: str, items: Sequence[Item]) -> tuple[list[_Intended], list[Item]]:
-    """Write the intents; return what may be written, and the objects that others keep changing. An object that is
-    erased or deleted by now needs nothing.
-    """
-    now = ctx.clock.now_ms()
-    intentions: list[Intention] = []
-    for _, piece in items:
-        assert piece.original is not None  # noqa: S101  # `plan_versions` has set it
-        intentions.append(Intention(Address(piece.address), piece.original, ids.new_address(ctx.ids, now)))
-    intended: list[_Intended] = []
-    busy: list[Item] = []
-    for item, located in zip(items, ctx.locations.intend(intentions, run_id), strict=True):
-        if located is None:
-            busy.append(item)
-        elif located.location.current is None or located.location.current.is_erased:
-            ctx.locations.withdraw([located])
-        else:
-            intended.append(_Intended(*item, located, located.location.current))
-    return intended, busy
+def _original(piece: Piece) -> Original:
+    assert piece.original is not None  # noqa: S101  # `plan_versions` has set it
+    return Original(Address(piece.address), piece.original)
 
 
-def _at(each: _Intended) -> Piece:
+def _rewritten(run: PurgeRun, job: Job, items: Sequence[Item], attempts: Sequence[Attempt]) -> list[Done]:
+    works = [run.work(items[attempt.number][0], _at(items, attempt), to=attempt.to) for attempt in attempts]
+    return tasks.run(run.spark, job, works)
+
+
+def _erased(attempts: Sequence[Attempt]) -> list[Done]:
+    return [Done(address=attempt.current.address, matched=1) for attempt in attempts]
+
+
+def _content_of(run: PurgeRun, unit: Unit, piece: Piece, done: Done) -> Content | None:
+    """Return the content that a task has written; None if the object stays as it is."""
+    if done.failure:
+        run.fail(unit, piece, done.failure)
+    if done.failure or done.is_gone or not done.matched:
+        return None
+    return Content(
+        Address(done.to),
+        done.size_bytes,
+        done.checksum,
+        run=run.state.report.run,
+        written_ms=run.repo.context.clock.now_ms(),
+    )
+
+
+def _at(items: Sequence[Item], attempt: Attempt) -> Piece:
     """Return the object with the content that the intent was written for: another run may have replaced what the plan
     saw.
     """
-    return Piece(
-        each.piece.address,
-        each.current.size_bytes,
-        each.piece.metadata,
-        each.piece.content_type,
-        each.piece.names,
-        each.current.address,
-    )
+    piece = items[attempt.number][1]
+    return msgspec.structs.replace(piece, size_bytes=attempt.current.size_bytes, content=attempt.current.address)
 
 
-def _count(run: PurgeRun, each: _Intended, done: Done) -> None:
-    run.state.replaced.add(each.piece.content)
-    row = run.row(each.unit)
+def _count(run: PurgeRun, unit: Unit, attempt: Attempt, done: Done) -> None:
+    row = run.row(unit)
+    row.bytes_before += attempt.current.size_bytes
     if not done.to:
         row.erased += 1
-        row.bytes_before += each.current.size_bytes
         return
     row.rewritten += 1
     row.rows_before += done.rows
     row.rows_changed += done.matched
-    row.rows_after += done.rows - (0 if each.unit.dataset.set_null else done.matched)
-    row.bytes_before += each.current.size_bytes
+    row.rows_after += done.rows - (0 if unit.dataset.set_null else done.matched)
     row.bytes_after += done.size_bytes
     row.read_bytes += done.read_bytes
     run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at
-
-
-def _delete_unpublished(ctx: Context, attempts: Sequence[_Intended]) -> None:
-    """Delete what attempts wrote that was not published."""
-    addresses = ctx.locations.unpublished([(each.located.identity, each.to) for each in attempts])
-    if addresses:
-        ctx.objects.delete_many(addresses)
-
-
-def keep_in_manifest(ctx: Context, published: Sequence[Located], what: str) -> None:
-    """Write to the manifest where contents lie now, so that a KV that loses that is told. Raises ObjectsUnavailable."""
-    if published:
-        items = tuple(KeptLocation(each.identity, encode(each.location)) for each in published)
-        ctx.manifest.add_landed(LocationsKept(ctx.ids.unique(ctx.clock.now_ms()), items), what)
