@@ -8,6 +8,8 @@ findings may be out of date.
 - *lost*: a live entry (under a current or sealed token of an open branch) or a reachable commit names missing data.
 - *leaked*: data exists, but no live entry and no commit names it, no live token holds it, it is not an unexpired issued
   address, and it is not in its grace window.
+  After a purge the content of a named object lies where its location record says; what such a record names is named
+  as long as its object is.
 - *garbage*: records without use: references, entries, markers and registrations of dead tokens, hints without cause.
 
 Memory: the named addresses are kept as a set; everything else streams.
@@ -33,6 +35,7 @@ ENTRY, TOMBSTONE = 1, 2
 LISTED, EMPTIED, ISSUED, DELETING = 10, 11, 12, 13
 BRANCH, CLOSED_BRANCH = 20, 21
 COMMIT, TAG = 30, 32
+LOCATION = 85
 """The tags of `refstore/core/records.py`, written down a second time on purpose."""
 
 SHARDS: Final = 64
@@ -141,6 +144,8 @@ class _Auditor:
         """Address -> by what; taken out again as the listing shows that it is there."""
         self._offline: set[str] = set()
         """Addresses that only a marked or an unreachable commit names."""
+        self._owners: dict[str, str] = {}
+        """Address that a location record names -> the object of which it is a content."""
         self._ranges: dict[str, set[str]] = {"live": set(), "offline": set()}
         """Ranges that were read, so that each is read once."""
 
@@ -148,8 +153,9 @@ class _Auditor:
         heads = self._branches()
         self._tokens()
         self._commits(heads)
+        kept = self._locations()
         self._references()
-        self._listing()
+        self._listing(kept)
         self._found.lost += [Lost(address, by) for address, by in self._named.items()]
         return self._found
 
@@ -240,9 +246,32 @@ class _Auditor:
         except (pa.ArrowException, OSError) as error:
             self._found.unreadable.append(Unreadable(key, str(error)))
 
+    def _locations(self) -> set[str]:
+        """Look for the contents of purged objects where their records say. Return the objects that are named."""
+        kept = {*self._named, *self._offline}
+        for shard in range(self._shards):
+            folder = f"locations/{shard:02x}"
+            for identity, record in self._records(folder):
+                if record[0] != LOCATION:
+                    self._unreadable(folder, identity, f"tag {record[0]}")
+                    continue
+                current, _, intent, backups, going = [*record[1:], *[None, 0, None, (), ()][len(record) - 1 :]]
+                contents = [*([current] if current else []), *(backup[0] for backup in backups)]
+                for address in (*(content[0] for content in contents), *([intent[0]] if intent else []), *going):
+                    self._owners[address] = identity
+                if current is not None and (by := self._named.pop(identity, None)) is not None and current[0]:
+                    self._named[current[0]] = f"{by}, as the content of {identity}"
+                elif current is not None and current[0] and identity in self._offline:
+                    self._offline.add(current[0])
+                if intent is not None:
+                    self._garbage(folder, identity, f"the intent of the run {intent[1]}, which is over")
+                if going:
+                    self._garbage(folder, identity, "what a cleaning has begun to delete")
+        return kept
+
     # ---- existing objects
 
-    def _listing(self) -> None:
+    def _listing(self, kept: set[str]) -> None:
         for info in self._objects.list(DATA):
             self._found.objects += 1
             self._found.size_bytes += info.size_bytes
@@ -251,7 +280,10 @@ class _Auditor:
             if info.key in self._offline:
                 self._found.offline += 1
                 continue
-            state = self._held(info.key)
+            owner = self._owners.get(info.key, info.key)
+            if owner in kept and (owner != info.key or info.key in self._owners):
+                continue  # a content or a backup of what is named
+            state = self._held(owner)
             if state:
                 self._found.leaked.append(Leaked(info.key, info.size_bytes, state))
 

@@ -258,6 +258,7 @@ class RepositoryDomain:
             keys.branches(self._repo),
             keys.tags(self._repo),
             keys.marks(self._repo),
+            keys.locations(self._repo, 0),
         ) or (partition.startswith(f"{self._repo}/staging/") and ":" in partition)
 
     def violation(self, store: Mapping[int, int], names: Interned) -> str | None:
@@ -322,6 +323,8 @@ class Watch:
         """By value of an entry: the key of the object that it names, 0 for none of ours."""
         self._commits: dict[str, tuple[tuple[str, ...], frozenset[int]]] = {}
         """(parents, keys of the objects that it names)."""
+        self._contents: dict[int, int] = {}
+        """By value of a location: the key of its content; 0 for none."""
         self.may_lose_records = False
 
     def lost(self, store: Mapping[int, int], names: Interned) -> str | None:
@@ -332,6 +335,7 @@ class Watch:
         heads: list[str] = []
         marked: set[str] = set()
         entries: list[tuple[str, int, int]] = []
+        located: dict[int, int] = {}
         for key, value in store.items():
             kind, text = kinds[key]
             if kind == _ENTRY:
@@ -345,18 +349,25 @@ class Watch:
                 marked.add(text)
             elif kind == _TAG:
                 heads.append(decoded(names.values[value])[1])  # type: ignore[index]  # a tag
+            elif kind == _LOCATION:
+                located[names.key(Key(OBJECTS, text))] = self._content(value, names)
         for token, key, value in entries:
             if token in live:
                 address = self._addresses.get(value)
                 if address is None:
                     address = self._addresses[value] = self._address(value, names)
-                if address and address not in store:
+                if address and located.get(address, address) not in store:
                     at = names.keys[key]
                     return f"{names.keys[address].name} is gone, but {at.name!r} is live under {token}"
-        return self._lost_of_commits(store, names, heads, marked)
+        return self._lost_of_commits(store, names, heads, marked, located)
 
     def _lost_of_commits(
-        self, store: Mapping[int, int], names: Interned, heads: Sequence[str], marked: set[str]
+        self,
+        store: Mapping[int, int],
+        names: Interned,
+        heads: Sequence[str],
+        marked: set[str],
+        located: Mapping[int, int],
     ) -> str | None:
         waiting, seen = list(heads), set[str]()
         while waiting:
@@ -375,7 +386,7 @@ class Watch:
             if commit in marked and commit not in heads:
                 continue
             for address in addresses:
-                if address not in store:
+                if located.get(address, address) not in store:
                     return f"{names.keys[address].name} is gone, but named by commit {commit[:12]}"
         return None
 
@@ -389,6 +400,8 @@ class Watch:
             return _MARK, key.name
         if folder == "tags":
             return _TAG, key.name
+        if folder.startswith("locations/"):
+            return _LOCATION, key.name
         if folder.startswith("staging/") and ":" in folder:
             return _ENTRY, folder.removeprefix("staging/")
         return _OTHER, ""
@@ -403,6 +416,15 @@ class Watch:
     def _address(self, value: int, names: Interned) -> int:
         record = decoded(names.values[value]) or [0]
         return names.key(Key(OBJECTS, record[1])) if record[0] == ENTRY and record[1].startswith(DATA) else 0
+
+    def _content(self, value: int, names: Interned) -> int:
+        """The key of the object where a location says that the content lies; 0: nowhere, as its identity goes."""
+        found = self._contents.get(value)
+        if found is None:
+            current = (decoded(names.values[value]) or [0, None])[1]
+            found = names.key(Key(OBJECTS, current[0])) if current is not None else 0
+            self._contents[value] = found
+        return found
 
     def _commit(self, store: Mapping[int, int], names: Interned, commit: str) -> tuple[tuple[str, ...], frozenset[int]]:
         return self.parents_and_objects(names.values[store[names.key(Key(f"{self._repo}/commits", commit))]], names)
@@ -422,4 +444,4 @@ class Watch:
         return list(column_of(self._private[key], column))
 
 
-_OTHER, _ENTRY, _BRANCH, _MARK, _TAG = range(5)
+_OTHER, _ENTRY, _BRANCH, _MARK, _TAG, _LOCATION = range(6)

@@ -70,7 +70,21 @@ def scrub_tokens() -> tuple[Stage, ...]:
 
 
 def settle() -> tuple[Stage, ...]:
-    return (Stage("close", _close), *reap(), *scrub_references(), *scrub_tokens(), *hard_delete())
+    return (
+        Stage("close", _close),
+        *reap(),
+        *scrub_references(),
+        *scrub_tokens(),
+        *hard_delete(),
+        Stage("clean", _clean_up),
+    )
+
+
+def _clean_up(tools: Tools) -> Then:
+    """End what purges left, where there were any."""
+    from tests.kit import purging
+
+    return Then((purging.clean(waits=False),) if tools.ctx.locations.are_announced() else ())
 
 
 def _publish(tools: Tools) -> None:

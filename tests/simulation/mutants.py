@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from tests.simulation.loss_mutants import lost_writes
 from tests.simulation.planting import Edit, Mutant
+from tests.simulation.purge_mutants import purged
 
 PLACING = "refstore.operations.stage_entries"
 REFERENCES = "refstore.versioning.references:References"
@@ -272,6 +273,7 @@ def mutants() -> Iterator[Mutant]:
     yield from identities()
     yield from lost_replies()
     yield from registry_and_hints()
+    yield from purged()
     yield from lost_writes()
 
 

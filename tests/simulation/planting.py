@@ -82,6 +82,6 @@ def _importers(name: str, original: object) -> list[ModuleType]:
     ours = [
         module
         for key, module in sorted(sys.modules.items())
-        if key.partition(".")[0] in ("refstore", "refstore_reaper", "refstore_gc", "tests")
+        if key.partition(".")[0] in ("refstore", "refstore_reaper", "refstore_gc", "refstore_purge", "tests")
     ]
     return [module for module in ours if vars(module).get(name) is original]

@@ -39,6 +39,7 @@ from tests.simulation.calls import (
 from tests.simulation.loss_scenarios import losses
 from tests.simulation.offline_scenarios import collections, complete, marks
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
+from tests.simulation.purge_scenarios import purges, purges_and_collections, restores_of_contents
 from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, zero_grace
 from tests.simulation.worlds import (
     Start,
@@ -793,6 +794,9 @@ def every() -> Iterator[Plan]:
         readers,
         pages,
         batches,
+        purges,
+        restores_of_contents,
+        purges_and_collections,
         losses,
     ):
         yield from group()

@@ -1,0 +1,98 @@
+"""Purges for the explorer: the product's replacing, cleaning and deletion. Contents say what was done to them.
+
+The content `P0-a` is P0 without the rows of run a. What no protocol rests on is left out: which backups are due (all
+are, once whoever may need them has ended), legal holds, and hidden branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from refstore.core.ids import Address, own_address
+from refstore.core.records import Content
+from refstore.errors import Contention, ObjectNotFound
+from refstore.losses.fence import NoGuard
+from refstore.purging.document import Backup, PurgeDocument, Trash
+from refstore_gc import purge_cleaning
+from refstore_purge.replacing import Attempt, Original, replace
+from tests.kit.reaping import NoJournal
+from tests.kit.replay import Stage
+
+if TYPE_CHECKING:
+    from tests.kit.domain import Tools
+
+
+def purge(run: str, identity: str, body: bytes, *, then_read: str = "") -> Stage:
+    """Take a run's rows out of an object: announce, then replace until nothing is busy, at most three times.
+    `then_read`: a path on main that shows it.
+    """
+    return Stage(f"purge {run}", _purge, (run, own_address(identity), len(body), then_read))
+
+
+def clean(*, waits: bool = True) -> Stage:
+    """End all backups. `waits`: as a cleaning does, for those who may need them."""
+    return Stage("clean", _clean, (waits,))
+
+
+def restore_content(identity: str, address: str) -> Stage:
+    return Stage("restore content", _restore, (own_address(identity), Address(address)))
+
+
+def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read: str) -> None:
+    ctx, mark = tools.ctx, f"-{run}".encode()
+
+    def write(attempts: Sequence[Attempt]) -> list[Content | None]:
+        made: list[Content | None] = []
+        for attempt in attempts:
+            try:
+                body = ctx.objects.read(attempt.current.address)
+            except ObjectNotFound:
+                made.append(None)  # nobody names it any more
+                continue
+            if body.endswith(mark) or mark + b"-" in body:
+                made.append(None)  # no rows of the run are left
+                continue
+            ctx.objects.put(attempt.to, body + mark, if_absent=True)
+            made.append(Content(attempt.to, len(body + mark), "", run=run))
+        return made
+
+    ctx.locations.announce()
+    original = Original(identity, Content(identity, size_bytes, ""))
+    for _ in range(3):
+        if not replace(ctx, run, [original], write, lambda _: None):
+            if then_read:
+                body = tools.repo.read("main", then_read)
+                assert mark in body, f"the run {run} was acknowledged, and its rows are there: {body!r}"
+            return
+    raise Contention("others kept changing it")  # a run reports it as not purged
+
+
+def _clean(tools: Tools, waits: bool) -> None:
+    if waits:
+        tools.stores.wait_for_others()
+    with _only_the_protocol():
+        purge_cleaning.clean(tools.ctx)
+
+
+def _restore(tools: Tools, identity: Address, address: Address) -> None:
+    tools.ctx.locations.restore(identity, address, "restore")
+
+
+@contextmanager
+def _only_the_protocol() -> Generator[None]:
+    everything = PurgeDocument(backup=Backup(0, 0), trash=Trash(0))
+    stand_ins: dict[str, Any] = {
+        "delete_abandoned": lambda _ctx, **_: 0,
+        "_document": lambda _ctx: everything,
+        "_held": lambda _ctx: set[str](),
+        "JournalWriter": lambda *_: NoJournal(),
+        "_seconds_to_wait": lambda _ctx, _seconds: 0.0,
+    }
+    with (
+        mock.patch.multiple(purge_cleaning, **stand_ins),
+        mock.patch.object(purge_cleaning.kv_guard, "begin", return_value=NoGuard()),
+    ):
+        yield

@@ -1,0 +1,54 @@
+"""Rule 22, dropped from the real code part by part: the explorer must see what is lost, left over or shown then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.simulation.planting import Edit, Mutant
+
+LOCATIONS = "refstore.versioning.locations:Locations"
+CONTENTS = "refstore_reaper.content_deletion:delete_contents"
+
+
+def purged() -> Iterator[Mutant]:
+    def mutant(name: str, caught_by: str, *edits: Edit) -> Mutant:
+        return Mutant(name=name, rule="22", edits=edits, caught_by=caught_by)
+
+    yield mutant(
+        "nothing is announced",
+        "purge; end of backups | read",
+        Edit(f"{LOCATIONS}.announce", "if not self.are_announced():", "if False:"),
+    )
+    yield mutant(
+        "a content is published over whatever stands there",
+        "purge; read what was purged | purge of other rows | end of backups",
+        Edit(
+            f"{LOCATIONS}.publish",
+            "(item.intended.identity, encode(item.intended.location), each.location)",
+            "(item.intended.identity, self._values([item.intended.identity])[0], each.location)",
+        ),
+    )
+    yield mutant(
+        "whoever deletes an identity deletes its own object only",
+        "purge | reset; reap",
+        Edit(CONTENTS, "if not items or not ctx.locations.are_announced():", "if True:"),
+    )
+    yield mutant(
+        "what was not published stays",
+        "purge | reset; reap",
+        Edit("refstore_purge.replacing:_delete_unpublished", "    if addresses:\n", "    if False:\n"),
+    )
+    yield mutant(
+        "a backup is deleted while it can be restored",
+        "purge; end of backups | restore of the content",
+        Edit(
+            f"{LOCATIONS}.retire",
+            "kept = tuple(backup for backup in before.backups if backup.content.address not in ending)",
+            "kept = before.backups",
+        ),
+    )
+    yield mutant(
+        "the offline look reads no locations",
+        "purge | gc",
+        Edit("refstore.gc_marks.live_set:_locations", "if not ctx.locations.are_announced():", "if True:"),
+    )

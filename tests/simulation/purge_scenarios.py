@@ -1,0 +1,110 @@
+"""The scenarios of rule 22: objects get another content while commits, readers, reapers and the offline job go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.kit import purging
+from tests.simulation import calls as do
+from tests.simulation.calls import BODIES, COMMIT, REAP, RESET, Call
+from tests.simulation.collecting import collect
+from tests.simulation.plans import Plan, plan
+from tests.simulation.worlds import Start, m1, old
+
+
+def purge(start: Start, run: str = "a", body: str = "P0") -> Call:
+    return Call((purging.purge(run, start.addresses[body], BODIES[body]),))
+
+
+def purge_and_read(start: Start, run: str) -> Call:
+    """Behind a run that was acknowledged the path shows no rows of it."""
+    return Call((purging.purge(run, start.addresses["P0"], BODIES["P0"], then_read="p"),))
+
+
+END_BACKUPS = Call((purging.clean(),), unbounded=True)
+READ = do.read("main", "p")
+
+
+def purges() -> Iterator[Plan]:
+    more = {"group": "rows are purged"}
+    yield plan("purge | reset; reap", m1, lambda start: {"P": [purge(start)], "R": [RESET, REAP]}, **more)
+    yield plan(
+        "purge (crash) | reset; reap",
+        m1,
+        lambda start: {"P": [purge(start)], "R": [RESET, REAP]},
+        "P",
+        leaves=True,
+        **more,
+    )
+    yield plan(
+        "purge | copy to feat; delete there | reset; reap",
+        m1,
+        lambda start: {
+            "P": [purge(start)],
+            "K": [do.copy("main", "p", "feat", "q"), do.delete("feat", "q")],
+            "R": [RESET, REAP],
+        },
+        **more,
+    )
+    yield plan(
+        "purge | commit | reap", m1, lambda start: {"P": [purge(start)], "C": [COMMIT], "G": [REAP]}, "P", **more
+    )
+    yield plan(
+        "purge; end of backups | read",
+        m1,
+        lambda start: {"P": [purge(start), END_BACKUPS], "U": [READ, READ]},
+        "P",
+        **more,
+    )
+    yield plan(
+        "purge; read what was purged | purge of other rows | end of backups",
+        m1,
+        lambda start: {"P": [purge_and_read(start, "a")], "V": [purge(start, "b")], "X": [END_BACKUPS]},
+        **more,
+    )
+    yield plan(
+        "purge | the same run again | end of backups",
+        m1,
+        lambda start: {"P": [purge(start)], "V": [purge(start)], "X": [END_BACKUPS]},
+        "P",
+        **more,
+    )
+    yield plan(
+        "lost reply: purge | end of backups | reset; reap",
+        m1,
+        lambda start: {"P": [purge(start)], "X": [END_BACKUPS], "R": [RESET, REAP]},
+        lossy="P",
+        **more,
+    )
+
+
+def restores_of_contents() -> Iterator[Plan]:
+    yield plan(
+        "purge; end of backups | restore of the content",
+        m1,
+        lambda start: {
+            "P": [purge(start), END_BACKUPS],
+            "E": [Call((purging.restore_content(start.addresses["P0"], start.addresses["P0"]),))],
+            "U": [READ],
+        },
+        "P",
+        refused="E",
+        group="rows are purged",
+    )
+
+
+def purges_and_collections() -> Iterator[Plan]:
+    """Of what a commit names that stays, while another one goes."""
+    yield plan(
+        "purge | gc",
+        old,
+        lambda start: {"P": [purge(start, body="P1")], "X": [collect(start.commits["c0"])]},
+        "PX",
+        group="rows are purged",
+    )
+    yield plan(
+        "purge; end of backups | gc",
+        old,
+        lambda start: {"P": [purge(start, body="P1"), END_BACKUPS], "X": [collect(start.commits["c0"])]},
+        group="rows are purged",
+    )
