@@ -38,6 +38,9 @@ COMMIT, TAG = 30, 32
 LOCATION = 85
 """The tags of `refstore/core/records.py`, written down a second time on purpose."""
 
+_LOCATION_DEFAULTS: Final[tuple[Any, ...]] = (None, 0, None, (), ())
+"""Of the fields of a location behind its tag; the last ones are left out where they are these."""
+
 SHARDS: Final = 64
 DATA: Final = "data/"
 NO_KEY: Final = "no reference key"
@@ -255,7 +258,8 @@ class _Auditor:
                 if record[0] != LOCATION:
                     self._unreadable(folder, identity, f"tag {record[0]}")
                     continue
-                current, _, intent, backups, going = [*record[1:], *[None, 0, None, (), ()][len(record) - 1 :]]
+                fields: Record = [*record[1:], *_LOCATION_DEFAULTS[len(record) - 1 :]]
+                current, intent, backups, going = fields[0], fields[2], fields[3], fields[4]
                 contents = [*([current] if current else []), *(backup[0] for backup in backups)]
                 for address in (*(content[0] for content in contents), *([intent[0]] if intent else []), *going):
                     self._owners[address] = identity

@@ -84,13 +84,14 @@ def _restore(tools: Tools, identity: Address, address: Address) -> None:
 @contextmanager
 def _only_the_protocol() -> Generator[None]:
     everything = PurgeDocument(backup=Backup(0, 0), trash=Trash(0))
-    stand_ins: dict[str, Any] = {
-        "delete_abandoned": lambda _ctx, **_: 0,
-        "_document": lambda _ctx: everything,
-        "_held": lambda _ctx: set[str](),
-        "JournalWriter": lambda *_: NoJournal(),
-        "_seconds_to_wait": lambda _ctx, _seconds: 0.0,
+    results: dict[str, object] = {
+        "delete_abandoned": 0,
+        "_document": everything,
+        "_held": set[str](),
+        "JournalWriter": NoJournal(),
+        "_seconds_to_wait": 0.0,
     }
+    stand_ins: dict[str, Any] = {name: mock.Mock(return_value=result) for name, result in results.items()}
     with (
         mock.patch.multiple(purge_cleaning, **stand_ins),
         mock.patch.object(purge_cleaning.kv_guard, "begin", return_value=NoGuard()),
