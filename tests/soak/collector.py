@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from refstore.errors import RefstoreError
@@ -43,10 +44,12 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
     with session(SparkOptions(master="local[2]", conf=QUICK)) as spark:
         tell(state="ready")
         for line in sys.stdin:
-            safety = AT_ONCE_WITHOUT_GRACE if line.strip() == "alone" else COLLECTOR
+            alone = line.strip() == "alone"
+            safety = AT_ONCE_WITHOUT_GRACE if alone else COLLECTOR
             try:
                 with unchecked_lake(kv, objects, safety=safety) as lake:
-                    done = run(lake.repository(repo).context, spark, options, lambda now: tell(step=now.step)).latest
+                    ctx = lake.repository(repo).context
+                    done = run(ctx, spark, replace(options, full=alone), lambda now: tell(step=now.step)).latest
             except RefstoreError as error:
                 tell(state="failed", code=error.code, error=str(error)[:500])
                 continue

@@ -51,15 +51,20 @@ FORGET = ("forget-0", "forget-1")
 GUESTS = (*FORGET, "stay-0", "stay-1", "stay-2", None)
 EVENTS, LINES, OTHER = "events/", "lines/", "other/"
 """Parquet and JSON lines, which are onboarded; and what is not."""
-DOCUMENT: dict[str, Any] = {
-    "whitelist": ["*"],
-    "datasets": [
-        {"name": "events", "prefix": EVENTS, "format": "parquet", "identifier": "user.guest", "mode": "keep-history"},
-        {"name": "lines", "prefix": LINES, "format": "json", "identifier": "user.guest", "mode": "keep-history"},
-    ],
-}
 SCHEMA: Any = pa.schema([("n", pa.string()), ("user", pa.struct([("guest", pa.string())]))])
 PURGE_KEY = b"a key of at least thirty-two characters"
+
+
+def document(mode: str) -> dict[str, Any]:
+    """The purge document; of the mode `rewrite` no backup is kept for longer than it has to be."""
+    return {
+        "whitelist": ["*"],
+        "datasets": [
+            {"name": "events", "prefix": EVENTS, "format": "parquet", "identifier": "user.guest", "mode": mode},
+            {"name": "lines", "prefix": LINES, "format": "json", "identifier": "user.guest", "mode": mode},
+        ],
+        "backup": {"days": 0, "versions": 0},
+    }
 
 
 def body_of(path: str, text: str) -> bytes:
@@ -198,6 +203,7 @@ def collect(kv: str, objects: str, repo: str) -> None:
 
 
 def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, fault: str = "") -> None:
+    from refstore_gc import purge_cleaning
     from refstore_gc.session import SparkOptions, session
     from refstore_purge import publish, tasks
     from refstore_purge.run import Options, run
@@ -214,7 +220,7 @@ def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, 
         for line in sys.stdin:
             asked = json.loads(line)
             if asked.get("alone"):
-                publish.ABANDONED_MS = 0
+                purge_cleaning.ABANDONED_MS = 0
             options = Options(ids=Path(ids), including_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY)
             try:
                 with Lake.open(kv, objects, safety=SAFETY) as lake:

@@ -32,16 +32,18 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 
 
 @pytest.mark.long
-def test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed(server: S3Server) -> None:
-    result = purge_chaos.run(server, SECONDS, SEED)
+@pytest.mark.parametrize("mode", sorted(purge_chaos.STEPS))
+def test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed(server: S3Server, mode: str) -> None:
+    result = purge_chaos.run(server, SECONDS, SEED, mode=mode)
     print(result.table())
     assert result.findings == []
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("on_cluster", [False, True])
-def test_long(server: S3Server, on_cluster: bool) -> None:
-    result = purge_chaos.run(server, SECONDS, SEED, on_cluster=on_cluster)
+@pytest.mark.parametrize("mode", sorted(purge_chaos.STEPS))
+def test_long(server: S3Server, on_cluster: bool, mode: str) -> None:
+    result = purge_chaos.run(server, SECONDS, SEED, mode=mode, on_cluster=on_cluster)
     print(result.table())
     assert result.findings == []
 
