@@ -61,6 +61,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "offline-again": _offline("offline_again"),
     "offline-sweep": _offline("offline_sweep"),
     "purge": _offline("purge"),
+    "locations": _offline("locations"),
     "growth": growth.run,  # last: it uses up the lakes of `reaping`
 }
 

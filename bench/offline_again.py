@@ -59,7 +59,7 @@ def run(shop: Workshop) -> Iterator[Row]:
         repo = lake.create_repository(lakes.REPOSITORY)
         repo.set_retention(RULES)
         blobs = lakes.blobs_of(folder, repo)
-    _change(folder, blobs, range(count), Earlier())
+    change(folder, blobs, range(count), Earlier())
     began = time.perf_counter()
     with session(SparkOptions(master=MASTER)) as spark, Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
@@ -73,7 +73,7 @@ def run(shop: Workshop) -> Iterator[Row]:
             complete: list[float] = []
             for _ in range(shop.scale.long_turns):
                 changed = choose(rng, count)
-                _change(folder, blobs, changed, SystemClock())
+                change(folder, blobs, changed, SystemClock())
                 again.append(_marked(ctx, spark, full=False, expected=len(changed)))
                 complete.append(_marked(ctx, spark, full=True, expected=0))
                 shop.say(f"marking {count:,} again, {where}: {again[-1]:.1f} s, completely {complete[-1]:.1f} s")
@@ -102,14 +102,14 @@ def beside_complete_commits(shop: Workshop) -> Iterator[Row]:
             repo.create_branch(LOG, "main")
             blobs[rules] = lakes.blobs_of(folder, repo)
         _append(folder, blobs[rules], range(count, count + commits * APPENDED), commits)
-        _change(folder, blobs[rules], range(count), Earlier())
+        change(folder, blobs[rules], range(count), Earlier())
     seconds: dict[str, list[float]] = {rules: [] for rules in folders}
     with session(SparkOptions(master=MASTER)) as spark:
         for turn in range(shop.scale.turns + 1):
             changed = _directories(random.Random(turn), count)
             for rules, folder in folders.items():
                 if turn:
-                    _change(folder, blobs[rules], changed, SystemClock())
+                    change(folder, blobs[rules], changed, SystemClock())
                 kv_url, objects_url = lakes.stores_in(folder)
                 with Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
                     ctx = lake.repository(lakes.REPOSITORY).context
@@ -167,7 +167,7 @@ def _marked(ctx: Any, spark: Any, *, full: bool, expected: int) -> float:
     return seconds
 
 
-def _change(folder: Path, blobs: Path, numbers: Any, clock: SystemClock) -> None:
+def change(folder: Path, blobs: Path, numbers: Any, clock: SystemClock) -> None:
     """Upload, commit, and let the reaper settle the references."""
     kv_url, objects_url = lakes.stores_in(folder)
     sink = lakes.files_under(blobs)
