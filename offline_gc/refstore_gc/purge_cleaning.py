@@ -66,6 +66,24 @@ def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -
 
     Raises KVWentBack, KVSettling, Corrupt, Unavailable; then nothing more is deleted.
     """
+    if dry_run:
+        return _clean(ctx, signed_seconds=signed_seconds, dry_run=True)
+    with ctx.audit.act("purge.clean", repository=ctx.name) as draft:
+        done = _clean(ctx, signed_seconds=signed_seconds, dry_run=False)
+        gone = sum(each.objects for each in (done.backups, done.trash, done.attempts, done.going))
+        draft.happened = bool(gone or done.branches or done.failed)
+        draft.after = {
+            "backups": done.backups.objects,
+            "trash": done.trash.objects,
+            "attempts": done.attempts.objects,
+            "begun_before": done.going.objects,
+            "branches": done.branches,
+            "failed": done.failed,
+        }
+    return done
+
+
+def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> Cleaned:
     done = _Tally(branches=delete_abandoned(ctx, dry_run=dry_run))
     if not ctx.locations.are_announced():
         return done.cleaned()
@@ -76,7 +94,7 @@ def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -
     journal = JournalWriter(ctx.objects, name, ctx.clock, count())
     now = ctx.clock.now_ms()
     settled_ms = now - int(_seconds_to_wait(ctx, signed_seconds) * 1000)
-    for page in batched(ctx.locations.scan(), PAGE):
+    for page in batched(ctx.locations.scan_changing(), PAGE):
         found: list[tuple[Located, dict[Address, _Ending]]] = []
         for each in page:
             if each.location.current is None:
@@ -125,7 +143,7 @@ def backups(ctx: Context) -> Iterator[KeptBackup]:
     if not ctx.locations.are_announced():
         return
     document, now = _document(ctx), ctx.clock.now_ms()
-    for each in ctx.locations.scan():
+    for each in ctx.locations.scan_changing():
         ending = _ending(each, document, now, now)
         for one in each.location.backups:
             days = document.trash.days if one.by_restore else document.backup.days
@@ -220,8 +238,9 @@ def _delete(
         journal.record_end(batch, deletion)
         away |= {*deletion.deleted, *deletion.missing}
         done.failed += len(deletion.failed)
+        deleted = {*deletion.deleted}
         for each in retired:
-            gone = [address for address in each.location.going if address in deletion.deleted]
+            gone = [address for address in each.location.going if address in deleted]
             _count(done, endings[each.identity], gone)
     ctx.locations.forget_going(
         [(each, [address for address in each.location.going if address in away]) for each in retired]
@@ -234,7 +253,7 @@ def _cause(each: Located, ending: _Ending | None) -> str:
 
 
 def _count(done: _Tally, ending: dict[Address, _Ending], gone: Sequence[Address]) -> None:
-    for address in dict.fromkeys(gone):
+    for address in filter(None, dict.fromkeys(gone)):  # what was erased has none
         one = ending.get(address)
         done.add(one.what if one is not None else "going", 1, one.size_bytes if one is not None else 0)
 

@@ -106,6 +106,8 @@ class Planner:
         self._units: dict[tuple[str, str], Unit] = {}
         self._places: dict[str, Unit] = {}
         """By address: an object is in the unit of the first name that is seen."""
+        self._told: set[tuple[str, str]] = set()
+        """(path, address) of what is left alone, so that many versions of it are told once."""
         self._left_alone: set[str] = set()
         """Addresses that no unit may have, whatever other names they have."""
 
@@ -114,10 +116,10 @@ class Planner:
         path = name.path
         if not is_own(entry.address):
             if entry.address:  # else it was erased
-                self.not_purged.append(NotPurged(*name, "foreign: its data lies outside the repository"))
+                self._tell(entry.address, name, "foreign: its data lies outside the repository")
             return None
         if is_held:
-            self.not_purged.append(NotPurged(*name, "a legal hold covers it"))
+            self._tell(entry.address, name, "a legal hold covers it")
             return None
         partition = partition_of(path[len(dataset.prefix) :])
         value = value_in(dataset, path, entry)
@@ -136,13 +138,18 @@ class Planner:
             reason = f"data set {known.dataset.name!r} has the same object, and is purged in another way"
             if self._replaces_content:
                 self._left_alone.add(entry.address)
-            self.not_purged.append(NotPurged(*name, reason))
+            self._tell(entry.address, name, reason)
         return known.pieces[entry.address]
 
     def leave(self, address: str, name: Name, reason: str) -> None:
         """Leave an object alone, under all of its names."""
         self._left_alone.add(address)
-        self.not_purged.append(NotPurged(*name, reason))
+        self._tell(address, name, reason)
+
+    def _tell(self, address: str, name: Name, reason: str) -> None:
+        if not self._replaces_content or (name.path, address) not in self._told:
+            self._told.add((name.path, address))
+            self.not_purged.append(NotPurged(*name, reason))
 
     def units(self) -> list[Unit]:
         """Return the units in order of prefix and partition."""

@@ -68,20 +68,26 @@ def restore(repo: Repository, scope: Scope, *, dry_run: bool = False) -> Restore
     """Restore the objects of a scope. Raises NotFound (there is no candidate), Invalid (the scope), Unavailable."""
     ctx = repo.context
     done = Restored(restore=ctx.ids.unique(ctx.clock.now_ms()), run=scope.run)
-    with ctx.audit.change("purge.restore", repository=repo.name) as draft:
-        identities = _identities(repo, scope)
-        for page in batched(_located(ctx, identities), PAGE):
-            candidates = [found for each in page if (found := _candidate(each, scope, done)) is not None]
-            with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
-                _restore(ctx, candidates, done, dry_run=dry_run)
-        draft.after = {**scope._asdict(), "restore": done.restore, "objects": done.objects, "dry_run": dry_run}
-        draft.happened = bool(done.objects) and not dry_run
+    if dry_run:
+        _restore_all(repo, scope, done, dry_run=True)
+    else:
+        with ctx.audit.change("purge.restore", repository=repo.name) as draft:
+            _restore_all(repo, scope, done, dry_run=False)
+            draft.after = {**scope._asdict(), "restore": done.restore, "objects": done.objects}
     if not (done.objects or done.already or done.not_restored_count):
         raise NotFound(
             f"nothing of repository {repo.name!r} has a backup{f' of the run {scope.run!r}' if scope.run else ''} to "
             f"restore; `refstore purge backups {repo.name}` lists what there is"
         )
     return done
+
+
+def _restore_all(repo: Repository, scope: Scope, done: Restored, *, dry_run: bool) -> None:
+    ctx = repo.context
+    for page in batched(_located(ctx, _identities(repo, scope)), PAGE):
+        candidates = [found for each in page if (found := _candidate(each, scope, done)) is not None]
+        with deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
+            _restore(ctx, candidates, done, dry_run=dry_run)
 
 
 def _identities(repo: Repository, scope: Scope) -> set[str] | None:

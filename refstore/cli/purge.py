@@ -367,6 +367,7 @@ def _summary(report: Report) -> dict[str, Any]:
         "ids": report.ids,
         "objects": sum(row.objects for row in report.rows),
         "rewritten": sum(row.rewritten for row in report.rows),
+        "erased": sum(row.erased for row in report.rows),
         "rows_found": sum(row.rows_found for row in report.rows),
         "rows_changed": sum(row.rows_changed for row in report.rows),
         "not_purged": report.not_purged_count,
@@ -437,7 +438,8 @@ def restore(
     """Bring back what purges have replaced, in every version, while the backups last.
 
     What a restore replaces becomes trash, which goes after the trash's days. Objects that a later run has replaced are
-    left alone. The rows of the ids are there again: run the purge again to remove them.
+    left alone. The rows of the ids are there again; `refstore purge ledger --forget RUN` keeps later runs with --ledger
+    from looking for them.
 
     \b
     Example: refstore purge restore sales 01M7XA5R3E9ZQ4 --dataset tracking.event --dry-run

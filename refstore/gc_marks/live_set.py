@@ -132,11 +132,9 @@ def _locations(ctx: Context, page: int) -> Iterator[LiveBatch]:
     """Yield what the records of purged objects name: contents, intents, backups. They go with their records alone."""
     if not ctx.locations.are_announced():
         return
-    for found in batched(ctx.locations.scan(page), page):
-        kept = [
-            address for each in found for address in each.location.addresses() if address and address != each.identity
-        ]
-        yield LiveBatch(LiveSource.LOCATION, kept, located=[each.identity for each in found])
+    for found in batched(ctx.locations.scan_addresses(page), page):
+        kept = [address for identity, addresses in found for address in addresses if address and address != identity]
+        yield LiveBatch(LiveSource.LOCATION, kept, located=[identity for identity, _ in found])
 
 
 def _expired(run: Run, mark: Mark | None) -> tuple[str, ...]:

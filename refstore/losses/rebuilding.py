@@ -1,4 +1,5 @@
-"""Make a KV from the object store alone: repositories, commits, branches and tags (rule 21).
+"""Make a KV from the object store alone: repositories, commits, branches, tags, and where the contents of purged
+objects lie (rules 21 and 22).
 
 Names of repositories are written last, so that nobody finds one that is not complete. What was staged is lost, and
 everything else that the manifest does not have; `NOT_REBUILT` says what.
@@ -27,6 +28,7 @@ NOT_REBUILT: Final = (
     "retention rules, pins and legal holds: set them before the offline job runs again",
     "marks and runs of the offline job: expired commits count as active again; swept ones name objects that are gone",
     "metadata of repositories that was changed since they were made",
+    "the purge document: onboard it again",
     "imports under way, the agreed durations, and the key that signs issued addresses, if none is configured",
     "the heads of the audit log: `refstore audit verify` calls the older entries forged",
 )

@@ -20,7 +20,7 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import Token, staging_token
 from refstore.core.records import Entry, decode_staged_many
-from refstore.errors import Invalid, InvalidName
+from refstore.errors import Conflict, Invalid, InvalidName
 from refstore.operations import rules_document
 from refstore.retention.active_commits import State, compute_expiry
 
@@ -48,7 +48,10 @@ class PreparedStaging(NamedTuple):
 
 
 def commits(ctx: Context) -> PreparedCommits:
-    """Write which commits have expired. Raises NotFound (no rules), CorruptRecord, CommitNotFound."""
+    """Write which commits have expired. Raises NotFound (no rules), Conflict (something was purged), CorruptRecord,
+    CommitNotFound.
+    """
+    _check_nothing_was_purged(ctx)
     in_force = rules_document.get(ctx)
     if in_force is None:
         raise rules_document.no_rules(ctx)
@@ -69,8 +72,9 @@ def commits(ctx: Context) -> PreparedCommits:
 def uncommitted(ctx: Context, continuation_token: str | None) -> PreparedStaging:
     """Write a part of the addresses that entries under live and unprocessed tokens name.
 
-    Raises Invalid (the continuation token is not one of ours).
+    Raises Invalid (the continuation token is not one of ours), Conflict (something was purged).
     """
+    _check_nothing_was_purged(ctx)
     run_id, token, path = (
         _parse(continuation_token) if continuation_token else (ctx.ids.unique(ctx.clock.now_ms()), "", "")
     )
@@ -91,6 +95,17 @@ def uncommitted(ctx: Context, continuation_token: str | None) -> PreparedStaging
         writer.write_table(pa.table({"physical_address": addresses, "creation_date": dates}, schema=_SCHEMA))
     ctx.objects.put(f"{prefix}{ctx.ids.unique(ctx.clock.now_ms())}.parquet", body.getvalue())
     return PreparedStaging(run_id, prefix, _continuation(run_id, *rest) if rest is not None else None)
+
+
+def _check_nothing_was_purged(ctx: Context) -> None:
+    """Raise Conflict where contents may lie elsewhere than commits say (rule 22): lakeFS's collector would take them
+    for orphans, and delete them.
+    """
+    if ctx.locations.are_announced():
+        raise Conflict(
+            f"repository {ctx.name!r} has purged objects, and lakeFS's collector would delete their contents; run "
+            f"`refstore gc run {ctx.name}` instead"
+        )
 
 
 def _pages(ctx: Context, token: str, path: str) -> Iterator[tuple[str, str, list[tuple[str, bytes]]]]:

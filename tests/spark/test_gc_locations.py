@@ -78,7 +78,7 @@ def test_nothing_is_read_of_locations_where_nothing_was_purged(
     def fail(*_: object) -> None:
         raise AssertionError("the partitions of the locations were read")
 
-    monkeypatch.setattr("refstore.versioning.locations.Locations.scan", fail)
+    monkeypatch.setattr("refstore.versioning.locations.Locations.scan_addresses", fail)
     in_the_night(world, spark, full=True)
     announce(world.repo)
     with pytest.raises(AssertionError, match="partitions of the locations"):
