@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.core import ids, keys
+from refstore.core.batches import batched
 from refstore.core.clock import Clock
 from refstore.core.ids import Address, RepositoryId
 from refstore.core.records import Backup, Content, Intent, Location, LocationsFlag, decode, encode, maybe
@@ -110,7 +111,7 @@ class Locations:
     def scan(self, page: int = 1000) -> Iterator[Located]:
         """Yield every record. Raises CorruptRecord."""
         for name, value in self._scan(page):
-            yield Located(_identity(name), decode(value, Location))
+            yield Located(name, decode(value, Location))
 
     def scan_changing(self, page: int = 1000) -> Iterator[Located]:
         """Yield the records that have a backup, an intent or something to delete; most have none. Raises
@@ -118,7 +119,7 @@ class Locations:
         """
         for name, value in self._scan(page):
             if not _outline(name, value).is_at_rest:
-                yield Located(_identity(name), decode(value, Location))
+                yield Located(name, decode(value, Location))
 
     def scan_addresses(self, page: int = 1000) -> Iterator[tuple[Address, Sequence[Address]]]:
         """Yield each identity with every address that its record names. Raises CorruptRecord."""
@@ -126,13 +127,19 @@ class Locations:
             outline = _outline(name, value)
             if outline.is_at_rest:
                 address = str(outline.current[0]) if outline.current else ""
-                yield _identity(name), (Address(address),) if address else ()
+                yield name, (Address(address),) if address else ()
             else:
-                yield _identity(name), decode(value, Location).addresses()
+                yield name, decode(value, Location).addresses()
 
-    def _scan(self, page: int) -> Iterator[tuple[str, bytes]]:
+    def _scan(self, page: int) -> Iterator[tuple[Address, bytes]]:
+        """Yield identities, which are checked, and records, which are not."""
         for shard in range(keys.SHARDS):
-            yield from self._kv.scan_all(keys.locations(self._repo, shard), page=page)
+            for found in batched(self._kv.scan_all(keys.locations(self._repo, shard), page=page), page):
+                pairs = [(Address(name), value) for name, value in found]
+                if not ids.are_own([identity for identity, _ in pairs]):
+                    for name, _ in found:
+                        _identity(name)
+                yield from pairs
 
     # ---- a run
 
@@ -370,13 +377,8 @@ def _changed(location: Location, **fields: object) -> Location:
 def _published(intended: Location, content: Content, run: str, now_ms: int) -> Location:
     if intended.current is None:
         raise ValueError("nothing is published to an identity that is being deleted")
-    return _changed(
-        intended,
-        current=content,
-        replaced=intended.replaced + 1,
-        intent=None,
-        backups=(*intended.backups, Backup(intended.current, now_ms, run)),
-    )
+    backups = (*intended.backups, Backup(intended.current, now_ms, run))
+    return Location(content, intended.replaced + 1, backups=backups, going=intended.going)
 
 
 def _contents(location: Location) -> list[Content]:
