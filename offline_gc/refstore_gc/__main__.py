@@ -52,7 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = {name: getattr(parsed, name) for name in ("data", "kv", "objects", "config")}
     try:
         settings = load(flags, os.environ, default_data=Path("lake")).settings
-        options = Options(grace_days=parsed.grace_days, min_age_seconds=parsed.min_age_seconds, full=parsed.full)
+        options = Options(
+            grace_days=parsed.grace_days,
+            min_age_seconds=parsed.min_age_seconds,
+            full=parsed.full,
+            signed_seconds=settings.api.presign_seconds,
+        )
         code = 0
         with (
             acting_as(local_actor("gc", "python -m refstore_gc")),

@@ -66,7 +66,8 @@ def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -
 
     Raises KVWentBack, KVSettling, Corrupt, Unavailable; then nothing more is deleted.
     """
-    if dry_run:
+    there_is_something = ctx.locations.are_announced() or delete_abandoned(ctx, dry_run=True)
+    if dry_run or not there_is_something:  # then no entry of the audit log is begun
         return _clean(ctx, signed_seconds=signed_seconds, dry_run=True)
     with ctx.audit.act("purge.clean", repository=ctx.name) as draft:
         done = _clean(ctx, signed_seconds=signed_seconds, dry_run=False)

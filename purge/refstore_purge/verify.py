@@ -112,6 +112,8 @@ def _look(
                 not dataset.set_null or any(_is_set(dataset, row, name) for name in dataset.set_null) for row in rows
             ), ""
         return sum(_matches(dataset, row, ids) for row in rows), ""
+    except Gone:
+        return 0, ""  # it has expired, or was erased: nobody reads it any more
     except RefstoreError as error:
         return 0, str(error)
     except Exception as error:  # noqa: BLE001  # whatever a damaged file does to a reader
