@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from refstore.core import keys
+from refstore.deletions.content_deletion import delete_contents
 from refstore.deletions.journal_format import PendingDelete
 from refstore.objects.base import Deletion
 from refstore.repository import Repository
 from refstore_reaper.blob_deletion import delete_blobs
-from refstore_reaper.content_deletion import delete_contents
 from refstore_reaper.deletion import Hint, drop_hints, due_hints, mark_deleting, remove_keys
 from refstore_reaper.reference_release import process_committed, process_deleted, publish_markers
 from refstore_reaper.scrub import scrub_references, scrub_tokens
@@ -44,7 +44,7 @@ def delete_due(repo: Repository) -> int:
         if batch:
             addresses = [item.address for item in batch]
             confirmed = delete_blobs(ctx.objects, batch, NoJournal())
-            confirmed, _ = delete_contents(ctx, batch, confirmed, NoJournal())
+            confirmed, _, _ = delete_contents(ctx, batch, confirmed, NoJournal())
             gone = set(addresses).difference(remove_keys(ctx, addresses, confirmed))
             drop_hints(ctx, [hint for hint in hints if hint.address in gone])
             deleted += len(confirmed.deleted)

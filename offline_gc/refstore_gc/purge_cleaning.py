@@ -23,6 +23,7 @@ from refstore.core import deadline
 from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.records import Backup, encode
+from refstore.deletions.content_deletion import delete_recorded
 from refstore.deletions.journal_format import PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import BranchNotFound, NotFound
@@ -66,9 +67,10 @@ def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -
 
     Raises KVWentBack, KVSettling, Corrupt, Unavailable; then nothing more is deleted.
     """
-    there_is_something = ctx.locations.are_announced() or delete_abandoned(ctx, dry_run=True)
-    if dry_run or not there_is_something:  # then no entry of the audit log is begun
+    if dry_run:
         return _clean(ctx, signed_seconds=signed_seconds, dry_run=True)
+    if not ctx.locations.are_announced() and not delete_abandoned(ctx, dry_run=True):
+        return Cleaned()  # and no entry of the audit log is begun
     with ctx.audit.act("purge.clean", repository=ctx.name) as draft:
         done = _clean(ctx, signed_seconds=signed_seconds, dry_run=False)
         gone = sum(each.objects for each in (done.backups, done.trash, done.attempts, done.going))
@@ -230,19 +232,12 @@ def _delete(
         PendingDelete(address, Token(""), Path(""), _cause(each, endings[each.identity].get(address)), -1)
         for each in retired
         for address in each.location.going
-        if address  # what was erased has none
     ]
-    away: set[str] = {""}
-    if batch:
-        journal.record_start(batch)
-        deletion = ctx.objects.delete_many([item.address for item in batch])
-        journal.record_end(batch, deletion)
-        away |= {*deletion.deleted, *deletion.missing}
-        done.failed += len(deletion.failed)
-        deleted = {*deletion.deleted}
-        for each in retired:
-            gone = [address for address in each.location.going if address in deleted]
-            _count(done, endings[each.identity], gone)
+    deletion = delete_recorded(ctx.objects, batch, journal)
+    deleted, away = {*deletion.deleted}, {*deletion.deleted, *deletion.missing}
+    done.failed += len(deletion.failed)
+    for each in retired:
+        _count(done, endings[each.identity], [address for address in each.location.going if address in deleted])
     ctx.locations.forget_going(
         [(each, [address for address in each.location.going if address in away]) for each in retired]
     )

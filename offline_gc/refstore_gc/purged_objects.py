@@ -18,6 +18,7 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.batches import batched
 from refstore.core.ids import Address, Path, Token
+from refstore.deletions.content_deletion import delete_contents, delete_recorded
 from refstore.deletions.journal_format import PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
 from refstore_gc.garbage import LOCATED, GarbageCount
@@ -26,7 +27,7 @@ from refstore_gc.run_layout import RunLayout, read_table
 from refstore_gc.run_summary import PurgedObjects
 
 PAGE: Final = 1000
-CAUSE: Final = "content of a purged object that nothing names any more"
+CAUSE: Final = "a purged object that nothing names any more"
 
 
 def files_of(counts: Iterable[GarbageCount]) -> list[str]:
@@ -57,22 +58,7 @@ def delete_dead(ctx: Context, layout: RunLayout, files: Sequence[str], excluded:
 
 
 def _delete(ctx: Context, journal: JournalWriter, identities: Sequence[Address]) -> PurgedObjects:
-    own = ctx.objects.delete_many(identities)
-    gone = {*own.deleted, *own.missing}
-    located = ctx.locations.begin_deletion([each for each in identities if each in gone])
-    batch = [
-        PendingDelete(address, Token(""), Path(""), f"{CAUSE}: {each.identity}", -1)
-        for each in located
-        for address in each.location.going
-        if address and address != each.identity
-    ]
-    deleted = failed = 0
-    if batch:
-        journal.record_start(batch)
-        deletion = ctx.objects.delete_many([item.address for item in batch])
-        journal.record_end(batch, deletion)
-        gone |= {*deletion.deleted, *deletion.missing}
-        deleted, failed = len(deletion.deleted), len(deletion.failed)
-    whole = [each for each in located if gone.issuperset(address for address in each.location.going if address)]
-    ctx.locations.end_deletion(whole)
-    return PurgedObjects(objects=len(whole), contents=deleted, failed=failed + len(own.failed))
+    batch = [PendingDelete(identity, Token(""), Path(""), CAUSE, -1) for identity in identities]
+    own = delete_recorded(ctx.objects, batch, journal)
+    confirmed, contents, ended = delete_contents(ctx, batch, own, journal)
+    return PurgedObjects(objects=ended, contents=contents, failed=len(confirmed.failed))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final
 
+from refstore.deletions.content_deletion import Journal
 from refstore.deletions.journal_format import PendingDelete
 from refstore.objects.base import Deletion, ObjectStore
 from refstore.objects.local import LocalObjects
@@ -16,18 +17,6 @@ from refstore_reaper.delete_worker import DeleteWorker
 
 WORKER_KEYS_MIN: Final = 500
 """The smallest batch of local files for the delete worker. A smaller one is deleted faster than it is sent."""
-
-
-class Journal(Protocol):
-    """Records each batch of deletions: before its blobs are deleted, and again with the store's confirmation."""
-
-    def record_start(self, batch: Sequence[PendingDelete]) -> None:
-        """Record the batch before its deletion. Raises the errors of the journal's store; then no blob of the batch may
-        be deleted.
-        """
-        ...
-
-    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
 
 
 def delete_blobs(

@@ -33,6 +33,7 @@ from refstore.core import keys
 from refstore.core.ids import CommitId, Token, commit_id, staging_token
 from refstore.core.records import CommittedTokens, DeletedToken, RepositoryRecord, Stamp, decode, encode
 from refstore.core.settings import ReaperSettings
+from refstore.deletions.content_deletion import Journal
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord, KVSettling, KVUnavailable, KVWentBack, ObjectsUnavailable, RefstoreError
 from refstore.kv.base import ABSENT, Key
@@ -44,7 +45,7 @@ from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore.versioning.markers import COMMITTED, REPOSITORY_DELETED
 from refstore_reaper import backlog, reference_release, repository_removal, scrub
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
-from refstore_reaper.blob_deletion import AsyncDeleter, Journal
+from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.breaker import Breaker, Reason
 from refstore_reaper.cycle_summary import Summary, Tally
 from refstore_reaper.deletion import BatchDeleter, Hint, count_deletable, due_hints

@@ -16,15 +16,15 @@ from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import Address, Token
 from refstore.core.records import Deleting, Due, Emptied, Issued, Reference, ReferenceRecord, decode_reference, encode
+from refstore.deletions.content_deletion import Journal, delete_contents
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, Absent, Key, SetIf
 from refstore.losses.fence import Guard
 from refstore.objects.base import Deletion
 from refstore_reaper.batch_pipeline import BatchSteps
-from refstore_reaper.blob_deletion import AsyncDeleter, Journal, delete_blobs
+from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
-from refstore_reaper.content_deletion import delete_contents
 from refstore_reaper.cycle_summary import Tally
 
 EXPIRED_CAUSE: Final = "issued and not linked"
@@ -95,7 +95,7 @@ class BatchDeleter:
                 deletion = self._async_deleter.submit(self._ctx.objects, batch, self._journal)
                 yield
                 confirmed = deletion.result()
-            confirmed, contents = delete_contents(self._ctx, batch, confirmed, self._journal)
+            confirmed, contents, _ = delete_contents(self._ctx, batch, confirmed, self._journal)
             left = remove_keys(self._ctx, addresses, confirmed)
             self._journal.record_end(batch, confirmed)
             self._count(batch, confirmed, left)

@@ -159,7 +159,7 @@ class Repair:
             infos = ctx.objects.head_many([address for address in contents if address])
             there = {info.key for info in infos if info is not None}
             whole = [item for item, address in zip(page, contents, strict=True) if not address or address in there]
-            outcomes = ["put back"] * len(whole) if self._dry_run else ctx.locations.put_back(whole)
+            outcomes = ctx.locations.put_back(whole, dry_run=self._dry_run)
             done += [
                 PutBack(ctx.name, "content", identity, outcome)
                 for (identity, _), outcome in zip(whole, outcomes, strict=True)

@@ -33,15 +33,20 @@ ATTEMPTS: Final = 16
 """How often a lost `set_if` race is run again. Each loss means that somebody else made progress."""
 
 
+_NIL: Final = msgspec.Raw(b"\xc0")
+_EMPTY: Final = msgspec.Raw(b"\x90")
+"""An empty array."""
+
+
 class _Outline(msgspec.Struct, frozen=True, array_like=True, tag=85, gc=False):
     """A location of which only the first field is decoded: a million of them take seconds less."""
 
     current: list[str | int] | None
     """The fields of a `Content`, its address first."""
     replaced: int = 0
-    intent: msgspec.Raw = msgspec.Raw(b"\xc0")
-    backups: msgspec.Raw = msgspec.Raw(b"\x90")
-    going: msgspec.Raw = msgspec.Raw(b"\x90")
+    intent: msgspec.Raw = _NIL
+    backups: msgspec.Raw = _EMPTY
+    going: msgspec.Raw = _EMPTY
 
     @property
     def is_at_rest(self) -> bool:
@@ -49,8 +54,6 @@ class _Outline(msgspec.Struct, frozen=True, array_like=True, tag=85, gc=False):
         return self.intent == _NIL and self.backups == _EMPTY and self.going == _EMPTY
 
 
-_NIL: Final = msgspec.Raw(b"\xc0")
-_EMPTY: Final = msgspec.Raw(b"\x90")
 _decode_outline: Final = msgspec.msgpack.Decoder(_Outline).decode
 
 
@@ -59,10 +62,6 @@ class Located(NamedTuple):
 
     identity: Address
     location: Location
-
-    @property
-    def is_gone(self) -> bool:
-        return self.location.current is None
 
 
 class Intention(NamedTuple):
@@ -216,8 +215,8 @@ class Locations:
 
     # ---- restore
 
-    def restore(self, identity: Address, address: Address | None, run: str) -> Located:
-        """Make a backup the content again: the one at `address`, or the newest. What it replaces becomes trash.
+    def restore(self, identity: Address, address: Address, run: str) -> Located:
+        """Make the backup at `address` the content again ('': the erased one). What it replaces becomes trash.
 
         Raises NotFound (there is no such backup), Gone (the identity is being deleted), Contention.
         """
@@ -227,10 +226,11 @@ class Locations:
             if before is not None and before.current is None:
                 raise Gone(f"{identity} is being deleted, because nothing names it any more")
             backups = before.backups if before is not None else ()
-            chosen = next((each for each in reversed(backups) if address in (None, each.content.address)), None)
+            chosen = next((each for each in reversed(backups) if each.content.address == address), None)
             if before is None or before.current is None or chosen is None:
-                wanted = f" at {address}" if address else ""
-                raise NotFound(f"{identity} has no backup{wanted}; what was not purged, or is past its days, has none")
+                raise NotFound(
+                    f"{identity} has no backup at {address!r}; what was not purged, or is past its days, has none"
+                )
             trash = Backup(before.current, self._clock.now_ms(), run, by_restore=True)
             after = _changed(
                 before,
@@ -246,7 +246,8 @@ class Locations:
 
     def retire(self, items: Sequence[tuple[Located, Sequence[Address]]], *, intents_before_ms: int) -> list[Located]:
         """Move backups at these addresses, and intents that are older, to what goes next, from where nothing restores
-        them. Return the records with something to delete; what others changed meanwhile is left out.
+        them. Return the records that have changed or have something to delete; what others changed meanwhile is left
+        out.
 
         The records must be older than the longest operation, so that no reader is on its way to what they name.
         """
@@ -254,12 +255,12 @@ class Locations:
         for each, ending in items:
             before, going = each.location, list(each.location.going)
             kept = tuple(backup for backup in before.backups if backup.content.address not in ending)
-            going += [address for address in ending if address not in going]
+            going += [address for address in ending if address and address not in going]  # what was erased has none
             intent = before.intent
             if intent is not None and intent.since_ms < intents_before_ms:
                 going.append(intent.address)
                 intent = None
-            if going and before.current is not None:
+            if before.current is not None and (going or len(kept) < len(before.backups)):
                 planned.append((each, _changed(before, intent=intent, backups=kept, going=tuple(going))))
         written = self._set_if([(each.identity, encode(each.location), after) for each, after in planned])
         return [Located(each.identity, after) for (each, after), ok in zip(planned, written, strict=True) if ok]
@@ -284,8 +285,8 @@ class Locations:
 
     # ---- after a loss
 
-    def put_back(self, items: Sequence[tuple[Address, Location]]) -> list[str]:
-        """Write records again that the KV has lost, and whose contents are there; return what became of each.
+    def put_back(self, items: Sequence[tuple[Address, Location]], *, dry_run: bool = False) -> list[str]:
+        """Write records again that the KV has lost, and whose contents are there; return what became of each, or would.
 
         A record of an earlier number is replaced, and what it alone names goes.
         """
@@ -303,7 +304,8 @@ class Locations:
                     named = there.addresses() if there is not None else ()
                     going = (*told.going, *(address for address in named if address not in told.addresses()))
                     planned.append((index, value, _changed(told, going=going)))
-            written = self._set_if([(items[index][0], value, after) for index, value, after in planned])
+            writes = [(items[index][0], value, after) for index, value, after in planned]
+            written = [True] * len(writes) if dry_run else self._set_if(writes)
             waiting = [index for (index, _, _), ok in zip(planned, written, strict=True) if not ok]
             for (index, _, _), ok in zip(planned, written, strict=True):
                 if ok:

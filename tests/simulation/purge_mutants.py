@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.simulation.planting import Edit, Mutant
 
 LOCATIONS = "refstore.versioning.locations:Locations"
-CONTENTS = "refstore_reaper.content_deletion:delete_contents"
+CONTENTS = "refstore.deletions.content_deletion:delete_contents"
 
 
 def purged() -> Iterator[Mutant]:

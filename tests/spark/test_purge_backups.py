@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore.errors import Gone, KVWentBack, NotFound
+from refstore.core.ids import Address
+from refstore.errors import KVWentBack, NotFound
 from refstore.losses.known import check_repository
 from refstore_gc import purge_cleaning
 from refstore_gc import run as nightly
@@ -225,5 +226,26 @@ class TestRestore:
         purge_cleaning.clean(world.ctx)
         with pytest.raises(NotFound):
             restoring.restore(world.repo, Scope(run="run-1"))
-        with pytest.raises((NotFound, Gone)):
-            world.ctx.locations.restore(world.repo.resolve("main", "a/x").entry.address, None, "run-2")
+        identity = world.repo.resolve("main", "a/x").entry.address
+        with pytest.raises(NotFound):
+            world.ctx.locations.restore(identity, identity, "run-2")
+
+
+def test_the_trash_of_an_erased_object_leaves_no_address_behind(world: World) -> None:
+    """An erased content lies nowhere, so it is dropped from the record and never asked for at the store."""
+    from refstore.core.records import Content
+    from refstore.versioning.locations import Publication
+
+    set_days(world, trash=0)
+    identity = one_object(world)
+    announce(world.repo)
+    intended = intend(world.repo, "main", "a/x")
+    assert intended is not None
+    world.ctx.locations.publish([Publication(intended, Content(Address(""), 0, "", run="run-1"))], "run-1")
+    restoring.restore(world.repo, Scope(run="run-1"))
+    settle(world)
+    assert purge_cleaning.clean(world.ctx).trash == Count()
+    (record,) = world.ctx.locations.get_many([intended.identity])
+    assert record is not None
+    assert (record.backups, record.going) == ((), ())
+    assert world.data() == {identity}

@@ -66,7 +66,7 @@ def test_what_the_store_does_not_delete_keeps_identity_and_record_for_the_next_p
     world.run_past_grace()
     assert world.stored() == {content}
     (left,) = locations(world)
-    assert left.is_gone
+    assert left.location.current is None
     assert world.references() == 1
     assert world.hints() == 1
     world.objects.refuses.clear()

@@ -9,15 +9,36 @@ on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from refstore.context import Context
 from refstore.core.ids import Address
 from refstore.deletions.journal_format import PendingDelete
-from refstore.objects.base import Deletion
-from refstore_reaper.blob_deletion import Journal, delete_blobs
+from refstore.objects.base import Deletion, ObjectStore
 
 CAUSE: Final = "content of a purged object that goes"
+
+
+class Journal(Protocol):
+    """Records each batch of deletions: before its blobs are deleted, and again with the store's confirmation."""
+
+    def record_start(self, batch: Sequence[PendingDelete]) -> None:
+        """Record the batch before its deletion. Raises the errors of the journal's store; then no blob of the batch may
+        be deleted.
+        """
+        ...
+
+    def record_end(self, batch: Sequence[PendingDelete], confirmed: Deletion) -> None: ...
+
+
+def delete_recorded(objects: ObjectStore, batch: Sequence[PendingDelete], journal: Journal) -> Deletion:
+    """Delete a batch between its two entries in the journal. Raises ObjectsUnavailable."""
+    if not batch:
+        return Deletion((), (), ())
+    journal.record_start(batch)
+    confirmed = objects.delete_many([item.address for item in batch])
+    journal.record_end(batch, confirmed)
+    return confirmed
 
 
 class ContentDeletion(NamedTuple):
@@ -25,6 +46,8 @@ class ContentDeletion(NamedTuple):
     """Of the identities: one of which an object is left counts as failed."""
     deleted: int
     """How many contents and backups were deleted, besides the identities' own objects."""
+    ended: int
+    """How many identities had a record, which has gone as the last of all."""
 
 
 def delete_contents(
@@ -38,7 +61,7 @@ def delete_contents(
     gone = {*confirmed.deleted, *confirmed.missing}
     items = {item.address: item for item in batch if item.address in gone}
     if not items or not ctx.locations.are_announced():
-        return ContentDeletion(confirmed, 0)
+        return ContentDeletion(confirmed, 0, 0)
     located = ctx.locations.begin_deletion(list(items))
     contents = [
         PendingDelete(address, items[each.identity].token, items[each.identity].path, CAUSE, -1)
@@ -46,15 +69,13 @@ def delete_contents(
         for address in each.location.going
         if address != each.identity
     ]
-    deletion = Deletion((), (), ())
-    if contents:
-        deletion = delete_blobs(ctx.objects, contents, journal)
-        journal.record_end(contents, deletion)
+    deletion = delete_recorded(ctx.objects, contents, journal)
     away = {*deletion.deleted, *deletion.missing, *gone}
     left = {each.identity: [address for address in each.location.going if address not in away] for each in located}
-    ctx.locations.end_deletion([each for each in located if not left[each.identity]])
+    whole = [each for each in located if not left[each.identity]]
+    ctx.locations.end_deletion(whole)
     failed = {identity: addresses[0] for identity, addresses in left.items() if addresses}
-    return ContentDeletion(_failing(confirmed, failed), len(deletion.deleted))
+    return ContentDeletion(_failing(confirmed, failed), len(deletion.deleted), len(whole))
 
 
 def _failing(confirmed: Deletion, failed: dict[Address, Address]) -> Deletion:
