@@ -52,7 +52,7 @@ class LiveSet:
     """Everything that must be kept, as the live scan found it."""
 
     addresses: AddressWriter
-    located: AddressWriter
+    identities: AddressWriter
     """Identities of purged objects."""
     commits: LiveCommits
     reads: CommitReads | None
@@ -67,10 +67,10 @@ def collect_live_set(
 ) -> LiveSet:
     """Write the addresses of a live scan to files, and gather what is to be read of its commits."""
     addresses, commits = AddressWriter(run.files, run.layout), LiveCommits()
-    located = AddressWriter(run.files, run.layout, "identities")
+    identities = AddressWriter(run.files, run.layout, "identities")
     for batch in scan:
         addresses.add(batch.addresses)
-        located.add(batch.located)
+        identities.add(batch.identities)
         for each in batch.commits:
             commits.add(each.commit, each.record, filter_of(each))
         report(addresses.rows)
@@ -78,8 +78,8 @@ def collect_live_set(
     while page := list(islice(objects, PAGE)):
         addresses.add(page)
     addresses.finish()
-    located.finish()
-    return LiveSet(addresses, located, commits, commits.reads())
+    identities.finish()
+    return LiveSet(addresses, identities, commits, commits.reads())
 
 
 class JoinInputs(NamedTuple):
@@ -133,7 +133,7 @@ def find_garbage(
             chunk_batches(chunks, bounds),
             [
                 *((key, BatchKind.LIVE_IN_KV) for key in live.addresses.files),
-                *((key, BatchKind.LOCATED) for key in live.located.files),
+                *((key, BatchKind.IDENTITIES) for key in live.identities.files),
             ],
             [(key, BatchKind.PENDING) for key in pending],
             live.commits.sources(expired),

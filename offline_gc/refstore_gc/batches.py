@@ -48,13 +48,13 @@ class BatchKind(IntEnum):
     """Addresses that stand in ranges and listings that are not read any more, each as often."""
     FORMERLY_IN_KV = 8
     """Addresses that the KV named when the last run scanned it."""
-    LOCATED = 10
-    """Identities of purged objects, whose content lies elsewhere."""
     EARLIER_KEYS = 9
     """A file of what an earlier run recorded (`incremental/known_keys.py`)."""
+    IDENTITIES = 10
+    """Identities of purged objects, whose content lies elsewhere."""
 
 
-WHOLE: Final = frozenset((BatchKind.NO_LONGER_READ, BatchKind.FORMERLY_IN_KV, BatchKind.LOCATED))
+WHOLE: Final = frozenset((BatchKind.NO_LONGER_READ, BatchKind.FORMERLY_IN_KV, BatchKind.IDENTITIES))
 """Batches of these kinds carry whole addresses, because these may be garbage."""
 
 

@@ -35,7 +35,7 @@ ORPHAN: Final = {
     ObjectKind.FOREIGN: "foreign",
 }
 """The reasons where no marked commit named the object either."""
-LOCATED: Final = "located"
+DEAD_IDENTITIES: Final = "dead-identities"
 """What is counted of purged objects that nothing names, and the folder of their files."""
 DELETED_REPOSITORY: Final = "deleted repository"
 
@@ -129,13 +129,14 @@ def join_bucket(layout: RunLayout, batches: Iterable[Batch], every_reason: str =
 
 def find_dead(layout: RunLayout, bucket: Bucket, keys: LiveKeys) -> Iterator[GarbageCount]:
     """Write the identities of a bucket's purged objects that nothing names to a file of the mark (rule 22)."""
-    located = bucket.addresses(BatchKind.LOCATED)
-    if len(located):
-        dead = located.filter(pa.array(~among(keys_of(located, layout.seed), keys.live)))
-        if len(dead):
-            key = layout.place(LOCATED, bucket.number, secrets.token_hex(8))
-            write_table(store_at(layout.files, layout), key, pa.table({"address": dead}))
-            yield GarbageCount(-1, "", LOCATED, key, "", len(dead), 0)
+    identities = bucket.addresses(BatchKind.IDENTITIES)
+    if not len(identities):
+        return
+    dead = identities.filter(pa.array(~among(keys_of(identities, layout.seed), keys.live)))
+    if len(dead):
+        key = layout.place(DEAD_IDENTITIES, bucket.number, secrets.token_hex(8))
+        write_table(store_at(layout.files, layout), key, pa.table({"address": dead}))
+        yield GarbageCount(-1, "", DEAD_IDENTITIES, key, "", len(dead), 0)
 
 
 def subtract_live(

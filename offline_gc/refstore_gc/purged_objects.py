@@ -1,8 +1,8 @@
 """Delete what purges have written for objects that no commit names any more (rule 22).
 
 The content of a purged object lies elsewhere than its identity, the address that commits name. So it stands and falls
-with its identity: a complete run compares the identities of all location records with what is named (`located` files of
-the mark), and the sweep deletes what the records of those name that nobody names.
+with its identity: a complete run compares the identities of all location records with what is named (files of the
+mark), and the sweep deletes what the records of those name that nobody names.
 
 The identity's own object goes first. Behind it a run of the purge finds nothing to read, and a record that is `gone`
 gets no new content. The record goes last.
@@ -21,7 +21,7 @@ from refstore.core.ids import Address, Path, Token
 from refstore.deletions.content_deletion import delete_contents, delete_recorded
 from refstore.deletions.journal_format import PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
-from refstore_gc.garbage import LOCATED, GarbageCount
+from refstore_gc.garbage import DEAD_IDENTITIES, GarbageCount
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.run_layout import RunLayout, read_table
 from refstore_gc.run_summary import PurgedObjects
@@ -32,7 +32,7 @@ CAUSE: Final = "a purged object that nothing names any more"
 
 def files_of(counts: Iterable[GarbageCount]) -> list[str]:
     """Return the files of identities that nothing names (`garbage.find_dead`)."""
-    return sorted(each.detail for each in counts if each.what == LOCATED)
+    return sorted(each.detail for each in counts if each.what == DEAD_IDENTITIES)
 
 
 def delete_dead(ctx: Context, layout: RunLayout, files: Sequence[str], excluded: LiveCommits) -> PurgedObjects:

@@ -153,7 +153,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
                 options.mode,
                 result.units(),
                 options.tag,
-                located=purged_objects.files_of(result.counts),
+                dead_identities=purged_objects.files_of(result.counts),
                 servers=fence.servers,
             ),
         )
@@ -323,9 +323,7 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, 
     summary, manifest = read_summary(ctx.objects, mark_id), read_manifest(ctx.objects, mark_id)
     mode = mode or ("tag" if manifest.mode == "tag" else "delete")
     run = _new_run(ctx, spark, Options(mode=mode), tell, layout_of(ctx, mark_id, manifest.seed))
-    excluded = LiveCommits()
-    for commit_id, commit in marks.excluded_commits(begun.run):
-        excluded.add(commit_id, commit, None)
+    excluded = _excluded(marks, begun.run)
     excluded_count = len([*excluded.commits()])
     by_rules = rules_recheck.keep(marks, begun, excluded)
     fence.pass_through()
@@ -334,9 +332,17 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, 
     swept = summarize_sweep(outcomes, mode, excluded_count, ctx.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     swept = msgspec.structs.replace(swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed)
     if not (swept.failed or swept.tagged.objects):  # the identities' own objects are gone
-        purged = purged_objects.delete_dead(ctx, run.layout, manifest.located, excluded)
+        purged = purged_objects.delete_dead(ctx, run.layout, manifest.dead_identities, excluded)
         swept = msgspec.structs.replace(swept, purged=purged)
     return _note_outcome(ctx, begun.run, summary, manifest, swept)
+
+
+def _excluded(marks: Marks, swept_run: Run) -> LiveCommits:
+    """Return the commits whose objects the sweep must leave."""
+    excluded = LiveCommits()
+    for commit_id, commit in marks.excluded_commits(swept_run):
+        excluded.add(commit_id, commit, None)
+    return excluded
 
 
 def _settle(ctx: Context, spark: SparkSession, tagged: Run, tell: Tell) -> Summary:
@@ -346,13 +352,13 @@ def _settle(ctx: Context, spark: SparkSession, tagged: Run, tell: Tell) -> Summa
     with run.steps.step("asking what the bucket has deleted"), translated("asking what the bucket has deleted"):
         outcomes = settle(run, manifest.units)
     swept, before = summarize_sweep(outcomes, "tag", 0, ctx.clock.now_ms(), 0.0), summary.swept
-    if manifest.located and not (swept.failed or swept.tagged.objects):
-        excluded = LiveCommits()
-        for commit_id, commit in Marks(ctx).excluded_commits(tagged):
-            excluded.add(commit_id, commit, None)
-        kv_guard.begin(ctx, tagged.mark_id).pass_through()
-        purged = purged_objects.delete_dead(ctx, run.layout, manifest.located, excluded)
-        swept = msgspec.structs.replace(swept, purged=purged)
+    if manifest.dead_identities and not (swept.failed or swept.tagged.objects):
+        fence = kv_guard.begin(ctx, tagged.mark_id)
+        if manifest.servers == fence.servers:  # else what the mark saw may not be so: the next complete run looks again
+            excluded = _excluded(Marks(ctx), tagged)
+            fence.pass_through()
+            purged = purged_objects.delete_dead(ctx, run.layout, manifest.dead_identities, excluded)
+            swept = msgspec.structs.replace(swept, purged=purged)
     if before is not None:
         swept = msgspec.structs.replace(
             swept,

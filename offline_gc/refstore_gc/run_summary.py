@@ -83,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True):
     units: list[UnitRow]
     tag: str = TAG
     """The key of the tag, where the mode is `tag`."""
-    located: list[str] = []
+    dead_identities: list[str] = []
     """Files with identities of purged objects that nothing names."""
     servers: dict[str, str] = {}
     """The identity of each server of the KV during the look, by partition. Empty: an earlier version made the mark."""

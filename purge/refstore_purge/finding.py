@@ -35,36 +35,34 @@ def ask_partitions(run: PurgeRun, units: Sequence[Unit]) -> None:
     """Learn which partitions have an identifier that is one of the ids. Raises Invalid."""
     for unit in units:
         value = unit.identifier_value
-        if value is not None and unit.order not in run.state.by_partition:
+        if unit.dataset.mode != ERASE and value is not None and unit.order not in run.state.by_partition:
             run.state.by_partition[unit.order] = _is_one(run.ids, unit, value)
 
 
 def _is_one(ids: AnyIds, unit: Unit, value: str) -> bool:
-    if value == HIVE_NULL:
-        return False
-    if ids.kind == "integer" and not INTEGER.fullmatch(value):
+    if value != HIVE_NULL and ids.kind == "integer" and not INTEGER.fullmatch(value):
         raise Invalid(
             f"partition {unit.partition!r} of data set {unit.dataset.name!r} has no integer as "
             f"{unit.dataset.identifier!r}, and the ids are integers; give ids that are strings, or say --id-type string"
         )
-    if ids.kind == "integer":
-        number = int(value)
-        return -(2**63) <= number < 2**64 and bool(ids.matches(pa.array([number]))[0])
-    return bool(ids.matches(pa.array([value if ids.kind == "string" else value.encode()]))[0])
+    return are_ids(ids, [value])[0]
 
 
 def are_ids(ids: AnyIds, texts: Sequence[str | None]) -> list[bool]:
-    """Return which texts are one of the ids. None is none; nor is what is no integer, if the ids are."""
+    """Return which texts are one of the ids. None and Hive's null are none; nor is what is no integer, where the ids
+    are integers.
+    """
+    values = [None if text == HIVE_NULL else text for text in texts]
     if ids.kind == "integer":
-        numbers = [int(text) if text is not None and INTEGER.fullmatch(text) else None for text in texts]
+        numbers = [int(value) if value is not None and INTEGER.fullmatch(value) else None for value in values]
         small = [number if number is not None and -(2**63) <= number < 2**63 else None for number in numbers]
-        return [bool(each) for each in ids.matches(pa.array(small, pa.int64()))]
-    if ids.kind == "string":
-        return [bool(each) for each in ids.matches(pa.array(texts, pa.string()))]
-    return [
-        bool(each)
-        for each in ids.matches(pa.array([None if text is None else text.encode() for text in texts], pa.binary()))
-    ]
+        large = [number if number is not None and 2**63 <= number < 2**64 else None for number in numbers]
+        matched = ids.matches(pa.array(small, pa.int64())) | ids.matches(pa.array(large, pa.uint64()))
+    elif ids.kind == "string":
+        matched = ids.matches(pa.array(values, pa.string()))
+    else:
+        matched = ids.matches(pa.array([None if value is None else value.encode() for value in values], pa.binary()))
+    return [bool(each) for each in matched]
 
 
 def _check_kinds(run: PurgeRun, units: Sequence[Unit]) -> None:

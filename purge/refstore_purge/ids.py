@@ -91,14 +91,14 @@ class IdSet:
         """Return for each value whether it is one of the ids. Null is none."""
         if pa.types.is_dictionary(values.type):
             found = pa.array(self.matches(values.dictionary))
-            return _filled(pc.take(found, values.indices))
+            return filled(pc.take(found, values.indices))
         matched = np.zeros(len(values), dtype=np.bool_)
         if not len(values) or not self.count:
             return matched
         if self.count <= FEW:
             if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
                 values = comparable(values, self.kind)  # Arrow cannot look up views
-            return _filled(pc.is_in(values, value_set=self._few_as(values.type)))
+            return filled(pc.is_in(values, value_set=self._few_as(values.type)))
         compared = comparable(values, self.kind)
         hashes = _hash(compared, self.kind, self._multipliers)
         places = hashes >> np.uint64(64 - self._meta.bits)
@@ -111,7 +111,7 @@ class IdSet:
             here = at < len(self._hashes)
             here[here] = self._hashes[at[here]] == hashes[rows[here]]
             rows, at = rows[here], at[here]
-            same = _filled(pc.equal(self._values.take(pa.array(at)), compared.take(pa.array(rows))))
+            same = filled(pc.equal(self._values.take(pa.array(at)), compared.take(pa.array(rows))))
             matched[rows[same]] = True
             rows, at = rows[~same], at[~same] + 1
         return matched
@@ -223,7 +223,7 @@ def _ordered(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def _filled(found: Any) -> NDArray[np.bool_]:
+def filled(found: Any) -> NDArray[np.bool_]:
     return np.asarray(pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 

@@ -24,7 +24,7 @@ from refstore.errors import Corrupt, Invalid, NotFound, ObjectNotFound
 from refstore.objects.base import ObjectStore
 from refstore_purge import index
 from refstore_purge.formats.base import Kind
-from refstore_purge.ids import IdSet, comparable
+from refstore_purge.ids import IdSet, comparable, filled
 from refstore_purge.untyped_arrow import pa, pc, pq
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class LedgerSet:
         """Return for each value whether it is one of the ids. Null is none."""
         if pa.types.is_dictionary(values.type):
             found = pa.array(self.matches(values.dictionary))
-            return _filled(pc.take(found, values.indices))
+            return filled(pc.take(found, values.indices))
         compared = comparable(values, self.kind)
         distinct = compared.unique().drop_null()
         hashes = index.hash_each(distinct, self.kind, self._meta.hash_key)
@@ -98,7 +98,7 @@ class LedgerSet:
             for place, value in zip(may.tolist(), distinct.take(pa.array(may)).to_pylist(), strict=True)
             if self._has(hashes[place], mac(value, self.kind, self._meta.mac_key))
         ]
-        return _filled(pc.is_in(compared, value_set=distinct.take(pa.array(certain, pa.int64()))))
+        return filled(pc.is_in(compared, value_set=distinct.take(pa.array(certain, pa.int64()))))
 
     def _has(self, hash_: np.uint64, wanted: bytes) -> bool:
         at = int(np.searchsorted(self._hashes, hash_))
@@ -195,7 +195,3 @@ def _read(store: ObjectStore, name: str) -> tuple[Kind, int, Any]:
         raise Corrupt(
             f"the ledger's file {name} cannot be read ({error}); restore it from a backup, or remove it"
         ) from error
-
-
-def _filled(found: Any) -> NDArray[np.bool_]:
-    return np.asarray(pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -100,8 +100,7 @@ class Planner:
     def __init__(self, repo: Repository, *, replaces_content: bool = False) -> None:
         """`replaces_content`: what is purged changes under all names that an object has."""
         self._replaces_content = replaces_content
-        retention = repo.retention()
-        self.held = tuple(hold.prefix for hold in retention.rules.legal_holds) if retention is not None else ()
+        self.held = held_prefixes(repo)
         self.not_purged: list[NotPurged] = []
         self._units: dict[tuple[str, str], Unit] = {}
         self._places: dict[str, Unit] = {}
@@ -178,6 +177,12 @@ def plan_heads(repo: Repository, datasets: Sequence[Dataset], *, branches: Colle
             with suppress(BranchNotFound):  # it has just been deleted
                 planner.not_purged += list(_staged(repo, branch, dataset))
     return Plan(heads, planner.units(), planner.not_purged)
+
+
+def held_prefixes(repo: Repository) -> tuple[str, ...]:
+    """Return the prefixes of the legal holds that are in force now."""
+    retention = repo.retention()
+    return tuple(hold.prefix for hold in retention.rules.legal_holds) if retention is not None else ()
 
 
 def is_data(dataset: Dataset, path: str) -> bool:

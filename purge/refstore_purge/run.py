@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from refstore.errors import Invalid, RefstoreError
 from refstore.purging.document import KEEP_HISTORY, PurgeDocument
 from refstore.repository import Repository
+from refstore_gc.purge_cleaning import DAY_MS
 from refstore_gc.run_progress import Steps, Tell
 from refstore_purge import finding, ids_file, index, ledger, report, tasks
 from refstore_purge.heads import purge_heads
@@ -33,8 +34,6 @@ from refstore_purge.versions import purge_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-DAY_MS: Final = 86_400_000
 
 __all__ = ["FLOOR_ROWS", "SHARE", "Options", "run"]
 

@@ -61,7 +61,7 @@ def look_up_contents(ctx: Context, units: Sequence[Unit]) -> None:
 
 
 def names_outside(ctx: Context, prefixes: tuple[str, ...], addresses: Mapping[str, object]) -> dict[str, list[Name]]:
-    """Return, by address, names outside the prefixes in any version; of each address and range the first three."""
+    """Return, by address, the different paths outside the prefixes in any version, each with one of its versions."""
     found: dict[str, list[Name]] = {}
     for ref, path, entry in every_entry(ctx):
         name = Name(ref, path)

@@ -19,10 +19,10 @@ from refstore.core.batches import batched
 from refstore.core.ids import Address
 from refstore.core.records import Content
 from refstore.errors import DeadlineExceeded
-from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset
+from refstore.purging.document import ERASE, Dataset
 from refstore_gc.session import translated
 from refstore_purge import erasing, finding, tasks
-from refstore_purge.plan import Name, Piece, Plan, Unit
+from refstore_purge.plan import Name, Piece, Plan, Unit, held_prefixes
 from refstore_purge.replacing import Attempt, Original, replace
 from refstore_purge.run_state import ATTEMPTS, PurgeRun
 from refstore_purge.tasks import Done, Job
@@ -48,7 +48,7 @@ def purge_versions(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned
         matched = finding.find(run, job, of_rows, attempt)
         erased = erasing.find(run, of_objects, attempt)
         with run.steps.step("looking for copies"):
-            wanted = _without_copies(run, units, matched | erased) - run.state.failures.keys()
+            wanted = _without_copies(run, datasets, units, matched | erased) - run.state.failures.keys()
         finding.ask_breaker(run, of_rows)
         finding.ask_breaker(run, of_objects, what="objects")
         if run.options.dry_run or not wanted:
@@ -72,18 +72,16 @@ def purge_versions(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned
             planned = plan_versions(run.repo, datasets)
 
 
-def _without_copies(run: PurgeRun, units: Sequence[Unit], matched: set[str]) -> set[str]:
+def _without_copies(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Unit], matched: set[str]) -> set[str]:
     """Return which objects are to be replaced: those with a name outside the data sets only if the run includes copies,
     and never those with a name that a legal hold covers.
     """
     if not matched:
         return set()
     pieces = {piece.address: (unit, piece) for unit in units for piece in unit.pieces.values()}
-    datasets = run.repo.purge_document().document.onboarded
-    prefixes = tuple(dataset.prefix for dataset in datasets if dataset.mode != KEEP_HISTORY)
+    prefixes = tuple(dataset.prefix for dataset in datasets)
+    held = held_prefixes(run.repo)
     left: set[str] = set()
-    retention = run.repo.retention()
-    held = tuple(hold.prefix for hold in retention.rules.legal_holds) if retention is not None else ()
     for address, names in names_outside(run.repo.context, prefixes, dict.fromkeys(matched)).items():
         covered = [name for name in names if name.path.startswith(held)]
         if covered:

@@ -158,6 +158,7 @@ def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why
     """
     key = Address(address) if ids.is_own(Address(address)) else _other_key(address)
     found = _explain(ctx, key)
+    found = found._replace(purged=found.purged or _as_content(ctx, key))
     if not _is_known(found):
         raise AddressNotFound(
             f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a "
@@ -240,19 +241,24 @@ def _explain(ctx: Context, address: Address) -> Why:
     deletions = sorted(dict.fromkeys((*deletions, *others)), key=lambda deletion: deletion.at_ms)
     if any(segment >= _made_after(ctx, address) for segment in indexed.damaged):
         incomplete["segments of the journal that are damaged (the log names them)"] = None
-    return Why(view, tuple(deletions), tuple(marked), None, tuple(incomplete), _purged(ctx, address))
+    return Why(view, tuple(deletions), tuple(marked), None, tuple(incomplete), _as_identity(ctx, address))
 
 
-def _purged(ctx: Context, address: Address) -> Purged | None:
-    """Return what purges have to do with an address. One round trip where nothing was purged; else all records are read
-    for an address that is no identity.
-    """
+def _as_identity(ctx: Context, address: Address) -> Purged | None:
+    """Return where the content of an address lies, if commits name the address and a purge has replaced its content."""
     if not ids.is_own(address) or not ctx.locations.are_announced():
         return None
     (own,) = ctx.locations.get_many([address])
-    if own is not None:
-        current = own.current or Content(Address(""), 0, "")
-        return Purged(address, "identity", current.address, current.run, current.written_ms)
+    if own is None:
+        return None
+    current = own.current or Content(Address(""), 0, "")
+    return Purged(address, "identity", current.address, current.run, current.written_ms)
+
+
+def _as_content(ctx: Context, address: Address) -> Purged | None:
+    """Return which object has its content, a backup or the like at the address. Reads all records."""
+    if not ids.is_own(address) or not ctx.locations.are_announced():
+        return None
     return next((_role(each, address) for each in ctx.locations.scan() if address in each.location.addresses()), None)
 
 

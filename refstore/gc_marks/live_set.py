@@ -52,7 +52,7 @@ class LiveBatch(NamedTuple):
     source: LiveSource
     addresses: Sequence[Address] = ()
     commits: Sequence[LiveCommit] = ()
-    located: Sequence[Address] = ()
+    identities: Sequence[Address] = ()
     """Identities whose content lies elsewhere (rule 22). It is kept among the `addresses`; whether the identity is
     live, what commits and the KV name decides.
     """
@@ -134,7 +134,7 @@ def _locations(ctx: Context, page: int) -> Iterator[LiveBatch]:
         return
     for found in batched(ctx.locations.scan_addresses(page), page):
         kept = [address for identity, addresses in found for address in addresses if address and address != identity]
-        yield LiveBatch(LiveSource.LOCATION, kept, located=[identity for identity, _ in found])
+        yield LiveBatch(LiveSource.LOCATION, kept, identities=[identity for identity, _ in found])
 
 
 def _expired(run: Run, mark: Mark | None) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ class VersionedEntry(NamedTuple):
 
 def every_entry(ctx: Context, *, prefix: str = "") -> Iterator[VersionedEntry]:
     """Yield the entries of staging areas, then of commits, in the order in which entries move. An entry that stands in
-    many commits is yielded under one of them; heads and tags come first.
+    many commits is yielded under one of them; heads come first.
     """
     heads: dict[CommitId, str] = {}
     for branch, _, record in list(ctx.branches.scan()):

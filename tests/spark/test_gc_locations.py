@@ -121,7 +121,7 @@ class TestWhatNobodyNames:
         world.ctx.objects.delete_many([identity])
         world.age()
         summary = run.mark(world.ctx, spark, Options(full=True))
-        assert read_manifest(world.ctx.objects, summary.mark_id).located
+        assert read_manifest(world.ctx.objects, summary.mark_id).dead_identities
         world.repo.unmark(old)
         swept = run.sweep(world.ctx, spark, summary.mark_id)
         assert swept.swept is not None

@@ -283,3 +283,17 @@ class TestErase:
         assert world.repo.read("main", "faces/guestid=ann/x-1.jpg") == b"of another guest"
         assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
         assert sum(row.erased for row in purge("bob").rows) == 0
+
+    @pytest.mark.parametrize("number", [7, -7, 2**63 + 1])
+    def test_ids_may_be_integers_and_paths_may_have_none(self, world: World, spark: SparkSession, number: int) -> None:
+        for guest in (number, "nobody", "__HIVE_DEFAULT_PARTITION__"):
+            world.repo.upload("main", f"faces/guest={guest}/1.jpg", b"a picture")
+        world.repo.commit("main", "pictures")
+        faces = {"name": "faces", "prefix": "faces/", "identifier": "guest", "mode": "erase"}
+        world.repo.onboard_purge(json.dumps({"whitelist": ["faces"], "datasets": [faces]}), by="tests")
+        file = world.folder / "ids.csv"
+        file.write_text(f"guest\n{number}\n")
+        made = run.run(world.repo, spark, Options(ids=file, id_type="integer"), lambda _: None)
+        assert made.is_whole, made
+        erased = [path for path, entry in world.repo.list("main") if entry is not None and not entry.address]
+        assert erased == [f"faces/guest={number}/1.jpg"]

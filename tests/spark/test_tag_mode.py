@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 import pytest
 
 from refstore.cli.shapes import lifetime_words
@@ -26,9 +27,10 @@ from refstore.versioning.commits import names
 from refstore_gc import bucket_lifecycle, deleted_repositories, run
 from refstore_gc.run import Options
 from refstore_gc.run_layout import TAG
-from refstore_gc.run_summary import Summary
+from refstore_gc.run_summary import Summary, read_manifest, write_manifest
 from refstore_reaper import repository_removal
 from tests.durations import AT_ONCE, unchecked_lake
+from tests.purging import content_of, rewrite
 from tests.reaping import reap_all, scrub_all
 from tests.servers.s3_base import BUCKET, S3Server
 from tests.servers.s3_ceph import INSTALL, CephRgw
@@ -370,3 +372,27 @@ def test_a_real_bucket_deletes_what_is_tagged_and_nothing_else(
         assert client.read("main", "a") == b"new"
         with pytest.raises(Gone):
             client.read("main~1", "a")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("others_answer", [False, True])
+def test_the_content_of_a_purged_object_goes_after_the_bucket_has_deleted_its_own(
+    moto_s3_server: S3Server, tmp_path: Path, spark: SparkSession, others_answer: bool
+) -> None:
+    """If other servers of the KV answer than while the mark looked, the next complete run looks again (rule 21)."""
+    with lake_with_history(tmp_path, moto_s3_server) as (repo, gone), client_of(tmp_path, moto_s3_server) as client:
+        content = content_of(rewrite(client, client.get_commit("main~1")[0], "a", b"less"))
+        let_a_second_pass(repo, content)
+        first = run.run(repo.context, spark, tagging()).latest
+        assert first.state == "tagged"
+        assert {gone, content} <= data_of(repo)
+        if others_answer:
+            manifest = read_manifest(repo.context.objects, first.mark_id)
+            other = msgspec.structs.replace(manifest, servers={"positions": "another server"})
+            write_manifest(repo.context.objects, other)
+        assert repo.context.objects.delete_many([gone]).deleted  # as the bucket does it
+        settled = run.sweep(repo.context, spark, first.mark_id)
+        assert settled.state == "swept"
+        assert (content in data_of(repo)) == others_answer
+        run.run(repo.context, spark, tagging(full=True))
+        assert content not in data_of(repo)
