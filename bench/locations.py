@@ -17,7 +17,7 @@ from typing import Final
 
 from bench import lakes
 from bench.measure import Row, Series, at_least, at_most, in_turns, rates
-from bench.offline_again import Earlier, change
+from bench.offline_again import Earlier, make_lake
 from bench.offline_mark import MASTER
 from bench.offline_sweep import AT_ONCE, EVERYTHING
 from bench.workshop import Workshop
@@ -99,11 +99,7 @@ def _nightly(shop: Workshop) -> Row:
     folder = shop.in_memory("locations")
     kv_url, objects_url = lakes.stores_in(folder)
     shop.say(f"locations: {amount:,} objects with their files")
-    with lakes.open_lake(kv_url, objects_url) as lake:
-        repo = lake.create_repository(lakes.REPOSITORY)
-        repo.set_retention('{"default_retention_days": 0}')
-        blobs = lakes.blobs_of(folder, repo)
-    change(folder, blobs, range(amount), Earlier())
+    blobs = make_lake(folder, amount)
     with session(SparkOptions(master=MASTER)) as spark, Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
 

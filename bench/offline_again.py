@@ -55,11 +55,7 @@ def run(shop: Workshop) -> Iterator[Row]:
     folder = shop.in_memory("again")
     kv_url, objects_url = lakes.stores_in(folder)
     shop.say(f"marking again: {count:,} objects with their files")
-    with lakes.open_lake(kv_url, objects_url) as lake:
-        repo = lake.create_repository(lakes.REPOSITORY)
-        repo.set_retention(RULES)
-        blobs = lakes.blobs_of(folder, repo)
-    change(folder, blobs, range(count), Earlier())
+    blobs = make_lake(folder, count)
     began = time.perf_counter()
     with session(SparkOptions(master=MASTER)) as spark, Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
@@ -165,6 +161,17 @@ def _marked(ctx: Any, spark: Any, *, full: bool, expected: int) -> float:
     data = found[0].by_kind.get("data")
     assert (data.objects if data else 0) == expected, f"{data} were marked, not {expected}"
     return seconds
+
+
+def make_lake(folder: Path, count: int) -> Path:
+    """Make a lake of committed objects with their files, as of ten days ago; return where the files are."""
+    kv_url, objects_url = lakes.stores_in(folder)
+    with lakes.open_lake(kv_url, objects_url) as lake:
+        repo = lake.create_repository(lakes.REPOSITORY)
+        repo.set_retention(RULES)
+        blobs = lakes.blobs_of(folder, repo)
+    change(folder, blobs, range(count), Earlier())
+    return blobs
 
 
 def change(folder: Path, blobs: Path, numbers: Any, clock: SystemClock) -> None:

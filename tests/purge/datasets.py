@@ -169,3 +169,19 @@ def read(case: Case, body: bytes) -> list[Row]:
 
 def _pairs(row: Row) -> list[tuple[str, int]] | None:
     return None if row["seen"] is None else list(row["seen"].items())
+
+
+def document_of(cases: list[Case], mode: str) -> str:
+    """Return the purge document that describes these cases."""
+    datasets = [
+        {
+            "name": case.name,
+            "prefix": f"{case.name}/",
+            "format": case.format,
+            "identifier": case.identifier,
+            "map_part": case.map_part,
+            "mode": mode,
+        }
+        for case in cases
+    ]
+    return json.dumps({"whitelist": ["*"], "datasets": datasets})

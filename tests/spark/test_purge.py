@@ -89,21 +89,7 @@ def test_random_data_sets_lose_the_rows_of_the_ids_and_nothing_else(
     rng = random.Random(seed)
     for names in (True, False):  # ids that are strings, then ids that are integers
         cases = [case for case in datasets.CASES if case.is_integer != names]
-        document = {
-            "whitelist": ["*"],
-            "datasets": [
-                {
-                    "name": case.name,
-                    "prefix": f"{case.name}/",
-                    "format": case.format,
-                    "identifier": case.identifier,
-                    "map_part": case.map_part,
-                    "mode": "keep-history",
-                }
-                for case in cases
-            ],
-        }
-        world.repo.onboard_purge(json.dumps(document), by="tests")
+        world.repo.onboard_purge(datasets.document_of(cases, "keep-history"), by="tests")
 
         def upload(branch: str, cases: list[datasets.Case] = cases) -> None:
             for case in cases:

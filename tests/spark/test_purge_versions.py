@@ -119,21 +119,7 @@ def test_random_histories_lose_the_rows_of_the_ids_in_every_version(
     rng = random.Random(seed)
     for names in (True, False):
         cases = [case for case in datasets.CASES if case.is_integer != names]
-        document = {
-            "whitelist": ["*"],
-            "datasets": [
-                {
-                    "name": case.name,
-                    "prefix": f"{case.name}/",
-                    "format": case.format,
-                    "identifier": case.identifier,
-                    "map_part": case.map_part,
-                    "mode": "rewrite",
-                }
-                for case in cases
-            ],
-        }
-        world.repo.onboard_purge(json.dumps(document), by="tests")
+        world.repo.onboard_purge(datasets.document_of(cases, "rewrite"), by="tests")
         refs: list[str] = []
 
         def upload(branch: str, cases: list[datasets.Case] = cases, refs: list[str] = refs) -> None:
