@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from refstore.core import keys
-from refstore.core.records import Deleting, Entry, decode, decode_reference, decode_staged
+from refstore.core.records import Deleting, Entry, Location, decode, decode_reference, decode_staged
 from refstore.kv.base import Key
 from refstore.losses.fence import WITNESSES, Fence, Witness
-from refstore.versioning.manifest import CONFIRMED, WAITING, AnyEntry, CommitLanded, EntriesPlaced
+from refstore.versioning.manifest import CONFIRMED, WAITING, AnyEntry, CommitLanded, EntriesPlaced, LocationsKept
 from tests.kit import guarded_reaping
 from tests.kit.calls import positions_of
 from tests.kit.steps import OBJECTS, SERVERS, Interned, body_of
@@ -32,6 +32,7 @@ FOLDERS: Final = {
     "markers": ("staging/deleted", "staging/committed"),
     "entries": ("staging/",),
     "branches": ("branches",),
+    "locations": ("locations/", "purge"),
     "commits": ("commits", "landed"),
 }
 """Which partitions of a repository a shard has. The first that fits counts."""
@@ -100,7 +101,7 @@ class LosingDomain:
         return None if self._inner.safety_only else self._inner.left_over(store, names)
 
     def violation(self, store: Mapping[int, int], names: Interned) -> str | None:
-        excused = {names.key(Key(OBJECTS, name)): 1 for name in self._excused(store, names)}
+        excused = {names.key(Key(OBJECTS, name)): 1 for name in self._excused(store, names) | self._saved(store, names)}
         there = {**excused, **store} if excused else store
         why = self._inner.watch.lost(there, names)
         if why is not None:
@@ -130,6 +131,7 @@ class LosingDomain:
             excused = self._excused(store, names) | self._leaving(store, names)
             excused |= {name for name in self._known(store, names) | self._known(after, names)
                         if names.key(Key(OBJECTS, name)) not in store}  # fmt: skip
+            excused -= self._with_content(store, names)  # the object store has to know where that lies
             after[names.key(Key(EXCUSED, ""))] = names.value("\n".join(sorted(excused)).encode())
         return after
 
@@ -162,6 +164,43 @@ class LosingDomain:
             if names.keys[key].partition.startswith(f"{self._repo}/references/")
             and isinstance(decode_reference(names.values[value]), Deleting)
         }
+
+    def _locations(self, store: Mapping[int, int], names: Interned) -> dict[str, Location]:
+        """The locations that the KV has, by identity."""
+        return {
+            names.keys[key].name: decode(names.values[value], Location)
+            for key, value in store.items()
+            if names.keys[key].partition == keys.locations(self._repo, 0)
+        }
+
+    def _with_content(self, store: Mapping[int, int], names: Interned) -> set[str]:
+        """The identities whose content is there, where the KV says."""
+        return {
+            identity
+            for identity, location in self._locations(store, names).items()
+            if location.current is not None and names.key(Key(OBJECTS, location.current.address)) in store
+        }
+
+    def _saved(self, store: Mapping[int, int], names: Interned) -> set[str]:
+        """What a KV that lost a location still takes for the content, if the manifest knows where that lies."""
+        newest: dict[str, Location] = {}
+        for key, value in store.items():
+            if names.keys[key].partition == OBJECTS and names.keys[key].name.startswith((WAITING, CONFIRMED)):
+                for line in body_of(names.values[value]).splitlines():
+                    entry = msgspec.json.decode(line, type=AnyEntry)
+                    for item in entry.items if isinstance(entry, LocationsKept) else ():
+                        told = decode(item.record, Location)
+                        if item.identity not in newest or newest[item.identity].replaced < told.replaced:
+                            newest[item.identity] = told
+        if not newest:
+            return set()
+        known = self._locations(store, names)
+        saved: set[str] = set()
+        for identity, told in newest.items():
+            if told.current is not None and names.key(Key(OBJECTS, told.current.address)) in store:
+                own = known.get(identity)
+                saved |= {identity, *([own.current.address] if own is not None and own.current is not None else [])}
+        return saved
 
     def _known(self, store: Mapping[int, int], names: Interned) -> set[str]:
         """The addresses that a state knows of, in whatever way."""

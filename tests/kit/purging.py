@@ -7,7 +7,7 @@ are, once whoever may need them has ended), legal holds, and hidden branches.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -32,9 +32,11 @@ def purge(run: str, identity: str, body: bytes, *, then_read: str = "") -> Stage
     return Stage(f"purge {run}", _purge, (run, own_address(identity), len(body), then_read))
 
 
-def clean(*, waits: bool = True) -> Stage:
-    """End all backups. `waits`: as a cleaning does, for those who may need them."""
-    return Stage("clean", _clean, (waits,))
+def clean(number: int = 1, *, waits: bool = True, fence: bool = False) -> Stage:
+    """End all backups. `number`: tells the cleanings of one task apart. `waits`: as a cleaning does, for those who may
+    need them. `fence`: the KV may lose writes, so pass the fence of rule 21.
+    """
+    return Stage(f"clean-{number}", _clean, (waits, fence))
 
 
 def restore_content(identity: str, address: str) -> Stage:
@@ -70,10 +72,10 @@ def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read
     raise Contention("others kept changing it")  # a run reports it as not purged
 
 
-def _clean(tools: Tools, waits: bool) -> None:
+def _clean(tools: Tools, waits: bool, fence: bool) -> None:  # a stage's arguments are positional
     if waits:
         tools.stores.wait_for_others()
-    with _only_the_protocol():
+    with _only_the_protocol(), nullcontext() if fence else _without_a_fence():
         purge_cleaning.clean(tools.ctx)
 
 
@@ -92,8 +94,9 @@ def _only_the_protocol() -> Generator[None]:
         "_seconds_to_wait": 0.0,
     }
     stand_ins: dict[str, Any] = {name: mock.Mock(return_value=result) for name, result in results.items()}
-    with (
-        mock.patch.multiple(purge_cleaning, **stand_ins),
-        mock.patch.object(purge_cleaning.kv_guard, "begin", return_value=NoGuard()),
-    ):
+    with mock.patch.multiple(purge_cleaning, **stand_ins):
         yield
+
+
+def _without_a_fence() -> AbstractContextManager[object]:
+    return mock.patch.object(purge_cleaning.kv_guard, "begin", return_value=NoGuard())

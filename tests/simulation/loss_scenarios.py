@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from tests.kit import guarded_reaping
+from tests.kit import guarded_reaping, purging
 from tests.kit.domain import NO_AGES, Tools
 from tests.kit.replay import Stage
 from tests.simulation import calls as do
 from tests.simulation.calls import COMMIT, COPY, OVERWRITE, RESET, Call
 from tests.simulation.plans import Calls, Plan, plan
+from tests.simulation.purge_scenarios import purge
 from tests.simulation.worlds import Start, grace, m1
 
 REAP = Call(guarded_reaping.reap(1), unbounded=True)
 REAP_AGAIN = Call(guarded_reaping.reap(2), unbounded=True)
 SCRUB = Call(guarded_reaping.scrub_all(1), unbounded=True)
 
+END_BACKUPS = Call((purging.clean(1, fence=True),), unbounded=True)
+END_BACKUPS_AGAIN = Call((purging.clean(2, fence=True),), unbounded=True)
+
 WHOLE = ("rest",)
+LOCATIONS = ("locations", "rest")
 REFERENCES = ("references", "rest")
 ENTRIES = ("entries", "rest")
 MARKERS = ("markers", "rest")
@@ -111,6 +116,8 @@ def losses() -> Iterator[Plan]:
         {"C": [back_up("rest"), COMMIT, put_back("rest"), RESET, REAP]},
     )
 
+    yield from purges_and_losses()
+
     def witnessed() -> Start:
         return grace(replace(NO_AGES, witness="always"))
 
@@ -126,4 +133,34 @@ def losses() -> Iterator[Plan]:
         shards=WHOLE,
         safety_only=True,
         refused="EGW",
+    )
+
+
+def purges_and_losses() -> Iterator[Plan]:
+    """Where the content of a purged object lies survives the KV before its backup ends (rule 22)."""
+    more = {"group": "rows are purged, and the KV loses writes", "safety_only": True}
+    yield plan(
+        "loss of locations: purge; end of backups",
+        m1,
+        lambda start: {"P": [purge(start), END_BACKUPS], "W": [lose("locations")]},
+        "P",
+        shards=LOCATIONS,
+        refused="PW",
+        **more,
+    )
+    yield plan(
+        "loss of locations: purge | end of backups; end of backups",
+        m1,
+        lambda start: {"P": [purge(start)], "X": [END_BACKUPS, END_BACKUPS_AGAIN], "W": [lose("locations")]},
+        shards=LOCATIONS,
+        refused="PXW",
+        **more,
+    )
+    yield plan(
+        "copy put back: of before a purge; end of backups",
+        m1,
+        lambda start: {"P": [back_up("rest"), purge(start), END_BACKUPS, put_back("rest"), END_BACKUPS_AGAIN]},
+        shards=WHOLE,
+        refused="P",
+        **more,
     )

@@ -52,3 +52,29 @@ def purged() -> Iterator[Mutant]:
         "purge | gc",
         Edit("refstore.gc_marks.live_set:_locations", "if not ctx.locations.are_announced():", "if True:"),
     )
+    yield mutant(
+        "where content lies stands in the KV alone",
+        "loss of locations: purge; end of backups",
+        Edit("refstore_purge.replacing:keep_in_manifest", "    if published:\n", "    if False:\n"),
+        Edit(
+            "refstore_gc.purge_cleaning:_clean",
+            "ctx.manifest.add(LocationsKept(ctx.ids.unique(ctx.clock.now_ms()), kept))",
+            "pass",
+        ),
+    )
+    yield mutant(
+        "a restore is written over whatever stands there",
+        "purge; end of backups | restore of the content",
+        Edit(
+            f"{LOCATIONS}.restore",
+            "if self._kv.set_if(keys.location(self._repo, identity), value, encode(after)):",
+            "if [self._kv.set(keys.location(self._repo, identity), encode(after))]:",
+        ),
+    )
+    yield mutant(
+        "nothing is deleted with an identity that a run is about to replace",
+        "purge | reset; reap",
+        Edit(
+            f"{LOCATIONS}.begin_deletion", "if record.current is None:", "if record.current is None or record.intent:"
+        ),
+    )

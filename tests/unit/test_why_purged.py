@@ -34,7 +34,7 @@ def test_every_address_of_a_purged_object_is_explained() -> None:
     }
     (version,) = explain_path(repo.context, "main", "a").versions
     assert version.address == identity
-    repo.context.locations.restore(intended.identity, repo.context.objects.head(first).key, "back")
+    repo.context.locations.restore(intended.identity, first, "back")
     found = explain_address(repo.context, second).purged
     assert found is not None
     assert (found.role, found.run) == ("trash", "back")
