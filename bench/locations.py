@@ -29,7 +29,7 @@ from refstore.core.records import Backup, Content, Intent, Location, encode
 from refstore.kv import open_kv
 from refstore.kv.base import KV, Key, SetIf
 from refstore.lake import Lake
-from refstore.versioning.locations import Intention, Located, Locations, Publication
+from refstore.versioning.locations import Intention, LocatedIdentity, Locations, Publication
 from refstore_gc import run as job
 from refstore_gc.session import SparkOptions, session
 
@@ -60,7 +60,7 @@ def _publishing(shop: Workshop, name: str, kv: KV) -> Row:
         return [ids.new_address(made, clock.now_ms()) for _ in range(amount)]
 
     def ours(_turn: int) -> float:
-        intended: list[Located] = []
+        intended: list[LocatedIdentity] = []
         for page in batched(addresses(), PAGE):
             intentions = [Intention(each, _content(each), ids.new_address(made, clock.now_ms())) for each in page]
             intended += [each for each in locations.intend(intentions, RUN) if each is not None]

@@ -8,14 +8,14 @@ from refstore.core import ids
 from refstore.core.ids import Address
 from refstore.core.records import Content
 from refstore.repository import Repository
-from refstore.versioning.locations import Intention, Located, Publication
+from refstore.versioning.locations import Intention, LocatedIdentity, Publication
 
 
 def announce(repo: Repository) -> None:
     repo.context.locations.announce()
 
 
-def intend(repo: Repository, ref: str, path: str, run: str = "run-1") -> Located | None:
+def intend(repo: Repository, ref: str, path: str, run: str = "run-1") -> LocatedIdentity | None:
     """Write the intent of an attempt at the object; None: it goes."""
     ctx = repo.context
     entry = repo.resolve(ref, path).entry
@@ -26,12 +26,12 @@ def intend(repo: Repository, ref: str, path: str, run: str = "run-1") -> Located
     return located
 
 
-def write(repo: Repository, intended: Located, body: bytes) -> None:
+def write(repo: Repository, intended: LocatedIdentity, body: bytes) -> None:
     """Write what the attempt has made of the content."""
     repo.context.objects.put(content_to_be(intended), body, if_absent=True)
 
 
-def publish(repo: Repository, intended: Located, body: bytes, run: str = "run-1") -> Located | None:
+def publish(repo: Repository, intended: LocatedIdentity, body: bytes, run: str = "run-1") -> LocatedIdentity | None:
     """Publish it; None: the record has changed since."""
     ctx = repo.context
     content = Content(
@@ -41,7 +41,7 @@ def publish(repo: Repository, intended: Located, body: bytes, run: str = "run-1"
     return published
 
 
-def rewrite(repo: Repository, ref: str, path: str, body: bytes, run: str = "run-1") -> Located:
+def rewrite(repo: Repository, ref: str, path: str, body: bytes, run: str = "run-1") -> LocatedIdentity:
     """Give an object another content, as a run does that nobody disturbs."""
     announce(repo)
     intended = intend(repo, ref, path, run)
@@ -52,12 +52,12 @@ def rewrite(repo: Repository, ref: str, path: str, body: bytes, run: str = "run-
     return published
 
 
-def content_of(located: Located) -> Address:
+def content_of(located: LocatedIdentity) -> Address:
     assert located.location.current is not None
     return located.location.current.address
 
 
-def content_to_be(intended: Located) -> Address:
+def content_to_be(intended: LocatedIdentity) -> Address:
     """Where the attempt writes."""
     assert intended.location.intent is not None
     return intended.location.intent.address

@@ -30,10 +30,10 @@ from refstore.errors import BranchNotFound, NotFound
 from refstore.operations import branching, purge_document, rules_document
 from refstore.operations.every_version import every_entry
 from refstore.purging.document import PurgeDocument
-from refstore.versioning.locations import Located
+from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import KeptLocation, LocationsKept
 from refstore_gc import kv_guard
-from refstore_gc.run_summary import Cleaned, Count
+from refstore_gc.run_summary import CleaningSummary, Count
 
 HIDDEN_BRANCHES: Final = "refstore-purge-"
 """What the names of a run's hidden branches begin with."""
@@ -58,11 +58,11 @@ class _Tally:
     def add(self, what: str, objects: int, size_bytes: int) -> None:
         self.counts[what] = self.counts.get(what, Count()) + Count(objects, size_bytes)
 
-    def cleaned(self) -> Cleaned:
-        return Cleaned(branches=self.branches, held=self.held, failed=self.failed, **self.counts)
+    def cleaned(self) -> CleaningSummary:
+        return CleaningSummary(branches=self.branches, held=self.held, failed=self.failed, **self.counts)
 
 
-def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -> Cleaned:
+def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -> CleaningSummary:
     """Delete what is past its days. `signed_seconds`: how long URLs are valid that were signed.
 
     Raises KVWentBack, KVSettling, Corrupt, Unavailable; then nothing more is deleted.
@@ -70,7 +70,7 @@ def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -
     if dry_run:
         return _clean(ctx, signed_seconds=signed_seconds, dry_run=True)
     if not ctx.locations.are_announced() and not delete_abandoned(ctx, dry_run=True):
-        return Cleaned()  # and no entry of the audit log is begun
+        return CleaningSummary()  # and no entry of the audit log is begun
     with ctx.audit.act("purge.clean", repository=ctx.name) as draft:
         done = _clean(ctx, signed_seconds=signed_seconds, dry_run=False)
         gone = sum(each.objects for each in (done.backups, done.trash, done.attempts, done.going))
@@ -86,7 +86,7 @@ def clean(ctx: Context, *, signed_seconds: float = 0.0, dry_run: bool = False) -
     return done
 
 
-def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> Cleaned:
+def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> CleaningSummary:
     done = _Tally(branches=delete_abandoned(ctx, dry_run=dry_run))
     if not ctx.locations.are_announced():
         return done.cleaned()
@@ -98,7 +98,7 @@ def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> Cleaned:
     now = ctx.clock.now_ms()
     settled_ms = now - int(_seconds_to_wait(ctx, signed_seconds) * 1000)
     for page in batched(ctx.locations.scan_changing(), PAGE):
-        found: list[tuple[Located, dict[Address, _Ending]]] = []
+        found: list[tuple[LocatedIdentity, dict[Address, _Ending]]] = []
         for each in page:
             if each.location.current is None:
                 continue  # whoever deletes the identity goes on with it
@@ -197,7 +197,7 @@ def _seconds_to_wait(ctx: Context, signed_seconds: float) -> float:
     return max(longest, waits.issue_seconds, signed_seconds) + 2 * waits.clock_skew_seconds
 
 
-def _ending(each: Located, document: PurgeDocument, now_ms: int, settled_ms: int) -> dict[Address, _Ending]:
+def _ending(each: LocatedIdentity, document: PurgeDocument, now_ms: int, settled_ms: int) -> dict[Address, _Ending]:
     """Return what goes of a record, by address."""
     found: dict[Address, _Ending] = {}
     backups = [backup for backup in each.location.backups if not backup.by_restore]
@@ -216,14 +216,14 @@ def _ending(each: Located, document: PurgeDocument, now_ms: int, settled_ms: int
     return found
 
 
-def _backups_of(each: Located, ending: dict[Address, _Ending]) -> list[Address]:
+def _backups_of(each: LocatedIdentity, ending: dict[Address, _Ending]) -> list[Address]:
     return [backup.content.address for backup in each.location.backups if backup.content.address in ending]
 
 
 def _delete(
     ctx: Context,
     journal: JournalWriter,
-    retired: Sequence[Located],
+    retired: Sequence[LocatedIdentity],
     endings: dict[Address, dict[Address, _Ending]],
     done: _Tally,
 ) -> None:
@@ -243,7 +243,7 @@ def _delete(
     )
 
 
-def _cause(each: Located, ending: _Ending | None) -> str:
+def _cause(each: LocatedIdentity, ending: _Ending | None) -> str:
     what = {"backups": "a backup", "trash": "trash of a restore", "attempts": "an attempt of a purge"}
     return f"{what.get(ending.what, 'a content') if ending else 'a content'} of the purged object {each.identity}"
 

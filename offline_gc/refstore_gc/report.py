@@ -16,7 +16,17 @@ from refstore.gc_marks import Marks, RunState
 from refstore.objects.base import ObjectStore
 from refstore_gc.html_page import head, size_shown, time_shown
 from refstore_gc.run_layout import ROOT
-from refstore_gc.run_summary import BUCKET, DELETED, DRIFT_NOTE, Cleaned, Count, Counts, Online, Summary, read_summary
+from refstore_gc.run_summary import (
+    BUCKET,
+    DELETED,
+    DRIFT_NOTE,
+    CleaningSummary,
+    Count,
+    Counts,
+    Online,
+    Summary,
+    read_summary,
+)
 
 PAGE: Final = "report.html"
 RUNS_SHOWN: Final = 30
@@ -128,7 +138,7 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _cleaned(cleaned: Cleaned) -> str:
+def _cleaned(cleaned: CleaningSummary) -> str:
     rows = {
         "backups past their days": cleaned.backups,
         "trash of restores past its days": cleaned.trash,

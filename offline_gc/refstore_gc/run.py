@@ -53,7 +53,7 @@ from refstore_gc.run_context import Options, RunContext
 from refstore_gc.run_layout import RunLayout, layout_of, remove
 from refstore_gc.run_progress import Steps, Tell, silent
 from refstore_gc.run_summary import (
-    Cleaned,
+    CleaningSummary,
     Count,
     Manifest,
     Mode,
@@ -427,7 +427,7 @@ def run(
     gets each sweep before the marking, which may raise.
     """
     ctx.audit.write_waiting()
-    cleaned: Cleaned | None = None
+    cleaned: CleaningSummary | None = None
     try:
         cleaned = purge_cleaning.clean(ctx, signed_seconds=options.signed_seconds)
     except RefstoreError as error:
@@ -441,7 +441,7 @@ def run(
         if on_swept is not None:
             on_swept(each)
     marked = mark(ctx, spark, options, tell)
-    if cleaned not in (None, Cleaned()):
+    if cleaned not in (None, CleaningSummary()):
         marked = msgspec.structs.replace(marked, cleaned=cleaned)
         write_summary(ctx.objects, marked)
     swept |= {each.mark_id: each for each in _sweep_due(ctx, spark, tell, on_unswept, unswept)}

@@ -47,7 +47,7 @@ class Count(msgspec.Struct, frozen=True):
 Counts = dict[str, Count]
 
 
-class Cleaned(msgspec.Struct, frozen=True, kw_only=True):
+class CleaningSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What purges left behind and a cleaning deleted, as the store confirmed it; of a dry run, what would go."""
 
     backups: Count = Count()
@@ -213,7 +213,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seconds: dict[str, float] = {}
     """By step."""
     swept: Swept | None = None
-    cleaned: Cleaned | None = None
+    cleaned: CleaningSummary | None = None
     """What was deleted of what purges left behind."""
 
     @property

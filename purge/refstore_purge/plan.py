@@ -100,7 +100,7 @@ class Planner:
     def __init__(self, repo: Repository, *, replaces_content: bool = False) -> None:
         """`replaces_content`: what is purged changes under all names that an object has."""
         self._replaces_content = replaces_content
-        self.held = held_prefixes(repo)
+        self.held_prefixes = held_prefixes(repo)
         self.not_purged: list[NotPurged] = []
         self._units: dict[tuple[str, str], Unit] = {}
         self._places: dict[str, Unit] = {}
@@ -171,7 +171,7 @@ def plan_heads(repo: Repository, datasets: Sequence[Dataset], *, branches: Colle
             for path, entry in repo.list(record.head, prefix=dataset.prefix):
                 if entry is not None and is_data(dataset, path):
                     name = Name(branch, path)
-                    piece = planner.add(dataset, name, entry, is_held=path.startswith(planner.held))
+                    piece = planner.add(dataset, name, entry, is_held=path.startswith(planner.held_prefixes))
                     if piece is not None:
                         piece.names.append(name)
             with suppress(BranchNotFound):  # it has just been deleted

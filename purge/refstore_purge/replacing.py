@@ -13,7 +13,7 @@ from refstore.context import Context
 from refstore.core import deadline, ids
 from refstore.core.ids import Address
 from refstore.core.records import Content, encode
-from refstore.versioning.locations import Intention, Located, Publication
+from refstore.versioning.locations import Intention, LocatedIdentity, Publication
 from refstore.versioning.manifest import KeptLocation, LocationsKept
 
 NOWHERE: Final = Address("")
@@ -32,7 +32,7 @@ class Attempt(NamedTuple):
 
     number: int
     """Of the object among those that were given."""
-    located: Located
+    located: LocatedIdentity
     current: Content
     to: Address
 
@@ -67,7 +67,7 @@ def replace(
     return [*busy, *(attempt.number for attempt in lost)]
 
 
-def keep_in_manifest(ctx: Context, published: Sequence[Located], what: str) -> None:
+def keep_in_manifest(ctx: Context, published: Sequence[LocatedIdentity], what: str) -> None:
     """Write to the manifest where contents lie now, so that a KV that loses that is told. Raises ObjectsUnavailable."""
     if published:
         items = tuple(KeptLocation(each.identity, encode(each.location)) for each in published)

@@ -20,7 +20,7 @@ from refstore.core.records import Backup
 from refstore.errors import Gone, Invalid, NotFound
 from refstore.operations.every_version import every_entry
 from refstore.repository import Repository
-from refstore.versioning.locations import Located
+from refstore.versioning.locations import LocatedIdentity
 from refstore_purge.replacing import keep_in_manifest
 
 PAGE: Final = 500
@@ -45,7 +45,7 @@ class NotRestored(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Restored(msgspec.Struct, kw_only=True):
+class RestoreSummary(msgspec.Struct, kw_only=True):
     """What a restore did; of a dry run, what it would do."""
 
     restore: str
@@ -60,14 +60,14 @@ class Restored(msgspec.Struct, kw_only=True):
 
 
 class _Candidate(NamedTuple):
-    located: Located
+    located: LocatedIdentity
     backup: Backup
 
 
-def restore(repo: Repository, scope: Scope, *, dry_run: bool = False) -> Restored:
+def restore(repo: Repository, scope: Scope, *, dry_run: bool = False) -> RestoreSummary:
     """Restore the objects of a scope. Raises NotFound (there is no candidate), Invalid (the scope), Unavailable."""
     ctx = repo.context
-    done = Restored(restore=ctx.ids.unique(ctx.clock.now_ms()), run=scope.run)
+    done = RestoreSummary(restore=ctx.ids.unique(ctx.clock.now_ms()), run=scope.run)
     if dry_run:
         _restore_all(repo, scope, done, dry_run=True)
     else:
@@ -82,7 +82,7 @@ def restore(repo: Repository, scope: Scope, *, dry_run: bool = False) -> Restore
     return done
 
 
-def _restore_all(repo: Repository, scope: Scope, done: Restored, *, dry_run: bool) -> None:
+def _restore_all(repo: Repository, scope: Scope, done: RestoreSummary, *, dry_run: bool) -> None:
     ctx = repo.context
     for page in batched(_located(ctx, _identities(repo, scope)), PAGE):
         candidates = [found for each in page if (found := _candidate(each, scope, done)) is not None]
@@ -112,7 +112,7 @@ def _identities(repo: Repository, scope: Scope) -> set[str] | None:
     }
 
 
-def _located(ctx: Context, identities: set[str] | None) -> Iterator[Located]:
+def _located(ctx: Context, identities: set[str] | None) -> Iterator[LocatedIdentity]:
     if not ctx.locations.are_announced():
         return
     if identities is None:
@@ -121,10 +121,10 @@ def _located(ctx: Context, identities: set[str] | None) -> Iterator[Located]:
     for page in batched([Address(identity) for identity in sorted(identities)], PAGE):
         for identity, record in zip(page, ctx.locations.get_many(page), strict=True):
             if record is not None:
-                yield Located(identity, record)
+                yield LocatedIdentity(identity, record)
 
 
-def _candidate(each: Located, scope: Scope, done: Restored) -> _Candidate | None:
+def _candidate(each: LocatedIdentity, scope: Scope, done: RestoreSummary) -> _Candidate | None:
     """Return what is to be restored of an object; None: nothing."""
     location = each.location
     backups = [backup for backup in location.backups if not backup.by_restore]
@@ -149,10 +149,10 @@ def _candidate(each: Located, scope: Scope, done: Restored) -> _Candidate | None
     return _Candidate(each, chosen)
 
 
-def _restore(ctx: Context, candidates: Sequence[_Candidate], done: Restored, *, dry_run: bool) -> None:
+def _restore(ctx: Context, candidates: Sequence[_Candidate], done: RestoreSummary, *, dry_run: bool) -> None:
     wanted = [each.backup.content.address for each in candidates if not each.backup.content.is_erased]
     there = {info.key for info in ctx.objects.head_many(wanted) if info is not None}
-    restored: list[Located] = []
+    restored: list[LocatedIdentity] = []
     try:
         for each in candidates:
             content = each.backup.content
@@ -171,7 +171,7 @@ def _restore(ctx: Context, candidates: Sequence[_Candidate], done: Restored, *, 
         keep_in_manifest(ctx, restored, f"the restore {done.restore} restored objects")
 
 
-def _leave(done: Restored, identity: str, reason: str) -> None:
+def _leave(done: RestoreSummary, identity: str, reason: str) -> None:
     done.not_restored_count += 1
     if len(done.not_restored) < LISTED_MAX:
         done.not_restored.append(NotRestored(identity, reason))

@@ -30,7 +30,7 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset]) -> Plan:
             name = Name(ref, path)
             if not is_data(dataset, name.path):
                 continue
-            if is_own(entry.address) and name.path.startswith(planner.held):
+            if is_own(entry.address) and name.path.startswith(planner.held_prefixes):
                 held.setdefault(entry.address, name)
                 continue
             piece = planner.add(dataset, name, entry, is_held=False)

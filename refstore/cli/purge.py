@@ -27,7 +27,7 @@ from refstore.purging.key import purge_key
 if TYPE_CHECKING:
     from refstore.lake import Lake
     from refstore_gc.purge_cleaning import KeptBackup
-    from refstore_gc.run_summary import Cleaned
+    from refstore_gc.run_summary import CleaningSummary
     from refstore_purge.report import Report
 
 app = typer.Typer(no_args_is_help=True)
@@ -503,7 +503,7 @@ def _backup_row(each: KeptBackup) -> dict[str, Any]:
     }
 
 
-def _cleaned_rows(done: Cleaned) -> list[dict[str, Any]]:
+def _cleaned_rows(done: CleaningSummary) -> list[dict[str, Any]]:
     rows = [
         {"what": what, "objects": count.objects, "bytes": count.bytes}
         for what, count in (

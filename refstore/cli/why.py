@@ -18,7 +18,7 @@ from refstore.operations.address_info import UNREFERENCED, AddressState, Referen
 
 if TYPE_CHECKING:
     from refstore.context import Context
-    from refstore.deletions.explain import Deletion, MarkedFor, PathVersion, PathWhy, Purged, Why
+    from refstore.deletions.explain import Deletion, MarkedFor, PathVersion, PathWhy, PurgeRole, Why
     from refstore.deletions.naming_commits import Naming, NamingCommit, Version
     from refstore.lake import Lake
 
@@ -206,7 +206,7 @@ def _meaning(found: Why) -> str:
             return ""
 
 
-def _purged_row(purged: Purged) -> Row:
+def _purged_row(purged: PurgeRole) -> Row:
     return {
         "object": purged.identity,
         "is": purged.role,
@@ -216,7 +216,7 @@ def _purged_row(purged: Purged) -> Row:
     }
 
 
-def _purged_meaning(purged: Purged) -> str:
+def _purged_meaning(purged: PurgeRole) -> str:
     """Say what purges have done."""
     match purged.role:
         case "identity" if purged.content:

@@ -33,7 +33,7 @@ from refstore.operations import address_info, reading, refs, trash
 from refstore.operations.address_info import UNREFERENCED, AddressInfo, AddressState
 from refstore.operations.trash import InGrace
 from refstore.versioning.commits import names
-from refstore.versioning.locations import Located
+from refstore.versioning.locations import LocatedIdentity
 
 UNINDEXED_MAX: Final = 50
 """How many runs that are not in an index yet are searched one by one, the newest first."""
@@ -91,7 +91,7 @@ class MarkedFor(NamedTuple):
     """What an operator has to confirm first; '' if nothing."""
 
 
-class Purged(NamedTuple):
+class PurgeRole(NamedTuple):
     """What purges have to do with an address (rule 22)."""
 
     identity: Address
@@ -118,7 +118,7 @@ class Why(NamedTuple):
     """The commits that name it, or named it; None if they were not searched."""
     incomplete: tuple[str, ...]
     """What could not be searched, as texts."""
-    purged: Purged | None = None
+    purged: PurgeRole | None = None
 
 
 class PathVersion(NamedTuple):
@@ -244,7 +244,7 @@ def _explain(ctx: Context, address: Address) -> Why:
     return Why(view, tuple(deletions), tuple(marked), None, tuple(incomplete), _as_identity(ctx, address))
 
 
-def _as_identity(ctx: Context, address: Address) -> Purged | None:
+def _as_identity(ctx: Context, address: Address) -> PurgeRole | None:
     """Return where the content of an address lies, if commits name the address and a purge has replaced its content."""
     if not ids.is_own(address) or not ctx.locations.are_announced():
         return None
@@ -252,29 +252,29 @@ def _as_identity(ctx: Context, address: Address) -> Purged | None:
     if own is None:
         return None
     current = own.current or Content(Address(""), 0, "")
-    return Purged(address, "identity", current.address, current.run, current.written_ms)
+    return PurgeRole(address, "identity", current.address, current.run, current.written_ms)
 
 
-def _as_content(ctx: Context, address: Address) -> Purged | None:
+def _as_content(ctx: Context, address: Address) -> PurgeRole | None:
     """Return which object has its content, a backup or the like at the address. Reads all records."""
     if not ids.is_own(address) or not ctx.locations.are_announced():
         return None
     return next((_role(each, address) for each in ctx.locations.scan() if address in each.location.addresses()), None)
 
 
-def _role(each: Located, address: Address) -> Purged:
+def _role(each: LocatedIdentity, address: Address) -> PurgeRole:
     location = each.location
     content = location.current.address if location.current is not None else Address("")
     if address == content and location.current is not None:
-        return Purged(each.identity, "content", content, location.current.run, location.current.written_ms)
+        return PurgeRole(each.identity, "content", content, location.current.run, location.current.written_ms)
     for backup in location.backups:
         if backup.content.address == address:
             role = "trash" if backup.by_restore else "backup"
-            return Purged(each.identity, role, content, backup.replaced_by, backup.replaced_ms)
+            return PurgeRole(each.identity, role, content, backup.replaced_by, backup.replaced_ms)
     intent = location.intent
     if intent is not None and intent.address == address:
-        return Purged(each.identity, "attempt", content, intent.run, intent.since_ms)
-    return Purged(each.identity, "going", content, "", 0)
+        return PurgeRole(each.identity, "attempt", content, intent.run, intent.since_ms)
+    return PurgeRole(each.identity, "going", content, "", 0)
 
 
 def _is_known(why: Why) -> bool:

@@ -57,7 +57,7 @@ class _Outline(msgspec.Struct, frozen=True, array_like=True, tag=85, gc=False):
 _decode_outline: Final = msgspec.msgpack.Decoder(_Outline).decode
 
 
-class Located(NamedTuple):
+class LocatedIdentity(NamedTuple):
     """An identity with its record, as it was read or written."""
 
     identity: Address
@@ -77,7 +77,7 @@ class Intention(NamedTuple):
 class Publication(NamedTuple):
     """A content that was written, and the record that it was written for."""
 
-    intended: Located
+    intended: LocatedIdentity
     content: Content
 
 
@@ -107,18 +107,18 @@ class Locations:
         """Return the records; None: the content lies at the identity. One round trip."""
         return [maybe(value, Location) for value in self._values(identities)]
 
-    def scan(self, page: int = 1000) -> Iterator[Located]:
+    def scan(self, page: int = 1000) -> Iterator[LocatedIdentity]:
         """Yield every record. Raises CorruptRecord."""
         for name, value in self._scan(page):
-            yield Located(name, decode(value, Location))
+            yield LocatedIdentity(name, decode(value, Location))
 
-    def scan_changing(self, page: int = 1000) -> Iterator[Located]:
+    def scan_changing(self, page: int = 1000) -> Iterator[LocatedIdentity]:
         """Yield the records that have a backup, an intent or something to delete; most have none. Raises
         CorruptRecord.
         """
         for name, value in self._scan(page):
             if not _outline(name, value).is_at_rest:
-                yield Located(name, decode(value, Location))
+                yield LocatedIdentity(name, decode(value, Location))
 
     def scan_addresses(self, page: int = 1000) -> Iterator[tuple[Address, Sequence[Address]]]:
         """Yield each identity with every address that its record names. Raises CorruptRecord."""
@@ -142,14 +142,14 @@ class Locations:
 
     # ---- a run
 
-    def intend(self, items: Sequence[Intention], run: str) -> list[Located | None]:
+    def intend(self, items: Sequence[Intention], run: str) -> list[LocatedIdentity | None]:
         """Write the intent of an attempt at each object, before its content is read and before anything is written.
 
         None: the identity is being deleted, or others kept changing it. The intent of an earlier attempt goes with what
         is deleted next.
         """
         now = self._clock.now_ms()
-        done: dict[int, Located] = {}
+        done: dict[int, LocatedIdentity] = {}
         waiting = list(range(len(items)))
         for _ in range(ATTEMPTS):
             if not waiting:
@@ -168,7 +168,7 @@ class Locations:
             written = self._set_if([(items[index].identity, value, after) for index, value, after in planned])
             done.update(
                 {
-                    index: Located(items[index].identity, after)
+                    index: LocatedIdentity(items[index].identity, after)
                     for (index, _, after), ok in zip(planned, written, strict=True)
                     if ok
                 }
@@ -176,14 +176,14 @@ class Locations:
             waiting = [index for index, _, _ in planned if index not in done]
         return [done.get(index) for index in range(len(items))]
 
-    def publish(self, items: Sequence[Publication], run: str) -> list[Located | None]:
+    def publish(self, items: Sequence[Publication], run: str) -> list[LocatedIdentity | None]:
         """Make what was written the content; what it replaces becomes a backup. None: the record changed since its
         intent, so that the content may be of something else by now; the caller deletes what it wrote, if
         `unpublished` says so.
         """
         now = self._clock.now_ms()
         after = [
-            Located(item.intended.identity, _published(item.intended.location, item.content, run, now))
+            LocatedIdentity(item.intended.identity, _published(item.intended.location, item.content, run, now))
             for item in items
         ]
         written = self._set_if(
@@ -205,7 +205,7 @@ class Locations:
             if record is None or address not in {each.address for each in _contents(record)}
         ]
 
-    def withdraw(self, items: Sequence[Located]) -> None:
+    def withdraw(self, items: Sequence[LocatedIdentity]) -> None:
         """Take intents back that came to nothing, and of which nothing was written. What others changed meanwhile stays
         as it is.
         """
@@ -215,7 +215,7 @@ class Locations:
 
     # ---- restore
 
-    def restore(self, identity: Address, address: Address, run: str) -> Located:
+    def restore(self, identity: Address, address: Address, run: str) -> LocatedIdentity:
         """Make the backup at `address` the content again ('': the erased one). What it replaces becomes trash.
 
         Raises NotFound (there is no such backup), Gone (the identity is being deleted), Contention.
@@ -239,19 +239,21 @@ class Locations:
                 backups=(*(each for each in before.backups if each is not chosen), trash),
             )
             if self._kv.set_if(keys.location(self._repo, identity), value, encode(after)):
-                return Located(identity, after)
+                return LocatedIdentity(identity, after)
         raise Contention(f"others kept changing where the content of {identity} lies; make the same call again")
 
     # ---- the end of backups
 
-    def retire(self, items: Sequence[tuple[Located, Sequence[Address]]], *, intents_before_ms: int) -> list[Located]:
+    def retire(
+        self, items: Sequence[tuple[LocatedIdentity, Sequence[Address]]], *, intents_before_ms: int
+    ) -> list[LocatedIdentity]:
         """Move backups at these addresses, and intents that are older, to what goes next, from where nothing restores
         them. Return the records that have changed or have something to delete; what others changed meanwhile is left
         out.
 
         The records must be older than the longest operation, so that no reader is on its way to what they name.
         """
-        planned: list[tuple[Located, Location]] = []
+        planned: list[tuple[LocatedIdentity, Location]] = []
         for each, ending in items:
             before, going = each.location, list(each.location.going)
             kept = tuple(backup for backup in before.backups if backup.content.address not in ending)
@@ -263,9 +265,9 @@ class Locations:
             if before.current is not None and (going or len(kept) < len(before.backups)):
                 planned.append((each, _changed(before, intent=intent, backups=kept, going=tuple(going))))
         written = self._set_if([(each.identity, encode(each.location), after) for each, after in planned])
-        return [Located(each.identity, after) for (each, after), ok in zip(planned, written, strict=True) if ok]
+        return [LocatedIdentity(each.identity, after) for (each, after), ok in zip(planned, written, strict=True) if ok]
 
-    def forget_going(self, items: Sequence[tuple[Located, Sequence[Address]]]) -> None:
+    def forget_going(self, items: Sequence[tuple[LocatedIdentity, Sequence[Address]]]) -> None:
         """Take addresses off whose objects are deleted. A record that says nothing any more goes."""
         self._set_if(
             [
@@ -316,11 +318,11 @@ class Locations:
 
     # ---- whoever deletes an identity
 
-    def begin_deletion(self, identities: Sequence[Address]) -> list[Located]:
+    def begin_deletion(self, identities: Sequence[Address]) -> list[LocatedIdentity]:
         """Make the records of identities `gone`, so that nothing is published to them, and return those that have one:
         all addresses in `going` are deleted with the identity. Raises Contention.
         """
-        gone: list[Located] = []
+        gone: list[LocatedIdentity] = []
         waiting: list[Address] = list(identities)
         for _ in range(ATTEMPTS):
             planned: list[tuple[Address, bytes, Location]] = []
@@ -329,21 +331,21 @@ class Locations:
                 if record is None or isinstance(value, Absent):
                     continue
                 if record.current is None:
-                    gone.append(Located(identity, record))
+                    gone.append(LocatedIdentity(identity, record))
                 else:
                     planned.append((identity, value, Location(None, record.replaced, going=record.addresses())))
             written = self._set_if(planned)
             waiting = []
             for (identity, _, after), ok in zip(planned, written, strict=True):
                 if ok:
-                    gone.append(Located(identity, after))
+                    gone.append(LocatedIdentity(identity, after))
                 else:
                     waiting.append(identity)
             if not waiting:
                 return gone
         raise Contention("others kept changing where content lies; the same call may be made again")
 
-    def end_deletion(self, items: Sequence[Located]) -> None:
+    def end_deletion(self, items: Sequence[LocatedIdentity]) -> None:
         """Remove the records of identities whose objects are all deleted."""
         self._set_if([(each.identity, encode(each.location), None) for each in items])
 

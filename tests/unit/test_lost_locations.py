@@ -10,7 +10,7 @@ from refstore.errors import KVWentBack
 from refstore.kv.memory import MemoryKV
 from refstore.losses import rebuilding, reconciling
 from refstore.losses.known import check_repository
-from refstore.versioning.locations import Located
+from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import CONFIRMED, KeptLocation, LocationsKept
 from tests.purging import content_of, rewrite
 from tests.reaper_world import World
@@ -19,7 +19,7 @@ from tests.unit.test_kv_losses import Losing, losing
 __all__ = ["losing"]
 
 
-def purge(losing: Losing, body: bytes, run: str = "run-1") -> Located:
+def purge(losing: Losing, body: bytes, run: str = "run-1") -> LocatedIdentity:
     """Rewrite the object at `a` and write that to the manifest, as a run does."""
     repo = losing.world.repo
     published = rewrite(repo, "main", "a", body, run)

@@ -7,12 +7,12 @@ from contextlib import suppress
 
 from refstore.deletions import journal_format
 from refstore.deletions.journal_format import Sought
-from refstore.versioning.locations import Intention, Located
+from refstore.versioning.locations import Intention, LocatedIdentity
 from tests.purging import announce, content_of, content_to_be, intend, publish, rewrite, write
 from tests.reaper_world import World
 
 
-def locations(world: World) -> list[Located]:
+def locations(world: World) -> list[LocatedIdentity]:
     return list(world.repo.context.locations.scan())
 
 
