@@ -25,6 +25,7 @@
     │   ├── MergeConflict      carries the conflicting paths
     │   ├── AlreadyLinked      an issued address was linked before
     │   ├── RunUnderWay        another run of the offline job is marking this repository
+    │   ├── RunStopped         an operator stopped the run
     │   └── Contention         others kept winning the race; the same call may be made again
     ├── Unavailable        a store did not answer; the same call may be made again, later (503)
     │   ├── KVUnavailable
@@ -177,6 +178,10 @@ class AlreadyLinked(Conflict):
 
 class RunUnderWay(Conflict):
     code = "run_under_way"
+
+
+class RunStopped(Conflict):
+    code = "run_stopped"
 
 
 class Contention(Conflict):

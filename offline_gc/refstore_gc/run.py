@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -24,16 +24,18 @@ import msgspec
 from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.core.records import GcRun
-from refstore.errors import Corrupt, KVUnavailable, RefstoreError
+from refstore.errors import Corrupt, KVUnavailable, RefstoreError, RunStopped
 from refstore.gc_marks import STANDING, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.gc_marks.live_set import scan_live_set
+from refstore.run_control import RunControl
 from refstore_gc import (
     anti_join,
     branch_rules,
     complete_commits,
     deletion_index_writer,
     garbage,
+    gc_figures,
     kv_guard,
     listing,
     purge_cleaning,
@@ -90,7 +92,20 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
     Raises Conflict (another run is active, or took over), StoreMisconfigured (clocks), Corrupt (something cannot be
     read), Unavailable.
     """
-    run = _new_run(ctx, spark, options, tell, layout_of(ctx, new_mark_id(ctx), secrets.randbits(64)))
+    layout = layout_of(ctx, new_mark_id(ctx), secrets.randbits(64))
+    run = _new_run(ctx, spark, options, tell, layout, controlled_as="mark")
+    with closing(run.steps):
+        try:
+            summary = _mark(run)
+        except RefstoreError as error:
+            gc_figures.note_failure(ctx, error)
+            raise
+    gc_figures.note_mark(ctx, summary)
+    return summary
+
+
+def _mark(run: RunContext) -> Summary:
+    ctx, options = run.repository, run.options
     marks, store, mark_id = Marks(ctx), ctx.objects, run.layout.mark_id
     min_age_seconds = age_seconds(ctx, options.min_age_seconds)
     try:
@@ -104,7 +119,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
             [*decision.commits, *decision.given_up],
             mark_id,
             partly=decision.partly,
-            owner=f"{socket.gethostname()}:{os.getpid()}",
+            owner=_owner(),
             take_over=options.take_over,
         )
     except BaseException:
@@ -115,7 +130,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
     try:
         usable, why_complete = baselines.usable(run)
         with run.steps.step("waiting for operations that began before the mark"):
-            marks.wait(begun)
+            marks.wait(begun, check=run.steps.check)
         run = replace(run, cutoff_ms=store_now_ms(store, run.layout.file("clock")) - int(min_age_seconds * 1000))
         baseline = usable
         if baseline is not None:
@@ -186,8 +201,16 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
     return summary
 
 
-def _new_run(ctx: Context, spark: SparkSession, options: Options, tell: Tell, layout: RunLayout) -> RunContext:
-    return RunContext(repository=ctx, spark=spark, options=options, steps=Steps(spark, tell), layout=layout)
+def _new_run(
+    ctx: Context, spark: SparkSession, options: Options, tell: Tell, layout: RunLayout, *, controlled_as: str = ""
+) -> RunContext:
+    """`controlled_as`: the kind of run that operators see, and can stop; '': they cannot."""
+    control = RunControl(ctx, layout.mark_id, controlled_as, _owner()) if controlled_as else None
+    return RunContext(repository=ctx, spark=spark, options=options, steps=Steps(spark, tell, control), layout=layout)
+
+
+def _owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _with_seed(run: RunContext, seed: int) -> RunContext:
@@ -322,12 +345,13 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, 
         return read_summary(ctx.objects, mark_id)
     summary, manifest = read_summary(ctx.objects, mark_id), read_manifest(ctx.objects, mark_id)
     mode = mode or ("tag" if manifest.mode == "tag" else "delete")
-    run = _new_run(ctx, spark, Options(mode=mode), tell, layout_of(ctx, mark_id, manifest.seed))
+    layout = layout_of(ctx, mark_id, manifest.seed)
+    run = _new_run(ctx, spark, Options(mode=mode), tell, layout, controlled_as="sweep")
     excluded = _excluded(marks, begun.run)
     excluded_count = len([*excluded.commits()])
     by_rules = rules_recheck.keep(marks, begun, excluded)
     fence.pass_through()
-    with run.steps.step("sweeping"), translated("sweeping"):
+    with closing(run.steps), run.steps.step("sweeping"), translated("sweeping"):
         outcomes = sweep_units(run, manifest.units, excluded.sources(), mode, manifest.tag)
     swept = summarize_sweep(outcomes, mode, excluded_count, ctx.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
     swept = msgspec.structs.replace(swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed)
@@ -384,6 +408,7 @@ def _note_outcome(ctx: Context, swept_run: Run, summary: Summary, manifest: Mani
     swept = msgspec.structs.replace(swept, tagged_ms=swept_run.record.tagged_ms, newly=newly)
     summary = msgspec.structs.replace(summary, state=swept_run.shown, swept=swept)
     write_summary(ctx.objects, summary)
+    gc_figures.note_sweep(ctx, swept)
     return summary
 
 
@@ -427,14 +452,17 @@ def run(
     gets each sweep before the marking, which may raise.
     """
     ctx.audit.write_waiting()
+    unswept: set[str] = set()
+    """The marks whose sweeps failed, and `purge` if the cleaning of purges did."""
     cleaned: CleaningSummary | None = None
     try:
         cleaned = purge_cleaning.clean(ctx, signed_seconds=options.signed_seconds)
     except RefstoreError as error:
         if on_unswept is None or isinstance(error, KVUnavailable):
             raise
+        gc_figures.note_failure(ctx, error)
         on_unswept("purge", error)
-    unswept: set[str] = set()
+        unswept.add("purge")
     swept: dict[str, Summary] = {}
     for each in _sweep_due(ctx, spark, tell, on_unswept, unswept):
         swept[each.mark_id] = each
@@ -448,6 +476,8 @@ def run(
     forget_old(ctx)
     deletion_index_writer.catch_up_or_log(ctx)
     _draw(ctx, [marked, *swept.values()])
+    if not unswept:
+        gc_figures.note_run(ctx)
     waiting = [
         each
         for each in Marks(ctx).runs()
@@ -477,8 +507,9 @@ def _sweep_due(
         try:
             done = sweep(ctx, spark, mark_id, tell)
         except RefstoreError as error:
-            if on_unswept is None or isinstance(error, KVUnavailable):
+            if on_unswept is None or isinstance(error, KVUnavailable | RunStopped):
                 raise
+            gc_figures.note_failure(ctx, error)
             unswept.add(mark_id)
             on_unswept(mark_id, error)
         else:

@@ -1,6 +1,7 @@
 """The steps of a run: how long each took, how far it is, and what is left; and a sign of life for the run's flag.
 
-During a step a thread asks Spark how many tasks are done, and beats for the run, so that no other run takes it over.
+During a step a thread asks Spark how many tasks are done, and beats for the run, so that no other run takes it over. It
+also writes the progress to the KV, and cancels Spark's jobs if an operator asked the run to stop.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from refstore.run_control import BEAT_SECONDS as CONTROL_SECONDS
+from refstore.run_control import RunControl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,9 +46,12 @@ def silent(_: Progress) -> None:
 
 
 class Steps:
-    def __init__(self, spark: SparkSession, tell: Tell) -> None:
+    def __init__(self, spark: SparkSession, tell: Tell, control: RunControl | None = None) -> None:
+        """`control`: None, if nobody can see or stop the run, such as a simulation."""
         self._spark = spark
         self._tell = tell
+        self._control = control
+        self._last = Progress("", 0, None, 0.0)
         self._beat: Callable[[], None] = lambda: None
         self.seconds: dict[str, float] = {}
         self._job = (0, 1)
@@ -61,24 +68,56 @@ class Steps:
         """
         self._beat = beat
 
+    def check(self) -> None:
+        """Raise RunStopped if an operator asked the run to stop."""
+        if self._control is not None:
+            self._control.check()
+
+    def close(self) -> None:
+        """Say that the run has ended."""
+        if self._control is not None:
+            self._control.close()
+
     @contextmanager
     def step(self, name: str) -> Generator[Callable[[int], None], None, None]:
-        """Run a step. Yields a function by which a step outside of Spark reports how far it is."""
+        """Run a step. Yields a function by which a step outside of Spark reports how far it is. Raises RunStopped."""
         began = time.monotonic()
         self._job = (0, 1)
-        self._tell(Progress(name, 0, None, 0.0))
+        self._report(Progress(name, 0, None, 0.0))
+        self._beat_control()
+        self.check()
         over = threading.Event()
         watching = threading.Thread(target=self._watch, args=(name, began, over), name="refstore-gc-steps", daemon=True)
         watching.start()
+
+        def report(done: int) -> None:
+            self.check()
+            self._report(Progress(name, done, None, time.monotonic() - began))
+
         try:
-            yield lambda done: self._tell(Progress(name, done, None, time.monotonic() - began))
+            yield report
+        except Exception:
+            self.check()  # a job of Spark that was cancelled fails; the cause is the request to stop
+            raise
         finally:
             over.set()
             watching.join()
             self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - began, 3)
 
+    def _report(self, progress: Progress) -> None:
+        self._last = progress
+        self._tell(progress)
+
+    def _beat_control(self) -> bool:
+        """Write the progress. Return whether the run is to stop."""
+        if self._control is None:
+            return False
+        step, done, total, _ = self._last
+        left_seconds = self._last.left_seconds
+        return self._control.beat(step, done, total or 0, -1 if left_seconds is None else int(left_seconds * 1000))
+
     def _watch(self, name: str, began: float, over: threading.Event) -> None:
-        beaten = began
+        beaten = shown = began
         while not over.wait(LOOK_SECONDS):
             now = time.monotonic()
             if now - beaten >= BEAT_SECONDS:
@@ -90,7 +129,11 @@ class Steps:
             done, total = self._tasks()
             before, jobs = self._job
             if total:
-                self._tell(Progress(name, before * total + done, jobs * total, now - began))
+                self._report(Progress(name, before * total + done, jobs * total, now - began))
+            if now - shown >= CONTROL_SECONDS:
+                shown = now
+                if self._beat_control():
+                    self._spark.sparkContext.cancelAllJobs()
 
     def _tasks(self) -> tuple[int, int]:
         tracker = self._spark.sparkContext.statusTracker()

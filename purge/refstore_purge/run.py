@@ -11,13 +11,16 @@ It may be killed anywhere and run again: nothing is published before it is whole
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refstore.errors import Invalid, RefstoreError
 from refstore.purging.document import KEEP_HISTORY, PurgeDocument
 from refstore.repository import Repository
+from refstore.run_control import RunControl
 from refstore_gc.purge_cleaning import DAY_MS
 from refstore_gc.run_progress import Steps, Tell
 from refstore_purge import finding, ids_file, index, ledger, report, tasks
@@ -54,7 +57,8 @@ def run(repo: Repository, spark: SparkSession, options: Options, tell: Tell) -> 
     run_id = ctx.ids.unique(ctx.clock.now_ms())
     state = State(Report(run=run_id, state="running", began_ms=ctx.clock.now_ms()))
     with private_folder() as folder:
-        steps = Steps(spark, tell)
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        steps = Steps(spark, tell, RunControl(ctx, run_id, "purge", owner))
         key = index.Key.of(options.purge_key) if options.purge_key else None
         ids = _load(repo, options, folder / "ids", key)
         state.report.ids, state.report.of_ledger = ids.count, options.ids is None
@@ -69,6 +73,7 @@ def run(repo: Repository, spark: SparkSession, options: Options, tell: Tell) -> 
                 state.report.failure = str(error) if isinstance(error, RefstoreError) else type(error).__name__
                 raise
             finally:
+                steps.close()
                 state.report.seconds = steps.seconds
                 _finish(ctx.clock.now_ms(), state)
                 if not options.dry_run:

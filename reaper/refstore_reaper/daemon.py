@@ -42,6 +42,7 @@ from refstore_reaper import backlog, breaker, cycle
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.cycle_summary import Summary, Tally
 from refstore_reaper.reaper_metrics import Metrics, NoMetrics
+from refstore_reaper.survey import FiguresWriter
 from refstore_reaper.throttle import Backoff, Throttle, nap
 
 BEAT_SECONDS: Final = 5.0
@@ -92,6 +93,7 @@ class Reaper:
         self._random = random or SystemRandom()
         self._throttle = Throttle(settings.rate_per_second, lake.clock)
         self._numbers = count(1)
+        self._figures = FiguresWriter()
         self._fence = Fence(lake.kv, lambda: lake.own_store, lake.clock, lake.durations, self.id)
         self._async_deleter = AsyncDeleter() if asynchronous else None
         self._backoffs: dict[RepositoryId, Backoff] = {}
@@ -132,6 +134,7 @@ class Reaper:
                         continue
                     seconds = self._settings.cycle_seconds * (0.75 + self._random.random() / 2)
                 nap(self._clock, seconds, stop)
+            self._figures.write_all(lambda: False)
         return self._total.summary()
 
     def run_once(self, should_stop: Callable[[], bool]) -> Summary:
@@ -142,6 +145,7 @@ class Reaper:
                 done = self.run_round(stop)
                 if stop() or (done.idle and (done.error_count or not done.more)):
                     break
+            self._figures.write_all(lambda: not stop())
         return self._total.summary()
 
     def run_round(self, should_stop: Callable[[], bool]) -> Summary:
@@ -220,6 +224,7 @@ class Reaper:
         else:
             self._backoffs = {repo: backoff for repo, backoff in self._backoffs.items() if repo in repository_ids}
             self._reported = {repo: at for repo, at in self._reported.items() if repo in repository_ids}
+            self._figures.forget_others(repository_ids)
             self._cycles += 1
 
     def _run_pass(
@@ -248,7 +253,9 @@ class Reaper:
                 summary = tools.tally.summary()
                 tally.add(summary)
                 self._report_pass(name, summary)
+                self._figures.record_pass(ctx, record, summary)
             self._report_backlog(ctx, name)
+            self._figures.write(ctx.repo, lambda: not should_stop())
         except RefstoreError as error:
             if isinstance(error, KVUnavailable):
                 raise

@@ -50,13 +50,15 @@ def remove(ctx: Context, record: RepositoryRecord) -> bool:
         keys.retention(ctx.repo),
         keys.purge(ctx.repo),
         keys.imports(ctx.repo),
+        keys.progress(ctx.repo),
         *(keys.due_shard(ctx.repo, shard) for shard in range(keys.SHARDS)),
         *(keys.locations(ctx.repo, shard) for shard in range(keys.SHARDS)),
         keys.reaper_states(ctx.repo),
         keys.unwritten(ctx.repo),
     ):
         ctx.kv.delete_range(partition, "", keys.LAST_CODE_POINT)
-    ctx.kv.delete_range(keys.LEASES, f"{ctx.repo}/", f"{ctx.repo}/{keys.LAST_CODE_POINT}")
+    for shared in (keys.LEASES, keys.FIGURES):
+        ctx.kv.delete_range(shared, f"{ctx.repo}/", f"{ctx.repo}/{keys.LAST_CODE_POINT}")
     key = keys.repository(ctx.name)
     raw = ctx.kv.get(key)
     record_by_name = maybe(raw, RepositoryRecord)

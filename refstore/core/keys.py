@@ -34,6 +34,10 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
                                       scrubbed/<unit>         Stamp
     <repo>/unwritten                  <name>                  manifest entry     (which the object store has not taken
                                                                                  yet; the lake's: `unwritten`)
+    <repo>/progress                   <run>                   RunProgress        (a run of the offline job or a purge)
+                                      <run>/stop              StopRequest
+    figures                           <repo>/reaper           ReaperFigures      (what the overview page shows)
+                                      <repo>/gc               GcFigures
     positions...                      <deleter>               Position           (one partition for each server)
     leases                            <repo>/<unit>           Lease
     reapers                           <reaper id>             Heartbeat
@@ -79,6 +83,8 @@ ACCESS_KEY_USES: Final = "configuration/access-key-uses"
 AUDIT_HEADS: Final = "audit/heads"
 AUDIT_WAITING: Final = "audit/waiting"
 UNWRITTEN: Final = "unwritten"
+FIGURES: Final = "figures"
+STOP: Final = "/stop"
 GC_INDEXED: Final = "indexed/"
 GC_JOURNAL_DAMAGED: Final = "journal/damaged/"
 LAST_CODE_POINT: Final = "\U0010ffff"
@@ -308,6 +314,22 @@ def locations(repo: RepositoryId, shard: int) -> str:
 
 def location(repo: RepositoryId, identity: Address) -> Key:
     return Key(locations(repo, shard_of(identity)), identity)
+
+
+def progress(repo: RepositoryId) -> str:
+    return f"{repo}/progress"
+
+
+def run_progress(repo: RepositoryId, run: str) -> Key:
+    return Key(progress(repo), run)
+
+
+def stop_request(repo: RepositoryId, run: str) -> Key:
+    return Key(progress(repo), f"{run}{STOP}")
+
+
+def figures(repo: RepositoryId, by: str) -> Key:
+    return Key(FIGURES, f"{repo}/{by}")
 
 
 def imports(repo: RepositoryId) -> str:

@@ -55,6 +55,8 @@ __all__ = [
 ]
 
 BEAT_SECONDS: Final = 60.0
+CHECK_SECONDS: Final = 1.0
+"""How often a wait asks whether it is to end."""
 
 
 def new_mark_id(ctx: Context) -> str:
@@ -140,16 +142,24 @@ class Marks:
         """Return when every operation that began before the last mark has ended. List and scan after that."""
         return run.record.marked_ms + math.ceil(barrier_seconds(self._ctx.waits) * 1000)
 
-    def wait(self, run: Run) -> None:
-        """Wait until the barrier is over. Raises Conflict if the run was taken over meanwhile."""
+    def wait(self, run: Run, *, check: Callable[[], None] | None = None) -> None:
+        """Wait until the barrier is over. Raises Conflict if the run was taken over meanwhile.
+
+        `check` is called every few seconds; what it raises ends the wait.
+        """
         left = (self.barrier_over_at(run) - self._clock.now_ms()) / 1000
         if run.marked_at_seconds is not None:
             left = max(left, run.marked_at_seconds + barrier_seconds(self._ctx.waits) - self._clock.monotonic_seconds())
+        since_beat = 0.0
         while left > 0:
-            step = min(left, BEAT_SECONDS)
+            step = min(left, BEAT_SECONDS if check is None else CHECK_SECONDS)
             self._clock.sleep(step)
             left -= step
-            if left > 0:
+            since_beat += step
+            if check is not None:
+                check()
+            if left > 0 and since_beat >= BEAT_SECONDS:
+                since_beat = 0.0
                 self.beat(run)
 
     def beat(self, run: Run) -> None:

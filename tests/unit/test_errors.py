@@ -35,6 +35,7 @@ CODES = {
     "MergeConflict": ("merge_conflict", 4),
     "AlreadyLinked": ("already_linked", 4),
     "RunUnderWay": ("run_under_way", 4),
+    "RunStopped": ("run_stopped", 4),
     "Contention": ("contention", 5),
     "Unavailable": ("unavailable", 5),
     "KVUnavailable": ("kv_unavailable", 5),

@@ -1,0 +1,67 @@
+"""Write what operators see of the offline job's runs (`refstore/figures.py`). What the KV does not take is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from refstore import figures
+from refstore.context import Context
+from refstore.core.records import Amount, GcFigures
+from refstore.errors import RefstoreError, RunStopped, RunUnderWay
+from refstore_gc.run_summary import BUCKET, DELETED, Count, Summary, Swept
+
+ERROR_CHARACTERS = 300
+_log = structlog.stdlib.get_logger(__name__)
+
+
+def note_mark(ctx: Context, summary: Summary) -> None:
+    """Note a mark that was finished, and what the online path had missed."""
+    drift = sum(summary.drift.values(), Count())
+    now_ms = ctx.clock.now_ms()
+
+    def change(before: GcFigures) -> GcFigures:
+        return msgspec.structs.replace(
+            before,
+            marked_ms=now_ms,
+            mark_id=summary.mark_id,
+            orphans=Amount(drift.objects, drift.bytes),
+            orphans_before=before.orphans,
+        )
+
+    _change(ctx, change)
+
+
+def note_sweep(ctx: Context, swept: Swept) -> None:
+    """Note what a sweep deleted, as the store confirmed it, and what it could not delete."""
+    deleted = swept.newly.get(DELETED, Count()) + swept.newly.get(BUCKET, Count())
+    amount = Amount(max(0, deleted.objects), max(0, deleted.bytes))
+
+    def change(before: GcFigures) -> GcFigures:
+        days = figures.with_reclaimed(before.reclaimed, amount, swept.at_ms)
+        return msgspec.structs.replace(before, reclaimed=days, failed=swept.failed)
+
+    _change(ctx, change)
+
+
+def note_run(ctx: Context) -> None:
+    """Note that a nightly run did everything that it was to do."""
+    now_ms = ctx.clock.now_ms()
+    _change(ctx, lambda before: msgspec.structs.replace(before, run_ms=now_ms, error="", error_ms=0))
+
+
+def note_failure(ctx: Context, error: RefstoreError) -> None:
+    """Note why a run failed. One that was stopped, or found another run under way, did not fail."""
+    if isinstance(error, RunStopped | RunUnderWay):
+        return
+    now_ms, message = ctx.clock.now_ms(), str(error)[:ERROR_CHARACTERS]
+    _change(ctx, lambda before: msgspec.structs.replace(before, error=message, error_ms=now_ms))
+
+
+def _change(ctx: Context, change: Callable[[GcFigures], GcFigures]) -> None:
+    try:
+        figures.change_gc(ctx.kv, ctx.repo, ctx.ids.unique(ctx.clock.now_ms()), change)
+    except RefstoreError as error:
+        _log.warning("figures_not_written", repository=ctx.name, code=error.code, error=str(error))

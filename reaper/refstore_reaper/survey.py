@@ -1,0 +1,242 @@
+"""Measure a repository, and write what operators see of it (`refstore/figures.py`).
+
+A survey reads what is staged and every reference of the repository, so reapers share one: whoever finds the last one
+old makes the next one. A survey takes at most a twentieth of a reaper's time. Figures never stop a reaper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import structlog
+
+from refstore import figures
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.batches import batched
+from refstore.core.ids import BranchName, RepositoryId, is_own
+from refstore.core.records import (
+    Amount,
+    Branch,
+    Deleting,
+    Emptied,
+    Entry,
+    ReaperFigures,
+    RepositoryRecord,
+    decode_branch,
+    decode_reference_many,
+    decode_staged_many,
+)
+from refstore.errors import CorruptRecord, NotFound, RefstoreError
+from refstore.gc_marks import STANDING, Marks, RunState
+from refstore.kv.base import ABSENT
+from refstore.operations import refs
+from refstore_reaper import breaker
+from refstore_reaper.cycle_summary import Summary
+
+SURVEY_SECONDS: Final = 60.0
+"""The least time between two surveys of a repository."""
+SURVEY_SHARE: Final = 20
+"""A survey comes this many times its own duration after the one before."""
+WRITE_SECONDS: Final = 5.0
+"""How long what was reclaimed waits for being written, at most."""
+PAGE: Final = 5000
+ERROR_CHARACTERS: Final = 300
+NOTHING: Final = Amount()
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Unwritten:
+    """What a repository's figures do not have yet."""
+
+    ctx: Context
+    record: RepositoryRecord
+    has_changed: bool = False
+    """Whether a pass did something since the last survey."""
+    reclaimed: Amount = NOTHING
+    since: float = 0.0
+    """When the first of it came, by the monotonic clock."""
+    write_id: str = ""
+    """Of a write whose reply was lost, with what it wrote: the next write repeats it first."""
+    in_doubt: Amount = NOTHING
+    error: str | None = None
+    """None: as the figures say."""
+    last_error: str | None = None
+    """Of the last pass. None: there was none."""
+    refused: int = 0
+    """Objects that the store did not delete in the last pass."""
+    looked: float = -SURVEY_SECONDS
+    """When the figures were last read, by the monotonic clock."""
+
+
+@dataclass(slots=True)
+class FiguresWriter:
+    """Writes the figures of all repositories for one reaper."""
+
+    _unwritten: dict[RepositoryId, _Unwritten] = field(default_factory=dict[RepositoryId, _Unwritten])
+
+    def record_pass(self, ctx: Context, record: RepositoryRecord, summary: Summary) -> None:
+        """Remember what a pass reclaimed, and why it failed. A deleted repository has no figures."""
+        if record.closed_ms:
+            self._unwritten.pop(ctx.repo, None)
+            return
+        own = self._unwritten.setdefault(ctx.repo, _Unwritten(ctx, record))
+        own.ctx, own.record = ctx, record
+        own.has_changed |= not summary.idle
+        if summary.deleted:
+            if not own.reclaimed.objects:
+                own.since = ctx.clock.monotonic_seconds()
+            own.reclaimed = Amount(own.reclaimed.objects + summary.deleted, own.reclaimed.bytes + summary.bytes)
+        error = f"{summary.errors[0].unit}: {summary.errors[0].message}"[:ERROR_CHARACTERS] if summary.errors else ""
+        if error != own.last_error or summary.failed != own.refused:
+            own.error = own.last_error = error
+            own.refused = summary.failed
+
+    def write(self, repo: RepositoryId, go_on: Callable[[], bool], *, is_last: bool = False) -> None:
+        """Write what is not written yet, and survey the repository if its figures are old. What a store does not take
+        is written later. `is_last`: the reaper ends, so write everything now.
+        """
+        own = self._unwritten.get(repo)
+        if own is None:
+            return
+        try:
+            self._write(own, go_on, is_last=is_last)
+        except RefstoreError as error:
+            _log.warning("figures_not_written", repository=own.ctx.name, code=error.code, error=str(error))
+
+    def write_all(self, go_on: Callable[[], bool]) -> None:
+        """Write everything, because the reaper ends."""
+        for repo in list(self._unwritten):
+            self.write(repo, go_on, is_last=True)
+
+    def forget_others(self, repositories: Iterable[RepositoryId]) -> None:
+        """Forget the repositories that are not there any more."""
+        there = set(repositories)
+        self._unwritten = {repo: own for repo, own in self._unwritten.items() if repo in there}
+
+    def _write(self, own: _Unwritten, go_on: Callable[[], bool], *, is_last: bool) -> None:
+        clock = own.ctx.clock
+        now = clock.monotonic_seconds()
+        measured: ReaperFigures | None = None
+        if is_last or now - own.looked >= SURVEY_SECONDS:
+            own.looked = now
+            before = figures.read(own.ctx.kv, own.ctx.repo).reaper
+            pause_ms = max(SURVEY_SECONDS * 1000, SURVEY_SHARE * before.measuring_ms)
+            if not 0 <= clock.now_ms() - before.measured_ms < pause_ms or (is_last and own.has_changed):
+                measured = survey(own.ctx, own.record, go_on)
+                own.has_changed &= measured is None
+        is_waiting = bool(own.reclaimed.objects) and (is_last or now - own.since >= WRITE_SECONDS)
+        if own.write_id:
+            self._add(own, None)
+        if is_waiting or own.error is not None or measured is not None:
+            own.in_doubt, own.reclaimed = own.reclaimed, NOTHING
+            own.write_id = own.ctx.ids.unique(clock.now_ms())
+            self._add(own, measured)
+
+    def _add(self, own: _Unwritten, measured: ReaperFigures | None) -> None:
+        now_ms, error, reclaimed = own.ctx.clock.now_ms(), own.error, own.in_doubt
+
+        def change(before: ReaperFigures) -> ReaperFigures:
+            after = (
+                before
+                if measured is None
+                else msgspec.structs.replace(
+                    measured, error=before.error, error_ms=before.error_ms, refused=before.refused
+                )
+            )
+            if error is not None:
+                after = msgspec.structs.replace(
+                    after, error=error, error_ms=now_ms if error else 0, refused=own.refused
+                )
+            days = figures.with_reclaimed(before.reclaimed, reclaimed, now_ms)
+            return msgspec.structs.replace(after, reclaimed=days)
+
+        figures.change_reaper(own.ctx.kv, own.ctx.repo, own.write_id, change)
+        own.write_id, own.error = "", None
+
+
+def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) -> ReaperFigures | None:
+    """Measure a repository. Return None if it has to stop before the end. Raises Unavailable, Corrupt."""
+    began = ctx.clock.monotonic_seconds()
+    staged = _measure_staged(ctx, go_on)
+    unnamed = _measure_unnamed(ctx, go_on) if staged is not None else None
+    if staged is None or unnamed is None:
+        return None
+    branches, staged_amount = staged
+    in_grace, due = unnamed
+    marks = [run for run in Marks(ctx).runs() if run.state in STANDING]
+    state = breaker.read_state(ctx.kv, ctx.repo)
+    return ReaperFigures(
+        measured_ms=ctx.clock.now_ms(),
+        measuring_ms=int((ctx.clock.monotonic_seconds() - began) * 1000),
+        live=_measure_live(ctx, record.default_branch),
+        staged=staged_amount,
+        in_grace=in_grace,
+        due=due,
+        marked=Amount(
+            sum(run.record.counts.get("objects", 0) for run in marks),
+            sum(run.record.counts.get("bytes", 0) for run in marks),
+        ),
+        next_sweep_ms=min(
+            (run.record.deletes_at_ms for run in marks if run.state is not RunState.NEEDS_CONFIRMATION), default=0
+        ),
+        questions=sum(run.state is RunState.NEEDS_CONFIRMATION for run in marks),
+        branches=branches,
+        has_rules=ctx.kv.get(keys.retention_rules(ctx.repo)) is not ABSENT,
+        stopped=breaker.explain(state),
+        went_back=state is not None and bool(state.tripped_ms) and state.reason == breaker.Reason.KV_WENT_BACK.value,
+    )
+
+
+def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amount] | None:
+    """Return how many branches there are, and what is staged on them."""
+    branches = objects = size_bytes = 0
+    for _, branch in ctx.branches.scan_open():
+        branches += 1
+        for page in batched(ctx.staging.merged(branch.live, page=PAGE), PAGE):
+            if not go_on():
+                return None
+            for entry in decode_staged_many([value for _, value, _ in page]):
+                if isinstance(entry, Entry) and is_own(entry.address):
+                    objects += 1
+                    size_bytes += entry.size_bytes
+    return branches, Amount(objects, size_bytes)
+
+
+def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, Amount] | None:
+    """Return what is in its grace window, and what is due. Sizes are counted as far as they are known."""
+    in_grace = due = Amount()
+    grace_ms = int(ctx.grace_seconds * 1000)
+    for shard in range(keys.SHARDS):
+        for page in batched(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=PAGE), PAGE):
+            if not go_on():
+                return None
+            now_ms = ctx.clock.now_ms()
+            for reference in decode_reference_many([value for _, value in page]):
+                if isinstance(reference, Deleting):
+                    due = Amount(due.objects + 1, due.bytes + max(0, reference.size_bytes))
+                elif isinstance(reference, Emptied):
+                    size_bytes = reference.entry.size_bytes if reference.entry is not None else 0
+                    if reference.since_ms + grace_ms > now_ms:
+                        in_grace = Amount(in_grace.objects + 1, in_grace.bytes + size_bytes)
+                    else:
+                        due = Amount(due.objects + 1, due.bytes + size_bytes)
+    return in_grace, due
+
+
+def _measure_live(ctx: Context, default_branch: BranchName) -> Amount:
+    """Return what the default branch's head names; nothing if the head cannot be read."""
+    raw = ctx.kv.get(keys.branch(ctx.repo, default_branch))
+    try:
+        branch = decode_branch(raw) if raw is not ABSENT else None
+        if not isinstance(branch, Branch):
+            return Amount()
+        metarange = refs.head_commit(ctx, branch.head).metarange
+    except (CorruptRecord, NotFound):
+        return Amount()
+    return Amount(ctx.trees.count(metarange), ctx.trees.size_bytes(metarange))
