@@ -391,6 +391,16 @@ class Repository:
         )
         return results
 
+    @_operation
+    def restore_each(
+        self, branch: str, requests: Sequence[RestoreRequest], *, force: bool = False, dry_run: bool = False
+    ) -> Sequence[RestoreResult]:
+        """Take back a bounded number of addresses, and return what happened to each, as `restore` does for one. No two
+        of them may have one path.
+        """
+        name = ids.branch_name(branch)
+        return restoring.restore_many(self.context, name, requests, force=force, dry_run=dry_run)
+
     def in_grace(self, *, branch: str | None = None, prefix: str = "", after: str = "") -> Iterator[InGrace]:
         """List what could be restored now, after the cursor `after`. A reaper at work may cause repetitions."""
         name = ids.branch_name(branch) if branch is not None else None

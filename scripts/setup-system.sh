@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Install the real servers that tests and benchmarks start: Debian's Redis and Ceph. Needs root, or sudo without a password.
+# Install what tests and benchmarks start and pip does not have: Debian's Redis, Ceph and Chromium. Needs root, or sudo without a password.
 # Without it, says which tests will be skipped; that is an error in CI, where nothing may be skipped. Starts no service.
 set -euo pipefail
 
-declare -A programs=([redis-server]=redis-server [redis-sentinel]=redis-sentinel [radosgw]=radosgw [ceph-mon]=ceph-mon [ceph-osd]=ceph-osd)
+declare -A programs=([redis-server]=redis-server [redis-sentinel]=redis-sentinel [radosgw]=radosgw [ceph-mon]=ceph-mon [ceph-osd]=ceph-osd [chromium]=chromium)
 PATH=$PATH:/usr/sbin:/sbin
 
 missing=()

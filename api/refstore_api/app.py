@@ -14,7 +14,7 @@ from refstore import __version__
 from refstore.configured_lake import open_lake
 from refstore.core.settings import Settings
 from refstore.lake import Lake
-from refstore_api import error_responses, openapi
+from refstore_api import error_responses, openapi, ui
 from refstore_api.auth import Authenticator, claimed_key
 from refstore_api.connection_slots import request_slots
 from refstore_api.read_process import ReadProcess
@@ -37,7 +37,7 @@ from refstore_api.routes import (
     tags,
     unsupported,
 )
-from refstore_api.service import ReaperControl, Service
+from refstore_api.service import PurgeControl, ReaperControl, Service
 
 API = "/api/v1"
 DESCRIPTION = """A git-for-data store that deletes what nothing references any more, and never what is still referenced.
@@ -50,12 +50,13 @@ def create_app(
     *,
     lake: Lake | None = None,
     reaper_control: ReaperControl | None = None,
+    purge_control: PurgeControl | None = None,
     read_process: ReadProcess | None = None,
     is_read_process: bool = False,
 ) -> FastAPI:
     """Make the application over the lake of the settings, or over `lake`, which its owner closes.
 
-    `reaper_control`: gives access to the reaper, which this package does not import.
+    `reaper_control`, `purge_control`: give access to the reaper and the purge, which this package does not import.
     `read_process`: makes the expensive reads.
     `is_read_process`: this application answers the service's own process only. That process has checked each request
     already, and logs and counts it.
@@ -65,7 +66,7 @@ def create_app(
     owns_lake = lake is None
     if lake is None:
         lake = open_lake(settings, create=True)
-    service = Service(lake, settings.api, reaper_control, read_process)
+    service = Service(lake, settings.api, reaper_control, read_process, purge_control)
     metrics = Metrics()
 
     @asynccontextmanager
@@ -102,6 +103,7 @@ def create_app(
     app.include_router(health.router)
     app.include_router(documentation.router)
     error_responses.install(app)
+    ui.install(app)
     openapi.install(app)
     if is_read_process:
         return app

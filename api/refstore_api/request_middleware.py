@@ -38,6 +38,7 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _UPLOAD: Final = re.compile(r"/api/v1/repositories/[^/]+/branches/[^/]+/objects")
 _SIGNED: Final = "/api/v1/signed/"
 _LOGIN: Final = "/api/v1/auth/login"
+_PAGES: Final = "/ui/"
 _BODILESS: Final = SAFE
 _REFUSED: Final = frozenset({401, 403, 429})
 _BRANCHES: Final = ("branch", "destination_branch", "ref", "source_ref", "left_ref")
@@ -121,7 +122,12 @@ class RequestMiddleware:
                     )
             check_site(scope, self._public_url)
             check_encoding(scope)
-            if scope["method"] not in _BODILESS and scope["path"] != _LOGIN and not _is_signed(scope):
+            if (
+                scope["method"] not in _BODILESS
+                and scope["path"] != _LOGIN
+                and not scope["path"].startswith(_PAGES)  # they authenticate by a cookie, before they read a body
+                and not _is_signed(scope)
+            ):
                 await self._admit(_header(scope, b"authorization"), client)
             await self._app(scope, _bounded(scope, receive, self._limits), sending)
         except RefstoreError as error:

@@ -22,7 +22,7 @@ from refstore_api import read_process
 from refstore_api.app import create_app
 from refstore_api.http_protocol import BoundedProtocol, protocol_of
 from refstore_api.read_process import ReadProcess, RunningProcess
-from refstore_api.service import ReaperControl
+from refstore_api.service import PurgeControl, ReaperControl
 from refstore_api.tls import Certificate, SecureListener
 
 GRACE_SECONDS = 30
@@ -58,6 +58,7 @@ def serve_requests(
     operations: ReaperControl | None,
     on_started: Callable[[], None] | None = None,
     start_reads: Callable[[socket.socket], RunningProcess] | None = None,
+    purges: PurgeControl | None = None,
 ) -> None:
     """Answer requests on the socket, in this process, until SIGTERM or SIGINT.
 
@@ -66,7 +67,10 @@ def serve_requests(
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     app = create_app(
-        settings, reaper_control=operations, read_process=ReadProcess(start_reads) if start_reads is not None else None
+        settings,
+        reaper_control=operations,
+        purge_control=purges,
+        read_process=ReadProcess(start_reads) if start_reads is not None else None,
     )
     certificate = Certificate.of(settings.api)
     options: dict[str, Any] = {
@@ -84,9 +88,14 @@ def serve_requests(
     server.run(sockets=[listening])
 
 
-def run_read_process(settings: Settings, theirs: socket.socket, operations: ReaperControl | None) -> None:
+def run_read_process(
+    settings: Settings,
+    theirs: socket.socket,
+    operations: ReaperControl | None,
+    purges: PurgeControl | None = None,
+) -> None:
     """Run expensive reads for the service at the socket's other end, until that end closes."""
-    app = create_app(settings, reaper_control=operations, is_read_process=True)
+    app = create_app(settings, reaper_control=operations, purge_control=purges, is_read_process=True)
 
     async def work() -> None:
         async with app.router.lifespan_context(app):

@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Annotated, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from fastapi import Depends, Request
 from pydantic import BaseModel
@@ -67,6 +67,22 @@ class ReaperControl(Protocol):
         ...
 
 
+class PurgeControl(Protocol):
+    """Access to the purge, likewise. Reports are the purge's own, and restores its summaries as JSON values."""
+
+    def runs(self, repository: Repository, limit: int) -> Sequence[object]:
+        """Return the reports of the newest runs."""
+        ...
+
+    def report(self, repository: Repository, run: str) -> object:
+        """Return the report of a run. Raises NotFound."""
+        ...
+
+    def restore(self, repository: Repository, run: str, *, dry_run: bool) -> dict[str, Any]:
+        """Restore what a run replaced. Raises NotFound."""
+        ...
+
+
 class DeletionEvent(Protocol):
     """A deletion of an address (`refstore.deletions.explain.Deletion`)."""
 
@@ -116,11 +132,13 @@ class Service:
         settings: ApiSettings,
         operations: ReaperControl | None = None,
         read_process: ReadProcess | None = None,
+        purges: PurgeControl | None = None,
     ) -> None:
         """`read_process` runs the expensive reads."""
         self.lake = lake
         self.settings = settings
         self._operations = operations
+        self._purges = purges
         self.foreign = ForeignReads(lake, settings)
         self.imports = Imports(self.foreign.stores, self.foreign.allowed, at_once=settings.imports_at_once)
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="refstore-api")
@@ -150,6 +168,13 @@ class Service:
                 "reaper support is not available in this process; ask the service that `refstore serve` runs"
             )
         return self._operations
+
+    @property
+    def purges(self) -> PurgeControl:
+        """Return the access to the purge. Raises NotSupported."""
+        if self._purges is None:
+            raise NotSupported("the purge is not available in this process; ask the service that `refstore serve` runs")
+        return self._purges
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run the work in a thread, in this request's context."""

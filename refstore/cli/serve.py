@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -114,7 +115,9 @@ def serve(
             )
             stack.enter_context(_reaping(settings, folder))
         if settings.api.workers == 1:
-            server.serve_requests(settings, listening, _Operations(folder), started, _start_of_reads(settings, folder))
+            server.serve_requests(
+                settings, listening, _Operations(folder), started, _start_of_reads(settings, folder), _Purges()
+            )
         else:
             _many(settings, listening, folder, started)
 
@@ -153,6 +156,27 @@ class _Operations:
         for_seconds = RESUME_SECONDS if seconds is None and objects is None else seconds
         breaker.resume(ctx, seconds=for_seconds, objects=objects)
         return f"hard deletion of {ctx.name} goes on; it stood still because {reason}"
+
+
+class _Purges:
+    """Answers the pages' questions about purges."""
+
+    def runs(self, repository: Repository, limit: int) -> Sequence[object]:
+        from refstore_purge import report
+
+        return list(islice(report.scan(repository), limit))
+
+    def report(self, repository: Repository, run: str) -> object:
+        from refstore_purge import report
+
+        return report.read(repository, run)
+
+    def restore(self, repository: Repository, run: str, *, dry_run: bool) -> dict[str, Any]:
+        import msgspec
+
+        from refstore_purge import restoring
+
+        return msgspec.to_builtins(restoring.restore(repository, restoring.Scope(run), dry_run=dry_run))
 
 
 def _check_stores(settings: Settings) -> None:
@@ -300,7 +324,7 @@ def _reads(settings: Settings, process_end: socket.socket, folder: Path | None) 
         signal.signal(number, signal.SIG_IGN)
     logs.configure(settings.log, sys.stderr)
     with lowered_priority(NICE):
-        server.run_read_process(settings, process_end, _Operations(folder))
+        server.run_read_process(settings, process_end, _Operations(folder), _Purges())
 
 
 def _worker(settings: Settings, listening: socket.socket, folder: Path | None) -> None:
@@ -321,7 +345,13 @@ def _worker(settings: Settings, listening: socket.socket, folder: Path | None) -
             os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
-    server.serve_requests(settings, listening, _Operations(folder), start_reads=_start_of_reads(settings, folder))
+    server.serve_requests(
+        settings,
+        listening,
+        _Operations(folder),
+        start_reads=_start_of_reads(settings, folder),
+        purges=_Purges(),
+    )
 
 
 def _many(settings: Settings, listening: socket.socket, folder: Path | None, started: Any) -> None:

@@ -347,7 +347,7 @@ class RedisSentinels:
             for sentinel in self.sentinels:
                 sentinel.configure(self.NAME, first.port, self.password)
                 sentinel.start()
-            until(self.settled, "the Sentinels")
+            until(self.settled, "the Sentinels", seconds=90)
         except BaseException:
             self.stop()
             raise

@@ -1,0 +1,101 @@
+"""The pages for operators, at `/ui`: what the deleters do, what waits for deletion, and how to take it back.
+
+The server renders every page (Jinja2 with autoescape), and every page works without JavaScript. One module makes the
+pages of one subject; `sessions.py` says who asks, `rendering.py` how a page is made, `forms.py` what a form sent.
+
+A reader sees, a writer restores, an operator does the rest. An act that destroys, or lets destroy, has a page of its
+own (GET), which shows the numbers of its dry run and asks; its form does it (POST).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+
+from refstore.core.redaction import redact_text
+from refstore.errors import Invalid, NotFound, RefstoreError
+from refstore_api.error_responses import status_of
+from refstore_api.ui import (
+    access,
+    audit,
+    commits,
+    marks,
+    objects,
+    overview,
+    purges,
+    reapers,
+    repository,
+    rules,
+    runs,
+    sign_in,
+    static_files,
+    trash,
+)
+from refstore_api.ui.rendering import PATH, base_of, render_error
+from refstore_api.ui.sessions import SignInNeeded, sign_in_url
+
+ROUTERS: Final = (
+    static_files.router,
+    sign_in.router,
+    overview.router,
+    reapers.router,
+    access.router,
+    audit.router,
+    repository.router,
+    commits.router,
+    objects.router,
+    trash.router,
+    marks.router,
+    runs.router,
+    rules.router,
+    purges.router,
+)
+
+
+def install(app: FastAPI) -> None:
+    """Add the pages to the application, after its error handlers, which go on to answer for the API."""
+    home = APIRouter(include_in_schema=False)
+
+    @home.get("/")
+    async def root(request: Request) -> Response:
+        return RedirectResponse(base_of(request), 303)
+
+    app.include_router(home)
+    for router in ROUTERS:
+        app.include_router(router, prefix=PATH, include_in_schema=False)
+    for kind in (RefstoreError, RequestValidationError, HTTPException):
+        _answer_pages_with_pages(app, kind)
+
+
+def is_page(path: str) -> bool:
+    """Return whether the path is one of the pages'."""
+    return path == PATH or path.startswith(f"{PATH}/")
+
+
+def _answer_pages_with_pages(app: FastAPI, kind: type[Exception]) -> None:
+    """Answer an error of a page with a page, and an error of the API as before."""
+    others: Any = app.exception_handlers[kind]
+
+    async def handle(request: Request, error: Any) -> Response:
+        if not is_page(request.url.path):
+            return await others(request, error)
+        if isinstance(error, SignInNeeded):
+            return RedirectResponse(sign_in_url(request), 303)
+        if isinstance(error, RefstoreError):
+            response: Response = await others(request, error)  # it logs the error, and knows the headers
+            answer = render_error(request, status_of(error), redact_text(str(error)))
+            for name in ("retry-after",):
+                if name in response.headers:
+                    answer.headers[name] = response.headers[name]
+            return answer
+        if isinstance(error, HTTPException):
+            if error.status_code == 404:
+                return render_error(request, 404, str(NotFound("there is no such page; go back to the overview")))
+            return render_error(request, error.status_code, str(error.detail))
+        return render_error(request, 400, str(Invalid("the address of this page is not valid; go back, and try again")))
+
+    app.add_exception_handler(kind, handle)

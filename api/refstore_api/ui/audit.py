@@ -1,0 +1,68 @@
+"""The page of the audit log, for operators: who changed what, when, from where."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from refstore.audit.audit_reader import NumberedEntry, entries_newest_first
+from refstore_api.service import ServiceOf
+from refstore_api.ui.rendering import render
+from refstore_api.ui.sessions import OperatorSession
+
+router = APIRouter(prefix="/audit")
+
+PAGE: Final = 100
+READ_MAX: Final = 20_000
+"""How many entries are read for one page."""
+Filter = Annotated[str, Query(max_length=200)]
+
+
+@router.get("")
+async def show(
+    request: Request,
+    service: ServiceOf,
+    session: OperatorSession,
+    action: Filter = "",
+    repository: Filter = "",
+    actor: Filter = "",
+    skip: Annotated[int, Query(ge=0, le=READ_MAX)] = 0,
+) -> Response:
+    def matches(read: NumberedEntry) -> bool:
+        if read.entry is None:
+            return not (action or repository or actor)
+        act = read.entry.act
+        return (
+            act.action.startswith(action)
+            and (not repository or act.repository == repository)
+            and (not actor or act.actor.id == actor)
+        )
+
+    def work() -> Response:
+        reads = islice(entries_newest_first(service.lake.kv, service.lake.own_store), READ_MAX)
+        found = list(islice(filter(matches, reads), skip, skip + PAGE + 1))
+        return render(
+            request,
+            "audit.html",
+            entries=[(read, _values(read)) for read in found[:PAGE]],
+            action=action,
+            wanted_repository=repository,
+            actor=actor,
+            skip=skip,
+            next_skip=skip + PAGE if len(found) > PAGE else 0,
+            read_max=READ_MAX,
+        )
+
+    return await service.reads.run(request, session.principal.key_id, work)
+
+
+def _values(read: NumberedEntry) -> str:
+    """Return what was before and after, as JSON."""
+    if read.entry is None:
+        return ""
+    values = {name: value for name in ("before", "after") if (value := getattr(read.entry.act, name)) is not None}
+    return msgspec.json.format(msgspec.json.encode(values, enc_hook=str), indent=2).decode() if values else ""

@@ -1,0 +1,148 @@
+"""The pages of a repository's commits: their states, when each expires, and why it is kept (seed 003)."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from refstore.core.ids import CommitId
+from refstore.operations import refs as refs_
+from refstore.operations import rules_document
+from refstore.operations.log_and_diff import Lifetime, LogEntry
+from refstore.repository import Repository
+from refstore.retention import explaining
+from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State
+from refstore.retention.path_rules import plan
+from refstore.retention.rules import Rules
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.service import ServiceOf
+from refstore_api.ui.rendering import render
+from refstore_api.ui.sessions import ReaderSession
+
+router = APIRouter(prefix="/repositories/{repository}/commits", route_class=EncodedNameRoute)
+
+PAGE: Final = 50
+SKIP_MAX: Final = 10_000
+"""How far a log is paged: each page reads the log from its beginning."""
+CHANGES: Final = 100
+REASONS: Final = 20
+
+
+class CommitState(NamedTuple):
+    """What a page says of a commit."""
+
+    text: str
+    kind: str
+    """`good`, `warn` or `bad`."""
+    at_ms: int
+    """When its data goes, or went; when it expires. 0: not known, or never."""
+
+
+class _Expiry(NamedTuple):
+    rules: Rules
+    refs: Refs
+    expiry: CommitExpiry
+
+
+@router.get("")
+async def log(
+    request: Request,
+    service: ServiceOf,
+    session: ReaderSession,
+    repository: str,
+    ref: Annotated[str, Query(max_length=255)] = "",
+    skip: Annotated[int, Query(ge=0, le=SKIP_MAX)] = 0,
+) -> Response:
+    def work(repo: Repository) -> Response:
+        name = ref or repo.default_branch
+        entries = list(islice(repo.history(name), skip, skip + PAGE + 1))
+        known = _expiry(repo)
+        return render(
+            request,
+            "commits.html",
+            repository=repo.name,
+            ref=name,
+            rows=[(entry, state_of(entry, known and known.expiry)) for entry in entries[:PAGE]],
+            skip=skip,
+            next_skip=skip + PAGE if len(entries) > PAGE and skip + PAGE <= SKIP_MAX else 0,
+            page_size=PAGE,
+            has_rules=known is not None,
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/{commit}")
+async def show(request: Request, service: ServiceOf, session: ReaderSession, repository: str, commit: str) -> Response:
+    def work(repo: Repository) -> Response:
+        commit_id = refs_.resolve(repo.context, commit).commit
+        entry = next(iter(repo.history(commit_id)))
+        known = _expiry(repo)
+        reasons = (
+            explaining.reasons(known.expiry, known.refs, known.rules, commit_id)
+            if known is not None and commit_id in known.expiry.history.numbers
+            else []
+        )
+        parent = entry.record.parents[0] if entry.record.parents else None
+        changes = list(islice(repo.diff(parent, commit_id), CHANGES + 1)) if parent and _is_readable(entry) else []
+        return render(
+            request,
+            "commit.html",
+            repository=repo.name,
+            commit=commit_id,
+            record=entry.record,
+            mark=entry.mark,
+            state=state_of(entry, known and known.expiry),
+            reasons=reasons[:REASONS],
+            forever_ms=FOREVER_MS,
+            changes=changes[:CHANGES],
+            more_changes=len(changes) > CHANGES,
+            readable=_is_readable(entry),
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+def state_of(entry: LogEntry, expiry: CommitExpiry | None) -> CommitState:
+    """Return what to say of a commit, in the words of seed 003."""
+    mark = entry.mark
+    match entry.lifetime:
+        case Lifetime.SWEPT:
+            return CommitState("data has been deleted", "bad", mark.swept_ms if mark else 0)
+        case Lifetime.SWEEPING | Lifetime.TAGGED:
+            return CommitState("is being deleted", "bad", 0)
+        case Lifetime.MARKED:
+            return CommitState("scheduled for deletion", "warn", mark.deletes_at_ms if mark else 0)
+        case Lifetime.COMPLETE:
+            return CommitState("expired, but other commits keep all of its data", "good", 0)
+        case Lifetime.ACTIVE:
+            if mark is not None:
+                return CommitState("in part scheduled for deletion", "warn", mark.deletes_at_ms)
+            return _active(entry.commit, expiry)
+
+
+def _active(commit: CommitId, expiry: CommitExpiry | None) -> CommitState:
+    number = expiry.history.numbers.get(commit) if expiry is not None else None
+    if expiry is None or number is None:
+        return CommitState("active", "good", 0)
+    if expiry.state(number) is State.EXPIRED:
+        return CommitState("expired; the next run marks it", "warn", expiry.expires_ms[number])
+    until_ms = expiry.expires_ms[number]
+    return CommitState("active", "good", 0 if until_ms == FOREVER_MS else until_ms)
+
+
+def _is_readable(entry: LogEntry) -> bool:
+    return entry.lifetime not in (Lifetime.SWEPT, Lifetime.SWEEPING, Lifetime.TAGGED)
+
+
+def _expiry(repo: Repository) -> _Expiry | None:
+    """Return until when each commit is active; None: the repository has no rules."""
+    retention = repo.retention()
+    if retention is None:
+        return None
+    history, refs = rules_document.read_history(repo.context)
+    current = plan(history, refs, retention.rules, repo.context.clock.now_ms())
+    return _Expiry(retention.rules, refs, current.expiry)

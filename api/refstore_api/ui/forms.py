@@ -1,0 +1,78 @@
+"""Read what a form sent, after its sender was authenticated."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final
+from urllib.parse import parse_qs
+
+from fastapi import Request
+
+from refstore.errors import Invalid
+from refstore_api.error_responses import Forbidden, TooLarge
+from refstore_api.ui.sessions import Session
+
+PROOF: Final = "form_token"
+FIELDS_MAX: Final = 2000
+BYTES_MAX: Final = 4 << 20
+"""The largest form: rules, URL-encoded."""
+_TYPE: Final = "application/x-www-form-urlencoded"
+
+
+class Form:
+    """The fields of a form."""
+
+    def __init__(self, fields: dict[str, list[str]]) -> None:
+        self._fields = fields
+
+    def text(self, name: str) -> str:
+        """Return a field, without spaces around it; '' if it was not sent."""
+        return self.raw(name).strip()
+
+    def raw(self, name: str) -> str:
+        return self._fields.get(name, [""])[0]
+
+    def texts(self, name: str) -> list[str]:
+        """Return every value of a field."""
+        return self._fields.get(name, [])
+
+    def flag(self, name: str) -> bool:
+        return name in self._fields
+
+    def number(self, name: str) -> int:
+        """Return a whole number. Raises Invalid."""
+        try:
+            return int(self.text(name).replace(",", ""))
+        except ValueError:
+            raise Invalid(f"{self.text(name)[:40]!r} is not a whole number; go back, and correct it") from None
+
+
+async def read_form(request: Request, session: Session) -> Form:
+    """Return the form of a session. Raises Forbidden (not a form of this session), Invalid, TooLarge."""
+    form = await read_fields(request, BYTES_MAX)
+    check_token(form, session.form_token)
+    return form
+
+
+async def read_fields(request: Request, bytes_max: int) -> Form:
+    """Read a form that may not be larger. Raises Invalid, TooLarge."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
+        raise Invalid(f"the form was not sent as {_TYPE}; use the page's own form")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > bytes_max:
+            raise TooLarge(f"the form is larger than {bytes_max} bytes; send less at a time")
+    try:
+        fields = parse_qs(
+            body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict", encoding="utf-8"
+        )
+    except ValueError:  # not ASCII, not UTF-8 after decoding, or too many fields
+        raise Invalid("the form cannot be read; use the page's own form, and choose less at a time") from None
+    return Form(fields)
+
+
+def check_token(form: Form, expected: str) -> None:
+    """Check that the form belongs to the session. Raises Forbidden."""
+    if not hmac.compare_digest(form.raw(PROOF).encode(), expected.encode()):
+        raise Forbidden("this form belongs to another session, or to none; load the page again, and send its own form")

@@ -1,0 +1,191 @@
+"""The pages of the marks: what goes when and why; take a mark or a commit back; confirm what the breaker holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from refstore.core.ids import CommitId
+from refstore.core.records import Commit, Mark
+from refstore.errors import Corrupt, NotFound
+from refstore.gc_marks import STANDING, Marks, Run, RunState
+from refstore.operations import unmarking
+from refstore.repository import Repository
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.service import ServiceOf
+from refstore_api.ui.acts import Field, Question, ask, say
+from refstore_api.ui.forms import read_form
+from refstore_api.ui.rendering import render, size_shown, time_shown
+from refstore_api.ui.sessions import OperatorSession, ReaderSession
+from refstore_gc.run_summary import Count, Summary, read_summary
+
+router = APIRouter(prefix="/repositories/{repository}/marks", route_class=EncodedNameRoute)
+
+COMMITS: Final = 100
+WARNED: Final = 10
+
+
+@router.get("")
+async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
+    def work(repo: Repository) -> Response:
+        runs = [run for run in Marks(repo.context).runs() if run.state in STANDING]
+        return render(
+            request,
+            "marks.html",
+            repository=repo.name,
+            runs=sorted(runs, key=lambda run: run.record.deletes_at_ms),
+            states=RunState,
+            may_act=session.may("operator", repo.name),
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/{mark}")
+async def show(
+    request: Request,
+    service: ServiceOf,
+    session: ReaderSession,
+    repository: str,
+    mark: str,
+    after: Annotated[str, Query(max_length=64)] = "",
+) -> Response:
+    def work(repo: Repository) -> Response:
+        marks = Marks(repo.context)
+        run = marks.run(mark)
+        commits = _commits(marks, mark, after)
+        return render(
+            request,
+            "mark.html",
+            repository=repo.name,
+            run=run,
+            states=RunState,
+            summary=summary_of(repo, mark),
+            commits=commits[:COMMITS],
+            next_after=commits[COMMITS - 1][0] if len(commits) > COMMITS else "",
+            may_act=session.may("operator", repo.name) and run.state in STANDING,
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/{mark}/unmark")
+async def ask_unmark(
+    request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
+) -> Response:
+    """Ask before a commit, or all commits of a mark, become active again."""
+
+    def work(repo: Repository) -> Response:
+        Marks(repo.context).check_unmark(mark)
+        would = unmarking.preview(repo.context, mark)
+        again = len(would.expired)
+        return ask(
+            request,
+            Question(
+                title="Unmark",
+                lead="These commits become active again, and the sweep leaves what they name.",
+                button="Unmark",
+                facts=[
+                    ("Commits that become active again", f"{len(would.commits):,}"),
+                    ("Of these, expired by the rules, so that the next run marks them again", f"{again:,}"),
+                ],
+                warnings=["Change the rules first, or pin the commits, if they are to stay."] if again else [],
+                fields=[Field("checkbox", "pin", "Pin these commits in the rules, so that no run marks them again")],
+                is_danger=False,
+                cancel=f"/repositories/{repository}/marks",
+            ),
+            repository=repo.name,
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.post("/{mark}/unmark")
+async def unmark(
+    request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
+) -> Response:
+    form = await read_form(request, session)
+    pin, by = form.flag("pin"), session.principal.key_id
+    done = await service.repository(repository, lambda repo: unmarking.unmark(repo.context, mark, pin=pin, by=by))
+    facts = [
+        ("Commits that are active again", f"{done.unmarked:,}"),
+        ("Pinned in the rules", f"{len(done.commits) if pin else 0:,}"),
+        ("Expired by the rules: the next run marks them again", f"{len(done.expired):,}"),
+    ]
+    return say(request, "Unmarked", facts, repository=repository, back=f"/repositories/{repository}/marks")
+
+
+@router.get("/{mark}/confirm")
+async def ask_confirm(
+    request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
+) -> Response:
+    """Ask before the sweep of a mark is confirmed that the breaker holds back."""
+
+    def work(repo: Repository) -> Response:
+        run = Marks(repo.context).run(mark)
+        waits = run.state is RunState.NEEDS_CONFIRMATION
+        return ask(
+            request,
+            Question(
+                title="Confirm a mark",
+                lead=f"After {time_shown(run.record.deletes_at_ms)} the next run deletes these objects for ever.",
+                button="Confirm the deletion",
+                facts=_numbers(run, summary_of(repo, mark)),
+                warnings=[run.record.question] if run.record.question else ["This mark waits for nobody."],
+                cancel=f"/repositories/{repository}/marks/{mark}",
+                allowed=waits,
+            ),
+            repository=repo.name,
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.post("/{mark}/confirm")
+async def confirm(
+    request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
+) -> Response:
+    await read_form(request, session)
+    by = session.principal.key_id
+    run = await service.repository(repository, lambda repo: Marks(repo.context).confirm(mark, by))
+    facts = [("Mark", run.mark_id), ("Deletes after", time_shown(run.record.deletes_at_ms))]
+    return say(request, "Confirmed", facts, repository=repository, back=f"/repositories/{repository}/marks/{mark}")
+
+
+def summary_of(repo: Repository, mark: str) -> Summary | None:
+    """Return what a run wrote about a mark; None: it has not, or its files were removed."""
+    try:
+        return read_summary(repo.context.objects, mark)
+    except (NotFound, Corrupt):
+        return None
+
+
+def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, Mark, Commit | None]]:
+    found = list(islice((each for each in marks.marked(mark) if each > after), COMMITS + 1))
+    records: Mapping[CommitId, Commit] = dict(marks.records(found)) if found else {}
+    return [
+        (commit, own, records.get(commit))
+        for commit, own in zip(found, marks.of(found), strict=True)
+        if own is not None and own.mark_id == mark
+    ]
+
+
+def _numbers(run: Run, summary: Summary | None) -> list[tuple[str, str]]:
+    counts: dict[str, Any] = run.record.counts
+    facts = [
+        ("Objects", f"{counts.get('objects', 0):,}"),
+        ("Bytes", size_shown(counts.get("bytes", 0))),
+        ("Commits", f"{counts.get('commits_marked', 0):,}"),
+    ]
+    by_reason: Mapping[str, Count] = summary.by_reason if summary is not None else {}
+    by_prefix: Mapping[str, Count] = summary.by_prefix if summary is not None else {}
+    facts += [(f"Because: {name}", _count(count)) for name, count in by_reason.items()]
+    return facts + [(f"In {name}", _count(count)) for name, count in by_prefix.items()]
+
+
+def _count(count: Count) -> str:
+    return f"{count.objects:,} objects, {size_shown(count.bytes)}"

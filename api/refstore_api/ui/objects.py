@@ -1,0 +1,94 @@
+"""The pages of a repository's objects: what a ref lists, and one object with its names, its history and `why`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from refstore.core.ids import Address, is_own
+from refstore.core.records import Entry
+from refstore.errors import RefstoreError
+from refstore.operations.address_info import AddressInfo
+from refstore.repository import Repository
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.service import ServiceOf
+from refstore_api.ui.rendering import render
+from refstore_api.ui.sessions import ReaderSession
+
+router = APIRouter(prefix="/repositories/{repository}", route_class=EncodedNameRoute)
+
+PAGE: Final = 100
+Ref = Annotated[str, Query(max_length=255)]
+Path = Annotated[str, Query(max_length=4096)]
+
+
+@router.get("/objects")
+async def listing(
+    request: Request,
+    service: ServiceOf,
+    session: ReaderSession,
+    repository: str,
+    ref: Ref = "",
+    prefix: Path = "",
+    after: Path = "",
+) -> Response:
+    def work(repo: Repository) -> Response:
+        name = ref or repo.default_branch
+        page = repo.page(name, prefix=prefix, after=after, amount=PAGE, delimiter="/")
+        folders = prefix.split("/")[:-1]
+        return render(
+            request,
+            "objects.html",
+            repository=repo.name,
+            ref=name,
+            prefix=prefix,
+            folders=[(folder, "/".join(folders[: number + 1]) + "/") for number, folder in enumerate(folders)],
+            items=page.results,
+            next_after=page.next_after if page.has_more else "",
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/object")
+async def show(
+    request: Request, service: ServiceOf, session: ReaderSession, repository: str, ref: Ref, path: Path
+) -> Response:
+    def work(repo: Repository) -> Response:
+        found = repo.why_path(ref, path)
+        return render(
+            request,
+            "object.html",
+            repository=repo.name,
+            ref=ref,
+            object_path=path,
+            found=found,
+            now=found.now,
+            names=_names(repo, found.now),
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/address")
+async def why(request: Request, service: ServiceOf, session: ReaderSession, repository: str, address: Path) -> Response:
+    """Explain a physical address."""
+
+    def work(repo: Repository) -> Response:
+        return render(
+            request, "address.html", repository=repo.name, address=address, why=repo.why(address, commits=True)
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+def _names(repo: Repository, entry: Entry | None) -> AddressInfo | None:
+    """Return the references to the object that is there now."""
+    if entry is None or not is_own(Address(entry.address)):
+        return None
+    try:
+        return repo.address(entry.address)
+    except RefstoreError:  # it went meanwhile
+        return None

@@ -1,0 +1,94 @@
+"""The overview: every repository in one table, what needs attention first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from refstore import figures
+from refstore.core.ids import RepositoryName
+from refstore.core.records import Amount, RepositoryRecord
+from refstore.figures import DAY_MS, Concern, Figures, Warned
+from refstore.lake import Lake
+from refstore_api.service import ServiceOf
+from refstore_api.ui.rendering import render
+from refstore_api.ui.sessions import ReaderSession, Session
+
+router = APIRouter()
+
+PAGE: Final = 40
+"""Rows on one page, so that it stays small."""
+WEEK: Final = 7
+_URGENCY: Final = {concern: number for number, concern in enumerate(Concern)}
+
+
+class Row(NamedTuple):
+    name: RepositoryName
+    record: RepositoryRecord
+    figures: Figures
+    warnings: Sequence[Warned]
+    reclaimed: Amount
+    """Of the last seven days."""
+
+
+@router.get("")
+@router.get("/")
+async def show(
+    request: Request,
+    service: ServiceOf,
+    session: ReaderSession,
+    q: Annotated[str, Query(max_length=63)] = "",
+    warned: bool = False,
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+) -> Response:
+    def work() -> Response:
+        rows = _rows(service.lake, session)
+        chosen = [row for row in rows if q.lower() in row.name and (row.warnings or not warned)]
+        first = (page - 1) * PAGE
+        return render(
+            request,
+            "overview.html",
+            rows=chosen[first : first + PAGE],
+            count=len(chosen),
+            repositories=len(rows),
+            warned_count=sum(bool(row.warnings) for row in rows),
+            totals=_totals(rows),
+            days=figures.add_days((), [day for row in rows for day in row.figures.reclaimed]),
+            q=q,
+            warned=warned,
+            page=page,
+            pages=max(1, -(-len(chosen) // PAGE)),
+        )
+
+    return await service.reads.run(request, session.principal.key_id, work)
+
+
+def _rows(lake: Lake, session: Session) -> list[Row]:
+    """Return the repositories that the caller may see, what needs attention first."""
+    own = session.principal.repositories
+    now_ms = lake.clock.now_ms()
+    week_ago = figures.day_of(now_ms - (WEEK - 1) * DAY_MS)
+    all_figures = figures.read_all(lake.kv)
+    rows: list[Row] = []
+    for name, record in lake.repositories():
+        if own and name not in own:
+            continue
+        known = all_figures.get(record.id, Figures())
+        days = [day for day in known.reclaimed if day.day >= week_ago]
+        reclaimed = Amount(sum(day.objects for day in days), sum(day.bytes for day in days))
+        rows.append(Row(name, record, known, figures.warnings(known, record.created_ms, now_ms), reclaimed))
+    return sorted(rows, key=lambda row: (_URGENCY[row.warnings[0].concern] if row.warnings else 99, row.name))
+
+
+def _totals(rows: Sequence[Row]) -> dict[str, Amount]:
+    found: dict[str, Amount] = {}
+    for row in rows:
+        reaper = row.figures.reaper
+        amounts = {"live": reaper.live, "staged": reaper.staged, "in_grace": reaper.in_grace, "due": reaper.due}
+        for name, amount in {**amounts, "marked": reaper.marked, "reclaimed": row.reclaimed}.items():
+            before = found.get(name, Amount())
+            found[name] = Amount(before.objects + amount.objects, before.bytes + amount.bytes)
+    return found or dict.fromkeys(("live", "staged", "in_grace", "due", "marked", "reclaimed"), Amount())

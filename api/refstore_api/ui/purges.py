@@ -1,0 +1,106 @@
+"""The pages of the purge: data sets, runs, backups, and the form that restores a run."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from refstore.errors import NotFound
+from refstore.repository import Repository
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.service import ServiceOf
+from refstore_api.ui.acts import Question, ask, say
+from refstore_api.ui.forms import read_form
+from refstore_api.ui.rendering import render, size_shown
+from refstore_api.ui.sessions import OperatorSession
+from refstore_gc import purge_cleaning
+
+router = APIRouter(prefix="/repositories/{repository}/purges", route_class=EncodedNameRoute)
+
+RUNS: Final = 50
+BACKUPS: Final = 100
+SHOWN: Final = 20
+
+
+@router.get("")
+async def listing(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
+    def work(repo: Repository) -> Response:
+        backups = list(islice(purge_cleaning.backups(repo.context), BACKUPS + 1))
+        return render(
+            request,
+            "purges.html",
+            repository=repo.name,
+            onboarded=_onboarded(repo),
+            runs=service.purges.runs(repo, RUNS),
+            backups=backups[:BACKUPS],
+            more_backups=len(backups) > BACKUPS,
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/{run}")
+async def show(request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str) -> Response:
+    def work(repo: Repository) -> Response:
+        return render(request, "purge.html", repository=repo.name, report=service.purges.report(repo, run), shown=SHOWN)
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/{run}/restore")
+async def ask_restore(
+    request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str
+) -> Response:
+    def work(repo: Repository) -> Response:
+        would = service.purges.restore(repo, run, dry_run=True)
+        return ask(
+            request,
+            Question(
+                title="Restore what a purge replaced",
+                lead="The rows of the ids are there again, in every version. What this replaces becomes trash.",
+                button="Restore",
+                facts=_facts(run, would),
+                warnings=[f"{each['address']}: {each['reason']}" for each in would["not_restored"][:SHOWN]],
+                cancel=f"/repositories/{repository}/purges/{run}",
+                allowed=bool(would["objects"]),
+            ),
+            repository=repo.name,
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.post("/{run}/restore")
+async def restore(
+    request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str
+) -> Response:
+    await read_form(request, session)
+    done = await service.repository(repository, lambda repo: service.purges.restore(repo, run, dry_run=False))
+    return say(
+        request,
+        "Restored",
+        _facts(run, done),
+        repository=repository,
+        back=f"/repositories/{repository}/purges/{run}",
+        failed=[f"{each['address']}: {each['reason']}" for each in done["not_restored"][:SHOWN]],
+    )
+
+
+def _onboarded(repo: Repository) -> Any:
+    try:
+        return repo.purge_document()
+    except NotFound:
+        return None
+
+
+def _facts(run: str, summary: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("Run", run),
+        ("Objects restored", f"{summary['objects']:,}"),
+        ("Their bytes", size_shown(summary["bytes"])),
+        ("Restored before", f"{summary['already']:,}"),
+        ("Not restored", f"{summary['not_restored_count']:,}"),
+    ]

@@ -1,0 +1,126 @@
+"""The pages of the reapers: heartbeats, leases, rates and errors; and the form that lets stopped deletion go on."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from refstore import figures
+from refstore.core import keys
+from refstore.core.records import Lease, decode
+from refstore.errors import CorruptRecord, Invalid
+from refstore.figures import Figures
+from refstore.lake import Lake
+from refstore_api.service import ServiceOf
+from refstore_api.ui.acts import Field, Question, ask, say
+from refstore_api.ui.forms import read_form
+from refstore_api.ui.rendering import render, size_shown
+from refstore_api.ui.sessions import OperatorSession, ReaderSession
+
+router = APIRouter()
+
+REPOSITORIES: Final = 200
+"""Repositories whose leases and errors are shown: those with errors and stopped ones first."""
+LEASES_MAX: Final = 10_000
+REFRESH_SECONDS: Final = 10
+_HOUR: Final = 3600
+
+
+@router.get("/reapers")
+async def show(request: Request, service: ServiceOf, session: ReaderSession) -> Response:
+    def work() -> Response:
+        lake = service.lake
+        leases = _leases(lake)
+        all_figures = figures.read_all(lake.kv)
+        own = session.principal.repositories
+        rows = [
+            (name, known, leases.get(record.id, 0))
+            for name, record in lake.repositories()
+            if not own or name in own
+            for known in [all_figures.get(record.id, Figures())]
+            if known.reaper.stopped or known.reaper.error or known.reaper.refused or record.id in leases
+        ]
+        rows.sort(key=lambda row: (not row[1].reaper.stopped, not row[1].reaper.error, row[0]))
+        status: Any = service.operations.reaper_status(lake, "") if not own else {"reapers": []}
+        return render(
+            request,
+            "reapers.html",
+            reapers=status["reapers"],
+            restricted=bool(own),
+            rows=rows[:REPOSITORIES],
+            count=len(rows),
+            may_resume=session.may("operator"),
+            refresh_seconds=REFRESH_SECONDS,
+        )
+
+    return await service.reads.run(request, session.principal.key_id, work)
+
+
+@router.get("/repositories/{repository}/resume")
+async def ask_resume(request: Request, service: ServiceOf, _session: OperatorSession, repository: str) -> Response:
+    def work() -> Response:
+        status: Any = service.operations.reaper_status(service.lake, repository)
+        found = next(iter(status["repositories"]), None)
+        known = figures.read(service.lake.kv, service.lake.undrained(repository).repo).reaper
+        reason = found["stopped"] if found else ""
+        return ask(
+            request,
+            Question(
+                title="Let hard deletion go on",
+                lead="The reaper deletes for ever what is due. Restore what should stay before that: see the trash.",
+                button="Let it delete",
+                facts=[
+                    ("Stopped because", reason or "it is not stopped"),
+                    ("Due now", f"{found['due'] if found else 0:,} objects"),
+                    ("Due when last measured", f"{known.due.objects:,} objects, {size_shown(known.due.bytes)}"),
+                    ("In grace", f"{found['in_grace'] if found else 0:,} objects"),
+                ],
+                fields=[
+                    Field("select", "bound", "For how long", options=(("hours", "hours"), ("objects", "objects"))),
+                    Field("number", "amount", "How many hours, or objects", value="1"),
+                ],
+                warnings=["The KV went back. Settle that with `refstore kv reconcile` first."]
+                if known.went_back
+                else [],
+                cancel="/reapers",
+                allowed=bool(reason),
+            ),
+            repository=repository,
+        )
+
+    return await service.run(work)
+
+
+@router.post("/repositories/{repository}/resume")
+async def resume(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
+    form = await read_form(request, session)
+    amount = form.number("amount")
+    if not 0 < amount <= 1_000_000_000:
+        raise Invalid("give at least one hour, or one object; go back, and correct it")
+    by_time = form.text("bound") != "objects"
+
+    def work() -> str:
+        ctx = service.lake.undrained(repository)
+        return service.operations.resume(ctx, amount * _HOUR if by_time else None, None if by_time else amount)
+
+    message = await service.run(work)
+    return say(request, "Hard deletion goes on", [("Result", message)], repository=repository, back="/reapers")
+
+
+def _leases(lake: Lake) -> dict[str, int]:
+    """Return how many leases are held in each repository."""
+    now_ms = lake.clock.now_ms()
+    held: dict[str, int] = {}
+    for number, (name, raw) in enumerate(lake.kv.scan_all(keys.LEASES)):
+        if number == LEASES_MAX:
+            break
+        try:
+            lease = decode(raw, Lease)
+        except CorruptRecord:
+            continue
+        if lease.expires_ms > now_ms:
+            repo = name.partition("/")[0]
+            held[repo] = held.get(repo, 0) + 1
+    return held

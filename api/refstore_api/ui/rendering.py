@@ -1,0 +1,166 @@
+"""Make pages from templates. Autoescape is on for every template; no page marks a stored text as safe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from fastapi import Request
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse, Response
+
+from refstore import __version__
+from refstore.core.records import DayAmount
+from refstore_api.service import Service
+
+if TYPE_CHECKING:
+    from refstore_api.ui.sessions import Session
+
+PATH: Final = "/ui"
+POLICY: Final = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+CHART_HEIGHT: Final = 100
+CHART_STEP: Final = 20
+_UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
+_SECOND_MS: Final = 1000
+_AGES: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (_SECOND_MS, "s"))
+
+
+class Bar(NamedTuple):
+    """A bar of a chart."""
+
+    x: int
+    height: int
+    label: str
+
+
+def base_of(request: Request) -> str:
+    """Return the path of the pages for a browser, which may reach them below a path of a proxy."""
+    return urlsplit(public_url_of(request)).path.rstrip("/") + PATH
+
+
+def public_url_of(request: Request) -> str:
+    service: Service = request.app.state.service
+    return service.settings.public_url
+
+
+def render(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """Return a page. `values`: what the template shows."""
+    session: Session | None = getattr(request.state, "session", None)
+    service: Service = request.app.state.service
+    shared = {
+        "base": base_of(request),
+        "session": session,
+        "now_ms": service.lake.clock.now_ms(),
+        "version": __version__,
+        "path": request.url.path,
+        "refresh_seconds": 0,
+        "repository": None,
+    }
+    return HTMLResponse(_environment().get_template(template).render({**shared, **values}), status, HEADERS)
+
+
+def render_error(request: Request, status: int, message: str) -> Response:
+    """Return a page that says what went wrong and what to do next."""
+    what, _, advice = message.partition("; ")
+    return render(request, "error.html", status=status, what=what, advice=advice, code=status)
+
+
+def size_shown(size_bytes: int) -> str:
+    """Return a size for people, in units of 1000."""
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    shown = float(size_bytes)
+    for unit in _UNITS:
+        shown /= 1000
+        if shown < 999.95 or unit == _UNITS[-1]:
+            return f"{shown:,.1f} {unit}"
+    raise AssertionError
+
+
+def age_shown(since_ms: int) -> str:
+    """Return a duration for people: its largest unit."""
+    for unit_ms, unit in _AGES:
+        if since_ms >= unit_ms:
+            return f"{since_ms // unit_ms} {unit}"
+    return "0 s"
+
+
+def time_shown(at_ms: int) -> str:
+    return _utc(at_ms).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def bars_of(days: Sequence[DayAmount]) -> list[Bar]:
+    """Return the bars of what was reclaimed on each day, by its bytes."""
+    most = max((day.bytes for day in days), default=0) or 1
+    return [
+        Bar(
+            number * CHART_STEP,
+            max(2 if day.objects else 0, round(CHART_HEIGHT * day.bytes / most)),
+            f"{day.day}: {day.objects:,} objects, {size_shown(day.bytes)}",
+        )
+        for number, day in enumerate(days)
+    ]
+
+
+def query(values: Mapping[str, Any]) -> str:
+    """Return a query string without what is empty."""
+    return urlencode({name: value for name, value in values.items() if value not in ("", None, 0, False)})
+
+
+def _utc(at_ms: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):  # a damaged record may have any number
+        return datetime.fromtimestamp(0, UTC)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("refstore_api.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    filters: dict[str, Any] = environment.filters
+    filters |= {
+        "size": size_shown,
+        "age": age_shown,
+        "time": time_shown,
+        "iso": _iso,
+        "count": _count,
+        "segment": _segment,
+        "query": query,
+        "bars": bars_of,
+    }
+    names: dict[str, Any] = environment.globals
+    names |= {"CHART_HEIGHT": CHART_HEIGHT, "CHART_STEP": CHART_STEP}
+    return environment
+
+
+def _iso(at_ms: int) -> str:
+    return _utc(at_ms).isoformat()
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _segment(text: str) -> str:
+    """Return a name as one segment of a path."""
+    return quote(text, safe="")

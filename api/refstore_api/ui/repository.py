@@ -1,0 +1,80 @@
+"""A repository's page: its figures, its branches with what is staged on them, and its tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from refstore import figures, run_control
+from refstore.core.ids import BranchName
+from refstore.core.records import Amount, Branch, Entry, decode_staged_many
+from refstore.repository import Repository
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.service import ServiceOf
+from refstore_api.ui.rendering import render
+from refstore_api.ui.sessions import ReaderSession
+
+router = APIRouter(prefix="/repositories/{repository}", route_class=EncodedNameRoute)
+
+BRANCHES: Final = 50
+TAGS: Final = 50
+STAGED_MAX: Final = 2_000
+"""How many staged objects of a branch are counted."""
+
+
+class BranchRow(NamedTuple):
+    name: BranchName
+    record: Branch
+    staged: Amount
+    more: bool
+    """Whether at least so much is staged."""
+    oldest_ms: int
+    """When the oldest of what was counted was written. 0: nothing is staged."""
+
+
+@router.get("")
+async def show(
+    request: Request,
+    service: ServiceOf,
+    session: ReaderSession,
+    repository: str,
+    after: Annotated[str, Query(max_length=255)] = "",
+    after_tag: Annotated[str, Query(max_length=255)] = "",
+) -> Response:
+    def work(repo: Repository) -> Response:
+        branches = list(islice(repo.branches(after=after), BRANCHES + 1))
+        tags = list(islice(repo.tags(after=after_tag), TAGS + 1))
+        known = figures.read(repo.context.kv, repo.context.repo)
+        return render(
+            request,
+            "repository.html",
+            repository=repo.name,
+            default_branch=repo.default_branch,
+            created_ms=repo.record.created_ms,
+            grace_seconds=repo.context.grace_seconds,
+            figures=known,
+            warnings=figures.warnings(known, repo.record.created_ms, repo.context.clock.now_ms()),
+            branches=_rows(repo, branches[:BRANCHES]),
+            next_branch=branches[BRANCHES - 1][0] if len(branches) > BRANCHES else "",
+            tags=tags[:TAGS],
+            next_tag=tags[TAGS - 1][0] if len(tags) > TAGS else "",
+            runs=[each for each in run_control.runs_under_way(repo.context) if each.alive],
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+def _rows(repo: Repository, branches: Sequence[tuple[BranchName, Branch]]) -> list[BranchRow]:
+    rows: list[BranchRow] = []
+    for name, record in branches:
+        staged = list(islice(repo.context.staging.merged(record.live), STAGED_MAX + 1))
+        changes = decode_staged_many([value for _, value, _ in staged[:STAGED_MAX]])
+        entries = [change for change in changes if isinstance(change, Entry)]
+        amount = Amount(len(changes), sum(entry.size_bytes for entry in entries))
+        oldest_ms = min((entry.mtime_ms for entry in entries), default=0)
+        rows.append(BranchRow(name, record, amount, len(staged) > STAGED_MAX, oldest_ms))
+    return rows

@@ -1,0 +1,165 @@
+"""The pages of the retention rules: what holds, edit, validate, simulate before saving, and the history of changes."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final, NamedTuple
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from refstore.audit.audit_reader import entries_newest_first
+from refstore.audit.entries import Entry
+from refstore.core.json_positions import CHARACTERS_MAX
+from refstore.errors import Conflict, Invalid, InvalidRules
+from refstore.operations import rules_document
+from refstore.operations.rule_review import review_history
+from refstore.repository import Repository
+from refstore.retention import explaining
+from refstore.retention.active_commits import compute_expiry
+from refstore.retention.explaining import BranchLine, Totals
+from refstore.retention.rules import Rules
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.service import ServiceOf
+from refstore_api.ui.acts import CONFIRMED, say
+from refstore_api.ui.forms import Form, read_form
+from refstore_api.ui.rendering import render
+from refstore_api.ui.sessions import OperatorSession, ReaderSession
+
+router = APIRouter(prefix="/repositories/{repository}/rules", route_class=EncodedNameRoute)
+
+LINES: Final = 50
+CHANGES: Final = 50
+CHANGES_READ: Final = 20_000
+"""How many entries of the audit log are read for the history of the rules."""
+EMPTY: Final = '{\n  "default_retention_days": 21,\n  "branches": [],\n  "grace_days": 7\n}\n'
+_DAYS_HELP: Final = "docs/retention.md explains every field"
+
+
+class Effect(NamedTuple):
+    """What rules mean for the history that there is."""
+
+    totals: Totals
+    lines: list[BranchLine]
+    unmarked: int
+    """Commits that the next run marks."""
+    warnings: tuple[str, ...]
+
+
+@router.get("")
+async def show(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
+    def work(repo: Repository) -> Response:
+        current = repo.retention()
+        return render(
+            request,
+            "rules.html",
+            repository=repo.name,
+            current=current,
+            effect=_effect(repo, current.rules) if current is not None else None,
+            may_edit=session.may("operator", repo.name),
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/edit")
+async def edit(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
+    def work(repo: Repository) -> Response:
+        current = repo.retention()
+        return _editor(request, repo, current.document if current is not None else EMPTY, _digest(current))
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.post("/edit")
+async def save(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
+    """Show what the edited rules would do; with the answer of that page, set them."""
+    form = await read_form(request, session)
+    by = session.principal.key_id
+    return await service.repository(repository, lambda repo: _save(request, repo, form, by))
+
+
+@router.get("/history")
+async def history(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
+    """Show who changed the rules, when, and to what, from the audit log."""
+
+    def work(repo: Repository) -> Response:
+        changes: list[Entry] = []
+        for read in islice(entries_newest_first(service.lake.kv, service.lake.own_store), CHANGES_READ):
+            act = read.entry.act if read.entry is not None else None
+            if act is not None and act.repository == repo.name and act.action.startswith("rules."):
+                if act.outcome != "begun" and read.entry is not None:
+                    changes.append(read.entry)
+                if len(changes) == CHANGES:
+                    break
+        return render(request, "rules_history.html", repository=repo.name, changes=changes)
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+def _save(request: Request, repo: Repository, form: Form, by: str) -> Response:
+    document, before = form.raw("document").replace("\r\n", "\n"), form.text("before")
+    if len(document) > CHARACTERS_MAX:
+        raise Invalid(f"the rules have more than {CHARACTERS_MAX} characters; use fewer rules")
+    current = repo.retention()
+    if _digest(current) != before:
+        raise Conflict(
+            "somebody changed the rules while you edited them; load the editor again, and repeat your change"
+        )
+    try:
+        parsed = rules_document.check(repo.context, document)
+    except InvalidRules as error:
+        return _editor(request, repo, document, before, error)
+    takes_latest_view = parsed.rules.allow_deletion_from_latest_view
+    if takes_latest_view and not form.flag("allow_latest_view"):
+        error = InvalidRules(
+            "allow_deletion_from_latest_view is on: open the advanced options, read what it does, and tick the box"
+        )
+        return _editor(request, repo, document, before, error)
+    if form.flag(CONFIRMED):
+        repo.set_retention(document, by=by)
+        facts = [("Repository", repo.name), ("Set by", by)]
+        return say(request, "The rules are set", facts, repository=repo.name, back=f"/repositories/{repo.name}/rules")
+    return render(
+        request,
+        "rules_preview.html",
+        repository=repo.name,
+        document=document,
+        before=before,
+        allow_latest_view=takes_latest_view,
+        now=_effect(repo, current.rules if current is not None else Rules()),
+        then=_effect(repo, parsed.rules),
+        read_as=parsed.read_as,
+        confirmed=CONFIRMED,
+    )
+
+
+def _editor(
+    request: Request, repo: Repository, document: str, before: str, error: InvalidRules | None = None
+) -> Response:
+    lines = document.splitlines()
+    return render(
+        request,
+        "rules_edit.html",
+        status=400 if error is not None else 200,
+        repository=repo.name,
+        document=document,
+        before=before,
+        error=error,
+        line=lines[error.line - 1] if error is not None and 0 < error.line <= len(lines) else "",
+        help=_DAYS_HELP,
+    )
+
+
+def _effect(repo: Repository, rules: Rules) -> Effect:
+    past, refs = rules_document.read_history(repo.context)
+    expiry = compute_expiry(past, refs, rules, repo.context.clock.now_ms())
+    found = review_history(repo.context, rules, expiry, refs)
+    return Effect(
+        explaining.totals(expiry), explaining.lines(expiry, refs, rules)[:LINES], found.unmarked, found.warnings
+    )
+
+
+def _digest(current: rules_document.Retention | None) -> str:
+    """Return what tells this version of the rules from others."""
+    return f"{current.set_ms}:{current.rules.digest()}" if current is not None else "none"

@@ -1,0 +1,123 @@
+"""The pages of the runs of the offline job and of purges: how far they are, what they did, and the button to stop."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from refstore import run_control
+from refstore.errors import NotFound
+from refstore.gc_marks import Marks, RunState
+from refstore.repository import Repository
+from refstore.run_control import RunUnderWay
+from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.service import ServiceOf
+from refstore_api.ui.acts import Question, ask, say
+from refstore_api.ui.forms import read_form
+from refstore_api.ui.marks import summary_of
+from refstore_api.ui.rendering import age_shown, render
+from refstore_api.ui.sessions import OperatorSession, ReaderSession
+
+router = APIRouter(prefix="/repositories/{repository}/runs", route_class=EncodedNameRoute)
+
+RUNS: Final = 50
+REFRESH_SECONDS: Final = 3
+_STOPPED: Final = {
+    "mark": "Nothing is marked. The next run marks anew.",
+    "sweep": "What was deleted stays deleted. The next run goes on with the rest; a sweep cannot be taken back.",
+    "purge": "What is published stays purged. Run the purge again for the rest.",
+}
+
+
+@router.get("")
+async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
+    def work(repo: Repository) -> Response:
+        marks = Marks(repo.context)
+        under_way = list(run_control.runs_under_way(repo.context))
+        runs = sorted(marks.runs(), key=lambda run: run.record.began_ms, reverse=True)
+        return render(
+            request,
+            "runs.html",
+            repository=repo.name,
+            under_way=under_way,
+            runs=runs[:RUNS],
+            more=len(runs) > RUNS,
+            flag=marks.on(),
+            may_stop=session.may("operator", repo.name),
+            refresh_seconds=REFRESH_SECONDS if any(each.alive for each in under_way) else 0,
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/{run}")
+async def show(request: Request, service: ServiceOf, session: ReaderSession, repository: str, run: str) -> Response:
+    """Show the report of a run of the offline job."""
+
+    def work(repo: Repository) -> Response:
+        under_way = next((each for each in run_control.runs_under_way(repo.context) if each.run == run), None)
+        return render(
+            request,
+            "run.html",
+            repository=repo.name,
+            run=Marks(repo.context).run(run),
+            states=RunState,
+            under_way=under_way,
+            summary=summary_of(repo, run),
+            refresh_seconds=REFRESH_SECONDS if under_way is not None and under_way.alive else 0,
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.get("/{run}/stop")
+async def ask_stop(
+    request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str
+) -> Response:
+    def work(repo: Repository) -> Response:
+        found = _under_way(repo, run)
+        progress = found.progress
+        now_ms = repo.context.clock.now_ms()
+        done = f"{progress.done:,} of {progress.total:,}" if progress.total else f"{progress.done:,}"
+        return ask(
+            request,
+            Question(
+                title="Stop a run",
+                lead=f"The run ends within seconds. {_STOPPED.get(progress.kind, '')}",
+                button="Stop the run",
+                facts=[
+                    ("Run", f"{progress.kind} {found.run}"),
+                    ("Process", progress.owner),
+                    ("Runs for", age_shown(now_ms - progress.began_ms)),
+                    ("Step", progress.step),
+                    ("Done in this step", done),
+                ],
+                warnings=[]
+                if found.alive
+                else ["It has given no sign of life for a minute; its process may be dead, and nothing will answer."],
+                cancel=f"/repositories/{repository}/runs",
+            ),
+            repository=repo.name,
+        )
+
+    return await service.read(request, session.principal.key_id, repository, work)
+
+
+@router.post("/{run}/stop")
+async def stop(request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str) -> Response:
+    await read_form(request, session)
+    by = session.principal.key_id
+    await service.repository(repository, lambda repo: run_control.request_stop(repo.context, run, by))
+    facts = [("Run", run), ("Asked to stop by", by)]
+    return say(
+        request, "The run was asked to stop", facts, repository=repository, back=f"/repositories/{repository}/runs"
+    )
+
+
+def _under_way(repo: Repository, run: str) -> RunUnderWay:
+    found = next((each for each in run_control.runs_under_way(repo.context) if each.run == run), None)
+    if found is None:
+        raise NotFound(f"no run {run[:80]!r} is under way; look at the list of runs for how it ended")
+    return found
