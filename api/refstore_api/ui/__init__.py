@@ -66,7 +66,7 @@ def install(app: FastAPI) -> None:
 
     app.include_router(home)
     for router in ROUTERS:
-        app.include_router(router, prefix=PATH, include_in_schema=False)
+        app.include_router(router, include_in_schema=False)
     for kind in (RefstoreError, RequestValidationError, HTTPException):
         _answer_pages_with_pages(app, kind)
 

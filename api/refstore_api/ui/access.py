@@ -15,10 +15,10 @@ from refstore.lake import Lake
 from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Question, ask, say
 from refstore_api.ui.forms import Form, read_form
-from refstore_api.ui.rendering import render, time_shown
+from refstore_api.ui.rendering import PATH, render, time_shown
 from refstore_api.ui.sessions import OperatorSession
 
-router = APIRouter(prefix="/keys")
+router = APIRouter(prefix=f"{PATH}/keys")
 
 KEYS: Final = 500
 DAYS_MAX: Final = 3660

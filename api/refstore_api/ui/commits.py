@@ -19,10 +19,10 @@ from refstore.retention.path_rules import plan
 from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.rendering import render
+from refstore_api.ui.rendering import PATH, render
 from refstore_api.ui.sessions import ReaderSession
 
-router = APIRouter(prefix="/repositories/{repository}/commits", route_class=EncodedNameRoute)
+router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/commits", route_class=EncodedNameRoute)
 
 PAGE: Final = 50
 SKIP_MAX: Final = 10_000

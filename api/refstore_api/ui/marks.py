@@ -19,11 +19,11 @@ from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Field, Question, ask, say
 from refstore_api.ui.forms import read_form
-from refstore_api.ui.rendering import render, size_shown, time_shown
+from refstore_api.ui.rendering import PATH, render, size_shown, time_shown
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc.run_summary import Count, Summary, read_summary
 
-router = APIRouter(prefix="/repositories/{repository}/marks", route_class=EncodedNameRoute)
+router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/marks", route_class=EncodedNameRoute)
 
 COMMITS: Final = 100
 WARNED: Final = 10

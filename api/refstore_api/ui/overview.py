@@ -14,12 +14,12 @@ from refstore.core.records import Amount, RepositoryRecord
 from refstore.figures import DAY_MS, Concern, Figures, Warned
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
-from refstore_api.ui.rendering import render
+from refstore_api.ui.rendering import PATH, render
 from refstore_api.ui.sessions import ReaderSession, Session
 
-router = APIRouter()
+router = APIRouter(prefix=PATH)
 
-PAGE: Final = 40
+PAGE: Final = 30
 """Rows on one page, so that it stays small."""
 WEEK: Final = 7
 _URGENCY: Final = {concern: number for number, concern in enumerate(Concern)}

@@ -14,11 +14,11 @@ from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Question, ask, say
 from refstore_api.ui.forms import read_form
-from refstore_api.ui.rendering import render, size_shown
+from refstore_api.ui.rendering import PATH, render, size_shown
 from refstore_api.ui.sessions import OperatorSession
 from refstore_gc import purge_cleaning
 
-router = APIRouter(prefix="/repositories/{repository}/purges", route_class=EncodedNameRoute)
+router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/purges", route_class=EncodedNameRoute)
 
 RUNS: Final = 50
 BACKUPS: Final = 100

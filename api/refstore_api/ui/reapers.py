@@ -16,10 +16,10 @@ from refstore.lake import Lake
 from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Field, Question, ask, say
 from refstore_api.ui.forms import read_form
-from refstore_api.ui.rendering import render, size_shown
+from refstore_api.ui.rendering import PATH, render, size_shown
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
-router = APIRouter()
+router = APIRouter(prefix=PATH)
 
 REPOSITORIES: Final = 200
 """Repositories whose leases and errors are shown: those with errors and stopped ones first."""

@@ -15,10 +15,10 @@ from refstore.core.records import Amount, Branch, Entry, decode_staged_many
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.rendering import render
+from refstore_api.ui.rendering import PATH, render
 from refstore_api.ui.sessions import ReaderSession
 
-router = APIRouter(prefix="/repositories/{repository}", route_class=EncodedNameRoute)
+router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}", route_class=EncodedNameRoute)
 
 BRANCHES: Final = 50
 TAGS: Final = 50

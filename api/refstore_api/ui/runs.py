@@ -17,10 +17,10 @@ from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Question, ask, say
 from refstore_api.ui.forms import read_form
 from refstore_api.ui.marks import summary_of
-from refstore_api.ui.rendering import age_shown, render
+from refstore_api.ui.rendering import PATH, age_shown, render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
-router = APIRouter(prefix="/repositories/{repository}/runs", route_class=EncodedNameRoute)
+router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/runs", route_class=EncodedNameRoute)
 
 RUNS: Final = 50
 REFRESH_SECONDS: Final = 3

@@ -15,10 +15,10 @@ from refstore_api.request_middleware import address_of
 from refstore_api.service import ServiceOf
 from refstore_api.ui import sessions
 from refstore_api.ui.forms import check_token, read_fields, read_form
-from refstore_api.ui.rendering import base_of, render
+from refstore_api.ui.rendering import PATH, base_of, render
 from refstore_api.ui.sessions import ReaderSession
 
-router = APIRouter()
+router = APIRouter(prefix=PATH)
 
 FORM_BYTES_MAX: Final = 16 << 10
 """Anyone may send this form, so it is small."""

@@ -8,7 +8,9 @@ from typing import Final
 from fastapi import APIRouter
 from starlette.responses import FileResponse, Response
 
-router = APIRouter()
+from refstore_api.ui.rendering import PATH
+
+router = APIRouter(prefix=PATH)
 
 FOLDER: Final = Path(__file__).parent / "static"
 HEADERS: Final = {"Cache-Control": "max-age=86400", "X-Content-Type-Options": "nosniff"}

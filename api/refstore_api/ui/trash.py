@@ -16,10 +16,10 @@ from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import CONFIRMED, Field, Question, ask, say
 from refstore_api.ui.forms import Form, read_form
-from refstore_api.ui.rendering import render, size_shown
+from refstore_api.ui.rendering import PATH, render, size_shown
 from refstore_api.ui.sessions import ReaderSession, WriterSession
 
-router = APIRouter(prefix="/repositories/{repository}/trash", route_class=EncodedNameRoute)
+router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/trash", route_class=EncodedNameRoute)
 
 PAGE: Final = 100
 SHOWN: Final = 20
