@@ -10,6 +10,8 @@ answer's encoding, and asks no store for anything.
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import random
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from bench import api_servers, lakes
 from bench.api_client import Call, write_calls
@@ -39,6 +41,10 @@ PAGES_PER_SECOND: Final = 20
 PAGE: Final = 1000
 P99_FACTOR: Final = 2
 P99_FACTOR_BESIDE_READS: Final = 5
+P99_FACTOR_BESIDE_PAGES: Final = 3
+OPERATOR_PAGES_PER_SECOND: Final = 10.0
+OPERATOR_SECONDS: Final = 4.0
+OPERATOR_TURNS: Final = 20
 FILTERS: Final = 100
 """Prefixes of one log, as many as it takes."""
 UPLOAD_BYTES: Final = 1 << 20
@@ -71,6 +77,7 @@ def run(shop: Workshop) -> Iterator[Row]:
     yield from pages(shop)
     yield from beside_reaper(shop)
     yield beside_reads(shop)
+    yield beside_pages(shop)
 
 
 def flows(shop: Workshop) -> Iterator[Row]:
@@ -335,6 +342,81 @@ def beside_reads(shop: Workshop) -> Row:
         f"logs of {scale.logged} commits with {FILTERS} prefixes,"
         f" differences and listings of {PAGE:,}",
     )
+
+
+def beside_pages(shop: Workshop) -> Row:
+    """The p99 of stat, at a steady pace, while operators load pages."""
+    scale = shop.scale
+    folder = shop.in_memory("pages")
+    make_lake(folder)
+    with filling(folder) as lake:
+        repo = lake.repository(lakes.REPOSITORY)
+        lakes.upload(repo, "main", range(scale.served))
+        for number in range(scale.logged):
+            repo.commit("main", f"commit {number}")
+            lakes.upload(repo, "main", [number * scale.served // scale.logged])
+        repo.set_retention('{"default_retention_days": 7}')
+        reader = access_keys.create(lake, access_keys.Role.READER)
+    chance = random.Random(4)
+    calls = [stat("main", lakes.path_of(chance.randrange(scale.served))) for _ in range(scale.asked)]
+    own = f"/ui/repositories/{lakes.REPOSITORY}"
+    places = ("/ui", own, *(f"{own}/{each}" for each in ("commits", "objects", "trash", "marks", "runs", "rules")))
+    with api_servers.refstore(folder, shop.on_disk("pages") / "log", apart=False) as server:
+        cookie = sign_in(server.port, reader.key.id, reader.secret)
+
+        def load_pages() -> None:
+            began = time.monotonic()
+            for number in range(int(OPERATOR_PAGES_PER_SECOND * OPERATOR_SECONDS)):
+                time.sleep(max(0.0, began + number / OPERATOR_PAGES_PER_SECOND - time.monotonic()))
+                get_page(server.port, cookie, places[number % len(places)])
+
+        def beside(turn: int) -> float:
+            shop.say(f"api: stat beside pages, turn {turn + 1} of {OPERATOR_TURNS}")
+            return paced(shop, server, calls, load_pages)["p99_ms"]
+
+        def without(_turn: int) -> float:
+            return paced(shop, server, calls, lambda: time.sleep(OPERATOR_SECONDS))["p99_ms"]
+
+        load(shop, server, calls[:WARM])
+        for place in places:  # the process for expensive reads starts with the first
+            get_page(server.port, cookie, place)
+        each, quiet = in_turns(OPERATOR_TURNS, beside, without)
+    shop.drop(folder)
+    return Row(
+        what=f"p99 of stat while {OPERATOR_PAGES_PER_SECOND:g} pages are loaded each second",
+        ours=Series(each, "ms"),
+        other=Series(quiet, "ms"),
+        other_name="without",
+        bar=at_most(P99_FACTOR_BESIDE_PAGES),
+        note=f"{CLIENTS} clients, together {STATS_PER_SECOND:g} stats/s; {len(places)} pages in turn, of a repository "
+        f"with {scale.served:,} objects and {scale.logged} commits",
+    )
+
+
+def sign_in(port: int, key_id: str, secret: str) -> str:
+    """Return the cookie of a session of the pages."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET", "/ui/sign-in")
+        answer = connection.getresponse()
+        form_cookie = (answer.getheader("set-cookie") or "").partition(";")[0]
+        token = answer.read().decode().partition('name="form_token" value="')[2].partition('"')[0]
+        form = {"form_token": token, "access_key_id": key_id, "secret_access_key": secret}
+        headers = {"cookie": form_cookie, "content-type": "application/x-www-form-urlencoded"}
+        connection.request("POST", "/ui/sign-in", urlencode(form), headers)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status != 303:
+            raise RuntimeError(f"signing in was answered with {answer.status}")
+        return (answer.getheader("set-cookie") or "").partition(";")[0]
+
+
+def get_page(port: int, cookie: str, place: str) -> None:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET", place, headers={"cookie": cookie})
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{place} was answered with {answer.status}")
 
 
 def giving_way(shop: Workshop) -> Row:

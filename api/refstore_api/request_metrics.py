@@ -1,30 +1,29 @@
-"""Count requests for Prometheus: by route and status, and how long they took."""
+"""Measure the service for Prometheus: its requests, its KV, and the figures of each repository."""
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import generate_latest
+
+from refstore import figures, metrics
+from refstore.errors import KVUnavailable
+from refstore.figures import Figures
+from refstore.lake import Lake
+from refstore.metrics import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
 class Metrics:
     """Count the requests of one process; each worker has its own counts."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "refstore_api_requests", "Requests answered.", ("method", "route", "status"), registry=self._registry
-        )
-        self._seconds = Histogram(
-            "refstore_api_seconds",
-            "Seconds from request to the end of its answer.",
-            ("route",),
-            buckets=_BUCKETS,
-            registry=self._registry,
-        )
+        self._registry = metrics.new_registry()
+        self._requests = metrics.counter(metrics.API_REQUESTS, self._registry)
+        self._seconds = metrics.histogram(metrics.API_SECONDS, self._registry)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
@@ -34,4 +33,46 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+def lake_text(lake: Lake) -> bytes:
+    """Return the figures of all repositories, as reapers and runs wrote them, and how fast the KV answered.
+
+    They are read for each scrape, in a handful of calls, so a repository that is gone is not there any more.
+    """
+    registry = metrics.new_registry()
+    probe = metrics.gauge(metrics.KV_PROBE_SECONDS, registry)
+    began = time.perf_counter()
+    try:
+        known = figures.read_all(lake.kv)
+        probe.set(time.perf_counter() - began)
+        repositories = list(lake.repositories())
+    except KVUnavailable:
+        probe.set(float("inf"))  # the other metrics are of use all the same
+        return generate_latest(registry)
+    gauges = {metric: metrics.gauge(metric, registry) for metric in _values(Figures(), 0)}
+    for name, record in repositories:
+        for metric, value in _values(known.get(record.id, Figures()), record.created_ms).items():
+            gauges[metric].labels(name).set(value)
+    return generate_latest(registry)
+
+
+def _values(known: Figures, created_ms: int) -> dict[Metric, float]:
+    reaper, gc = known
+    return {
+        metrics.REPOSITORY_LIVE_OBJECTS: reaper.live.objects,
+        metrics.REPOSITORY_LIVE_BYTES: reaper.live.bytes,
+        metrics.REPOSITORY_STAGED_OBJECTS: reaper.staged.objects,
+        metrics.REPOSITORY_STAGED_BYTES: reaper.staged.bytes,
+        metrics.REPOSITORY_IN_GRACE_OBJECTS: reaper.in_grace.objects,
+        metrics.REPOSITORY_IN_GRACE_BYTES: reaper.in_grace.bytes,
+        metrics.REPOSITORY_DUE_OBJECTS: reaper.due.objects,
+        metrics.REPOSITORY_DUE_BYTES: reaper.due.bytes,
+        metrics.REPOSITORY_MARKED_OBJECTS: reaper.marked.objects,
+        metrics.REPOSITORY_ORPHAN_OBJECTS: gc.orphans.objects,
+        metrics.REPOSITORY_REFUSED_OBJECTS: reaper.refused + gc.failed,
+        metrics.REPOSITORY_DELETION_STOPPED: bool(reaper.stopped),
+        metrics.REPOSITORY_KV_WENT_BACK: reaper.went_back,
+        metrics.REPOSITORY_HAS_RULES: reaper.has_rules,
+        metrics.REPOSITORY_QUESTIONS: reaper.questions,
+        metrics.REPOSITORY_LAST_RUN: max(gc.run_ms, gc.marked_ms, created_ms) / 1000,
+        metrics.REPOSITORY_MEASURED: reaper.measured_ms / 1000,
+    }

@@ -6,55 +6,39 @@ Counters count what this process has seen confirmed; gauges say how each reposit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
-from refstore.errors import InvalidSettings, MissingExtra
+from refstore import metrics
+from refstore.errors import InvalidSettings
 from refstore.gc_marks import Run, RunState
 from refstore_gc.run_summary import BUCKET, DELETED, Count, Summary
 
 Ended = Literal["done", "failed", "another run"]
-
-_PREFIX: Final = "refstore_gc_"
 
 
 class GcMetrics:
     """Served over HTTP until closed. Raises MissingExtra, InvalidSettings (the port is taken)."""
 
     def __init__(self, host: str, port: int) -> None:
-        try:
-            from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
-        except ModuleNotFoundError as error:
-            raise MissingExtra("metrics", "serving metrics") from error
-        registry = CollectorRegistry()
+        registry = metrics.new_registry()
+        self._runs = metrics.counter(metrics.GC_RUNS, registry)
+        self._errors = metrics.counter(metrics.GC_ERRORS, registry)
+        self._marked = metrics.counter(metrics.GC_MARKED, registry)
+        self._marked_bytes = metrics.counter(metrics.GC_MARKED_BYTES, registry)
+        self._deleted = metrics.counter(metrics.GC_DELETED, registry)
+        self._deleted_bytes = metrics.counter(metrics.GC_DELETED_BYTES, registry)
+        self._failed = metrics.gauge(metrics.GC_FAILED, registry)
+        self._drift = metrics.gauge(metrics.GC_DRIFT, registry)
+        self._drift_bytes = metrics.gauge(metrics.GC_DRIFT_BYTES, registry)
+        self._ended_at = metrics.gauge(metrics.GC_LAST_RUN, registry)
+        self._seconds = metrics.gauge(metrics.GC_LAST_RUN_SECONDS, registry)
+        self._marks = metrics.gauge(metrics.GC_MARKS, registry)
+        self._question = metrics.gauge(metrics.GC_QUESTION, registry)
+        self._tagged = metrics.gauge(metrics.GC_TAGGED, registry)
+        self._tagged_since = metrics.gauge(metrics.GC_TAGGED_OLDEST, registry)
+        self._next = metrics.gauge(metrics.GC_NEXT_PASS, registry)
+        from prometheus_client import start_http_server
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(_PREFIX + name, text, ("repository", *labels), registry=registry)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(_PREFIX + name, text, ("repository", *labels), registry=registry)
-
-        self._runs = counter(
-            "runs", "Runs, by how they ended: done, failed, or left to another run that was on.", "ended"
-        )
-        self._errors = counter("errors", "What went wrong, by the error's code.", "code")
-        self._marked = counter("marked_objects", "Objects that were marked.")
-        self._marked_bytes = counter("marked_bytes", "Their bytes.")
-        self._deleted = counter(
-            "deleted_objects", "Objects that the store confirmed as gone, deleted by refstore or by the bucket.", "by"
-        )
-        self._deleted_bytes = counter("deleted_bytes", "Their bytes.", "by")
-        self._failed = gauge(
-            "failed_objects", "Objects that the store did not delete at the last run; the next one tries again."
-        )
-        self._drift = gauge("drift_objects", "Objects that the last run marked and the online path had missed.")
-        self._drift_bytes = gauge("drift_bytes", "Their bytes.")
-        self._ended_at = gauge("last_run_timestamp_seconds", "When the last run that was done ended.")
-        self._seconds = gauge("last_run_seconds", "How long it took.")
-        self._marks = gauge("marks", "Marks that stand, by their state.", "state")
-        self._question = gauge("question_waiting", "1: a mark waits for `refstore gc confirm`.")
-        self._tagged = gauge("tagged_objects", "Objects that are tagged and that the bucket has yet to delete.")
-        self._tagged_since = gauge("tagged_oldest_seconds", "For how long the oldest of them has waited.")
-        self._next = Gauge(_PREFIX + "next_pass_timestamp_seconds", "When the next pass begins.", registry=registry)
         try:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:

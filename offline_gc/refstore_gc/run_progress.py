@@ -83,8 +83,9 @@ class Steps:
         """Run a step. Yields a function by which a step outside of Spark reports how far it is. Raises RunStopped."""
         began = time.monotonic()
         self._job = (0, 1)
-        self._report(Progress(name, 0, None, 0.0))
+        self._last = Progress(name, 0, None, 0.0)
         self._beat_control()
+        self._tell(self._last)
         self.check()
         over = threading.Event()
         watching = threading.Thread(target=self._watch, args=(name, began, over), name="refstore-gc-steps", daemon=True)

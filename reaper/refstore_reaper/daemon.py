@@ -208,11 +208,13 @@ class Reaper:
 
     def _run_passes(self, should_stop: Callable[[], bool], tally: Tally) -> None:
         repository_ids: set[RepositoryId] = set()
+        names: list[str] = []
         for name, raw in self._lake.kv.scan_all(keys.REPOSITORIES):
             if self._only and name not in self._only:
                 continue
             if should_stop():
                 break
+            names.append(name)
             try:
                 record = decode(raw, RepositoryRecord)
                 repository_ids.add(record.id)
@@ -225,6 +227,7 @@ class Reaper:
             self._backoffs = {repo: backoff for repo, backoff in self._backoffs.items() if repo in repository_ids}
             self._reported = {repo: at for repo, at in self._reported.items() if repo in repository_ids}
             self._figures.forget_others(repository_ids)
+            self._metrics.forget_others(names)
             self._cycles += 1
 
     def _run_pass(

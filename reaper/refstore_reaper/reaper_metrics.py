@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from refstore.errors import InvalidSettings, MissingExtra
+from refstore import metrics
+from refstore.errors import InvalidSettings
 from refstore_reaper.backlog import Backlog
 from refstore_reaper.cycle_summary import Summary
 
 COUNTED: Final = {
-    "deleted": ("refstore_reaper_deleted_objects", "Objects that the store confirmed as deleted."),
-    "bytes": ("refstore_reaper_deleted_bytes", "Bytes of the deleted objects, as far as their sizes were known."),
-    "missing": ("refstore_reaper_missing_objects", "Addresses that had no object any more."),
-    "failed": ("refstore_reaper_failed_objects", "Objects that the store did not delete; they are tried again."),
-    "released": ("refstore_reaper_released_references", "References taken off their lists."),
-    "expired": ("refstore_reaper_expired_addresses", "Issued addresses that were not linked in time."),
-    "scrubbed": ("refstore_reaper_scrubbed_references", "References of crashed operations that were dropped."),
-    "tokens": ("refstore_reaper_processed_tokens", "Staging tokens processed to their end."),
-    "error_count": ("refstore_reaper_errors", "Units of work that were stopped by an error."),
+    "deleted": metrics.REAPER_DELETED,
+    "bytes": metrics.REAPER_DELETED_BYTES,
+    "missing": metrics.REAPER_MISSING,
+    "failed": metrics.REAPER_FAILED,
+    "released": metrics.REAPER_RELEASED,
+    "expired": metrics.REAPER_EXPIRED,
+    "scrubbed": metrics.REAPER_SCRUBBED,
+    "tokens": metrics.REAPER_TOKENS,
+    "error_count": metrics.REAPER_ERRORS,
 }
-"""Field of the summary -> the counter's name and help."""
+"""Field of the summary -> its counter."""
 
 
 FETCHED_SECONDS: Final = 600
@@ -37,6 +39,10 @@ class Metrics(Protocol):
     def record_backlog(self, repository: str, backlog: Backlog, now_ms: int) -> None: ...
 
     def record_breaker(self, repository: str, tripped: bool) -> None: ...
+
+    def forget_others(self, repositories: Collection[str]) -> None:
+        """End the series of repositories that are not among these."""
+        ...
 
     def record_beat(self, now_ms: int) -> None: ...
 
@@ -59,6 +65,8 @@ class NoMetrics:
 
     def record_breaker(self, repository: str, tripped: bool) -> None: ...
 
+    def forget_others(self, repositories: Collection[str]) -> None: ...
+
     def record_beat(self, now_ms: int) -> None: ...
 
     def close(self) -> None: ...
@@ -70,30 +78,17 @@ class _RegistryMetrics:
     is_read = True
 
     def __init__(self) -> None:
-        try:
-            from prometheus_client import CollectorRegistry, Counter, Gauge
-        except ModuleNotFoundError as error:
-            raise MissingExtra("metrics", "serving metrics") from error
-        registry = self._registry = CollectorRegistry()
-        label = ("repository",)
-        self._counters = {name: Counter(*of, labelnames=label, registry=registry) for name, of in COUNTED.items()}
-        self._due = Gauge(
-            "refstore_reaper_due_objects", "Addresses that are due for deletion.", label, registry=registry
-        )
-        self._oldest = Gauge(
-            "refstore_reaper_oldest_due_seconds", "How long the oldest of them has been due.", label, registry=registry
-        )
-        self._tokens = Gauge(
-            "refstore_reaper_waiting_tokens", "Tokens whose references are to be released.", label, registry=registry
-        )
-        self._breaker = Gauge(
-            "refstore_reaper_breaker_tripped", "1: hard deletion is stopped.", label, registry=registry
-        )
-        self._beat = Gauge(
-            "refstore_reaper_beat_timestamp_seconds", "The time of the reaper's last heartbeat.", registry=registry
-        )
+        registry = self._registry = metrics.new_registry()
+        self._counters = {name: metrics.counter(metric, registry) for name, metric in COUNTED.items()}
+        self._due = metrics.gauge(metrics.REAPER_DUE, registry)
+        self._oldest = metrics.gauge(metrics.REAPER_OLDEST_DUE, registry)
+        self._tokens = metrics.gauge(metrics.REAPER_WAITING_TOKENS, registry)
+        self._breaker = metrics.gauge(metrics.REAPER_BREAKER, registry)
+        self._beat = metrics.gauge(metrics.REAPER_BEAT, registry)
+        self._repositories: set[str] = set()
 
     def record_pass(self, repository: str, summary: Summary) -> None:
+        self._repositories.add(repository)
         for name, counter in self._counters.items():
             counter.labels(repository).inc(getattr(summary, name))
 
@@ -106,6 +101,13 @@ class _RegistryMetrics:
 
     def record_breaker(self, repository: str, tripped: bool) -> None:
         self._breaker.labels(repository).set(int(tripped))
+
+    def forget_others(self, repositories: Collection[str]) -> None:
+        for name in self._repositories - set(repositories):
+            for metric in (*self._counters.values(), self._due, self._oldest, self._tokens, self._breaker):
+                with suppress(KeyError):  # it was never measured
+                    metric.remove(name)
+        self._repositories &= set(repositories)
 
     def record_beat(self, now_ms: int) -> None:
         self._beat.set(now_ms / 1000)

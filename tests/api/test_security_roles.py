@@ -26,10 +26,8 @@ OPERATORS_ONLY: Final = {
     "prepareGarbageCollectionUncommitted",
     "unmark",
     "confirmMark",
-    "restoreObject",
     "reaperStatus",
     "resumeReaper",
-    "getPurgeDocument",
     "setPurgeDocument",
 }
 WRITERS_LOOKING: Final = {"getPhysicalAddress", "uploadObjectPreflight"}

@@ -20,8 +20,6 @@ FOR_OPERATORS = (
     "/repositories/sales/marks/{commit}/unmark",
     "/repositories/sales/rules/edit",
     "/repositories/sales/rules/history",
-    "/repositories/events/purges",
-    "/repositories/events/purges/{purge}",
     "/repositories/events/purges/{purge}/restore",
 )
 FOR_ALL = (
@@ -47,6 +45,8 @@ FOR_ALL = (
     "/repositories/events/trash",
     "/repositories/events/runs",
     "/repositories/events/marks",
+    "/repositories/events/purges",
+    "/repositories/events/purges/{purge}",
 )
 
 

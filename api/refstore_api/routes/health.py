@@ -11,7 +11,7 @@ from refstore.lake import Lake
 from refstore.objects import open_objects
 from refstore_api.auth import Reader
 from refstore_api.json_answers import empty_answer
-from refstore_api.request_metrics import CONTENT_TYPE, Metrics
+from refstore_api.request_metrics import CONTENT_TYPE, Metrics, lake_text
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 
@@ -54,7 +54,12 @@ def _stores(lake: Lake) -> dict[str, str]:
 
 
 @router.get("/metrics", operation_id="metrics", response_class=Response, responses=failures())
-async def metrics(request: Request, service: ServiceOf, _caller: Reader) -> Response:
-    """Return metrics for Prometheus, which sends an access key as its basic_auth. They include the reaper's."""
+async def metrics(request: Request, service: ServiceOf, caller: Reader) -> Response:
+    """Return metrics for Prometheus, which sends an access key as its basic_auth. They include the reaper's, and the
+    figures of every repository.
+    """
     request_metrics: Metrics = request.app.state.metrics
-    return Response(request_metrics.text() + await service.run(service.reaper_metrics), media_type=CONTENT_TYPE)
+    text = request_metrics.text()
+    if not caller.repositories:  # a key for some repositories learns nothing of the others
+        text += await service.run(lambda: lake_text(service.lake) + service.reaper_metrics())
+    return Response(text, media_type=CONTENT_TYPE)

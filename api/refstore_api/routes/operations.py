@@ -62,9 +62,7 @@ async def move_object(service: ServiceOf, _caller: Writer, repository: str, bran
     status_code=201,
     responses={200: {"model": ObjectStats}, 201: {"model": ObjectStats}, **failures(409, 410)},
 )
-async def restore_object(
-    service: ServiceOf, _caller: Operator, repository: str, branch: str, body: Restore
-) -> Response:
+async def restore_object(service: ServiceOf, _caller: Writer, repository: str, branch: str, body: Restore) -> Response:
     """Restore a lost object, at its path or another one. 200: it is there already, and nothing was changed.
 
     409: something was written to the path since; `force` replaces that.

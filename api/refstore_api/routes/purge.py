@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from refstore.operations.purge_document import Onboarded
 from refstore.repository import Repository
-from refstore_api.auth import Operator
+from refstore_api.auth import Operator, Reader
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.json_answers import answer
 from refstore_api.models import PurgeDataset, PurgeDocument, PurgeDocumentText
@@ -19,7 +19,7 @@ PURGED = {200: {"model": PurgeDocument}}
 
 
 @router.get("/document", operation_id="getPurgeDocument", responses={**PURGED, **failures()})
-async def get_document(service: ServiceOf, _caller: Operator, repository: str) -> Response:
+async def get_document(service: ServiceOf, _caller: Reader, repository: str) -> Response:
     """Return the purge document that is set, and what it means. 404: nothing is onboarded."""
     return answer(await service.repository(repository, lambda repo: _shown(repo.purge_document())))
 

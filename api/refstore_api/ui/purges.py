@@ -15,7 +15,7 @@ from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Question, ask, say
 from refstore_api.ui.forms import read_form
 from refstore_api.ui.rendering import PATH, render, size_shown
-from refstore_api.ui.sessions import OperatorSession
+from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc import purge_cleaning
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/purges", route_class=EncodedNameRoute)
@@ -26,7 +26,7 @@ SHOWN: Final = 20
 
 
 @router.get("")
-async def listing(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
+async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
         backups = list(islice(purge_cleaning.backups(repo.context), BACKUPS + 1))
         return render(
@@ -43,9 +43,16 @@ async def listing(request: Request, service: ServiceOf, session: OperatorSession
 
 
 @router.get("/{run}")
-async def show(request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str) -> Response:
+async def show(request: Request, service: ServiceOf, session: ReaderSession, repository: str, run: str) -> Response:
     def work(repo: Repository) -> Response:
-        return render(request, "purge.html", repository=repo.name, report=service.purges.report(repo, run), shown=SHOWN)
+        return render(
+            request,
+            "purge.html",
+            repository=repo.name,
+            report=service.purges.report(repo, run),
+            shown=SHOWN,
+            may_act=session.may("operator", repo.name),
+        )
 
     return await service.read(request, session.principal.key_id, repository, work)
 

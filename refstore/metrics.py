@@ -1,0 +1,291 @@
+"""Declare every metric that refstore's processes serve for Prometheus: name, kind, unit, help, and labels.
+
+A metric is declared here only. Its name, unit and help are what `docs/operating.md`, the alerts and the dashboard of
+`deploy/` use; a test compares them. Names follow Prometheus's rules: a unit at the end, `_total` after a counter's
+(which the client library adds).
+
+Labels are bounded: see `LABELS`. A repository's series end when it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from refstore.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+Unit = Literal["", "seconds", "bytes", "objects", "references", "addresses", "tokens", "marks", "runs", "requests"]
+
+LABELS: Final[Mapping[str, str]] = {
+    "repository": "one for each repository of the lake",
+    "method": "one of the methods of HTTP, or `other`",
+    "route": "the template of a route; all unknown paths are `(none)`",
+    "status": "the statuses that the service answers",
+    "ended": "`done`, `failed` or `another run`",
+    "code": "the codes of refstore's errors",
+    "by": "`refstore` or `bucket`",
+    "state": "the states of a mark",
+}
+"""Every label, and what bounds its values."""
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    unit: Unit
+    """'': a plain number, such as 0 or 1."""
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exposed(self) -> str:
+        """The name of its series: a counter's ends with `_total`."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+_REPOSITORY: Final = ("repository",)
+
+# ---- the service
+
+API_REQUESTS: Final = Metric(
+    "refstore_api_requests", "counter", "requests", "Requests that were answered.", ("method", "route", "status")
+)
+API_SECONDS: Final = Metric(
+    "refstore_api_seconds",
+    "histogram",
+    "seconds",
+    "Time from a request to the end of its answer.",
+    ("route",),
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0),
+)
+KV_PROBE_SECONDS: Final = Metric(
+    "refstore_kv_probe_seconds", "gauge", "seconds", "How long the KV took to answer a read, made for this scrape."
+)
+REPOSITORY_LIVE_OBJECTS: Final = Metric(
+    "refstore_repository_live_objects", "gauge", "objects", "What the default branch's head names.", _REPOSITORY
+)
+REPOSITORY_LIVE_BYTES: Final = Metric("refstore_repository_live_bytes", "gauge", "bytes", "Its bytes.", _REPOSITORY)
+REPOSITORY_STAGED_OBJECTS: Final = Metric(
+    "refstore_repository_staged_objects", "gauge", "objects", "What is staged, on all branches.", _REPOSITORY
+)
+REPOSITORY_STAGED_BYTES: Final = Metric("refstore_repository_staged_bytes", "gauge", "bytes", "Its bytes.", _REPOSITORY)
+REPOSITORY_IN_GRACE_OBJECTS: Final = Metric(
+    "refstore_repository_in_grace_objects", "gauge", "objects", "What can be restored from the trash.", _REPOSITORY
+)
+REPOSITORY_IN_GRACE_BYTES: Final = Metric(
+    "refstore_repository_in_grace_bytes", "gauge", "bytes", "Its bytes.", _REPOSITORY
+)
+REPOSITORY_DUE_OBJECTS: Final = Metric(
+    "refstore_repository_due_objects", "gauge", "objects", "What the reaper deletes next.", _REPOSITORY
+)
+REPOSITORY_DUE_BYTES: Final = Metric("refstore_repository_due_bytes", "gauge", "bytes", "Its bytes.", _REPOSITORY)
+REPOSITORY_MARKED_OBJECTS: Final = Metric(
+    "refstore_repository_marked_objects", "gauge", "objects", "What the marks hold that are not swept yet.", _REPOSITORY
+)
+REPOSITORY_ORPHAN_OBJECTS: Final = Metric(
+    "refstore_repository_orphan_objects",
+    "gauge",
+    "objects",
+    "What the last run found that the online path had missed.",
+    _REPOSITORY,
+)
+REPOSITORY_REFUSED_OBJECTS: Final = Metric(
+    "refstore_repository_refused_objects",
+    "gauge",
+    "objects",
+    "What the store did not delete, in the last pass of a reaper and in the last sweep.",
+    _REPOSITORY,
+)
+REPOSITORY_DELETION_STOPPED: Final = Metric(
+    "refstore_repository_deletion_stopped", "gauge", "", "1: the breaker stopped hard deletion.", _REPOSITORY
+)
+REPOSITORY_KV_WENT_BACK: Final = Metric(
+    "refstore_repository_kv_went_back", "gauge", "", "1: it is stopped because the KV lost writes.", _REPOSITORY
+)
+REPOSITORY_HAS_RULES: Final = Metric(
+    "refstore_repository_has_rules", "gauge", "", "1: the repository has retention rules.", _REPOSITORY
+)
+REPOSITORY_QUESTIONS: Final = Metric(
+    "refstore_repository_waiting_marks", "gauge", "marks", "Marks that wait for `refstore gc confirm`.", _REPOSITORY
+)
+REPOSITORY_LAST_RUN: Final = Metric(
+    "refstore_repository_last_run_timestamp_seconds",
+    "gauge",
+    "seconds",
+    "When the offline job last succeeded, since 1970; the time of the repository's creation if it never did.",
+    _REPOSITORY,
+)
+REPOSITORY_MEASURED: Final = Metric(
+    "refstore_repository_measured_timestamp_seconds",
+    "gauge",
+    "seconds",
+    "When a reaper last measured these figures, since 1970.",
+    _REPOSITORY,
+)
+
+# ---- the reaper
+
+REAPER_DELETED: Final = Metric(
+    "refstore_reaper_deleted_objects", "counter", "objects", "What the store confirmed as deleted.", _REPOSITORY
+)
+REAPER_DELETED_BYTES: Final = Metric(
+    "refstore_reaper_deleted_bytes", "counter", "bytes", "Its bytes, as far as sizes were known.", _REPOSITORY
+)
+REAPER_MISSING: Final = Metric(
+    "refstore_reaper_missing_objects", "counter", "addresses", "Addresses that had no object any more.", _REPOSITORY
+)
+REAPER_FAILED: Final = Metric(
+    "refstore_reaper_failed_objects",
+    "counter",
+    "objects",
+    "What the store did not delete; it is tried again.",
+    _REPOSITORY,
+)
+REAPER_RELEASED: Final = Metric(
+    "refstore_reaper_released_references", "counter", "references", "References taken off their lists.", _REPOSITORY
+)
+REAPER_EXPIRED: Final = Metric(
+    "refstore_reaper_expired_addresses",
+    "counter",
+    "addresses",
+    "Issued addresses that were not linked in time.",
+    _REPOSITORY,
+)
+REAPER_SCRUBBED: Final = Metric(
+    "refstore_reaper_scrubbed_references",
+    "counter",
+    "references",
+    "References of crashed operations that were dropped.",
+    _REPOSITORY,
+)
+REAPER_TOKENS: Final = Metric(
+    "refstore_reaper_processed_tokens", "counter", "tokens", "Staging tokens processed to their end.", _REPOSITORY
+)
+REAPER_ERRORS: Final = Metric(
+    "refstore_reaper_errors", "counter", "", "Units of work that were stopped by an error.", _REPOSITORY
+)
+REAPER_DUE: Final = Metric(
+    "refstore_reaper_due_objects", "gauge", "addresses", "Addresses that are due for deletion.", _REPOSITORY
+)
+REAPER_OLDEST_DUE: Final = Metric(
+    "refstore_reaper_oldest_due_seconds", "gauge", "seconds", "How long the oldest of them has been due.", _REPOSITORY
+)
+REAPER_WAITING_TOKENS: Final = Metric(
+    "refstore_reaper_waiting_tokens", "gauge", "tokens", "Tokens whose references are to be released.", _REPOSITORY
+)
+REAPER_BREAKER: Final = Metric(
+    "refstore_reaper_breaker_tripped", "gauge", "", "1: hard deletion is stopped.", _REPOSITORY
+)
+REAPER_BEAT: Final = Metric(
+    "refstore_reaper_beat_timestamp_seconds", "gauge", "seconds", "The time of the reaper's last heartbeat, since 1970."
+)
+
+# ---- the offline job that runs again and again (`refstore gc run --every`)
+
+GC_RUNS: Final = Metric(
+    "refstore_gc_runs",
+    "counter",
+    "runs",
+    "Runs, by how they ended: done, failed, or left to another run that was on.",
+    ("repository", "ended"),
+)
+GC_ERRORS: Final = Metric(
+    "refstore_gc_errors", "counter", "", "What went wrong, by the error's code.", ("repository", "code")
+)
+GC_MARKED: Final = Metric("refstore_gc_marked_objects", "counter", "objects", "Objects that were marked.", _REPOSITORY)
+GC_MARKED_BYTES: Final = Metric("refstore_gc_marked_bytes", "counter", "bytes", "Their bytes.", _REPOSITORY)
+GC_DELETED: Final = Metric(
+    "refstore_gc_deleted_objects",
+    "counter",
+    "objects",
+    "Objects that the store confirmed as gone, deleted by refstore or by the bucket.",
+    ("repository", "by"),
+)
+GC_DELETED_BYTES: Final = Metric("refstore_gc_deleted_bytes", "counter", "bytes", "Their bytes.", ("repository", "by"))
+GC_FAILED: Final = Metric(
+    "refstore_gc_failed_objects",
+    "gauge",
+    "objects",
+    "What the store did not delete at the last run; the next one tries again.",
+    _REPOSITORY,
+)
+GC_DRIFT: Final = Metric(
+    "refstore_gc_drift_objects",
+    "gauge",
+    "objects",
+    "What the last run marked and the online path had missed.",
+    _REPOSITORY,
+)
+GC_DRIFT_BYTES: Final = Metric("refstore_gc_drift_bytes", "gauge", "bytes", "Its bytes.", _REPOSITORY)
+GC_LAST_RUN: Final = Metric(
+    "refstore_gc_last_run_timestamp_seconds",
+    "gauge",
+    "seconds",
+    "When the last run that was done ended, since 1970.",
+    _REPOSITORY,
+)
+GC_LAST_RUN_SECONDS: Final = Metric(
+    "refstore_gc_last_run_seconds", "gauge", "seconds", "How long it took.", _REPOSITORY
+)
+GC_MARKS: Final = Metric(
+    "refstore_gc_marks", "gauge", "marks", "Marks that stand, by their state.", ("repository", "state")
+)
+GC_QUESTION: Final = Metric(
+    "refstore_gc_question_waiting", "gauge", "", "1: a mark waits for `refstore gc confirm`.", _REPOSITORY
+)
+GC_TAGGED: Final = Metric(
+    "refstore_gc_tagged_objects",
+    "gauge",
+    "objects",
+    "What is tagged and the bucket has yet to delete.",
+    _REPOSITORY,
+)
+GC_TAGGED_OLDEST: Final = Metric(
+    "refstore_gc_tagged_oldest_seconds", "gauge", "seconds", "For how long the oldest of it has waited.", _REPOSITORY
+)
+GC_NEXT_PASS: Final = Metric(
+    "refstore_gc_next_pass_timestamp_seconds", "gauge", "seconds", "When the next pass begins, since 1970."
+)
+
+METRICS: Final[Sequence[Metric]] = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+"""All of them, in the order above."""
+
+
+def counter(metric: Metric, registry: CollectorRegistry) -> Counter:
+    """Make a counter in a registry. This and the next two raise MissingExtra."""
+    _check()
+    from prometheus_client import Counter
+
+    return Counter(metric.name, metric.help, metric.labels, registry=registry)
+
+
+def gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
+    _check()
+    from prometheus_client import Gauge
+
+    return Gauge(metric.name, metric.help, metric.labels, registry=registry)
+
+
+def histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
+    _check()
+    from prometheus_client import Histogram
+
+    return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
+
+
+def new_registry() -> CollectorRegistry:
+    """Return an empty registry. Raises MissingExtra."""
+    _check()
+    from prometheus_client import CollectorRegistry
+
+    return CollectorRegistry()
+
+
+def _check() -> None:
+    if find_spec("prometheus_client") is None:
+        raise MissingExtra("metrics", "serving metrics")

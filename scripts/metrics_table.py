@@ -1,0 +1,35 @@
+"""Write docs/metrics.md from the declarations in refstore/metrics.py.
+
+.venv/bin/python scripts/metrics_table.py > docs/metrics.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from refstore.metrics import LABELS, METRICS
+
+HEAD = """# Metrics
+
+Every metric that refstore's processes serve, for Prometheus. `refstore/metrics.py` declares them, and
+`scripts/metrics_table.py` writes this page. [operating.md](operating.md) says who serves what. `deploy/prometheus` has
+alerts with their tests, and `deploy/grafana` a dashboard.
+
+| metric | kind | unit | labels | meaning |
+|---|---|---|---|---|
+"""
+
+
+def lines() -> Iterator[str]:
+    yield HEAD
+    for metric in METRICS:
+        labels = ", ".join(metric.labels)
+        yield f"| `{metric.exposed}` | {metric.kind} | {metric.unit} | {labels} | {metric.help} |\n"
+    yield "\n## Labels\n\nEach has a bounded number of values.\n\n| label | values |\n|---|---|\n"
+    for label, values in LABELS.items():
+        yield f"| `{label}` | {values} |\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(lines())
