@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from typing import Final
 
@@ -229,8 +230,16 @@ class Lake:
         checked = ids.repository_name(name)
         record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is None or record.closed_ms:
-            raise RepositoryNotFound(f"repository {name!r} does not exist; list the repositories to see which do")
+            raise RepositoryNotFound(f"repository {name!r} does not exist; {self._meant(name)}")
         return Repository(self.context(checked, record), record)
+
+    def _meant(self, name: str) -> str:
+        """Say which repository may be meant, or how to find out."""
+        with suppress(Unavailable):
+            names = [each for each, _ in self.kv.scan(keys.REPOSITORIES)]
+            if close := get_close_matches(name, names, n=1):
+                return f"did you mean {close[0]!r}?"
+        return "list the repositories to see which do"
 
     def undrained(self, name: str) -> Context:
         """Return the context of an open repository, or of one that is not drained yet. Raises RepositoryNotFound."""

@@ -15,6 +15,8 @@ from refstore_reaper import backlog, breaker
 
 LATE_BEATS: Final = 6
 """A reaper that missed so many heartbeats counts as dead. A long batch may cost one or two."""
+SKEW_SECONDS_MAX: Final = 10.0
+"""How much of the clocks' difference that is allowed counts here. Nothing rests on it but what people see."""
 COUNT_MAX: Final = 100_000
 
 
@@ -69,7 +71,8 @@ def _reapers(lake: Lake) -> list[ReaperStatus]:
             beat = decode(raw, Heartbeat)
         except CorruptRecord:
             continue  # the next heartbeat writes it anew
-        alive = now - beat.beat_ms <= (LATE_BEATS * beat.every_seconds + lake.durations.waits.clock_skew_seconds) * 1000
+        skew_seconds = min(lake.durations.waits.clock_skew_seconds, SKEW_SECONDS_MAX)
+        alive = now - beat.beat_ms <= (LATE_BEATS * beat.every_seconds + skew_seconds) * 1000
         reapers.append(
             ReaperStatus(
                 name,

@@ -34,11 +34,13 @@ class Command(NamedTuple):
 
 COMMANDS: Final[Mapping[str, Command]] = {
     "repo": Command("refstore.cli.repo", "Create, list, show and delete repositories."),
+    "status": Command("refstore.cli.status", "Show what a repository holds, what waits, and what needs attention."),
     "branch": Command("refstore.cli.branch", "Create, list, delete and reset branches."),
     "tag": Command("refstore.cli.tag", "Create, list and delete tags."),
     "upload": Command("refstore.cli.adding", "Upload a file, standard input or a folder to a branch."),
     "ls": Command("refstore.cli.objects", "List objects."),
     "stat": Command("refstore.cli.objects", "Show one object."),
+    "du": Command("refstore.cli.objects", "Sum up objects and bytes by folder."),
     "cat": Command("refstore.cli.objects", "Write one object to standard output."),
     "download": Command("refstore.cli.objects", "Download an object, or all below a prefix."),
     "cp": Command("refstore.cli.changing", "Copy an object, across branches too, without reading its data."),
@@ -52,6 +54,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "link": Command("refstore.cli.adding", "Stage what was written to an issued address."),
     "commit": Command("refstore.cli.history", "Commit what is staged on a branch."),
     "log": Command("refstore.cli.history", "List a ref's commits."),
+    "show": Command("refstore.cli.history", "Show a commit, its state, and what it changed."),
     "diff": Command("refstore.cli.history", "List what differs between refs, or what is staged on a branch."),
     "merge": Command("refstore.cli.history", "Merge a ref into a branch."),
     "revert": Command("refstore.cli.history", "Undo a commit by a new one."),
@@ -75,7 +78,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "durations": Command("refstore.cli.agreed", "Show and change the durations that all processes of a lake agree on."),
     "demo": Command("refstore.cli.demo", "Watch the main job on real files, with an audit at the end."),
     "config": Command("refstore.cli.config", "Show every setting in force, and where it came from."),
+    "doctor": Command("refstore.cli.doctor", "Look at stores, settings, clocks, reapers and Java; say what to do."),
+    "completion": Command("refstore.cli.completion", "Print the script by which a shell completes commands."),
 }
+
+
+COMPLETE: Final = "_REFSTORE_COMPLETE"
+"""A shell sets it when it asks how a line may go on (`refstore completion`)."""
 
 
 class _LazyGroup(TyperGroup):
@@ -147,6 +156,10 @@ def run(args: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape a path that the terminal's encoding lacks, instead of failing
             stream.reconfigure(errors="backslashreplace")
+    if COMPLETE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
     try:
         code = typer.main.get_command(_app).main(
             list(args) or ["--help"], prog_name="refstore", standalone_mode=False, obj=invocation

@@ -11,6 +11,7 @@ while they are printed: `emit` stands inside `with open_lake(ctx)`.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import signal
 import sys
@@ -109,7 +110,9 @@ def repository_of(ctx: typer.Context, name: str, *, only_read: bool = False) -> 
 def emit(ctx: typer.Context, answer: object) -> None:
     """Print an answer: a mapping, named tuple, dataclass or record as one object; any other iterable as its rows."""
     one = _fields(answer)
-    if invocation_of(ctx).json:
+    if invocation_of(ctx).output == "csv":
+        _print_csv([one] if one is not None else (_fields(row) or {"": row} for row in cast(Iterable[object], answer)))
+    elif invocation_of(ctx).json:
         if one is not None:
             print(msgspec.json.format(_json(one), indent=2).decode())
         else:
@@ -211,6 +214,23 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(inner) for inner in cast(Iterable[object], value)]
     return value
+
+
+def _print_csv(rows: Iterable[dict[str, object]]) -> None:
+    """Print rows as RFC 4180 has it. The first row names the columns; a field that only later rows have is left out."""
+    writer: csv.DictWriter[str] | None = None
+    for row in rows:
+        if writer is None:
+            writer = csv.DictWriter(sys.stdout, list(row), extrasaction="ignore")
+            writer.writeheader()
+        writer.writerow({name: _csv_value(value) for name, value in row.items()})
+
+
+def _csv_value(value: object) -> object:
+    """Return plain values as they are, and lists and objects as JSON."""
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
+        return value
+    return _json(value).decode()
 
 
 def _print_json_rows(rows: Iterable[object]) -> None:

@@ -23,8 +23,10 @@ KEY_ID: Final = "REFSTORE_ACCESS_KEY_ID"
 SECRET: Final = "REFSTORE_SECRET_ACCESS_KEY"  # noqa: S105  # a variable's name
 
 
-def see_to_first_key(lake: Lake, data: Path | None, environ: Mapping[str, str]) -> None:
-    """Make the operator's key of the environment. Without one, and if the lake has no key, write a new key into a
+def see_to_first_key(lake: Lake, data: Path | None, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the id of an access key that can be named to people, and where its secret is; '' where nothing is known.
+
+    Make the operator's key of the environment. Without one, and if the lake has no key, write a new key into a
     file.
 
     `data`: the embedded default's folder, which takes the file; None: the user's state folder. Raises InvalidSettings,
@@ -38,9 +40,12 @@ def see_to_first_key(lake: Lake, data: Path | None, environ: Mapping[str, str]) 
             access_keys.ensure(lake, key_id, secret)
         except Conflict as error:  # the service goes on with its other keys; the old secret of a rotation stays ended
             typer.echo(f"refstore: warning: {KEY_ID} and {SECRET} open nothing: {error}", err=True)
-    elif not access_keys.any_there(lake.kv):
+        return key_id, f"${SECRET}"
+    if not access_keys.any_there(lake.kv):
         place = _make_in_file(lake, data if data is not None else _state_folder())
         typer.echo(f"The first access key, an operator's, is in {place}; keep it, and remove the file", err=True)
+        return place.stem.removeprefix("first-access-key-"), f"the secret in {place}"
+    return "", ""
 
 
 def _make_in_file(lake: Lake, folder: Path) -> Path:

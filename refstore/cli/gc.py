@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from refstore import run_control
 from refstore.cli.common import emit, open_lake, repository_of, settings_of
 from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.durations import duration_seconds
@@ -29,6 +30,7 @@ from refstore.cli.gc_job import (
     show_progress,
     spark_session,
     sweep_mode,
+    tell_of_the_wait,
 )
 from refstore.cli.gc_tables import emit_summaries, run_row
 from refstore.cli.retention import read_document, who
@@ -240,7 +242,7 @@ def sweep(
         repo = lake.repository(repo_name)
         marks = Marks(repo.context)
         if mark_id is not None:
-            chosen = [marks.run(mark_id).mark_id]
+            chosen = [marks.run(marks.full_id(mark_id)).mark_id]
         else:
             now = repo.context.clock.now_ms()
             chosen = [each.mark_id for each in marks.runs() if each.is_due(now)]
@@ -343,6 +345,7 @@ def unmark(
              refstore gc unmark sales 6e40c9... --pin
     """
     with repository_of(ctx, repo_name) as repo:
+        which = Marks(repo.context).full_id(which)
         found = (
             unmarking.preview(repo.context, which)
             if dry_run
@@ -383,9 +386,39 @@ def confirm_(
     """
     with repository_of(ctx, repo_name) as repo:
         marks = Marks(repo.context)
+        mark_id = marks.full_id(mark_id)
         found = marks.run(mark_id)
         confirm(ctx, found.record.question or f"mark {mark_id} is {found.shown}", yes=yes)
         emit(ctx, run_row(marks.confirm(mark_id, who())))
+
+
+@group.command("stop")
+def stop(
+    ctx: typer.Context,
+    repo_name: Name,
+    run_id: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="The run; default: the only one under way.", show_default=False)
+    ] = "",
+    *,
+    yes: Yes = False,
+) -> None:
+    """Stop a run of the offline job, or of a purge, that is under way. It ends within seconds.
+
+    A marking that is stopped marks nothing. A sweep goes on with the next run; it cannot be taken back. A purge that is
+    run again does what is left.
+
+    \b
+    Example: refstore gc stop sales --yes
+    """
+    with repository_of(ctx, repo_name) as repo:
+        under_way = [each for each in run_control.runs_under_way(repo.context) if each.run.startswith(run_id)]
+        if len(under_way) != 1:
+            runs = ", ".join(f"{each.progress.kind} {each.run}" for each in under_way) or "none"
+            raise NotFound(f"which run is to stop is not clear; under way in {repo_name!r}: {runs}")
+        chosen = under_way[0]
+        confirm(ctx, f"the {chosen.progress.kind} {chosen.run} of {chosen.progress.owner} will stop", yes=yes)
+        run_control.request_stop(repo.context, chosen.run, who())
+        emit(ctx, {"repository": repo_name, "run": chosen.run, "kind": chosen.progress.kind, "asked_to_stop": True})
 
 
 @group.command("status")
@@ -419,6 +452,7 @@ def report(
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
         every = list(summaries(repo.context.objects, Marks(repo.context)))
+        mark_id = Marks(repo.context).full_id(mark_id) if mark_id else None
         chosen = [each for each in every if mark_id in (None, each.mark_id)]
         if not chosen:
             of = f" of {mark_id}" if mark_id else ""
@@ -493,6 +527,8 @@ def _in_spark(
         names = (
             [lake.repository(repo_name).name] if repo_name is not None else [name for name, _ in lake.repositories()]
         )
+        if job.what != "simulate":
+            tell_of_the_wait(lake)
         with spark_session(master, conf) as spark, show_progress() as tell:
             done, asking, failed, troubles, _ = run_all(lake, names, job, spark, tell)
             cleared = clear_deleted(lake, job, spark, tell, troubles) if every and job.what == "run" else []

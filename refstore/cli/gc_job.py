@@ -13,7 +13,7 @@ import typer
 from refstore.cli.common import progress
 from refstore.cli.shapes import when
 from refstore.errors import InvalidSettings, NotFound, RefstoreError, RepositoryNotFound
-from refstore.gc_marks import RunState
+from refstore.gc_marks import RunState, barrier_seconds
 from refstore.lake import Lake
 from refstore.repository import Repository
 
@@ -165,6 +165,25 @@ def clear_deleted(
             }
         )
     return rows
+
+
+def tell_of_the_wait(lake: Lake) -> None:
+    """Say how long a marking waits, why, and until when: at once, on standard error, also off a terminal."""
+    waits = lake.durations.waits
+    seconds = barrier_seconds(waits)
+    until = when(lake.clock.now_ms() + int(seconds * 1000))
+    typer.echo(
+        f"refstore: in each repository the marking waits {_duration(seconds)} (now: until {until}), so that every "
+        f"operation that began before it has ended: {_duration(waits.operation_deadline_seconds)} for an operation, "
+        f"2 x {_duration(waits.io_timeout_seconds)} for a request, {_duration(waits.clock_skew_seconds)} for the "
+        "clocks' difference; `refstore durations show` shows these, and how they are changed",
+        err=True,
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes and rest else f"{minutes} min" if minutes else f"{seconds:g} s"
 
 
 @contextmanager

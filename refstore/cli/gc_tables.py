@@ -9,6 +9,7 @@ import typer
 
 from refstore.cli.common import emit, invocation_of
 from refstore.cli.shapes import when
+from refstore.core.units import age_shown
 from refstore.gc_marks import Run, RunState
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _summary_row(summary: Summary) -> dict[str, object]:
     if summary.pending.objects:
         row["marked_or_tagged_before"] = _shown(summary.pending)
     if summary.young.objects:
-        row["too_young"] = _shown(summary.young)
+        row["too_young"] = f"{_shown(summary.young)}, younger than {age_shown(int(summary.min_age_seconds * 1000))}"
     if summary.foreign.objects:
         row["not_refstores"] = _shown(summary.foreign)
     if summary.swept is not None:

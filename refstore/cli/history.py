@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from itertools import islice
 from typing import Annotated, Final, Literal
@@ -12,10 +12,12 @@ import typer
 
 from refstore.cli.common import emit, invocation_of, repository_of
 from refstore.cli.places import PlacedCommand, place, words
-from refstore.cli.shapes import commit_row, lifetime_words, logged_row, milliseconds, pairs
+from refstore.cli.shapes import commit_row, lifetime_words, logged_row, milliseconds, pairs, when
+from refstore.cli.tables import ID_CHARACTERS, shown
 from refstore.errors import MergeConflict
 from refstore.operations.committing import CommitInfo
-from refstore.operations.log_and_diff import LogEntry
+from refstore.operations.log_and_diff import Lifetime, LogEntry, changed
+from refstore.versioning.commits.filters import PathFilter
 from refstore.versioning.commits.trees import Change
 
 app = typer.Typer()
@@ -23,7 +25,9 @@ app = typer.Typer()
 CONFLICTS_SHOWN: Final = 20
 
 Message = Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="The commit's message.")]
-Committer = Annotated[str, typer.Option(metavar="NAME", help="Who makes the commit.")]
+Committer = Annotated[
+    str, typer.Option(metavar="NAME", envvar="REFSTORE_COMMITTER", help="Who makes the commit.", show_envvar=True)
+]
 Meta = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be given several times.")]
 Date = Annotated[str | None, typer.Option(metavar="DATE", help="The commit's time, ISO 8601; default: now.")]
 AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changes.")]
@@ -62,25 +66,61 @@ def commit(
 @app.command("log", cls=PlacedCommand)
 def log(
     ctx: typer.Context,
-    arguments: Annotated[list[str], place("REPO [REF]")],
+    arguments: Annotated[list[str], place("REPO [REF] [PATH]")],
     amount: Annotated[int, typer.Option("--amount", "-n", min=1, metavar="N", help="How many at most.")] = 1000,
     first_parent: Annotated[
         bool, typer.Option("--first-parent", help="Follow first parents only; leave out what merges brought in.")
     ] = False,
+    oneline: Annotated[bool, typer.Option("--oneline", help="One line a commit: its id and message.")] = False,
 ) -> None:
     """List a ref's commits, newest first, and which of them have expired. Without REF: the default branch.
 
+    With PATH it lists only the commits that changed that path, or a path below it if it ends in a slash.
+
     \b
     Example: refstore log sales main -n 5
-             refstore log sales v1
+             refstore log sales main 2026/11/21.csv
+             refstore log sales v1 --oneline
+    """
+    repo_name, ref, path = words(ctx, arguments, "REPO [REF] [PATH]")
+    with repository_of(ctx, repo_name, only_read=True) as repo:
+        history = repo.history(ref or repo.default_branch, first_parent=first_parent)
+        if path:
+            only = PathFilter(prefixes=[path]) if path.endswith("/") else PathFilter(paths=[path])
+            history = (line for line in history if changed(repo.context, line.record, only))
+        commits = islice(history, amount)
+        if invocation_of(ctx).output != "table":
+            emit(ctx, (logged_row(line) for line in commits))
+        elif oneline:
+            for line in commits:
+                print(f"{line.commit[:ID_CHARACTERS]} {shown(line.record.message.partition(chr(10))[0])}")
+        else:
+            emit(ctx, (_narrow(line) for line in commits))
+
+
+@app.command("show", cls=PlacedCommand)
+def show(ctx: typer.Context, arguments: Annotated[list[str], place("REPO [REF]")]) -> None:
+    """Show a commit: who made it and when, the state of its data, and what it changed against its first parent.
+
+    \b
+    Example: refstore show sales main~1
+             refstore show sales 6e40c9d1
     """
     repo_name, ref = words(ctx, arguments, "REPO [REF]")
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        commits = islice(repo.history(ref or repo.default_branch, first_parent=first_parent), amount)
-        if invocation_of(ctx).json:
-            emit(ctx, (logged_row(line) for line in commits))
+        line = next(iter(repo.history(ref or repo.default_branch)))
+        parents = line.record.parents
+        readable = line.lifetime in (Lifetime.ACTIVE, Lifetime.MARKED, Lifetime.COMPLETE)
+        changes = repo.diff(parents[0], line.commit) if parents and readable else ()
+        if invocation_of(ctx).output != "table":
+            emit(ctx, {**logged_row(line), "changes": [change_row(change) for change in changes]})
+            return
+        emit(ctx, {**commit_row(line.commit, line.record), "state": lifetime_words(line)})
+        print()
+        if not readable:
+            typer.echo("Its data has been deleted, so what it changed cannot be told.")
         else:
-            emit(ctx, (_narrow(line) for line in commits))
+            _emit_statistics(ctx, changes)
 
 
 @app.command("diff", cls=PlacedCommand)
@@ -88,6 +128,7 @@ def diff(
     ctx: typer.Context,
     arguments: Annotated[list[str], place("REPO LEFT [RIGHT]")],
     prefix: Annotated[str, typer.Option(help="Only paths that start with this.")] = "",
+    stat: Annotated[bool, typer.Option("--stat", help="Count the changes and their bytes by folder instead.")] = False,
 ) -> None:
     """List what changed from LEFT's commit to RIGHT's; with one branch, what is staged on it.
 
@@ -97,7 +138,11 @@ def diff(
     """
     repo_name, left, right = words(ctx, arguments, "REPO LEFT [RIGHT]")
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        emit(ctx, (change_row(change) for change in repo.diff(left, right or None, prefix=prefix)))
+        changes = repo.diff(left, right or None, prefix=prefix)
+        if stat:
+            _emit_statistics(ctx, changes)
+        else:
+            emit(ctx, (change_row(change) for change in changes))
 
 
 @app.command("merge", cls=PlacedCommand)
@@ -187,7 +232,28 @@ def cherry_pick(
 
 def _narrow(line: LogEntry) -> dict[str, object]:
     row = commit_row(line.commit, line.record)
-    return {**{name: row[name] for name in ("commit", "date", "committer", "message")}, "state": lifetime_words(line)}
+    goes_ms = line.mark.deletes_at_ms if line.mark and not line.mark.swept_ms else None
+    return {
+        "commit": line.commit,
+        "date": row["date"],
+        "committer": row["committer"],
+        "state": f"partly {Lifetime.MARKED.value}" if line.mark and line.mark.prefixes else line.lifetime.value,
+        "deletes_at": when(goes_ms),
+        "message": row["message"],
+    }
+
+
+def _emit_statistics(ctx: typer.Context, changes: Iterable[Change]) -> None:
+    """Print how many paths changed in each folder, and the bytes that came and went."""
+    sums: dict[str, dict[str, int]] = {}
+    for change in changes:
+        folder = f"{change.path.rpartition('/')[0]}/" if "/" in change.path else "(top)"
+        own = sums.setdefault(folder, dict.fromkeys(("added", "changed", "removed", "bytes"), 0))
+        own[change.kind.value] += 1
+        own["bytes"] += (change.right.size_bytes if change.right else 0) - (
+            change.left.size_bytes if change.left else 0
+        )
+    emit(ctx, [{**counts, "folder": folder} for folder, counts in sorted(sums.items())])
 
 
 def change_row(change: Change) -> dict[str, object]:

@@ -22,6 +22,7 @@ _SETTINGS: Final = {
     "log_format": "log.format",
 }
 """The setting of each option (`refstore/core/settings.py`)."""
+OUTPUTS: Final = ("table", "json", "csv")
 
 
 @dataclass(slots=True)
@@ -30,10 +31,15 @@ class Invocation:
 
     flags: dict[str, object] = field(default_factory=dict[str, object])
     """By setting name, as `settings.load` takes them."""
-    json: bool = False
+    output: str = "table"
+    """`table`, `json` or `csv`."""
     debug: bool = False
     cache: dict[str, Any] = field(default_factory=dict[str, Any])
     """What was made from these values, such as the settings; `refstore.cli.common` keeps it here."""
+
+    @property
+    def json(self) -> bool:
+        return self.output == "json"
 
 
 def _store_flag(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> None:
@@ -43,7 +49,14 @@ def _store_flag(ctx: typer.Context, param: typer.CallbackParam, value: str | Non
 
 def _json(ctx: typer.Context, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        ctx.obj.json = True
+        ctx.obj.output = "json"
+
+
+def _output(ctx: typer.Context, value: str | None) -> None:
+    if value is not None and not ctx.resilient_parsing:
+        if value not in OUTPUTS:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(OUTPUTS)}")
+        ctx.obj.output = value
 
 
 def _debug(ctx: typer.Context, value: bool) -> None:
@@ -70,6 +83,17 @@ def _declare(
     log_level: Annotated[str | None, _option("--log-level", "LEVEL", "debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, _option("--log-format", "FORMAT", "auto, console or json.")] = None,
     json: Annotated[bool, _switch("--json", "Answer in JSON.", _json)] = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FORMAT",
+            help="table, json or csv.",
+            callback=_output,
+            expose_value=False,
+            show_default=False,
+        ),
+    ] = None,
     debug: Annotated[bool, _switch("--debug", "Show the traceback of an error.", _debug)] = False,
 ) -> None:
     """Declare the options; never run."""

@@ -19,6 +19,7 @@ from refstore_reaper.process_priority import NICE, lowered_priority
 
 if TYPE_CHECKING:
     from refstore.core.records import RepositoryRecord
+    from refstore.lake import Lake
     from refstore_reaper.cycle_summary import Summary
     from refstore_reaper.dry_run import PlannedDelete
     from refstore_reaper.reaper_metrics import Metrics
@@ -109,19 +110,33 @@ def _confirm_grace(ctx: typer.Context, grace_seconds: float, *, yes: bool) -> No
 def status(
     ctx: typer.Context,
     repository: Annotated[str | None, typer.Option(metavar="REPO", help="Only this repository.")] = None,
+    watch: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.5, help="Show it again every so many seconds, until ^C.")
+    ] = None,
 ) -> None:
     """Show the reapers, what waits to be deleted, and where and why hard deletion stands still.
 
     \b
     Example: refstore reaper status --json
+             refstore reaper status --watch 2
     """
+    with open_lake(ctx, only_read=True) as lake, stopping() as stop:
+        while True:
+            if watch is not None and sys.stdout.isatty():
+                sys.stdout.write("\x1b[2J\x1b[H")
+            _show_status(ctx, lake, repository)
+            sys.stdout.flush()
+            if watch is None or stop.wait(watch):
+                return
+
+
+def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None:
     from refstore_reaper import breaker
     from refstore_reaper.status import read_status
 
-    with open_lake(ctx, only_read=True) as lake:
-        if repository is not None:
-            _record_of(lake.all_repositories(prefix=repository), repository)
-        shown = read_status(lake, repository=repository)
+    if repository is not None:
+        _record_of(lake.all_repositories(prefix=repository), repository)
+    shown = read_status(lake, repository=repository)
     if invocation_of(ctx).json:
         emit(ctx, {"reapers": shown.reapers, "repositories": shown.repositories})
         return

@@ -97,14 +97,21 @@ def serve(
     _check_public_url(settings)
     has_tls = Certificate.of(settings.api) is not None
     with open_lake(ctx, create=True) as lake:
-        see_to_first_key(lake, settings.data, os.environ)
+        key_id, secret = see_to_first_key(lake, settings.data, os.environ)
     warn_of_open_folders(settings)
     listening = server.bind(settings)
     bound = listening.getsockname()
     address = f"http{'s' if has_tls else ''}://{'[' + bound[0] + ']' if ':' in bound[0] else bound[0]}:{bound[1]}"
 
     def started() -> None:
-        typer.echo(f"refstore serves {address} (API under /api/v1, documents at /docs)", err=True)
+        typer.echo(f"refstore serves {address} (pages at /ui, API under /api/v1, documents at /docs)", err=True)
+        typer.echo(
+            "lakeFS's clients need:\n"
+            f"  LAKECTL_SERVER_ENDPOINT_URL={settings.api.public_url or address}\n"
+            f"  LAKECTL_CREDENTIALS_ACCESS_KEY_ID={key_id or '(an access key: refstore keys create)'}\n"
+            f"  LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY={f'({secret})' if secret else '(its secret)'}",
+            err=True,
+        )
 
     with contextlib.ExitStack() as stack:
         stack.callback(listening.close)

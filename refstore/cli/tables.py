@@ -1,19 +1,35 @@
 """Print tables for people, row by row, because an answer may be larger than memory, or take long.
 
-The first page sets the widths of the columns. A wider value later shifts the rest of its own line only. No value is
-broken or cut, so lines suit grep, and a terminal wraps long ones.
+The first page sets the widths of the columns. A wider value later shifts the rest of its own line only. On a terminal
+tables fit its width as far as they can; their first and last columns are never cut. `--json` and `--output csv` are for
+programs: they have every value in full.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import chain
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Final, cast
 
+from refstore.core.units import age_shown, size_shown
+
 Row = dict[str, object]
+Format = Callable[[object], str]
+
+ID_CHARACTERS: Final = 12
+"""Ids are shown by their beginnings, which commands take for the ids."""
+CUT_WIDTH_MIN: Final = 12
+_IDS: Final = frozenset({"commit", "head", "mark", "run", "goes_on_from"})
+_ID: Final = re.compile(r"[0-9a-f]{64}|[0-9a-hjkmnp-tv-z]{26}")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_TIMES: Final = frozenset({"mtime", "date", "created", "expires", "last_used"})
 
 _PAGE_ROWS: Final = 1000
 _PAGE_SECONDS: Final = 0.1
@@ -21,26 +37,114 @@ _PAGE_SECONDS: Final = 0.1
 _GAP: Final = "  "
 
 
-def print_rows(rows: Iterable[Row], *, header: bool = True) -> None:
+def print_rows(rows: Iterable[Row], *, header: bool = True, now_ms: int | None = None) -> None:
+    """Print rows as a table. `header`: False for the fields of one object, which are printed as they are. `now_ms`: the
+    time that ages are counted from; None: now.
+    """
     source = iter(rows)
     first = list(_page(source))
     if not first:
+        sys.stdout.flush()
+        print("There is nothing to list.", file=sys.stderr)
         return
     columns = list(dict.fromkeys(name for row in first for name in row))
-    titles = [name.replace("_", " ") for name in columns]
+    if not header:
+        _print_page(first, columns, [_plain] * len(columns), titles=None)
+        return
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    formats = [_format_of(name, [row.get(name) for row in first], now) for name in columns]
+    columns, formats = _fitting(first, columns, formats)
+    widths, right = _print_page(first, columns, formats, titles=[_title(name) for name in columns])
     known = set(columns)
-    cells = [_cells(row, columns, known) for row in first]
-    widths = [
-        max(_width(text) for text in column) for column in zip(*([titles] if header else []), *cells, strict=True)
-    ]
-    right = [all(_is_number(row.get(name)) for row in first) for name in columns]
-    if header:
+    for row in source:
+        sys.stdout.write(_line(_cells(row, columns, known, formats), widths, right))
+
+
+def _print_page(
+    rows: list[Row], columns: list[str], formats: list[Format], *, titles: list[str] | None
+) -> tuple[list[int], list[bool]]:
+    """Print the first page; return the widths of its columns, and which of them stand to the right."""
+    known = {name for row in rows for name in row}
+    cells = [_cells(row, columns, known, formats) for row in rows]
+    widths = [max(map(_width, column)) for column in zip(*([titles] if titles else []), *cells, strict=True)]
+    right = [all(_is_number(row.get(name)) for row in rows) for name in columns]
+    if titles:
         sys.stdout.write(_bold(_line(titles, widths, right)))
     for line in cells:
         sys.stdout.write(_line(line, widths, right))
     sys.stdout.flush()
-    for row in source:
-        sys.stdout.write(_line(_cells(row, columns, known), widths, right))
+    return widths, right
+
+
+def _fitting(rows: list[Row], columns: list[str], formats: list[Format]) -> tuple[list[str], list[Format]]:
+    """Return the columns and formats with which the table fits the terminal, as far as it can.
+
+    Columns that are empty go first; then texts between the first and the last column are cut. The first and the last
+    column are never cut.
+    """
+    if not sys.stdout.isatty():
+        return columns, formats  # what reads a pipe has room, and searches
+    room = shutil.get_terminal_size((80, 24)).columns
+
+    def widths() -> list[int]:
+        return [
+            max(_width(_title(name)), *(_width(of(row.get(name))) for row in rows))
+            for name, of in zip(columns, formats, strict=True)
+        ]
+
+    def too_wide() -> int:
+        return sum(widths()) + len(_GAP) * (len(columns) - 1) - room
+
+    if too_wide() > 0:
+        kept = [index for index, name in enumerate(columns) if any(shown(row.get(name)) for row in rows)]
+        columns, formats = [columns[index] for index in kept], [formats[index] for index in kept]
+    for index in sorted(range(1, len(columns) - 1), key=lambda index: -widths()[index]):
+        over, width = too_wide(), widths()[index]
+        if over > 0 and width > CUT_WIDTH_MIN and not all(_is_number(row.get(columns[index])) for row in rows):
+            formats[index] = partial(_cut, formats[index], max(CUT_WIDTH_MIN, width - over))
+    return columns, formats
+
+
+def _cut(inner: Format, width: int, value: object) -> str:
+    text = inner(value)
+    return text if _width(text) <= width else f"{text[: width - 1]}…"
+
+
+def _title(name: str) -> str:
+    return {"size_bytes": "size"}.get(name, name.replace("_", " "))
+
+
+def _format_of(name: str, values: list[object], now_ms: int) -> Format:
+    """Return how a column's values are shown to people: sizes with units, times as ages, ids short."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return partial(_age, now_ms) if name in _TIMES else _plain
+    if (name == "bytes" or name.endswith("_bytes")) and all(isinstance(value, int) for value in known):
+        return _size
+    if all(isinstance(value, str) and _TIME.fullmatch(value) for value in known):
+        return partial(_age, now_ms)
+    if name in _IDS and all(isinstance(value, str) and _ID.fullmatch(value) for value in known):
+        return _short_id
+    return _plain
+
+
+def _plain(value: object) -> str:
+    return shown(value)
+
+
+def _size(value: object) -> str:
+    return size_shown(value) if isinstance(value, int) else shown(value)
+
+
+def _short_id(value: object) -> str:
+    return value[:ID_CHARACTERS] if isinstance(value, str) and _ID.fullmatch(value) else shown(value)
+
+
+def _age(now_ms: int, value: object) -> str:
+    if not isinstance(value, str) or not _TIME.fullmatch(value):
+        return shown(value)
+    at_ms = int(datetime.fromisoformat(value).timestamp() * 1000)
+    return f"{age_shown(now_ms - at_ms)} ago" if at_ms <= now_ms else f"in {age_shown(at_ms - now_ms)}"
 
 
 def _page(source: Iterator[Row]) -> Iterator[Row]:
@@ -55,11 +159,10 @@ def _page(source: Iterator[Row]) -> Iterator[Row]:
             return
 
 
-def _cells(row: Row, columns: list[str], known: set[str]) -> list[str]:
+def _cells(row: Row, columns: list[str], known: set[str], formats: list[Format]) -> list[str]:
     """Return a row's cells; fields that the first page did not have come last."""
-    if row.keys() <= known:
-        return [shown(row.get(name)) for name in columns]
-    return [shown(row.get(name)) for name in chain(columns, (name for name in row if name not in known))]
+    cells = [of(row.get(name)) for name, of in zip(columns, formats, strict=True)]
+    return cells if row.keys() <= known else cells + [shown(row[name]) for name in row if name not in known]
 
 
 def _line(cells: list[str], widths: list[int], right: list[bool]) -> str:

@@ -37,6 +37,8 @@ from refstore.purging.key import PURGE_KEY_CHARACTERS
 
 ENVIRONMENT_PREFIX: Final = "REFSTORE_"
 CONFIG: Final = "config"
+COMMITTER: Final = "REFSTORE_COMMITTER"
+"""No setting: who makes the commits of the command."""
 FILE_NAME: Final = "refstore.toml"
 
 _ORCHESTRATORS: Final = (f"{ENVIRONMENT_PREFIX}PORT", f"{ENVIRONMENT_PREFIX}SERVICE_")
@@ -604,7 +606,7 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
 
 
 def _suspicious(environ: Mapping[str, str]) -> Iterator[str]:
-    variables = {ENVIRONMENT_PREFIX + "CONFIG", *(setting.variable for setting in SETTINGS.values())}
+    variables = {ENVIRONMENT_PREFIX + "CONFIG", COMMITTER, *(setting.variable for setting in SETTINGS.values())}
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in variables and not name.startswith(_ORCHESTRATORS):
             near = get_close_matches(name, variables, n=1, cutoff=0.85)

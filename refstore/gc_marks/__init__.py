@@ -55,6 +55,8 @@ __all__ = [
 ]
 
 BEAT_SECONDS: Final = 60.0
+PREFIX_MIN: Final = 6
+"""How much of a mark id must be given at least."""
 CHECK_SECONDS: Final = 1.0
 """How often a wait asks whether it is to end."""
 
@@ -262,6 +264,11 @@ class Marks:
     def run(self, mark_id: str) -> Run:
         """Raises NotFound."""
         return self._runs.get(mark_id)
+
+    def full_id(self, text: str) -> str:
+        """Return the id of the only mark that begins so; the text itself if none or several do."""
+        matches = [run.mark_id for run in self._runs.all() if run.mark_id.startswith(text)]
+        return matches[0] if len(text) >= PREFIX_MIN and len(matches) == 1 else text
 
     def knows(self, mark_id: str) -> bool:
         """Return whether there is such a mark."""

@@ -176,7 +176,8 @@ class Runs:
                 if begun and not take_over and now - held.beat_ms < TAKE_OVER_MS:
                     whose = f" by {held.owner}" if held.owner else ""
                     raise RunUnderWay(
-                        f"mark {held.mark_id} is being made{whose}; wait for it, or take it over if it is dead"
+                        f"mark {held.mark_id} is being made{whose}; wait for it, or if it is dead take it over: "
+                        f"refstore gc run {self._ctx.name} --take-over"
                     )
                 self.give_up(held.mark_id, f"taken over by {mark_id}", unfinished_only=True)
             with suppress(OutcomeUnknown):

@@ -163,7 +163,7 @@ class Retrying(KV):
                 attempt=attempt,
                 attempts=self._attempts,
                 wait_seconds=round(wait_seconds, 3),
-                error=str(error),
+                **({"error": str(error)} if attempt == 1 else {}),  # the cause is told once
             )
             self._clock.sleep(wait_seconds)
             self._check()

@@ -66,7 +66,13 @@ class TestUpload:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(name.encode())
         answer = sales.json("upload", "-r", "sales", "main", "t", "2026/")
-        assert answer == {"branch": "main", "prefix": "2026/", "objects": 3, "size_bytes": 3 + 5 + 8}
+        assert answer == {
+            "branch": "main",
+            "prefix": "2026/",
+            "objects": 3,
+            "size_bytes": 3 + 5 + 8,
+            "unchanged": 0,
+        }
         assert paths(sales.json("ls", "sales", "main", "-r")) == ["2026/a", "2026/u/b", "2026/u/ü c"]
         assert sales.ok("cat", "sales/main/2026/u/ü c").out == "t/u/ü c"
 
@@ -116,7 +122,7 @@ class TestLooking:
 
     def test_ls_for_people(self, filled: Command) -> None:
         header, first, second = filled.ok("ls", "sales", "main").out.splitlines()
-        assert header.split() == ["path", "size", "bytes", "mtime", "address"]
+        assert header.split() == ["path", "size", "mtime", "address"]
         assert first.split()[:2] == ["a", "1"]
         assert second == "b/"
 

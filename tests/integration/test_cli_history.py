@@ -199,7 +199,7 @@ class TestHistory:
         assert paths(sales.json("diff", "sales", "main~1", "main")) == ["a", "b"]
         assert paths(sales.json("diff", "sales", "main", "main~2")) == ["a", "b"]
         assert paths(sales.json("diff", "sales", "main~1", "main", "--prefix", "b")) == ["b"]
-        assert sales.ok("diff", "sales", "main~1", "main").out.splitlines()[1].split() == ["changed", "a", "2"]
+        assert sales.ok("diff", "sales", "main~1", "main").out.splitlines()[1].split() == ["changed", "a", "2", "B"]
 
     def test_the_log_tells_what_has_expired(self, sales: Command) -> None:
         put(sales, "main", "a", "1")
@@ -213,9 +213,9 @@ class TestHistory:
         assert (lines["two"]["state"], lines["two"]["mark"]) == ("active", None)
         assert (lines["one"]["state"], lines["one"]["mark"], lines["one"]["swept"]) == ("marked", "night-1", None)
         assert lines["one"]["marked"] < lines["one"]["deletes_at"]
-        assert f"marked {lines['one']['marked']}, deletes at {lines['one']['deletes_at']}, by night-1" in " ".join(
-            sales.ok("log", "sales").out.split()
-        )
+        assert "marked in 23 h one" in " ".join(sales.ok("log", "sales").out.split())
+        shown = sales.ok("show", "sales", "main~1").out
+        assert f"marked {lines['one']['marked']}, deletes at {lines['one']['deletes_at']}, by night-1" in shown
 
     def test_nothing_to_commit(self, sales: Command) -> None:
         ran = sales("commit", "sales", "main", "-m", "x", "--json")

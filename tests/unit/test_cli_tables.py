@@ -20,19 +20,55 @@ def test_columns_are_aligned_numbers_to_the_right_and_titles_have_no_underscore(
     print_rows(
         [{"path": "a", "size_bytes": 5, "staged": True}, {"path": "bcdefg", "size_bytes": None, "staged": False}]
     )
-    assert capsys.readouterr().out == "path    size bytes  staged\na                5  yes\nbcdefg              no\n"
+    assert capsys.readouterr().out == "path    size  staged\na        5 B  yes\nbcdefg        no\n"
 
 
-def test_nothing_is_printed_for_no_rows_not_even_titles(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_list_says_so_beside_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([])
-    assert capsys.readouterr().out == ""
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "There is nothing to list.\n")
+
+
+NOW_MS = 1_764_000_000_000
+COMMIT = "0123456789abcdef" * 4
+MARK = "01m85qe9er0hfs936jcs5zh5pk"
+
+
+def test_sizes_have_units_times_are_ages_and_ids_are_short(capsys: pytest.CaptureFixture[str]) -> None:
+    row: Row = {"commit": COMMIT, "date": "2025-11-24T12:00:00Z", "bytes": 1_500_000, "mark": MARK, "goes": None}
+    print_rows([row, {**row, "date": "2025-12-01T15:00:00Z", "bytes": 7}], now_ms=NOW_MS)
+    assert capsys.readouterr().out == (
+        "commit        date      bytes  mark          goes\n"
+        "0123456789ab  4 h ago  1.5 MB  01m85qe9er0h\n"
+        "0123456789ab  in 6 d      7 B  01m85qe9er0h\n"
+    )
+
+
+def test_one_object_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"": "commit", " ": COMMIT}, {"": "date", " ": "2025-11-24T12:00:00Z"}], header=False)
+    assert capsys.readouterr().out == f"commit  {COMMIT}\ndate    2025-11-24T12:00:00Z\n"
+
+
+def test_a_table_fits_the_terminal_and_its_last_column_is_never_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_rows([{"path": "a", "committer": "b" * 40, "nothing": None, "message": "the last column stays whole"}])
+    title, line = capsys.readouterr().out.splitlines()
+    assert title.split() == ["path", "committer", "message"]
+    assert line.endswith("…  the last column stays whole")
+    assert len(line) == 60
+    print_rows([{"path": "p" * 70, "message": "m" * 20}])
+    assert capsys.readouterr().out.splitlines()[1] == "p" * 70 + "  " + "m" * 20
 
 
 def test_what_is_wider_than_the_first_page_is_neither_cut_nor_broken(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([*rows(1000), {"path": "x" * 500, "size_bytes": 1}])
     *_, before, last = capsys.readouterr().out.splitlines()
-    assert before == "a/999         999"
-    assert last == "x" * 500 + "           1"
+    assert before == "a/999  999 B"
+    assert last == "x" * 500 + "    1 B"
 
 
 def test_only_the_first_page_is_held(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

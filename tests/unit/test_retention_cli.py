@@ -143,7 +143,7 @@ class TestExplain:
         history.ok("retention", "set", "sales", rules)
         lines = history.ok("retention", "explain", "sales").out.splitlines()
         assert lines[0].split() == ["branch", "days", "rule", "commits", "active", "expired", "next", "expires"]
-        assert lines[1].startswith("main      28  branch 'main'        4       3        1  2")
+        assert lines[1].startswith("main      28  branch 'main'        4       3        1  in ")
         assert "expired                2" in lines
 
     def test_with_other_rules_than_those_in_force(self, history: Command) -> None:

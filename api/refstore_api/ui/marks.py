@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from refstore.core.ids import CommitId
 from refstore.core.records import Commit, Mark
+from refstore.core.units import size_shown
 from refstore.errors import Corrupt, NotFound
 from refstore.gc_marks import STANDING, Marks, Run, RunState
 from refstore.operations import unmarking
@@ -19,7 +20,7 @@ from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Field, Question, ask, say
 from refstore_api.ui.forms import read_form
-from refstore_api.ui.rendering import PATH, render, size_shown, time_shown
+from refstore_api.ui.rendering import PATH, render, time_shown
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc.run_summary import Count, Summary, read_summary
 

@@ -8,13 +8,14 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from refstore.core.units import size_shown
 from refstore.errors import NotFound
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Question, ask, say
 from refstore_api.ui.forms import read_form
-from refstore_api.ui.rendering import PATH, render, size_shown
+from refstore_api.ui.rendering import PATH, render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc import purge_cleaning
 

@@ -10,13 +10,14 @@ from starlette.responses import Response
 from refstore import figures
 from refstore.core import keys
 from refstore.core.records import Lease, decode
+from refstore.core.units import size_shown
 from refstore.errors import CorruptRecord, Invalid
 from refstore.figures import Figures
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Field, Question, ask, say
 from refstore_api.ui.forms import read_form
-from refstore_api.ui.rendering import PATH, render, size_shown
+from refstore_api.ui.rendering import PATH, render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
 router = APIRouter(prefix=PATH)

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from refstore import __version__
 from refstore.core.records import DayAmount
+from refstore.core.units import age_shown, size_shown
 from refstore_api.service import Service
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ HEADERS: Final = {
 }
 CHART_HEIGHT: Final = 100
 CHART_STEP: Final = 20
-_UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
-_SECOND_MS: Final = 1000
-_AGES: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (_SECOND_MS, "s"))
 
 
 class Bar(NamedTuple):
@@ -76,26 +74,6 @@ def render_error(request: Request, status: int, message: str) -> Response:
     """Return a page that says what went wrong and what to do next."""
     what, _, advice = message.partition("; ")
     return render(request, "error.html", status=status, what=what, advice=advice, code=status)
-
-
-def size_shown(size_bytes: int) -> str:
-    """Return a size for people, in units of 1000."""
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    shown = float(size_bytes)
-    for unit in _UNITS:
-        shown /= 1000
-        if shown < 999.95 or unit == _UNITS[-1]:
-            return f"{shown:,.1f} {unit}"
-    raise AssertionError
-
-
-def age_shown(since_ms: int) -> str:
-    """Return a duration for people: its largest unit."""
-    for unit_ms, unit in _AGES:
-        if since_ms >= unit_ms:
-            return f"{since_ms // unit_ms} {unit}"
-    return "0 s"
 
 
 def time_shown(at_ms: int) -> str:

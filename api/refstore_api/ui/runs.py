@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from refstore import run_control
+from refstore.core.units import age_shown
 from refstore.errors import NotFound
 from refstore.gc_marks import Marks, RunState
 from refstore.repository import Repository
@@ -17,7 +18,7 @@ from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import Question, ask, say
 from refstore_api.ui.forms import read_form
 from refstore_api.ui.marks import summary_of
-from refstore_api.ui.rendering import PATH, age_shown, render
+from refstore_api.ui.rendering import PATH, render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/runs", route_class=EncodedNameRoute)

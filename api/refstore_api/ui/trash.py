@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from refstore.core.units import size_shown
 from refstore.errors import Invalid
 from refstore.operations.restoring import RestoreOutcome, RestoreRequest, RestoreResult
 from refstore.repository import Repository
@@ -16,7 +17,7 @@ from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui.acts import CONFIRMED, Field, Question, ask, say
 from refstore_api.ui.forms import Form, read_form
-from refstore_api.ui.rendering import PATH, render, size_shown
+from refstore_api.ui.rendering import PATH, render
 from refstore_api.ui.sessions import ReaderSession, WriterSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/trash", route_class=EncodedNameRoute)

@@ -1,0 +1,201 @@
+"""`refstore doctor`: look at an installation, and say what is wrong and what to do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+
+import typer
+
+from refstore import __version__, figures
+from refstore.cli.common import emit, loaded_of, open_lake
+from refstore.core.file_modes import open_to_others
+from refstore.core.redaction import redact_text, redact_url
+from refstore.core.units import age_shown
+from refstore.errors import RefstoreError
+
+if TYPE_CHECKING:
+    from refstore.lake import Lake
+
+app = typer.Typer()
+
+SLOW_SECONDS: Final = 0.5
+"""A store that takes longer to answer one small call is told."""
+PACKAGES: Final = ("redis", "boto3", "fastapi", "pyspark", "pyarrow")
+PROBE: Final = "_refstore/doctor/"
+State = Literal["ok", "warning", "error"]
+EXIT_CODES: Final = {"ok": 0, "warning": 4, "error": 6}
+
+
+class Check(NamedTuple):
+    check: str
+    state: State
+    found: str
+    what_to_do: str = ""
+
+
+@app.command("doctor")
+def doctor(
+    ctx: typer.Context,
+    write: Annotated[
+        bool,
+        typer.Option(
+            "--write/--no-write", help="Also write, read and delete a small object, to see the permissions and clocks."
+        ),
+    ] = True,
+) -> int:
+    """Look at settings, stores, permissions, clocks, durations, reapers, repositories and Java, and say what to do.
+
+    Exit code 0: all is well. 4: there are warnings. 6: something does not work.
+
+    \b
+    Example: refstore doctor
+             refstore doctor --no-write --json
+    """
+    checks = list(_checks(ctx, write=write))
+    emit(ctx, [check._asdict() for check in checks])
+    worst = max((check.state for check in checks), key=lambda state: EXIT_CODES[state])
+    return EXIT_CODES[worst]
+
+
+def _checks(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
+    loaded = loaded_of(ctx)
+    settings = loaded.settings
+    where = str(loaded.file) if loaded.file else "no file; environment, command line and defaults"
+    yield Check("settings", "warning" if loaded.warnings else "ok", where, "; ".join(loaded.warnings))
+    yield _versions()
+    yield _java()
+    try:
+        with open_lake(ctx, only_read=True) as lake:
+            yield from _stores(lake, write=write)
+            yield _reapers(lake)
+            yield from _repositories(lake)
+    except RefstoreError as error:
+        yield _failed("lake", error)
+    places = [settings.data] if settings.data is not None else []
+    for place, mode in open_to_others(places):
+        yield Check("files", "warning", f"{place} has the mode {mode:04o}", f"take it from others: chmod go= {place}")
+
+
+def _versions() -> Check:
+    found = [f"refstore {__version__}", f"Python {sys.version.split()[0]}"]
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"no {name}")
+    return Check("versions", "ok", ", ".join(found))
+
+
+def _java() -> Check:
+    if find_spec("pyspark") is None:
+        return Check("java", "ok", "pyspark is not installed", "for the offline job: pip install 'refstore[spark]'")
+    from refstore_gc.session import find_java
+
+    try:
+        return Check("java", "ok", find_java())
+    except RefstoreError as error:
+        return Check("java", "error", *_parts(error))
+
+
+def _stores(lake: Lake, *, write: bool) -> Iterator[Check]:
+    yield _timed("kv", lambda: len(figures.read_all(lake.kv)), "repositories have figures")
+    try:
+        agreed = lake.durations.waits
+        yield Check("durations", "ok", f"an operation may take {agreed.operation_deadline_seconds:g} s")
+    except RefstoreError as error:
+        yield Check("durations", "error", *_parts(error))
+    store = lake.own_store
+    yield _timed(
+        f"objects at {redact_url(lake.objects_url)}", lambda: len(list(islice(store.list(PROBE), 1))), "probes listed"
+    )
+    if write:
+        yield _probe(lake)
+
+
+def _probe(lake: Lake) -> Check:
+    """Write, read and delete an object, and compare the store's clock with this machine's."""
+    key = f"{PROBE}{lake.ids.unique(lake.clock.now_ms())}"
+    store = lake.own_store
+    try:
+        began_ms = lake.clock.now_ms()
+        store.put(key, b"refstore doctor")
+        ended_ms = lake.clock.now_ms()
+        written_ms = store.head(key).mtime_ms
+        readable = store.read(key) == b"refstore doctor"
+        failed = store.delete_many([key]).failed
+    except RefstoreError as error:
+        return Check("permissions and clocks", "error", *_parts(error))
+    if failed or not readable:
+        return Check(
+            "permissions and clocks",
+            "error",
+            f"{key} could not be {'deleted' if failed else 'read back'}",
+            "give these credentials the right to put, get, list and delete",
+        )
+    off_ms = max(0, began_ms - 1000 - written_ms, written_ms - ended_ms - 1000)
+    if off_ms > lake.durations.waits.clock_skew_seconds * 1000:
+        return Check(
+            "permissions and clocks",
+            "error",
+            f"the store's clock and this machine's differ by {age_shown(off_ms)}",
+            "set the clock by NTP, on this machine and on the store's",
+        )
+    return Check("permissions and clocks", "ok", "put, head, get and delete work; the clocks agree")
+
+
+def _reapers(lake: Lake) -> Check:
+    from refstore_reaper.status import read_status
+
+    reapers = read_status(lake, repository="").reapers
+    alive = [each for each in reapers if each.alive]
+    dead = [each.reaper for each in reapers if not each.alive]
+    if not alive:
+        return Check("reapers", "warning", "none runs", "start one: refstore reaper, or refstore serve")
+    if dead:
+        return Check(
+            "reapers",
+            "warning",
+            f"{len(alive)} alive, {len(dead)} dead: {', '.join(dead[:3])}",
+            "look why they ended; their heartbeats go after a day",
+        )
+    return Check("reapers", "ok", f"{len(alive)} alive")
+
+
+def _repositories(lake: Lake) -> Iterator[Check]:
+    known, now_ms = figures.read_all(lake.kv), lake.clock.now_ms()
+    count = 0
+    for name, record in lake.repositories():
+        count += 1
+        own = known.get(record.id, figures.Figures())
+        for each in figures.warnings(own, record.created_ms, now_ms):
+            yield Check(f"repository {name}", "warning", each.concern.value, each.detail)
+    yield Check("repositories", "ok", f"{count}")
+
+
+def _timed(what: str, call: Callable[[], int], found: str) -> Check:
+    began = time.perf_counter()
+    try:
+        count = call()
+    except RefstoreError as error:
+        return _failed(what, error)
+    seconds = time.perf_counter() - began
+    text = f"answers in {seconds * 1000:.0f} ms; {count} {found}"
+    if seconds > SLOW_SECONDS:
+        return Check(what, "warning", text, "it is slow; look at its load, and at the network")
+    return Check(what, "ok", text)
+
+
+def _failed(what: str, error: RefstoreError) -> Check:
+    return Check(what, "error", *_parts(error))
+
+
+def _parts(error: RefstoreError) -> tuple[str, str]:
+    """Split a message into what happened, and what to do."""
+    what, _, advice = redact_text(str(error)).partition("; ")
+    return what, advice

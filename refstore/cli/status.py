@@ -1,0 +1,119 @@
+"""`refstore status`: what a repository holds, and what waits; or all repositories in one table."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from refstore import figures, run_control
+from refstore.cli.common import emit, invocation_of, open_lake
+from refstore.cli.shapes import when
+from refstore.core.records import Entry, decode_staged_many
+from refstore.figures import Figures
+
+if TYPE_CHECKING:
+    from refstore.core.records import Amount
+    from refstore.lake import Lake
+    from refstore.repository import Repository
+
+app = typer.Typer()
+
+STAGED_MAX: Final = 100_000
+"""How many staged objects of a branch are counted."""
+
+
+@app.command("status")
+def status(
+    ctx: typer.Context,
+    repo_name: Annotated[
+        str,
+        typer.Argument(metavar="[REPO]", help="The repository; default: all, as last measured.", show_default=False),
+    ] = "",
+) -> None:
+    """Show a repository's branches with what is staged, what is in grace and due, and what needs attention.
+
+    Without REPO it lists all repositories, with the figures that reapers and runs wrote last.
+
+    \b
+    Example: refstore status sales
+             refstore status --output csv
+    """
+    with open_lake(ctx, only_read=True) as lake:
+        if not repo_name:
+            _all(ctx, lake)
+        else:
+            _one(ctx, lake, lake.repository(repo_name))
+
+
+def _all(ctx: typer.Context, lake: Lake) -> None:
+    known, now_ms = figures.read_all(lake.kv), lake.clock.now_ms()
+
+    def row(name: str, own: Figures, created_ms: int) -> dict[str, object]:
+        reaper = own.reaper
+        return {
+            "repository": name,
+            "live_bytes": reaper.live.bytes,
+            "staged_bytes": reaper.staged.bytes,
+            "in_grace_bytes": reaper.in_grace.bytes,
+            "due_bytes": reaper.due.bytes,
+            "measured": when(reaper.measured_ms or None),
+            "warnings": ", ".join(each.concern.value for each in figures.warnings(own, created_ms, now_ms)),
+        }
+
+    emit(
+        ctx,
+        (row(name, known.get(record.id, Figures()), record.created_ms) for name, record in lake.repositories()),
+    )
+
+
+def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
+    from refstore_reaper.survey import survey
+
+    measured = survey(repo.context, repo.record, lambda: True)
+    own = figures.read(lake.kv, repo.context.repo)
+    own = own._replace(reaper=measured) if measured is not None else own
+    reaper = own.reaper
+    branches = [_branch(repo, name) for name, _ in repo.branches()]
+    warned = [
+        {"warning": each.concern.value, "detail": each.detail}
+        for each in figures.warnings(own, repo.record.created_ms, lake.clock.now_ms())
+    ]
+    runs = [each for each in run_control.runs_under_way(repo.context) if each.alive]
+    whole: dict[str, object] = {
+        "repository": repo.name,
+        "live": _amount(reaper.live),
+        "staged": _amount(reaper.staged),
+        "in_grace": _amount(reaper.in_grace),
+        "due": _amount(reaper.due),
+        "marked": _amount(reaper.marked),
+        "next_sweep": when(reaper.next_sweep_ms or None),
+        "last_run": when(own.gc.run_ms or None),
+        "under_way": ", ".join(f"{each.progress.kind} {each.run}: {each.progress.step}" for each in runs) or None,
+    }
+    if invocation_of(ctx).output != "table":
+        emit(ctx, {**whole, "branches": branches, "warnings": warned})
+        return
+    emit(ctx, {name: value for name, value in whole.items() if value is not None})
+    print()
+    emit(ctx, branches)
+    for each in warned:
+        typer.echo(f"\n{each['warning']}: {each['detail']}")
+
+
+def _branch(repo: Repository, name: str) -> dict[str, object]:
+    record = repo.get_branch(name)
+    staged = list(islice(repo.context.staging.merged(record.live), STAGED_MAX))
+    entries = [each for each in decode_staged_many([raw for _, raw, _ in staged]) if isinstance(each, Entry)]
+    return {
+        "branch": name,
+        "head": record.head,
+        "staged": len(staged),
+        "staged_bytes": sum(entry.size_bytes for entry in entries),
+        "oldest": when(min((entry.mtime_ms for entry in entries), default=None)),
+    }
+
+
+def _amount(amount: Amount) -> str:
+    return f"{amount.objects:,} objects, {amount.bytes:,} bytes"

@@ -1,0 +1,28 @@
+"""Show sizes and durations to people."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
+_AGES: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+def size_shown(size_bytes: int) -> str:
+    """Return a size in units of 1000, such as `1.5 MB`."""
+    if abs(size_bytes) < 1000:
+        return f"{size_bytes} B"
+    shown = float(size_bytes)
+    for unit in _UNITS:
+        shown /= 1000
+        if abs(shown) < 999.95 or unit == _UNITS[-1]:
+            return f"{shown:,.1f} {unit}"
+    raise AssertionError
+
+
+def age_shown(since_ms: int) -> str:
+    """Return a duration by its largest unit, such as `3 h`."""
+    for unit_ms, unit in _AGES:
+        if since_ms >= unit_ms:
+            return f"{since_ms // unit_ms} {unit}"
+    return "0 s"

@@ -1,0 +1,171 @@
+"""Commands that look: status, doctor, show, log of a path, diff --stat, du; completion; and what upload -r skips."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from refstore.cli import doctor as doctor_
+from tests.commands import Command
+
+
+@pytest.fixture
+def sales(refstore: Command) -> Command:
+    refstore.ok("repo", "create", "sales")
+    for number, paths in enumerate((("a/1", "a/2", "b/1"), ("a/2", "top"))):
+        for path in paths:
+            refstore.ok("upload", "sales", "main", "-", path, stdin=f"{number}{path}".encode())
+        refstore.ok("commit", "sales", "main", "-m", f"commit {number}")
+    refstore.ok("upload", "sales", "main", "-", "staged", stdin=b"12345")
+    return refstore
+
+
+def test_status_shows_branches_and_what_waits(sales: Command) -> None:
+    found = sales.json("status", "sales")
+    assert found["live"] == "4 objects, 16 bytes"
+    assert found["staged"] == "1 objects, 5 bytes"
+    assert [(row["branch"], row["staged"], row["staged_bytes"]) for row in found["branches"]] == [("main", 1, 5)]
+    assert "no rules" in [each["warning"] for each in found["warnings"]]
+    assert "main" in sales.ok("status", "sales").out
+    assert [row["repository"] for row in sales.json("status")] == ["sales"]
+
+
+def test_show_tells_what_a_commit_changed(sales: Command) -> None:
+    found = sales.json("show", "sales", "main")
+    assert (found["message"], [each["path"] for each in found["changes"]]) == ("commit 1", ["a/2", "top"])
+    shown = sales.ok("show", "sales", found["commit"][:12]).out
+    assert found["commit"] in shown
+    assert "commit 1" in shown
+
+
+def test_log_of_a_path_lists_the_commits_that_changed_it(sales: Command) -> None:
+    assert [row["message"] for row in sales.json("log", "sales", "main", "a/2")] == ["commit 1", "commit 0"]
+    assert [row["message"] for row in sales.json("log", "sales", "main", "b/")] == ["commit 0"]
+    assert [row["message"] for row in sales.json("log", "sales", "main", "none")] == []
+    lines = sales.ok("log", "sales", "--oneline").out.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines] == ["commit 1", "commit 0", "Repository created"]
+    assert all(len(line.split()[0]) == 12 for line in lines)
+
+
+def test_diff_stat_and_du_count_by_folder(sales: Command) -> None:
+    rows = {row["folder"]: row for row in sales.json("diff", "sales", "main~1", "main", "--stat")}
+    assert (rows["a/"]["changed"], rows["(top)"]["added"], rows["(top)"]["bytes"]) == (1, 1, 4)
+    assert sales.json("du", "sales", "main~1") == [
+        {"objects": 2, "size_bytes": 8, "folder": "a/"},
+        {"objects": 1, "size_bytes": 4, "folder": "b/"},
+    ]
+
+
+def test_output_csv_has_every_value_in_full(sales: Command) -> None:
+    rows = list(csv.DictReader(io.StringIO(sales.ok("log", "sales", "--output", "csv").out)))
+    assert rows[0]["commit"] == sales.json("log", "sales")[0]["commit"]
+    assert sales("log", "sales", "--output", "xml").code == 2
+
+
+def test_an_unknown_name_gets_a_suggestion(sales: Command) -> None:
+    assert "did you mean 'sales'?" in sales("ls", "sale", "main").err
+    assert "did you mean 'main'?" in sales("ls", "sales", "mian").err
+
+
+def test_a_folder_is_uploaded_without_what_the_branch_has(sales: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    for name in ("a.csv", "b.csv", "c.tmp", "sub/d.csv"):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    words = ("upload", "-r", "sales", "main", str(folder), "t/")
+    planned = sales.json(*words, "--exclude", "*.tmp", "--dry-run")
+    assert [row["path"] for row in planned] == ["t/a.csv", "t/b.csv", "t/sub/d.csv"]
+    assert sales.json("ls", "sales", "main", "t/") == []
+    done = sales.json(*words, "--exclude", "*.tmp")
+    assert (done["objects"], done["unchanged"]) == (3, 0)
+    (folder / "a.csv").write_text("A.csv")
+    os.utime(folder / "a.csv", (1, 1))
+    done = sales.json(*words, "--include", "*.csv")
+    assert (done["objects"], done["unchanged"]) == (1, 2)
+    assert sales.json(*words, "--include", "*.csv", "--all")["objects"] == 3
+    assert sales(*words, "--include", "*.none").code == 2
+    assert sales("upload", "sales", "main", str(folder / "a.csv"), "x", "--dry-run").code == 2
+
+
+def test_an_interrupted_upload_says_what_stays_staged(
+    sales: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from refstore.cli import adding
+
+    monkeypatch.setattr(adding, "BATCH_FILES", 1)
+    for name in ("1", "2"):
+        (tmp_path / "t").mkdir(exist_ok=True)
+        (tmp_path / "t" / name).write_text(name)
+    (tmp_path / "t" / "2").chmod(0)
+    monkeypatch.setattr(adding.SourceFile, "chunks", lambda self: _chunks(self.file))
+    ran = sales("upload", "-r", "sales", "main", str(tmp_path / "t"))
+    assert ran.code
+    assert "1 of 2 files stay staged on 'main'" in ran.err
+
+
+def _chunks(file: Path) -> list[bytes]:
+    if file.name == "2":
+        raise KeyboardInterrupt
+    return [b"x"]
+
+
+def test_the_committer_comes_from_the_environment(sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFSTORE_COMMITTER", "ada")
+    ran = sales.ok("commit", "sales", "main", "-m", "by ada", "--json")
+    assert ran.json["committer"] == "ada"
+    assert "REFSTORE_COMMITTER" not in ran.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_for_the_shell(refstore: Command, shell: str) -> None:
+    assert "_REFSTORE_COMPLETE" in refstore.ok("completion", shell).out
+    assert refstore("completion", "tcsh").code == 2
+
+
+def test_the_shell_completes_commands(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"_REFSTORE_COMPLETE": "complete_bash", "COMP_WORDS": "refstore stat", "COMP_CWORD": "1"}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    ran = refstore.process()
+    assert {"stat", "status"} <= set(ran.out.split())
+
+
+class TestDoctor:
+    def test_all_is_well_but_for_the_reaper_and_the_rules(self, sales: Command) -> None:
+        ran = sales("doctor", "--json")
+        states = {row["check"]: row["state"] for row in ran.json}
+        assert ran.code == 4
+        assert (states["settings"], states["kv"], states["permissions and clocks"]) == ("ok", "ok", "ok")
+        assert states["java"] == "ok"
+        assert states["reapers"] == "warning"
+        assert not [row for row in ran.json if row["state"] != "ok" and not row["what_to_do"]]
+        assert not list((sales.folder / "lake").glob("objects/_refstore/doctor/*"))
+
+    def test_a_store_that_refuses_is_an_error(self, sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        (sales.folder / "lake" / "objects" / "_refstore").rename(sales.folder / "away")
+        (sales.folder / "lake" / "objects" / "_refstore").write_text("a file")
+        ran = sales("doctor", "--json")
+        assert ran.code == 6
+        assert next(row for row in ran.json if row["check"] == "permissions and clocks")["state"] == "error"
+
+    def test_a_wrong_clock_is_an_error(self, sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+        from refstore.core.clock import SystemClock
+
+        monkeypatch.setattr(SystemClock, "now_ms", lambda _self: 1_000_000_000_000)
+        ran = sales("doctor", "--json")
+        found = next(row for row in ran.json if row["check"] == "permissions and clocks")
+        assert (ran.code, found["state"]) == (6, "error")
+        assert "NTP" in found["what_to_do"]
+
+    def test_no_lake_is_an_error_that_says_what_to_do(self, refstore: Command, tmp_path: Path) -> None:
+        ran = refstore("doctor", "--json", "--data", str(tmp_path / "none"))
+        assert ran.code == 6
+        assert ran.json[-1]["what_to_do"]
+
+    def test_exit_codes_follow_the_worst(self) -> None:
+        assert sorted(doctor_.EXIT_CODES, key=doctor_.EXIT_CODES.__getitem__) == ["ok", "warning", "error"]
