@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refstore.core import ids
-from refstore.errors import Gone
+from refstore.errors import Gone, RunStopped
 from refstore.gc_marks import Marks
+from refstore.run_control import RunControl
 from tests.commands import Command
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all
@@ -89,7 +90,8 @@ def test_a_large_mark_ends_with_4_and_waits_for_confirm(refstore: Command, lake:
     assert run["state"] == "needs confirmation"
     assert len(lake.data()) == 2
     assert "allow the sweep with" in refstore.ok("gc", "report", "sales").err
-    refstore.ok("gc", "confirm", "sales", run["mark_id"], "--yes")
+    assert run["mark_id"][:12] in refstore.ok("gc", "status", "sales").out
+    refstore.ok("gc", "confirm", "sales", run["mark_id"][:12], "--yes")
     assert "allow the sweep with" not in refstore.ok("gc", "report", "sales").err
     assert "allow the sweep with" not in refstore.ok("gc", "sweep", "sales").err
     assert "allow the sweep with" not in refstore.ok("gc", "report", "sales").err
@@ -103,6 +105,51 @@ def test_other_rules_are_tried_without_touching_anything(refstore: Command, lake
     assert run["state"] == "simulated"
     assert run["by_reason"]["expired"]["objects"] == 1
     assert refstore.json("gc", "status", "sales") == []
+
+
+def test_a_simulation_says_which_age_is_too_young(refstore: Command, lake: World) -> None:
+    told = refstore.ok("gc", "simulate", "sales", "--min-age-seconds", str(999 * 86_400)).out
+    assert "bytes, younger than 999 d" in told
+
+
+def test_a_marking_says_at_once_how_long_it_waits_and_why(refstore: Command, lake: World) -> None:
+    ran = refstore.ok("gc", "mark", "sales", "--min-age-seconds", "0", "--json")
+    assert "the marking waits 0 s (now: until 20" in ran.err
+    for part in ("0 s for an operation", "2 x 0 s for a request", "0 s for the clocks' difference"):
+        assert part in " ".join(ran.err.split())
+    assert "waits" not in refstore.ok("gc", "simulate", "sales", "--json").err
+
+
+def test_a_run_is_stopped_by_its_beginning(refstore: Command, lake: World) -> None:
+    assert refstore("gc", "stop", "sales", "--yes").code == 3
+    control = RunControl(lake.ctx, "01m85qe9er0hfs936jcs5zh5pk", "mark", "host:1")
+    control.beat("listing", 1, 2, 3)
+    asked = refstore.json("gc", "stop", "sales", "01m85qe9", "--yes")
+    assert (asked["run"], asked["kind"]) == ("01m85qe9er0hfs936jcs5zh5pk", "mark")
+    assert control.beat("listing", 1, 2, 3)
+    with pytest.raises(RunStopped):
+        control.check()
+
+
+def test_why_a_run_was_abandoned_is_told(refstore: Command, lake: World) -> None:
+    refstore.ok("gc", "mark", "sales", "--min-age-seconds", "0")
+    (run,) = Marks(lake.ctx).runs()
+    refstore.ok("gc", "unmark", "sales", run.mark_id[:12])
+    assert refstore.ok("gc", "status", "sales").out.splitlines()[-1].endswith("unmarked")
+
+
+def test_the_error_of_another_run_says_how_to_take_over(refstore: Command, lake: World) -> None:
+    marks = Marks(lake.ctx)
+    marks.begin("d", 0, (), "another-run", owner="host:1")
+    ran = refstore("gc", "mark", "sales", "--min-age-seconds", "0")
+    assert ran.code == 4
+    assert "refstore gc run sales --take-over" in ran.err
+
+
+def test_java_and_spark_say_nothing_as_they_start(refstore: Command, lake: World) -> None:
+    ran = refstore.process("gc", "simulate", "sales", "--min-age-seconds", "0", "--json", "--master", "local[1]")
+    assert ran.code == 0, ran.err
+    assert ran.err == ""
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from refstore_reaper import daemon
 from refstore_reaper.cycle_summary import Summary
 from refstore_reaper.daemon import BEAT_SECONDS, Reaper, new_id
 from refstore_reaper.reaper_metrics import FileMetrics, PrometheusMetrics, read_metrics_file
-from refstore_reaper.status import LATE_BEATS, read_status
+from refstore_reaper.status import LATE_BEATS, SKEW_SECONDS_MAX, read_status
 from tests.reaper_world import GRACE_SECONDS, World, never
 
 
@@ -181,7 +181,8 @@ def test_it_shows_that_it_lives_and_takes_its_leave(world: World) -> None:
 
 def test_status_tells_the_living_from_the_dead_and_what_waits(world: World) -> None:
     now = world.clock.now_ms()
-    for name, age_seconds in (("alive", 1), ("dead", LATE_BEATS * BEAT_SECONDS + world.safety.clock_skew_seconds + 1)):
+    assert LATE_BEATS * BEAT_SECONDS + SKEW_SECONDS_MAX < 70
+    for name, age_seconds in (("alive", LATE_BEATS * BEAT_SECONDS - 1), ("dead", 70)):
         world.kv.set(
             keys.heartbeat(name),
             daemon.encode(Heartbeat("h", 1, now - 10**6, now - int(age_seconds * 1000), BEAT_SECONDS, 3, 2, 1, 0, 0)),

@@ -390,3 +390,10 @@ def test_other_errors_are_not_retried() -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # any
         retrying(broken).get(A)
     assert len(broken.calls) == 1
+
+
+def test_the_cause_of_retries_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    Retrying(Faulty(-1, -1, -1), clock=FakeClock(), random=FixedRandom()).get(A)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "kv_retry" in line]
+    assert len(lines) == 3
+    assert ["error=" in line for line in lines] == [True, False, False]
