@@ -16,10 +16,12 @@ compile --extra redis --extra s3 --extra metrics --extra api --group dev -o requ
 compile --extra redis --extra s3 --extra metrics --extra api --extra spark --group dev --constraints requirements.lock -o requirements-spark.lock "${@}"
 compile --extra redis --extra s3 --extra metrics --extra api --extra spark --group dev --group bench --constraints requirements-spark.lock -o requirements-bench.lock "${@}"
 
-asked=$(.venv/bin/python scripts/asked.py)
-sed -i "1i # pyproject.toml: $asked" requirements.lock requirements-spark.lock requirements-bench.lock
+compile --extra all --group image --constraints requirements-bench.lock -o requirements-image.lock "${@}"
 
-if grep -nE '[a-z]+://|find-links|index-url' requirements.lock requirements-spark.lock requirements-bench.lock; then
+asked=$(.venv/bin/python scripts/asked.py)
+sed -i "1i # pyproject.toml: $asked" requirements.lock requirements-spark.lock requirements-bench.lock requirements-image.lock
+
+if grep -nE '[a-z]+://|find-links|index-url' requirements.lock requirements-spark.lock requirements-bench.lock requirements-image.lock; then
   echo "lock: the lines above name a package source; they must not" >&2
   exit 1
 fi

@@ -74,9 +74,15 @@ class TestLocks:
 def test_the_locks_agree() -> None:
     """Benchmarks measure what the tests test."""
     pins = [{line.split(" ")[0] for line in lock.read_text().splitlines() if "==" in line} for lock in LOCKS]
-    bench, spark, tests = pins
-    assert [lock.name for lock in LOCKS] == ["requirements-bench.lock", "requirements-spark.lock", "requirements.lock"]
+    bench, image, spark, tests = pins
+    assert [lock.name for lock in LOCKS] == [
+        "requirements-bench.lock",
+        "requirements-image.lock",
+        "requirements-spark.lock",
+        "requirements.lock",
+    ]
     assert tests <= spark <= bench
+    assert image <= bench
 
 
 def test_no_tracked_file_knows_this_machine() -> None:
