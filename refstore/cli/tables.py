@@ -29,6 +29,12 @@ CUT_WIDTH_MIN: Final = 12
 _IDS: Final = frozenset({"commit", "head", "mark", "run", "goes_on_from"})
 _ID: Final = re.compile(r"[0-9a-f]{64}|[0-9a-hjkmnp-tv-z]{26}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_COLOURS: Final = (
+    dict.fromkeys(("ok", "active", "swept", "done", "goes on", "kept"), 32)
+    | dict.fromkeys(("warning", "marked", "sweeping", "tagged", "begun", "dry run"), 33)
+    | dict.fromkeys(("error", "failed", "abandoned", "needs confirmation", "STANDS STILL", "dead", "damaged"), 31)
+)
+"""The colours of states on a terminal: green, yellow, red."""
 _TIMES: Final = frozenset({"mtime", "date", "created", "expires", "last_used"})
 
 _PAGE_ROWS: Final = 1000
@@ -170,6 +176,8 @@ def _line(cells: list[str], widths: list[int], right: list[bool]) -> str:
         " " * (width - _width(text)) + text if to_the_right else text + " " * (width - _width(text))
         for text, width, to_the_right in zip(cells, widths, right, strict=False)
     ]
+    if _has_colours():
+        padded = [_painted(text) for text in padded]
     return _GAP.join([*padded, *cells[len(padded) :]]).rstrip() + "\n"
 
 
@@ -187,8 +195,18 @@ def _is_number(value: object) -> bool:
 
 
 def _bold(line: str) -> str:
-    plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    return line if plain else f"\x1b[1m{line[:-1]}\x1b[0m\n"
+    return f"\x1b[1m{line[:-1]}\x1b[0m\n" if _has_colours() else line
+
+
+def _painted(cell: str) -> str:
+    """Return a cell whose whole text is a state in that state's colour."""
+    word = cell.strip()
+    colour = _COLOURS.get(word)
+    return cell.replace(word, f"\x1b[{colour}m{word}\x1b[0m") if colour else cell
+
+
+def _has_colours() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def shown(value: object) -> str:

@@ -44,6 +44,20 @@ def test_sizes_have_units_times_are_ages_and_ids_are_short(capsys: pytest.Captur
     )
 
 
+def test_states_have_colours_on_a_terminal_that_has_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row: Row = {"state": "abandoned", "note": "abandoned long ago"}
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    print_rows([row])
+    assert capsys.readouterr().out.splitlines()[1] == "\x1b[31mabandoned\x1b[0m  abandoned long ago"
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_rows([row])
+    assert capsys.readouterr().out.splitlines()[1] == "abandoned  abandoned long ago"
+
+
 def test_one_object_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"": "commit", " ": COMMIT}, {"": "date", " ": "2025-11-24T12:00:00Z"}], header=False)
     assert capsys.readouterr().out == f"commit  {COMMIT}\ndate    2025-11-24T12:00:00Z\n"
