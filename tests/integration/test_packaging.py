@@ -65,7 +65,10 @@ def test_the_wheel_holds_the_typed_packages_and_nothing_else(wheel: Path) -> Non
     assert {name.split("/")[0] for name in names} == {*PACKAGES, f"refstore-{refstore.__version__}.dist-info"}
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
-    assert {name.rsplit(".", 1)[-1] for name in names if ".dist-info/" not in name} == {"py", "lua", "typed"}
+    pages = {name for name in names if name.startswith("refstore_api/ui/") and not name.endswith(".py")}
+    assert {name.rsplit(".", 1)[-1] for name in pages} == {"html", "css", "js", "svg"}
+    others = {name for name in names if ".dist-info/" not in name} - pages
+    assert {name.rsplit(".", 1)[-1] for name in others} == {"py", "lua", "typed"}
     assert "Classifier: Typing :: Typed" in described
     assert "License-Expression: Apache-2.0" in described
 
