@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -169,11 +168,4 @@ def _base(ctx: Context, base: str) -> tuple[BranchName | None, CommitId]:
             return None, matches[0]
         if matches:
             raise InvalidName(f"more than one commit starts with {base!r}; give more digits")
-    raise NotFound(f"{base[:80]!r} is neither a branch, a tag nor a commit of {ctx.name!r}{_meant(ctx, base)}")
-
-
-def _meant(ctx: Context, base: str) -> str:
-    """Suggest a branch or a tag with nearly that name."""
-    names = [name for partition in (keys.branches(ctx.repo), keys.tags(ctx.repo)) for name, _ in ctx.kv.scan(partition)]
-    close = get_close_matches(base[:80], names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    raise NotFound(f"{base[:80]!r} is neither a branch, a tag nor a commit of {ctx.name!r}")
