@@ -29,11 +29,12 @@ CUT_WIDTH_MIN: Final = 12
 _IDS: Final = frozenset({"commit", "head", "mark", "run", "goes_on_from"})
 _ID: Final = re.compile(r"[0-9a-f]{64}|[0-9a-hjkmnp-tv-z]{26}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-_COLOURS: Final = (
-    dict.fromkeys(("ok", "active", "swept", "done", "goes on", "kept"), 32)
-    | dict.fromkeys(("warning", "marked", "sweeping", "tagged", "begun", "dry run"), 33)
-    | dict.fromkeys(("error", "failed", "abandoned", "needs confirmation", "STANDS STILL", "dead", "damaged"), 31)
-)
+_GREEN: Final = ("ok", "active", "swept", "done", "goes on", "kept")
+_YELLOW: Final = ("warning", "marked", "sweeping", "tagged", "begun", "dry run")
+_RED: Final = ("error", "failed", "abandoned", "needs confirmation", "STANDS STILL", "dead", "damaged")
+_COLOURS: Final[dict[str, int]] = {
+    word: colour for colour, words in ((32, _GREEN), (33, _YELLOW), (31, _RED)) for word in words
+}
 """The colours of states on a terminal: green, yellow, red."""
 _TIMES: Final = frozenset({"mtime", "date", "created", "expires", "last_used"})
 
