@@ -10,6 +10,7 @@ import structlog
 from refstore import figures
 from refstore.context import Context
 from refstore.core.records import Amount, GcFigures
+from refstore.core.redaction import redact_text
 from refstore.errors import RefstoreError, RunStopped, RunUnderWay
 from refstore_gc.run_summary import BUCKET, DELETED, Count, Summary, Swept
 
@@ -56,7 +57,7 @@ def note_failure(ctx: Context, error: RefstoreError) -> None:
     """Note why a run failed. One that was stopped, or found another run under way, did not fail."""
     if isinstance(error, RunStopped | RunUnderWay):
         return
-    now_ms, message = ctx.clock.now_ms(), str(error)[:ERROR_CHARACTERS]
+    now_ms, message = ctx.clock.now_ms(), redact_text(str(error))[:ERROR_CHARACTERS]
     _change(ctx, lambda before: msgspec.structs.replace(before, error=message, error_ms=now_ms))
 
 

@@ -30,6 +30,7 @@ from refstore.core.records import (
     decode_reference_many,
     decode_staged_many,
 )
+from refstore.core.redaction import redact_text
 from refstore.errors import CorruptRecord, NotFound, RefstoreError
 from refstore.gc_marks import STANDING, Marks, RunState
 from refstore.kv.base import ABSENT
@@ -92,7 +93,8 @@ class FiguresWriter:
             if not own.reclaimed.objects:
                 own.since = ctx.clock.monotonic_seconds()
             own.reclaimed = Amount(own.reclaimed.objects + summary.deleted, own.reclaimed.bytes + summary.bytes)
-        error = f"{summary.errors[0].unit}: {summary.errors[0].message}"[:ERROR_CHARACTERS] if summary.errors else ""
+        first = summary.errors[0] if summary.errors else None
+        error = redact_text(f"{first.unit}: {first.message}")[:ERROR_CHARACTERS] if first is not None else ""
         if error != own.last_error or summary.failed != own.refused:
             own.error = own.last_error = error
             own.refused = summary.failed

@@ -8,8 +8,10 @@ import pytest
 from refstore import figures
 from refstore.core import keys
 from refstore.core.records import Amount, DayAmount, GcFigures, ReaperFigures
-from refstore.errors import KVUnavailable
+from refstore.errors import KVUnavailable, ObjectsUnavailable
 from refstore.figures import DAY_MS, Concern, Figures
+from refstore_reaper.cycle_summary import Tally
+from refstore_reaper.survey import FiguresWriter
 from tests.reaper_world import GRACE_SECONDS, World
 
 NOW = 1_700_000_000_000
@@ -166,3 +168,14 @@ def test_operators_are_warned(own: Figures, concern: Concern | None) -> None:
 
 def test_a_new_repository_is_not_late(world: World) -> None:
     assert figures.warnings(Figures(), NOW, NOW) == []
+
+
+def test_an_error_that_people_see_has_no_password(world: World) -> None:
+    writer = FiguresWriter()
+    failed = Tally()
+    failed.fail("lake", "due", ObjectsUnavailable("s3://key:secret-word@host/bucket does not answer; wait"))
+    writer.record_pass(world.repo.context, world.repo.record, failed.summary())
+    writer.write_all(lambda: True)
+    error = figures_of(world).reaper.error
+    assert "does not answer" in error
+    assert "secret-word" not in error
