@@ -29,7 +29,7 @@ from bench.api_client import Call, write_calls
 from bench.api_servers import Server
 from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, on_processor, rates
 from bench.reaping import reset_branch
-from bench.workshop import Workshop, filling, make_lake
+from bench.workshop import Scale, Workshop, filling, make_lake
 from refstore import access_keys
 from refstore.core import keys
 from refstore.repository import Repository
@@ -295,10 +295,7 @@ def beside_reads(shop: Workshop) -> Row:
     make_lake(folder)
     with filling(folder) as lake:
         repo = lake.repository(lakes.REPOSITORY)
-        lakes.upload(repo, "main", range(scale.served))
-        for number in range(scale.logged):
-            repo.commit("main", f"commit {number}")
-            lakes.upload(repo, "main", [number * scale.served // scale.logged])
+        upload_and_commit(repo, scale)
         reader = access_keys.create(lake, access_keys.Role.READER)
     chance = random.Random(3)
     calls = [stat("main", lakes.path_of(chance.randrange(scale.served))) for _ in range(scale.asked)]
@@ -344,6 +341,14 @@ def beside_reads(shop: Workshop) -> Row:
     )
 
 
+def upload_and_commit(repo: Repository, scale: Scale) -> None:
+    """Upload what the readers of a row read, and make the commits that its logs list."""
+    lakes.upload(repo, "main", range(scale.served))
+    for number in range(scale.logged):
+        repo.commit("main", f"commit {number}")
+        lakes.upload(repo, "main", [number * scale.served // scale.logged])
+
+
 def beside_pages(shop: Workshop) -> Row:
     """The p99 of stat, at a steady pace, while operators load pages."""
     scale = shop.scale
@@ -351,10 +356,7 @@ def beside_pages(shop: Workshop) -> Row:
     make_lake(folder)
     with filling(folder) as lake:
         repo = lake.repository(lakes.REPOSITORY)
-        lakes.upload(repo, "main", range(scale.served))
-        for number in range(scale.logged):
-            repo.commit("main", f"commit {number}")
-            lakes.upload(repo, "main", [number * scale.served // scale.logged])
+        upload_and_commit(repo, scale)
         repo.set_retention('{"default_retention_days": 7}')
         reader = access_keys.create(lake, access_keys.Role.READER)
     chance = random.Random(4)

@@ -168,14 +168,19 @@ def needs(role: Role) -> Any:
         principal = await authenticator_of(request).principal(
             request.headers.get("authorization"), address_of(request.scope)
         )
-        # before the check, because the log names the key of a refused request too
-        request.state.key_id = principal.key_id
-        route = getattr(request.scope.get("route"), "path", "")
-        set_actor(Actor("http", principal.key_id, address_of(request.scope), f"{request.method} {route}"))
-        principal.check(role, request.path_params.get("repository"))
+        admit(request, principal, role)
         return principal
 
     return Depends(check)
+
+
+def admit(request: Request, principal: Principal, role: Role) -> None:
+    """Name the caller to the logs, and check its role in the path's repository. Raises Forbidden."""
+    # before the check, because the log names the key of a refused request too
+    request.state.key_id = principal.key_id
+    route = getattr(request.scope.get("route"), "path", "")
+    set_actor(Actor("http", principal.key_id, address_of(request.scope), f"{request.method} {route}"))
+    principal.check(role, request.path_params.get("repository"))
 
 
 Reader = Annotated[Principal, needs(Role.READER)]

@@ -15,8 +15,7 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 
 from refstore.access_keys import Role
-from refstore.audit import Actor, set_actor
-from refstore_api.auth import Principal, authenticator_of
+from refstore_api.auth import Principal, admit, authenticator_of
 from refstore_api.error_responses import Forbidden, Unauthenticated
 from refstore_api.request_middleware import address_of
 from refstore_api.ui.rendering import base_of, public_url_of
@@ -49,12 +48,8 @@ def needs(role: Role) -> Any:
 
     async def check(request: Request) -> Session:
         session = await _session(request)
-        principal = session.principal
-        request.state.key_id = principal.key_id
         request.state.session = session
-        route = getattr(request.scope.get("route"), "path", "")
-        set_actor(Actor("http", principal.key_id, address_of(request.scope), f"{request.method} {route}"))
-        principal.check(role, request.path_params.get("repository"))
+        admit(request, session.principal, role)
         return session
 
     return Depends(check)
