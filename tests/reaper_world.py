@@ -23,7 +23,7 @@ from refstore.losses.fence import NoGuard
 from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored
 from refstore.objects.memory import MemoryObjects
 from refstore.repository import Repository
-from refstore.versioning import manifest
+from refstore.versioning import due_hints, manifest
 from refstore_reaper import cycle
 from refstore_reaper.cycle_summary import Summary
 from refstore_reaper.daemon import Reaper
@@ -245,9 +245,9 @@ class World:
         return sum(isinstance(decode_reference(raw), Listed) for shard in shards for _, raw in self.kv.scan_all(shard))
 
     def hints(self) -> int:
-        return sum(
-            self.kv.count(keys.due_shard(self.repo.context.repo, shard), limit=10**6) for shard in range(keys.SHARDS)
-        )
+        """How many addresses have due hints, each hint counted."""
+        repo = self.repo.context.repo
+        return sum(due_hints.count(self.kv, repo, shard, now_ms=None, limit=10**6) for shard in range(keys.SHARDS))
 
 
 def _fields(settings: ReaperSettings) -> dict[str, object]:

@@ -9,8 +9,9 @@ from refstore.deletions.content_deletion import delete_contents
 from refstore.deletions.journal_format import PendingDelete
 from refstore.objects.base import Deletion
 from refstore.repository import Repository
+from refstore.versioning import due_hints
 from refstore_reaper.blob_deletion import delete_blobs
-from refstore_reaper.deletion import Hint, drop_hints, due_hints, mark_deleting, remove_keys
+from refstore_reaper.deletion import due_addresses, mark_deleting, remove_keys, settle
 from refstore_reaper.reference_release import process_committed, process_deleted, publish_markers
 from refstore_reaper.scrub import scrub_references, scrub_tokens
 
@@ -38,15 +39,15 @@ def delete_due(repo: Repository) -> int:
     ctx = repo.context
     deleted = 0
     for shard in range(keys.SHARDS):
-        hints: list[Hint] = due_hints(ctx, shard, now_ms=ctx.clock.now_ms(), limit=1000)
-        batch, stale = mark_deleting(ctx, hints, grace_seconds=ctx.grace_seconds)
-        drop_hints(ctx, stale)
+        due = due_addresses(due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=ctx.clock.now_ms(), limit=1000))
+        batch, stale = mark_deleting(ctx, due, grace_seconds=ctx.grace_seconds)
+        ctx.kv.delete_many(settle(stale))
         if batch:
             addresses = [item.address for item in batch]
             confirmed = delete_blobs(ctx.objects, batch, NoJournal())
             confirmed, _, _ = delete_contents(ctx, batch, confirmed, NoJournal())
             gone = set(addresses).difference(remove_keys(ctx, addresses, confirmed))
-            drop_hints(ctx, [hint for hint in hints if hint.address in gone])
+            ctx.kv.delete_many(settle([each for each in due if each.address in gone]))
             deleted += len(confirmed.deleted)
     return deleted
 

@@ -13,8 +13,8 @@ from refstore.core.records import Branch, decode_branch
 from refstore.errors import CommitNotFound, Corrupt, CorruptRecord
 from refstore.kv.base import ABSENT
 from refstore.operations import refs
+from refstore.versioning import due_hints
 
-PAGE: Final = 5000
 HEADS_MAX: Final = 100
 """Branches whose committed objects are counted: reading a head costs a request to the object store."""
 
@@ -49,23 +49,12 @@ def measure(ctx: Context, *, limit: int) -> Backlog:
 
 
 def count_due(ctx: Context, now_ms: int | None, limit: int) -> int:
-    """Count the hints that are due by `now_ms`, or all (None), up to `limit`."""
+    """Count the addresses that have hints due by `now_ms`, or any (None), up to `limit`."""
     count = 0
-    bound = keys.due_time(now_ms) + f"/{keys.LAST_CODE_POINT}" if now_ms is not None else ""
     for shard in range(keys.SHARDS):
-        partition = keys.due_shard(ctx.repo, shard)
-        if now_ms is None:
-            count += ctx.kv.count(partition, limit=limit - count)
-        else:
-            after = ""
-            while count < limit and (page := ctx.kv.scan(partition, after=after, limit=min(PAGE, limit - count))):
-                after = page[-1][0]
-                if after > bound:
-                    count += sum(name <= bound for name, _ in page)
-                    break
-                count += len(page)
         if count >= limit:
-            return limit
+            break
+        count += due_hints.count(ctx.kv, ctx.repo, shard, now_ms=now_ms, limit=limit - count)
     return count
 
 

@@ -41,6 +41,8 @@ from refstore.losses.fence import Guard
 from refstore.losses.known import check_repository
 from refstore.losses.settling import forget_added, is_live
 from refstore.operations import branching
+from refstore.versioning import due_hints
+from refstore.versioning.due_hints import Hint
 from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore.versioning.markers import COMMITTED, REPOSITORY_DELETED
 from refstore_reaper import backlog, reference_release, repository_removal, scrub
@@ -48,7 +50,7 @@ from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.blob_deletion import AsyncDeleter
 from refstore_reaper.breaker import Breaker, Reason
 from refstore_reaper.cycle_summary import Summary, Tally
-from refstore_reaper.deletion import BatchDeleter, Hint, count_deletable, due_hints
+from refstore_reaper.deletion import BatchDeleter, DueAddress, count_deletable, due_addresses
 from refstore_reaper.leases import Leases
 from refstore_reaper.throttle import Throttle
 
@@ -309,16 +311,19 @@ class Pass:
                 self._tally.count(held_back=1)
                 return
             size = self._tools.throttle.batch_size(self._settings.batch_keys)
-            gathered: list[Hint] = []
-            with Pipeline() as pipeline:
-                for hints in self._leased_hints(shards, now_ms):
-                    gathered += hints
-                    while len(gathered) >= size:
-                        if not self._start_batch(pipeline, gathered[:size]):
-                            return
-                        del gathered[:size]
-                if gathered:
-                    self._start_batch(pipeline, gathered)
+            gathered: list[DueAddress] = []
+            try:
+                with Pipeline() as pipeline:
+                    for hints in self._leased_hints(shards, now_ms):
+                        gathered += due_addresses(hints)
+                        while len(gathered) >= size:
+                            if not self._start_batch(pipeline, gathered[:size]):
+                                return
+                            del gathered[:size]
+                    if gathered:
+                        self._start_batch(pipeline, gathered)
+            finally:
+                self._deleter.shorten_hints()
 
     def _count_deletable(self, now_ms: int | None, limit: int) -> int:
         return count_deletable(self._ctx, now_ms=now_ms, grace_seconds=self._grace_seconds, limit=limit)
@@ -328,24 +333,24 @@ class Pass:
         for start in range(0, len(shards), GROUP):
             for unit in self._lease([f"due/{shard:02x}" for shard in shards[start : start + GROUP]]):
                 shard, after = int(unit.removeprefix("due/"), 16), ""
-                while page := self._hints(shard, now_ms, after, self._settings.batch_keys):
+                while page := self._hints(shard, now_ms, after, due_hints.PAGE):
                     after = page[-1].key.name  # a hint that stays is read again in the next pass, not in this one
                     yield page
 
     def _hints(self, shard: int, now_ms: int | None, after: str, limit: int) -> list[Hint]:
         with self._unit(f"due/{shard:02x}"):
-            return due_hints(self._ctx, shard, now_ms=now_ms, limit=limit, after=after)
+            return due_hints.scan_due(self._ctx.kv, self._ctx.repo, shard, now_ms=now_ms, limit=limit, after=after)
         return []  # a damaged shard: the hints after the bad key are unknown
 
-    def _start_batch(self, pipeline: Pipeline, hints: Sequence[Hint]) -> bool:
-        """Start to delete the due addresses of the hints, as far as the breaker permits. Return whether to continue."""
-        permit = self._breaker.request_permit(len(hints))
+    def _start_batch(self, pipeline: Pipeline, due: Sequence[DueAddress]) -> bool:
+        """Start to delete due addresses, as far as the breaker permits. Return whether to continue."""
+        permit = self._breaker.request_permit(len(due))
         if not permit.count or not self._tools.throttle.wait_for(permit.count, self._tools.should_stop):
             self._breaker.report_deleted(permit, 0)
             self._tally.more = True
             self._tally.count(held_back=int(bool(self._breaker.state().tripped_ms)))
             return False
-        pipeline.start(self._deleter.delete_batch(permit, hints=hints[: permit.count]))
+        pipeline.start(self._deleter.delete_batch(permit, due=due[: permit.count]))
         if not self._may_go_on():
             self._tally.more = True
             return False

@@ -7,7 +7,7 @@ an address that another one marked `deleting`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Final, NamedTuple
@@ -15,13 +15,25 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import Address, Token
-from refstore.core.records import Deleting, Due, Emptied, Issued, Reference, ReferenceRecord, decode_reference, encode
+from refstore.core.records import (
+    Deleting,
+    Emptied,
+    Issued,
+    Listed,
+    Reference,
+    ReferenceRecord,
+    decode_reference,
+    decode_reference_many,
+    encode,
+)
 from refstore.deletions.content_deletion import Journal, delete_contents
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, Absent, Key, SetIf
 from refstore.losses.fence import Guard
 from refstore.objects.base import Deletion
+from refstore.versioning import due_hints
+from refstore.versioning.due_hints import Hint
 from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
@@ -29,16 +41,12 @@ from refstore_reaper.cycle_summary import Tally
 
 EXPIRED_CAUSE: Final = "issued and not linked"
 
-PAGE: Final = 5000
-"""Hints that are counted in one step."""
 
-_DUE: Final = encode(Due())
+class DueAddress(NamedTuple):
+    """An address that a hint names."""
 
-
-class Hint(NamedTuple):
-    key: Key
-    due_ms: int
     address: Address
+    hint: Hint
 
 
 class BatchDeleter:
@@ -67,19 +75,21 @@ class BatchDeleter:
         self._on_corrupt = on_corrupt
         self._in_flight: set[Address] = set()
         """The addresses of batches that are not finished."""
+        self._begun: dict[Key, Hint] = {}
+        """The hints of which some addresses need them no longer, and others do."""
 
     def delete_batch(
-        self, permit: Permit, *, hints: Sequence[Hint] = (), marked: Sequence[PendingDelete] = ()
+        self, permit: Permit, *, due: Sequence[DueAddress] = (), marked: Sequence[PendingDelete] = ()
     ) -> BatchSteps:
-        """Delete one batch. It is given as due hints, or as addresses that are marked `deleting` and have no hints.
+        """Delete one batch. It is given as due addresses, or as addresses that are marked `deleting` and have no hints.
 
         The order is that of rule 8. The batch pauses once, while the store deletes; another batch may begin meanwhile.
         """
-        if hints:
+        if due:
             marked, stale = mark_deleting(
-                self._ctx, hints, grace_seconds=self._grace_seconds, on_corrupt=self._on_corrupt
+                self._ctx, due, grace_seconds=self._grace_seconds, on_corrupt=self._on_corrupt
             )
-            drop_hints(self._ctx, stale)
+            self._settle(stale)
         batch = [item for item in marked if item.address not in self._in_flight]
         if not batch:
             self._breaker.report_deleted(permit, 0)
@@ -102,11 +112,35 @@ class BatchDeleter:
             self._tally.count(deleted=contents)
         finally:
             self._in_flight.difference_update(addresses)
-            if not hints:
+            if not due:
                 write_hints(self._ctx, left)
             self._breaker.report_deleted(permit, len(confirmed.deleted))
         gone = set(addresses).difference(left)
-        drop_hints(self._ctx, [hint for hint in hints if hint.address in gone])
+        self._settle([each for each in due if each.address in gone])
+
+    def shorten_hints(self) -> None:
+        """Take the addresses that are gone off the hints that others still need.
+
+        Otherwise the next pass would read these addresses again, and with a low rate limit never come to the others.
+        """
+        rest = due_hints.encode_many(
+            self._ctx.repo,
+            [(hint.due_ms, address) for hint in self._begun.values() for address in sorted(hint.waiting)],
+        )
+        if rest:
+            self._ctx.kv.set_many(rest)
+            written = {key for key, _ in rest}
+            self._ctx.kv.delete_many([key for key in self._begun if key not in written])
+        self._begun.clear()
+
+    def _settle(self, due: Sequence[DueAddress]) -> None:
+        """Remove each hint that none of its addresses needs any more."""
+        settled = settle(due)
+        if settled:
+            self._ctx.kv.delete_many(settled)
+        self._begun |= {hint.key: hint for _, hint in due}
+        for key in settled:
+            del self._begun[key]
 
     def _count(self, batch: Sequence[PendingDelete], confirmed: Deletion, left: Sequence[Address]) -> None:
         deleted, failed = set(confirmed.deleted), set(left)
@@ -119,17 +153,15 @@ class BatchDeleter:
         )
 
 
-def due_hints(ctx: Context, shard: int, *, now_ms: int | None, limit: int, after: str = "") -> list[Hint]:
-    """Return the shard's oldest hints, at most `limit`: those due by `now_ms`, or all (None). Raises CorruptRecord."""
-    partition = keys.due_shard(ctx.repo, shard)
-    bound = keys.due_time(now_ms) if now_ms is not None else "~"
-    hints: list[Hint] = []
-    for name, _ in ctx.kv.scan(partition, after=after, limit=limit):
-        if name[: len(bound)] > bound:
-            break
-        due_ms, address = keys.parse_due(name)
-        hints.append(Hint(Key(partition, name), due_ms, address))
-    return hints
+def due_addresses(hints: Sequence[Hint]) -> list[DueAddress]:
+    return [DueAddress(address, hint) for hint in hints for address in hint.addresses]
+
+
+def settle(due: Sequence[DueAddress]) -> list[Key]:
+    """Note that the addresses need their hints no more. Return the keys of the hints that nothing needs any more."""
+    for address, hint in due:
+        hint.waiting.discard(address)
+    return [hint.key for hint in dict.fromkeys(hint for _, hint in due) if not hint.waiting]
 
 
 def count_deletable(ctx: Context, *, now_ms: int | None, grace_seconds: float, limit: int) -> int:
@@ -142,9 +174,11 @@ def count_deletable(ctx: Context, *, now_ms: int | None, grace_seconds: float, l
     for shard in range(keys.SHARDS):
         after = ""
         with suppress(CorruptRecord):  # a damaged shard: nothing after the bad key is deleted
-            while len(deletable) < limit and (page := due_hints(ctx, shard, now_ms=now_ms, limit=PAGE, after=after)):
+            while len(deletable) < limit and (
+                page := due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=now_ms, limit=due_hints.PAGE, after=after)
+            ):
                 after = page[-1].key.name
-                addresses = list({hint.address for hint in page} - deletable)
+                addresses = list({address for hint in page for address in hint.addresses} - deletable)
                 values = ctx.kv.get_many(keys.reference_many(ctx.repo, addresses))
                 deletable.update(
                     address
@@ -166,25 +200,21 @@ def _is_deletable(ctx: Context, value: bytes | Absent, grace_seconds: float) -> 
 
 def _due_ms(ctx: Context, record: ReferenceRecord | None, grace_seconds: float) -> float:
     """Return when the address may be deleted. Never if it is named or deleted."""
-    match record:
-        case Emptied(since_ms):
-            return since_ms + grace_seconds * 1000
-        case Issued(_, expires_ms):
-            return expires_ms + int(ctx.waits.clock_skew_seconds * 1000)  # the issuing clock may be behind this one
-        case Deleting():
-            return 0
-        case _:
-            return inf
+    if isinstance(record, Emptied):
+        return record.since_ms + grace_seconds * 1000
+    if isinstance(record, Issued):
+        return record.expires_ms + int(ctx.waits.clock_skew_seconds * 1000)  # the issuing clock may be behind this one
+    return 0 if isinstance(record, Deleting) else inf
 
 
 def mark_deleting(
     ctx: Context,
-    hints: Sequence[Hint],
+    due: Sequence[DueAddress],
     *,
     grace_seconds: float,
     on_corrupt: Callable[[Address, CorruptRecord], None] | None = None,
-) -> tuple[list[PendingDelete], list[Hint]]:
-    """Mark due addresses `deleting`. Return the addresses to delete now, and the hints without use.
+) -> tuple[list[PendingDelete], list[DueAddress]]:
+    """Mark due addresses `deleting`. Return the addresses to delete now, and those that need their hints no more.
 
     An address is due when its list has been empty for the grace window, or when it was issued, has expired, and was not
     linked. If the `set_if` fails, the address was restored, linked, or marked by another reaper: its hint stays for the
@@ -193,44 +223,61 @@ def mark_deleting(
     this raises CorruptRecord before it changes anything of the batch.
     """
     now = ctx.clock.now_ms()
-    hints_of: dict[Address, list[Hint]] = {}
-    for hint in hints:
-        hints_of.setdefault(hint.address, []).append(hint)
+    hints_of: dict[Address, list[DueAddress]] = {}
+    for each in due:
+        hints_of.setdefault(each.address, []).append(each)
     names = keys.reference_many(ctx.repo, hints_of)
     values = ctx.kv.get_many(names)
     marked: list[PendingDelete] = []
     attempts: list[PendingDelete] = []
     writes: list[SetIf] = []
-    stale: list[Hint] = []
+    stale: list[DueAddress] = []
     early: list[tuple[Address, int]] = []
-    for address, key, value in zip(hints_of, names, values, strict=True):
-        try:
-            record = None if value is ABSENT else decode_reference(value)
-        except CorruptRecord as error:
-            if on_corrupt is None:
-                raise
-            on_corrupt(address, error)
+    records = _decode_each(hints_of, values, on_corrupt)
+    for (address, of), key, value, record in zip(hints_of.items(), names, values, records, strict=True):
+        if record is None or isinstance(record, Listed):
+            stale += of  # deleted, or named again
+        elif isinstance(record, CorruptRecord):
             continue
-        if now < _due_ms(ctx, record, grace_seconds) < inf:
+        elif now < _due_ms(ctx, record, grace_seconds):
             early.append((address, int(_due_ms(ctx, record, ctx.grace_seconds))))
-            continue
-        match record:
-            case Emptied(_, last, cause, entry):
-                deleting = Deleting(now, last, cause, entry.size_bytes if entry else -1)
-            case Issued(_, _, _, path):
-                deleting = Deleting(now, Reference(Token(""), path), EXPIRED_CAUSE, -1)
-            case Deleting():
-                marked.append(_pending_delete(address, record))
-                continue
-            case _:
-                stale += hints_of[address]  # named again, or deleted
-                continue
-        attempts.append(_pending_delete(address, deleting))
-        writes.append(SetIf(key, value, encode(deleting)))
+        elif isinstance(record, Deleting):
+            marked.append(_pending_delete(address, record))
+        else:
+            deleting = _deleting(record, now)
+            attempts.append(_pending_delete(address, deleting))
+            writes.append(SetIf(key, value, encode(deleting)))
     won = ctx.kv.set_if_many(writes) if writes else []
     marked += [item for item, ok in zip(attempts, won, strict=True) if ok]
     stale += _reschedule(ctx, early, hints_of)
     return marked, stale
+
+
+def _decode_each(
+    addresses: Iterable[Address],
+    values: Sequence[bytes | Absent],
+    on_corrupt: Callable[[Address, CorruptRecord], None] | None,
+) -> Sequence[ReferenceRecord | CorruptRecord | None]:
+    """Decode all values. With `on_corrupt`, the error stands for a record that cannot be read; else this raises it."""
+    try:
+        return decode_reference_many(values)
+    except CorruptRecord:
+        if on_corrupt is None:
+            raise
+    records: list[ReferenceRecord | CorruptRecord | None] = []
+    for address, value in zip(addresses, values, strict=True):
+        try:
+            records.append(None if value is ABSENT else decode_reference(value))
+        except CorruptRecord as error:
+            on_corrupt(address, error)
+            records.append(error)
+    return records
+
+
+def _deleting(record: Emptied | Issued, now: int) -> Deleting:
+    if isinstance(record, Emptied):
+        return Deleting(now, record.last, record.cause, record.entry.size_bytes if record.entry else -1)
+    return Deleting(now, Reference(Token(""), record.path), EXPIRED_CAUSE, -1)
 
 
 def _pending_delete(address: Address, record: Deleting) -> PendingDelete:
@@ -252,26 +299,19 @@ def remove_keys(ctx: Context, addresses: Sequence[Address], confirmed: Deletion)
 def write_hints(ctx: Context, addresses: Sequence[Address]) -> None:
     """Make the next pass look at the addresses."""
     now = ctx.clock.now_ms()
-    if addresses:
-        ctx.kv.set_many([(keys.due(ctx.repo, now, address), _DUE) for address in addresses])
+    due_hints.write(ctx.kv, ctx.repo, [(now, address) for address in addresses])
 
 
-def drop_hints(ctx: Context, hints: Sequence[Hint]) -> None:
-    """Remove hints that are no longer needed."""
-    if hints:
-        ctx.kv.delete_many([hint.key for hint in hints])
-
-
-def _reschedule(ctx: Context, early: Sequence[tuple[Address, int]], hints_of: dict[Address, list[Hint]]) -> list[Hint]:
-    """Make sure that each address has a hint at the given time. Return its other hints, which are no longer needed."""
-    missing: list[tuple[Key, bytes]] = []
-    others: list[Hint] = []
+def _reschedule(
+    ctx: Context, early: Sequence[tuple[Address, int]], hints_of: dict[Address, list[DueAddress]]
+) -> list[DueAddress]:
+    """Make sure that each address has a hint at the given time. Return its other hints, which it needs no more."""
+    missing: list[tuple[int, Address]] = []
+    others: list[DueAddress] = []
     for address, at_ms in early:
-        key = keys.due(ctx.repo, at_ms, address)
-        rest = [hint for hint in hints_of[address] if hint.key != key]
+        rest = [each for each in hints_of[address] if each.hint.due_ms != at_ms]
         if len(rest) == len(hints_of[address]):
-            missing.append((key, _DUE))
+            missing.append((at_ms, address))
         others += rest
-    if missing:
-        ctx.kv.set_many(missing)
+    due_hints.write(ctx.kv, ctx.repo, missing)
     return others

@@ -20,7 +20,6 @@ from refstore.core.ids import Address, BranchName, Token, branch_of, staging_tok
 from refstore.core.records import (
     Branch,
     Deleting,
-    Due,
     Emptied,
     Issued,
     Listed,
@@ -31,13 +30,12 @@ from refstore.core.records import (
     encode,
 )
 from refstore.errors import CorruptRecord
-from refstore.kv.base import ABSENT, Key, SetIf
+from refstore.kv.base import ABSENT, SetIf
+from refstore.versioning import due_hints
 
 PAGE: Final = 1000
 
 SCRUBBED_CAUSE: Final = "scrubbed"
-
-_DUE: Final = encode(Due())
 
 
 class ScrubResult(NamedTuple):
@@ -154,13 +152,11 @@ def _drop_dead_references(
         emptied.append(None if left else address)
     won = ctx.kv.set_if_many(writes) if writes else []
     due_ms = now + int(grace_seconds * 1000)
-    hints = [
-        (keys.due(ctx.repo, due_ms, address), _DUE)
-        for address, ok in zip(emptied, won, strict=True)
-        if ok and address is not None
-    ]
-    if hints:
-        ctx.kv.set_many(hints)
+    due_hints.write(
+        ctx.kv,
+        ctx.repo,
+        ((due_ms, address) for address, ok in zip(emptied, won, strict=True) if ok and address is not None),
+    )
     return sum(count for count, ok in zip(dropped, won, strict=True) if ok)
 
 
@@ -182,7 +178,7 @@ def _register(ctx: Context, dead: Iterable[Token]) -> None:
 
 def _write_missing_hints(ctx: Context, records: Sequence[tuple[Address, bytes, ReferenceRecord]]) -> int:
     """Write the due hints that a crash left out. Return how many."""
-    hints: list[Key] = []
+    hints: list[tuple[int, Address]] = []
     before = ctx.clock.now_ms() - int(ctx.waits.scrub_after_seconds * 1000)
     for address, _, record in records:
         match record:
@@ -194,9 +190,9 @@ def _write_missing_hints(ctx: Context, records: Sequence[tuple[Address, bytes, R
                 due_ms = since_ms
             case _:
                 continue
-        hints.append(keys.due(ctx.repo, due_ms, address))
-    values = ctx.kv.get_many(hints) if hints else []
-    missing = [(key, _DUE) for key, value in zip(hints, values, strict=True) if value is ABSENT]
+        hints.append((due_ms, address))
+    hinted = due_hints.are_hinted(ctx.kv, ctx.repo, hints)
+    missing = [hint for hint, known in zip(hints, hinted, strict=True) if not known]
     if missing:
-        ctx.kv.set_many(missing)
+        due_hints.write(ctx.kv, ctx.repo, missing)
     return len(missing)

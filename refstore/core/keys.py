@@ -11,6 +11,7 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     <repo>/staging/<token>            <path>                  Entry | Tombstone
     <repo>/references/<shard>         <physical address>      Listed | Emptied | Issued | Deleting
     <repo>/due/<shard>                <time>/<address>        Due                (hints; the reference key decides)
+                                      <time>/many/<digest>    DueMany            (a hint for several addresses)
     <repo>/staging/deleted            <token>                 DeletedToken
     <repo>/staging/committed          <commit id>             CommittedTokens
     <repo>/commits                    <commit id>             Commit
@@ -68,6 +69,8 @@ from refstore.errors import CorruptRecord, InvalidName
 from refstore.kv.base import Key
 
 SHARDS: Final = 64
+_MANY: Final = "many/"
+"""No physical address begins with it."""
 """It decides in which partition a reference is, so it never changes once data exists."""
 
 REPOSITORIES: Final = "repositories"
@@ -182,16 +185,20 @@ def due(repo: RepositoryId, at_ms: int, address: Address) -> Key:
     return Key(due_shard(repo, shard_of(address)), f"{due_time(at_ms)}/{address}")
 
 
+def due_many(repo: RepositoryId, shard: int, at_ms: int, digest: str) -> Key:
+    return Key(due_shard(repo, shard), f"{due_time(at_ms)}/{_MANY}{digest}")
+
+
 def due_time(at_ms: int) -> str:
     """Format a time for a due key: 13 digits, so that keys sort by time."""
     return f"{min(max(at_ms, 0), 9_999_999_999_999):013d}"
 
 
-def parse_due(name: str) -> tuple[int, Address]:
-    """Parse a due key to (time in ms, address). Raises CorruptRecord."""
+def parse_due(name: str) -> tuple[int, Address | None]:
+    """Parse a due key to (time in ms, address); None if its record names several. Raises CorruptRecord."""
     time, _, address = name.partition("/")
     try:
-        return int(time), ids.own_address(address)
+        return int(time), None if address.startswith(_MANY) else ids.own_address(address)
     except (ValueError, InvalidName) as error:
         raise CorruptRecord(f"{name[:120]!r} is not a due key; nothing that depends on it will be deleted") from error
 

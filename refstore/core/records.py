@@ -393,6 +393,12 @@ class Due(Record, frozen=True, tag=50):
     """`<repo>/due/<shard>/<time>/<address>`: a hint to check an address at that time. The reference key decides."""
 
 
+class DueMany(Record, frozen=True, tag=91):
+    """`<repo>/due/<shard>/<time>/many/<digest>`: the same for several addresses of a shard."""
+
+    addresses: list[Address]
+
+
 class Lease(Record, frozen=True, tag=51):
     owner: str
     expires_ms: int
@@ -690,7 +696,7 @@ AnyRecord = (
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
     | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
     | AuditHead | AuditWaiting | DurationsRecord | Position | PurgeRecord | Location | LocationsFlag
-    | ReaperFigures | GcFigures | RunProgress | StopRequest
+    | ReaperFigures | GcFigures | RunProgress | StopRequest | DueMany
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

@@ -20,7 +20,9 @@ from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token, branch_of
 from refstore.core.records import Emptied, Entry, Listed, Reference, decode_staged_many
 from refstore.errors import Invalid, InvalidName
-from refstore.kv.base import ABSENT
+from refstore.kv.base import ABSENT, Key
+from refstore.versioning import due_hints
+from refstore.versioning.due_hints import Hint
 from refstore.versioning.markers import COMMITTED, commit_of
 
 _PAGE: Final = 500
@@ -64,8 +66,8 @@ def in_grace(ctx: Context, *, branch: BranchName | None = None, prefix: str = ""
         yield from _released(ctx, branch, prefix, within, name)
     for shard in range(int(within, 16) if kind == _DUE else 0, keys.SHARDS):
         start = name if kind == _DUE and shard == int(within, 16) else ""
-        for page in batched(ctx.kv.scan_all(keys.due_shard(ctx.repo, shard), after=start, page=_PAGE), _PAGE):
-            yield from _due(ctx, shard, [name for name, _ in page], branch, prefix)
+        for page in batched(_hinted(ctx, shard, start), _PAGE):
+            yield from _due(ctx, shard, page, branch, prefix)
 
 
 def _released(ctx: Context, branch: BranchName | None, prefix: str, from_token: str, after: str) -> Iterator[InGrace]:
@@ -119,35 +121,65 @@ def _last_names(
             yield InGrace(entry.address, branch_of(token), path, token, cause, at_ms, None, entry, cursor)
 
 
-def _due(ctx: Context, shard: int, names: Sequence[str], branch: BranchName | None, prefix: str) -> Iterator[InGrace]:
-    page = [keys.parse_due(name) for name in names]
-    records = ctx.references.get_many([address for _, address in page])
+class _Hinted(NamedTuple):
+    """An address that a due hint names."""
+
+    due_ms: int
+    address: Address
+    position: str
+    """The hint's name, and the number of the address in it."""
+
+
+def _hinted(ctx: Context, shard: int, after: str) -> Iterator[_Hinted]:
+    """Yield what a shard's hints name, after the position."""
+    name, _, number = after.partition("#")
+    if number:  # the rest of the hint of which a caller has the first addresses; nothing if it went meanwhile
+        key = Key(keys.due_shard(ctx.repo, shard), name)
+        value = ctx.kv.get(key)
+        hints = [] if value is ABSENT else [due_hints.parse(*key, value)]
+        yield from _named_by(hints, int(number) + 1)
+    page = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, after=name, limit=due_hints.PAGE)
+    while page:
+        yield from _named_by(page, 0)
+        page = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, after=page[-1].key.name, limit=due_hints.PAGE)
+
+
+def _named_by(hints: Sequence[Hint], first: int) -> Iterator[_Hinted]:
+    for hint in hints:
+        for number, address in enumerate(hint.addresses[first:], start=first):
+            yield _Hinted(hint.due_ms, address, f"{hint.key.name}#{number}")
+
+
+def _due(
+    ctx: Context, shard: int, page: Sequence[_Hinted], branch: BranchName | None, prefix: str
+) -> Iterator[InGrace]:
+    records = ctx.references.get_many([address for _, address, _ in page])
     outdated = _outdated(ctx, page, records)
-    for name, (due_ms, address), record in zip(names, page, records, strict=True):
+    for (due_ms, address, position), record in zip(page, records, strict=True):
         if not isinstance(record, Emptied) or not record.last.path.startswith(prefix) or (due_ms, address) in outdated:
             continue
         of = branch_of(record.last.token)
         if branch in (None, of):
-            cursor = f"{_DUE}/{shard:02x}/{name}"
+            cursor = f"{_DUE}/{shard:02x}/{position}"
             last = record.last
             yield InGrace(
                 address, of, last.path, last.token, record.cause, record.since_ms, due_ms, record.entry, cursor
             )
 
 
-def _outdated(ctx: Context, page: Sequence[tuple[int, Address]], records: Sequence[object]) -> set[tuple[int, Address]]:
+def _outdated(ctx: Context, page: Sequence[_Hinted], records: Sequence[object]) -> set[tuple[int, Address]]:
     """Return the due hints of earlier grace windows.
 
     An address that was restored, and lost its name again, has a hint of each time; only the last hint's date is true.
     """
     grace_ms = int(ctx.grace_seconds * 1000)
     now_due = {
-        (due_ms, address): keys.due(ctx.repo, record.since_ms + grace_ms, address)
-        for (due_ms, address), record in zip(page, records, strict=True)
+        (due_ms, address): (record.since_ms + grace_ms, address)
+        for (due_ms, address, _), record in zip(page, records, strict=True)
         if isinstance(record, Emptied) and due_ms != record.since_ms + grace_ms
     }
-    values = ctx.kv.get_many(list(now_due.values())) if now_due else []
-    return {hint for hint, value in zip(now_due, values, strict=True) if value is not ABSENT}
+    hinted = due_hints.are_hinted(ctx.kv, ctx.repo, list(now_due.values()))
+    return {hint for hint, known in zip(now_due, hinted, strict=True) if known}
 
 
 def _cursor(text: str) -> tuple[str, str, str]:
@@ -159,7 +191,7 @@ def _cursor(text: str) -> tuple[str, str, str]:
     try:
         if kind == _RELEASED:
             return kind, ids.staging_token(unquote(within)), name
-        if kind == _DUE and 0 <= int(within, 16) < keys.SHARDS:
+        if kind == _DUE and 0 <= int(within, 16) < keys.SHARDS and int(name.partition("#")[2] or 0) >= 0:
             return kind, within, name
     except (ValueError, InvalidName):
         pass

@@ -22,7 +22,6 @@ from refstore.core.clock import Clock
 from refstore.core.ids import Address, RepositoryId
 from refstore.core.records import (
     Deleting,
-    Due,
     Emptied,
     Entry,
     Issued,
@@ -34,12 +33,11 @@ from refstore.core.records import (
     encode,
 )
 from refstore.errors import Contention
-from refstore.kv.base import ABSENT, KV, Key, SetIf
+from refstore.kv.base import ABSENT, KV, SetIf
+from refstore.versioning import due_hints
 
 ATTEMPTS: Final = 16
 """How often a lost `set_if` race over one list is run again. Each loss means that somebody else made progress."""
-
-_DUE: Final = encode(Due())
 
 
 class AddOutcome(Enum):
@@ -100,7 +98,7 @@ class References:
 
     def issue(self, items: Sequence[tuple[Address, Issued]]) -> None:
         """Record issued addresses (rule 10), after the due hint that makes the reaper check them when they expire."""
-        self._kv.set_many([(keys.due(self._repo, issued.expires_ms, address), _DUE) for address, issued in items])
+        due_hints.write(self._kv, self._repo, ((issued.expires_ms, address) for address, issued in items))
         self._create_many(
             [SetIf(keys.reference(self._repo, address), ABSENT, encode(issued)) for address, issued in items]
         )
@@ -219,7 +217,7 @@ class References:
         now = self._clock.now_ms()
         removed_count = missed = 0
         emptied: dict[Address, None] = {}
-        hints: dict[Key, bytes] = {}
+        hints: dict[tuple[int, Address], None] = {}
         waiting = items
         if guess:
             waiting = self._release_untouched(items, now, direct=direct)
@@ -246,11 +244,11 @@ class References:
                     isinstance(record, Emptied | Deleting) and whole_token and record.last.token == item.reference.token
                 ):
                     if isinstance(record, Emptied):
-                        hints[keys.due(self._repo, record.since_ms + int(grace_seconds * 1000), item.address)] = _DUE
+                        hints[record.since_ms + int(grace_seconds * 1000), item.address] = None
                     elif direct:
                         emptied[item.address] = None
                     else:
-                        hints[keys.due(self._repo, record.since_ms, item.address)] = _DUE
+                        hints[record.since_ms, item.address] = None
                 # else: it was released before, or committed: the token has no reference there
             written = self._kv.set_if_many(writes) if writes else []
             for (item, count, last_one), ok in zip(planned, written, strict=True):
@@ -263,9 +261,8 @@ class References:
             waiting = later
         if not direct:
             due_ms = now + int(grace_seconds * 1000)
-            hints |= {keys.due(self._repo, due_ms, address): _DUE for address in emptied}
-        if hints:
-            self._kv.set_many(list(hints.items()))
+            hints |= {(due_ms, address): None for address in emptied}
+        due_hints.write(self._kv, self._repo, hints)
         return ReleaseResult(removed_count, tuple(emptied), missed)
 
     def _release_untouched(self, items: Sequence[Release], now: int, *, direct: bool) -> Sequence[Release]:

@@ -18,6 +18,7 @@ from refstore.losses import settling
 from refstore.losses.fence import Fence
 from refstore.losses.known import check_repository
 from refstore.losses.settling import forget_added, is_live
+from refstore.versioning import due_hints
 from refstore.versioning.manifest import AnyEntry, CommitLanded
 from refstore_reaper import deletion, reference_release, scrub
 from refstore_reaper.batch_pipeline import Pipeline
@@ -124,8 +125,9 @@ def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
     def on_corrupt(_address: Address, error: CorruptRecord) -> None:
         raise error
 
-    hints = deletion.due_hints(ctx, 0, now_ms=ctx.clock.now_ms(), limit=HINTS)
-    if hints:
+    hints = due_hints.scan_due(ctx.kv, ctx.repo, 0, now_ms=ctx.clock.now_ms(), limit=HINTS)
+    due = deletion.due_addresses(hints)
+    if due:
         deleter = BatchDeleter(
             ctx,
             NoBreaker(ctx, ReaperSettings(), "reaper"),
@@ -137,7 +139,8 @@ def _finish(tools: Tools, known: Known, waiting: tuple[AnyEntry, ...]) -> None:
             on_corrupt=on_corrupt,
         )
         with Pipeline() as pipeline:
-            pipeline.start(deleter.delete_batch(Permit(len(hints)), hints=hints))
+            pipeline.start(deleter.delete_batch(Permit(len(due)), due=due))
+        deleter.shorten_hints()
     _confirm(tools, fence, waiting)
 
 

@@ -13,15 +13,18 @@ from refstore.core.records import CommittedTokens, DeletedToken
 from refstore.core.settings import ReaperSettings
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord, RepositoryNotFound
+from refstore.kv.base import Key
 from refstore.losses.fence import NoGuard
 from refstore.objects.base import Deletion
 from refstore.operations import branching
+from refstore.versioning import due_hints
+from refstore.versioning.due_hints import Hint
 from refstore.versioning.markers import REPOSITORY_DELETED
 from refstore_reaper import deletion, reference_release, scrub
 from refstore_reaper.batch_pipeline import BatchSteps, Pipeline
 from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.cycle_summary import Tally
-from refstore_reaper.deletion import BatchDeleter, Hint
+from refstore_reaper.deletion import BatchDeleter
 from tests.kit.replay import Stage, Then
 
 if TYPE_CHECKING:
@@ -117,13 +120,18 @@ def _process_deleted(tools: Tools, token: Token, marker: DeletedToken, direct: b
 
 
 def _hints(tools: Tools) -> Then:
-    hints = deletion.due_hints(tools.ctx, 0, now_ms=tools.ctx.clock.now_ms(), limit=HINTS)
-    return Then((Stage("delete-batch", _delete_batch, tuple(hints)),) if hints else ())
+    ctx = tools.ctx
+    hints = due_hints.scan_due(ctx.kv, ctx.repo, 0, now_ms=ctx.clock.now_ms(), limit=HINTS)
+    read = tuple((hint.key, hint.due_ms, tuple(hint.addresses)) for hint in hints)
+    return Then((Stage("delete-batch", _delete_batch, read),) if hints else ())
 
 
-def _delete_batch(tools: Tools, *hints: Hint) -> None:
+def _delete_batch(tools: Tools, *hints: tuple[Key, int, tuple[Address, ...]]) -> None:
+    due = deletion.due_addresses([Hint(*hint) for hint in hints])
+    deleter = _deleter(tools)
     with Pipeline() as pipeline:
-        pipeline.start(_deleter(tools).delete_batch(Permit(len(hints)), hints=hints))
+        pipeline.start(deleter.delete_batch(Permit(len(due)), due=due))
+    deleter.shorten_hints()
 
 
 def _deleter(tools: Tools) -> BatchDeleter:

@@ -13,10 +13,11 @@ from refstore.core.settings import ReaperSettings
 from refstore.errors import Invalid
 from refstore.kv.base import ABSENT
 from refstore.operations.address_info import AddressState
+from refstore.versioning import due_hints
 from refstore_reaper import breaker
 from refstore_reaper.backlog import count_due, count_objects, measure
 from refstore_reaper.breaker import BUCKET_MS, HOUR_MS, Breaker
-from refstore_reaper.deletion import due_hints
+from refstore_reaper.deletion import due_addresses
 from tests.reaper_world import GRACE_SECONDS, World
 
 OFF = {"breaker_share": 1, "breaker_per_hour": 0}
@@ -177,8 +178,9 @@ def test_what_another_batch_has_in_hand_takes_nothing_from_the_allowance() -> No
     world.run_once()
     ctx = world.repo.context
     now = world.clock.now_ms()
-    for hint in [hint for shard in range(keys.SHARDS) for hint in due_hints(ctx, shard, now_ms=now, limit=9)]:
-        world.kv.set(keys.due(ctx.repo, now - 1, hint.address), encode(Due()))
+    for shard in range(keys.SHARDS):
+        for each in due_addresses(due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=now, limit=9)):
+            world.kv.set(keys.due(ctx.repo, now - 1, each.address), encode(Due()))
     breaker.resume(ctx, objects=20)
     assert world.run_once(asynchronous=True).deleted == 6
     assert state_of(world).let_objects == 20 - 6
