@@ -22,13 +22,10 @@ from bench.workshop import LIVE, Workshop, filling, make_lake
 FLOOR_FACTOR = 0.5
 LIVE_FACTOR = 1.5
 """Reaping beside the most live objects may take so many times what it takes beside none: noise, and deeper trees."""
-WINDOW_SECONDS = 3600.0
-"""A grace window that lies between the release and the deletion of what is measured in two steps."""
 
 
 def run(shop: Workshop) -> Iterator[Row]:
     yield from against_others(shop)
-    yield from after_grace(shop)
     yield from beside_live(shop)
 
 
@@ -89,47 +86,6 @@ def against_others(shop: Workshop) -> Iterator[Row]:
             other_name=name,
             bar=at_most(1.0) if name == names[4] else None,
         )
-
-
-def after_grace(shop: Workshop) -> Iterator[Row]:
-    """The two halves apart: releasing, by due hints, and deleting what is due."""
-    count, turns = shop.scale.reaped, shop.scale.long_turns
-    release: list[float] = []
-
-    def ours(number: int) -> float:
-        shop.say(f"reaping after grace: turn {number + 1} of {turns}")
-        folder = shop.in_memory("grace")
-        make_lake(folder)
-        reset_branch(folder, count, "main")
-        first = in_fresh_process("reap", data=str(folder), grace_seconds=WINDOW_SECONDS)
-        assert (first["emptied"], first["deleted"]) == (count, 0), f"not everything was released: {first}"
-        release.append(first["seconds"])
-        done = in_fresh_process("reap", data=str(folder))
-        assert done["deleted"] == count, f"{done['deleted']} of {count} were deleted"
-        shutil.rmtree(folder)
-        return done["seconds"]
-
-    def floor(_number: int) -> float:
-        folder = shop.in_memory("bare")
-        peers.bare_files(folder, count)
-        done = in_fresh_process("unlink", folder=str(folder))
-        shutil.rmtree(folder)
-        return done["seconds"]
-
-    due, bare = in_turns(turns, ours, floor)
-    other, other_name = rates(count, bare, "objects/s"), "list and unlink"
-    yield Row(
-        what=f"release {count:,} objects of a reset branch into grace",
-        ours=rates(count, release, "objects/s"),
-        other=other,
-        other_name=other_name,
-    )
-    yield Row(
-        what=f"delete {count:,} objects whose grace is over",
-        ours=rates(count, due, "objects/s"),
-        other=other,
-        other_name=other_name,
-    )
 
 
 def beside_live(shop: Workshop) -> Iterator[Row]:

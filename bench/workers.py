@@ -40,7 +40,38 @@ def reap_at(*, kv: str, objects: str, grace_seconds: float = 0.0) -> Measured:
         return _reap(lake, grace_seconds=grace_seconds)
 
 
-def _reap(lake: Any, *, grace_seconds: float) -> Measured:
+def reap_by_default(*, kv: str, objects: str, after_grace: bool = False) -> Measured:
+    """The same with the lake's own grace window; `after_grace`: with a clock that is past it."""
+    from refstore.core.clock import SystemClock
+    from refstore.lake import Lake
+
+    class Later(SystemClock):
+        ahead_ms = 0
+
+        def now_ms(self) -> int:
+            return super().now_ms() + self.ahead_ms
+
+    clock = Later()
+    with Lake.open(kv, objects, clock=clock) as lake:
+        clock.ahead_ms = int((lake.safety.grace_seconds + 60) * 1000) if after_grace else 0
+        return _reap(lake, grace_seconds=None)
+
+
+def write_rows(*, kv: str, objects: str) -> Measured:
+    """The floor of the default way on SQLite."""
+    from bench import reaping_floors
+
+    return _measured(reaping_floors.write_rows(kv, objects))
+
+
+def write_redis_keys(*, kv: str, objects: str) -> Measured:
+    """The floor of the default way on Redis."""
+    from bench import reaping_floors
+
+    return _measured(reaping_floors.write_redis_keys(kv, objects))
+
+
+def _reap(lake: Any, *, grace_seconds: float | None) -> Measured:
     import structlog
 
     from refstore.core.settings import ReaperSettings
@@ -288,6 +319,9 @@ WORKERS: Final[dict[str, Callable[..., Measured]]] = {
     "retain_from": retain_from,
     "reap": reap,
     "reap_at": reap_at,
+    "reap_by_default": reap_by_default,
+    "write_rows": write_rows,
+    "write_redis_keys": write_redis_keys,
     "unlink": unlink,
     "vacuum": vacuum,
     "collect": collect,
