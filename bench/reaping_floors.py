@@ -25,7 +25,7 @@ from refstore.core.records import Deleting, Emptied, Entry, Reference, decode_st
 from refstore.kv.base import Key
 from refstore.repository import Repository
 
-PAGE = 5000
+PAGE = 4000
 """As many as the reaper handles at a time (`reaper.batch_keys`)."""
 PIPELINE = 1000
 SWAP = "UPDATE kv SET value = ?4 WHERE partition = ?1 AND name = ?2 AND value = ?3"

@@ -7,7 +7,7 @@ an address that another one marked `deleting`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Final, NamedTuple
@@ -23,7 +23,6 @@ from refstore.core.records import (
     Reference,
     ReferenceRecord,
     decode_reference,
-    decode_reference_many,
     encode,
 )
 from refstore.deletions.content_deletion import Journal, delete_contents
@@ -233,12 +232,16 @@ def mark_deleting(
     writes: list[SetIf] = []
     stale: list[DueAddress] = []
     early: list[tuple[Address, int]] = []
-    records = _decode_each(hints_of, values, on_corrupt)
-    for (address, of), key, value, record in zip(hints_of.items(), names, values, records, strict=True):
+    for (address, of), key, value in zip(hints_of.items(), names, values, strict=True):
+        try:
+            record = None if value is ABSENT else decode_reference(value)
+        except CorruptRecord as error:
+            if on_corrupt is None:
+                raise
+            on_corrupt(address, error)
+            continue
         if record is None or isinstance(record, Listed):
             stale += of  # deleted, or named again
-        elif isinstance(record, CorruptRecord):
-            continue
         elif now < _due_ms(ctx, record, grace_seconds):
             early.append((address, int(_due_ms(ctx, record, ctx.grace_seconds))))
         elif isinstance(record, Deleting):
@@ -251,27 +254,6 @@ def mark_deleting(
     marked += [item for item, ok in zip(attempts, won, strict=True) if ok]
     stale += _reschedule(ctx, early, hints_of)
     return marked, stale
-
-
-def _decode_each(
-    addresses: Iterable[Address],
-    values: Sequence[bytes | Absent],
-    on_corrupt: Callable[[Address, CorruptRecord], None] | None,
-) -> Sequence[ReferenceRecord | CorruptRecord | None]:
-    """Decode all values. With `on_corrupt`, the error stands for a record that cannot be read; else this raises it."""
-    try:
-        return decode_reference_many(values)
-    except CorruptRecord:
-        if on_corrupt is None:
-            raise
-    records: list[ReferenceRecord | CorruptRecord | None] = []
-    for address, value in zip(addresses, values, strict=True):
-        try:
-            records.append(None if value is ABSENT else decode_reference(value))
-        except CorruptRecord as error:
-            on_corrupt(address, error)
-            records.append(error)
-    return records
 
 
 def _deleting(record: Emptied | Issued, now: int) -> Deleting:

@@ -62,8 +62,10 @@ class ReaperSettings:
     """How long each step of a pass over one repository may take, before the next one and the next repository get their
     turn.
     """
-    batch_keys: int = 5000
-    """Keys in one batch to a store. Larger batches need more memory, and repeat more work after a crash."""
+    batch_keys: int = 4000
+    """Keys in one batch to a store. The default is one S3 request for each of four connections. Larger batches need more
+    memory, and repeat more work after a crash.
+    """
     rate_per_second: float = 0.0
     """How many objects one reaper deletes per second at most. 0: no limit."""
     grace_override_seconds: float | None = None
