@@ -106,7 +106,7 @@ def place(
             _take_back_if_marked(ctx, writes, old, sources or {}, results[len(writes) : -1])
             open_branch = branches.parse_open(branch, results[-1])
             if open_branch.record.token == token:
-                references.release(_overwritten(token, placements, old), grace_seconds=ctx.grace_seconds)
+                references.release(_overwritten(token, placements, old), grace_seconds=ctx.grace_seconds, guess=True)
                 if witness:
                     _witness(ctx, [(token, item) for item in placements])
                 break

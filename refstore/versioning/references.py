@@ -219,7 +219,7 @@ class References:
         emptied: dict[Address, None] = {}
         hints: dict[tuple[int, Address], None] = {}
         waiting = items
-        if guess:
+        if guess and items:
             waiting = self._release_untouched(items, now, direct=direct)
             missed = len(waiting) if waiting is not items else 0
             removed_count = len(items) - len(waiting)
