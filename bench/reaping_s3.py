@@ -16,7 +16,7 @@ from bench.workshop import Workshop
 from refstore.objects.s3.client import CONCURRENT_REQUESTS
 from tests.servers.s3_base import BUCKET, S3Server
 
-FACTOR = 0.8
+FACTOR = 0.85
 DELETE_KEYS = 1000
 """S3's own limit."""
 

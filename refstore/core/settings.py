@@ -63,8 +63,8 @@ class ReaperSettings:
     turn.
     """
     batch_keys: int = 4000
-    """Keys in one batch to a store. The default is one S3 request for each of four connections. Larger batches need more
-    memory, and repeat more work after a crash.
+    """Keys in one batch to a store. The default is one S3 request for each of four connections. Larger batches need
+    more memory, and repeat more work after a crash.
     """
     rate_per_second: float = 0.0
     """How many objects one reaper deletes per second at most. 0: no limit."""
