@@ -37,7 +37,7 @@ from refstore.repository import Repository
 CLIENTS: Final = 16
 SHARE: Final = 0.5
 """Of the rate of what is compared with."""
-PAGES_PER_SECOND: Final = 20
+PAGES_FACTOR: Final = 0.3
 PAGE: Final = 1000
 P99_FACTOR: Final = 2
 P99_FACTOR_BESIDE_READS: Final = 5
@@ -214,19 +214,24 @@ def pages(shop: Workshop) -> Iterator[Row]:
                     "api_pages", data=str(folder), repository=lakes.REPOSITORY, pages=scale.pages, amount=PAGE
                 )
             )
-            return parts[-1]["encoding"]
+            return parts[-1]["reading"]
 
         load(shop, server, calls[:CLIENTS], clients=1)
-        each, encoding = in_turns(scale.turns, api, alone)
+        each, reading = in_turns(scale.turns, api, alone)
     rate = rates(scale.pages, each, "pages/s")
     what = f"listing pages of {PAGE:,} staged objects through the API, one client"
-    yield Row(what=what, ours=rate, bar=at_least(PAGES_PER_SECOND))
-    yield Row(what=what, ours=rate, other=rates(scale.pages, encoding, "pages/s"), other_name="encoding them alone")
+    yield Row(
+        what=what,
+        ours=rate,
+        other=rates(scale.pages, reading, "pages/s"),
+        other_name="the SDK's own listing",
+        bar=at_least(PAGES_FACTOR),
+    )
     whole = Series(tuple(seconds / scale.pages * 1000 for seconds in each), "ms/page")
     for name, meaning in (
         ("reading", "reading it from the SDK"),
-        ("models", "making the models"),
-        ("encoding", "encoding the models"),
+        ("items", "making the items"),
+        ("encoding", "encoding them"),
     ):
         apart = Series(tuple(done[name] / scale.pages * 1000 for done in parts), "ms/page")
         yield Row(

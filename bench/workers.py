@@ -172,13 +172,13 @@ def api_load(
 
 
 def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measured:
-    """What a listing's pages cost apart: reading them from the SDK, making the models, writing these as JSON."""
+    """What a listing's pages cost apart: reading them from the SDK, making the items, writing these as JSON."""
     import refstore
-    from refstore_api.json_answers import answer
-    from refstore_api.models import ObjectStatsList, Pagination
-    from refstore_api.object_stats import stats
+    from refstore_api.json_answers import answer_page
+    from refstore_api.models import Pagination
+    from refstore_api.object_stats import listed
 
-    parts = {"reading": 0.0, "models": 0.0, "encoding": 0.0}
+    parts = {"reading": 0.0, "items": 0.0, "encoding": 0.0}
     with refstore.open(data) as lake:
         repo = lake.repository(repository)
         after = ""
@@ -186,16 +186,15 @@ def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measure
             began = time.perf_counter()
             page = repo.page("main", after=after, amount=amount)
             read = time.perf_counter()
-            results = [stats(repo.context, path, entry) for path, entry in page.results if entry is not None]
+            results = [listed(repo.context, path, entry) for path, entry in page.results]
             pagination = Pagination(
                 has_more=page.has_more, next_offset=page.next_after, results=len(results), max_per_page=amount
             )
-            model = ObjectStatsList.model_construct(pagination=pagination, results=results)
             made = time.perf_counter()
-            answer(model)
+            answer_page(pagination, results)
             ended = time.perf_counter()
             parts["reading"] += read - began
-            parts["models"] += made - read
+            parts["items"] += made - read
             parts["encoding"] += ended - made
             after = page.next_after if page.has_more else ""
     return _measured(sum(parts.values()), **parts)

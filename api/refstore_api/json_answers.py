@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
+import msgspec
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -24,6 +25,12 @@ def answer(model: BaseModel, status: int = 200, *, headers: Mapping[str, str] | 
         headers=headers,
         media_type="application/json",
     )
+
+
+def answer_page(pagination: Pagination, results: Sequence[Mapping[str, Any]]) -> Response:
+    """Answer with a page whose items are JSON already but for the encoding."""
+    body = msgspec.json.encode({"pagination": pagination.model_dump(exclude_none=True), "results": results})
+    return Response(body, media_type="application/json")
 
 
 def empty_answer(status: int = NO_CONTENT, *, headers: Mapping[str, str] | None = None) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from refstore.context import Context
@@ -76,15 +76,26 @@ def stats(
     )
 
 
-def common_prefix(path: str) -> ObjectStats:
-    return ObjectStats.model_construct(
-        path=path,
-        path_type="common_prefix",
-        physical_address="",
-        physical_address_expiry=None,
-        checksum="",
-        size_bytes=None,
-        mtime=0,
-        metadata=None,
-        content_type=None,
-    )
+def listed(
+    ctx: Context, path: str, entry: Entry | None, *, user_metadata: bool = True, signed: SignedUrl | None = None
+) -> dict[str, Any]:
+    """Return an item of a listing as `ObjectStats` shows it; without an entry, a common prefix.
+
+    A model for each item would take most of a page's time.
+    """
+    if entry is None:
+        return {"path": path, "path_type": "common_prefix", "physical_address": "", "checksum": "", "mtime": 0}
+    fields: dict[str, Any] = {
+        "path": path,
+        "path_type": "object",
+        "physical_address": signed.url if signed else physical_url(ctx, entry.address),
+        "checksum": entry.md5 or entry.checksum,
+        "size_bytes": entry.size_bytes,
+        "mtime": entry.mtime_ms // 1000,
+        "content_type": type_of(entry),
+    }
+    if user_metadata:
+        fields["metadata"] = entry.metadata
+    if signed:
+        fields["physical_address_expiry"] = signed.expires_seconds
+    return fields

@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -22,7 +22,7 @@ from refstore_api import headers, request_bodies, signed_urls
 from refstore_api.auth import Reader, Writer
 from refstore_api.error_responses import PreconditionFailed, status_of
 from refstore_api.fast_parameters import FastRoute
-from refstore_api.json_answers import answer, empty_answer
+from refstore_api.json_answers import answer, answer_page, empty_answer
 from refstore_api.models import (
     ObjectCopyCreation,
     ObjectError,
@@ -34,7 +34,7 @@ from refstore_api.models import (
     PathList,
     UnderlyingObjectProperties,
 )
-from refstore_api.object_stats import common_prefix, stats
+from refstore_api.object_stats import listed, stats
 from refstore_api.routes import failures
 from refstore_api.service import Service, ServiceOf
 from refstore_api.shared_parameters import (
@@ -280,18 +280,15 @@ async def list_objects(
 
     def read(repo: Repository) -> Response:
         page = repo.page(ref, prefix=prefix, after=after, amount=amount_max, delimiter=delimiter)
-        results: list[ObjectStats] = []
+        results: list[dict[str, Any]] = []
         for path, entry in page.results:
-            if entry is None:
-                results.append(common_prefix(path))
-            else:
-                url = _signed(service, request, repo.context, entry) if presign else None
-                results.append(stats(repo.context, path, entry, user_metadata=user_metadata, signed=url))
+            url = _signed(service, request, repo.context, entry) if presign and entry is not None else None
+            results.append(listed(repo.context, path, entry, user_metadata=user_metadata, signed=url))
         offset = page.next_after if page.has_more else ""
         pagination = Pagination(
             has_more=page.has_more, next_offset=offset, results=len(results), max_per_page=amount_max
         )
-        return answer(ObjectStatsList.model_construct(pagination=pagination, results=results))
+        return answer_page(pagination, results)
 
     return await service.read(request, caller.key_id, repository, read)
 

@@ -1,0 +1,49 @@
+"""A listing's items are made without the model; they say what the model says."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refstore.core.ids import Address
+from refstore.core.records import Entry
+from refstore_api.json_answers import answer, answer_page
+from refstore_api.models import ObjectStats, ObjectStatsList, Pagination
+from refstore_api.object_stats import listed, stats
+from refstore_api.signed_urls import SignedUrl
+from tests.reaper_world import World
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+CTX = World().repo.context
+
+
+@given(
+    st.builds(
+        Entry,
+        address=st.sampled_from([Address("s3://elsewhere/x"), Address("data/2026112407/01kajkcwc0sencvnebs3mrytt1")]),
+        size_bytes=st.integers(0, 1 << 60),
+        checksum=TEXTS,
+        mtime_ms=st.integers(0, 1 << 50),
+        metadata=st.dictionaries(TEXTS, TEXTS, max_size=2),
+        content_type=TEXTS,
+        md5=TEXTS,
+    ),
+    TEXTS,
+    st.booleans(),
+    st.booleans(),
+)
+def test_an_item_of_a_listing_is_what_stat_answers(entry: Entry, path: str, metadata: bool, sign: bool) -> None:
+    signed = SignedUrl("https://store/x?signature", 60) if sign else None
+    item = listed(CTX, path, entry, user_metadata=metadata, signed=signed)
+    model = stats(CTX, path, entry, user_metadata=metadata, signed=signed)
+    assert ObjectStats.model_validate(item) == model
+    pagination = Pagination(has_more=False, next_offset="", results=1, max_per_page=1)
+    page = answer(ObjectStatsList.model_construct(pagination=pagination, results=[model]))
+    assert ObjectStatsList.model_validate_json(answer_page(pagination, [item]).body) == (
+        ObjectStatsList.model_validate_json(page.body)
+    )
+
+
+def test_a_common_prefix_has_a_name_only() -> None:
+    item = ObjectStats.model_validate(listed(CTX, "events/", None))
+    assert (item.path, item.path_type, item.physical_address, item.size_bytes) == ("events/", "common_prefix", "", None)
