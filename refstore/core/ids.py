@@ -6,8 +6,8 @@ of storage (`refstore/core/keys.py`): a store may have been written by an older 
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -204,6 +204,7 @@ def _hour(since_epoch: int) -> str:
     return datetime.fromtimestamp(since_epoch * 3600, UTC).strftime("%Y%m%d%H")
 
 
+_DOT_SEGMENTS: Final = frozenset({".", ".."})
 _PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
 _SHIFTS: Final = range(70, -1, -10)
 """Two characters of the 80 random bits at a time, because bulk uploads make many ids."""
@@ -227,7 +228,7 @@ class RandomIds:
     """48 bits of time and 80 random bits, as a ULID has."""
 
     def unique(self, at_ms: int) -> str:
-        number = secrets.randbits(80)
+        number = int.from_bytes(os.urandom(10))
         return _time_of(at_ms) + "".join([_PAIRS[(number >> shift) & 1023] for shift in _SHIFTS])
 
 
@@ -244,4 +245,4 @@ def new_repository_id(ids: Ids, name: RepositoryName, at_ms: int) -> RepositoryI
 
 
 def _has_dot_segments(path: str) -> bool:
-    return "." in path and any(segment in (".", "..") for segment in path.split("/"))
+    return "." in path and not _DOT_SEGMENTS.isdisjoint(path.split("/"))
