@@ -21,6 +21,7 @@ from bench import (
     commits,
     growth,
     imports,
+    large,
     listing,
     machine,
     manifest,
@@ -64,6 +65,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "offline-sweep": _offline("offline_sweep"),
     "purge": _offline("purge"),
     "locations": _offline("locations"),
+    "large": large.run,
     "growth": growth.run,  # last: it uses up the lakes of `reaping`
 }
 

@@ -46,6 +46,8 @@ class Scale:
     rebuilt: int = 20_000
     """Commits that a KV is made anew with."""
     growth: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    branches: int = 100_000
+    staged_counts: tuple[int, int] = (100_000, 10_000_000)
     marked: tuple[int, ...] = (1_000_000, 10_000_000, 30_000_000)
     """Listed addresses that a mark compares."""
     marked_judged: int = 10_000_000
@@ -95,6 +97,8 @@ QUICK: Final = Scale(
     history=10_000,
     rebuilt=200,
     growth=(500, 2_000, 5_000),
+    branches=50,
+    staged_counts=(500, 3_000),
     marked=(2_000, 20_000),
     marked_judged=20_000,
     marked_commits=5,
