@@ -61,62 +61,24 @@ def own_of(addresses: Any) -> Any:
 class Cuts:
     """Where buckets begin: bucket 0 before the first cut, bucket n from the n-th on."""
 
-    words: NDArray[np.uint64]
-    """A row for each cut: its first CUT_BYTES as numbers that compare as the bytes do."""
+    firsts: NDArray[np.bytes_]
+    """The first CUT_BYTES of each cut, padded with zeros."""
 
     @classmethod
     def of(cls, cuts: Sequence[str]) -> Cuts:
         """`cuts` in order."""
-        packed = b"".join(cut.encode()[:CUT_BYTES].ljust(CUT_BYTES, b"\0") for cut in cuts)
-        return cls(_words(np.frombuffer(packed, np.uint8).reshape(len(cuts), CUT_BYTES)))
+        return cls(np.array([cut.encode()[:CUT_BYTES] for cut in cuts], f"S{CUT_BYTES}"))
 
     @property
     def buckets(self) -> int:
-        return len(self.words) + 1
+        return len(self.firsts) + 1
 
     def buckets_of(self, addresses: Any) -> NDArray[np.int32]:
         buckets = np.empty(len(addresses), np.int32)
         for places, characters in _by_length(addresses):
-            found = self._ranks(_words(_padded(characters[:, :CUT_BYTES], CUT_BYTES)))
-            if places is None:
-                return found
-            buckets[places] = found
+            rows = _padded(characters[:, :CUT_BYTES], CUT_BYTES).view(self.firsts.dtype).ravel()
+            buckets[slice(None) if places is None else places] = np.searchsorted(self.firsts, rows, "right")
         return buckets
-
-    def _ranks(self, words: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """How many cuts are not above each row: word by word, looking further only where all words so far were some
-        cut's.
-        """
-        ranks = np.zeros(len(words), np.int32)
-        waiting: list[tuple[NDArray[np.int64] | None, int, int, int]] = [(None, 0, 0, len(self.words))]
-        while waiting:
-            places, word, first, end = waiting.pop()
-            if word == words.shape[1] or first == end:
-                ranks[slice(None) if places is None else places] = end  # equal to all of these cuts
-                continue
-            own = words[:, word] if places is None else words[places, word]
-            firsts, starts = np.unique(self.words[first:end, word], return_index=True)
-            bounds = np.append(starts, end - first)
-            if len(firsts) == 1 and bool((own == firsts[0]).all()):
-                waiting.append((places, word + 1, first, end))
-                continue
-            at = np.searchsorted(firsts, own, "left")
-            ranks[slice(None) if places is None else places] = first + bounds[at]
-            tied = np.flatnonzero(np.append(firsts, firsts[-1])[at] == own)
-            tied = tied[at[tied] < len(firsts)]
-            if len(tied):
-                which = at[tied]
-                for number in np.unique(which).tolist():
-                    same = tied[which == number]
-                    waiting.append(
-                        (
-                            same if places is None else places[same],
-                            word + 1,
-                            first + int(bounds[number]),
-                            first + int(bounds[number + 1]),
-                        )
-                    )
-        return ranks
 
 
 def split(buckets: NDArray[np.int32], keys: Keys) -> list[tuple[int, Keys]]:
@@ -172,11 +134,6 @@ def _padded(characters: Bytes, unit: int) -> Bytes:
     padded = np.zeros((rows, full), np.uint8)
     padded[:, :width] = characters
     return padded
-
-
-def _words(characters: Bytes) -> NDArray[np.uint64]:
-    """Return numbers that compare as the bytes do."""
-    return characters.view(">u8").astype(np.uint64)
 
 
 def _hashed(characters: Bytes, length: int, seed: int) -> Keys:

@@ -18,7 +18,7 @@ from refstore.gc_marks import LiveBatch, LiveCommit, Marks, Run
 from refstore.gc_marks.commit_marks import PAGE
 from refstore_gc import garbage, live_in_commits, live_in_kv
 from refstore_gc.address_codec import Cuts
-from refstore_gc.batches import Batch, BatchKind, received
+from refstore_gc.batches import Batch, BatchKind, by_bucket, received
 from refstore_gc.garbage import Chunk, GarbageCount
 from refstore_gc.listing import ListedChunk
 from refstore_gc.live_in_commits import CommitReads, Filter, LiveCommits, Sources
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BUCKET_ROWS: Final = 500_000
 """Small chunks of the listing share a bucket, and so a task."""
+BUCKETS_MAX: Final = 8
+"""So many buckets share a task of Spark at most, because a task costs some 50 ms. It holds the keys of all of them."""
 COUNT_SCHEMA: Final = "kind int, reason string, what string, detail string, first string, objects long, bytes long"
 _ARROW: Final = pa.schema(
     [
@@ -144,6 +146,8 @@ def find_garbage(
 
 def join_in_spark(spark: SparkSession, inputs: JoinInputs) -> list[GarbageCount]:
     """Bring the batches of each bucket together on the executors, and join them there."""
+    from pyspark.sql.functions import expr
+
     layout, cuts, parts = inputs.layout, Cuts.of(inputs.bounds), parts_of(spark)
     frame = live_in_kv.batches_of(spark, inputs.batches, parts)
     for place, files in ((layout, inputs.files), (layout.in_namespace(), inputs.earlier_files)):
@@ -152,15 +156,22 @@ def join_in_spark(spark: SparkSession, inputs: JoinInputs) -> list[GarbageCount]
     in_commits, release = live_in_commits.read_addresses(spark, layout, cuts, inputs.sources, parts)
     for each in in_commits:
         frame = frame.unionByName(each)
-    join_bucket = inputs.join_bucket
+    join_bucket, shared = inputs.join_bucket, buckets_of_task(cuts.buckets, parts)
 
     def task(record_batches: Iterable[Any]) -> Iterator[Any]:
-        counts = [count._asdict() for count in join_bucket(layout, received(record_batches))]
+        buckets = by_bucket(received(record_batches))
+        counts = [count._asdict() for batches in buckets for count in join_bucket(layout, batches)]
         yield pa.RecordBatch.from_pylist(counts, schema=_ARROW)
 
-    rows = frame.repartitionById(cuts.buckets, "bucket").mapInArrow(task, COUNT_SCHEMA).collect()
+    tasks = frame.repartitionById(-(-cuts.buckets // shared), expr(f"cast(bucket div {shared} as int)"))
+    rows = tasks.mapInArrow(task, COUNT_SCHEMA).collect()
     release()
     return [GarbageCount(*row) for row in rows]
+
+
+def buckets_of_task(buckets: int, parts: int) -> int:
+    """Return how many neighbouring buckets share a task: few enough that every core has two tasks."""
+    return max(1, min(BUCKETS_MAX, buckets // (parts * 2)))
 
 
 def result_of(

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from refstore_gc.address_codec import Cuts, Keys, among, keys_of, own_addresses, own_of, split
 from refstore_gc.untyped_arrow import pa
@@ -27,6 +28,8 @@ _COLUMNS: Final = ("bucket", "kind", "rows", "body")
 
 ROWS_MAX: Final = 1 << 20
 """How many addresses a task gathers before it sends them: a few MB."""
+SLICE_ROWS: Final = 1 << 15
+"""How many addresses are encoded at a time: they fit the processor's cache."""
 
 
 class BatchKind(IntEnum):
@@ -87,6 +90,14 @@ def received(record_batches: Iterable[Any]) -> Iterator[Batch]:
             yield Batch(bucket, BatchKind(kind), count, bodies[number].as_py())
 
 
+def by_bucket(batches: Iterable[Batch]) -> list[list[Batch]]:
+    """Return the batches of each bucket that has some, in order of the buckets."""
+    buckets: dict[int, list[Batch]] = {}
+    for batch in batches:
+        buckets.setdefault(batch.bucket, []).append(batch)
+    return [buckets[number] for number in sorted(buckets)]
+
+
 def sent(batches: Iterable[Batch]) -> Iterator[Any]:
     """Yield batches as a task's output, a record batch each, because they are large."""
     for batch in batches:
@@ -110,8 +121,17 @@ def in_spark(step: Step) -> Callable[[Iterable[Any]], Iterator[Any]]:
     return lambda record_batches: sent(step(received(record_batches)))
 
 
+class Encoded(NamedTuple):
+    """Addresses as numbers."""
+
+    buckets: NDArray[np.int32]
+    keys: Keys
+
+
 class BatchBuilder:
-    """Gathers addresses until there are many, then splits them into batches by bucket."""
+    """Gathers addresses until there are many, then splits them into batches by bucket. It encodes them as they come, so
+    it holds 12 bytes an address; except those of the kinds in `WHOLE`.
+    """
 
     def __init__(self, cuts: Cuts, seed: int, own: Collection[BatchKind] = WHOLE) -> None:
         """`own`: the kinds of which only own addresses count (`own_of`)."""
@@ -119,6 +139,8 @@ class BatchBuilder:
         self._seed = seed
         self._own = own
         self._waiting: dict[BatchKind, list[Any]] = {}
+        self._encoded: dict[BatchKind, list[Encoded]] = {}
+        self._unencoded = 0
         self._rows = 0
 
     def add(self, kind: BatchKind, addresses: Any) -> Iterator[Batch]:
@@ -126,31 +148,56 @@ class BatchBuilder:
         if len(addresses):
             self._waiting.setdefault(kind, []).append(addresses)
             self._rows += len(addresses)
+            self._unencoded += len(addresses)
+            if self._unencoded >= SLICE_ROWS:
+                self._encode()
             if self._rows >= ROWS_MAX:
                 yield from self.flush()
 
     def flush(self) -> Iterator[Batch]:
-        waiting = {kind: pa.concat_arrays(parts) for kind, parts in self._waiting.items()}
-        waiting.update({kind: own_of(together) for kind, together in waiting.items() if kind in self._own})
-        if BatchKind.NO_LONGER_READ in waiting and BatchKind.LIVE_IN_COMMITS in waiting:
-            self._strike_out(waiting)
-        for kind, together in waiting.items():
-            buckets = self._cuts.buckets_of(together)
-            if kind in WHOLE:
-                for bucket in np.unique(buckets).tolist():
-                    some = together.filter(pa.array(buckets == bucket))
-                    yield Batch(bucket, kind, len(some), "".join(some.to_pylist()).encode())
-            else:
-                for bucket, keys in split(buckets, keys_of(together, self._seed)):
-                    yield Batch(bucket, kind, len(keys), keys.tobytes())
+        self._encode()
+        whole = {kind: self._together(kind) for kind in self._waiting}
+        encoded = {
+            kind: Encoded(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            for kind, parts in self._encoded.items()
+        }
+        if BatchKind.NO_LONGER_READ in whole and BatchKind.LIVE_IN_COMMITS in encoded:
+            self._strike_out(whole, encoded)
+        for kind, addresses in whole.items():
+            buckets = self._cuts.buckets_of(addresses)
+            for bucket in np.unique(buckets).tolist():
+                some = addresses.filter(pa.array(buckets == bucket))
+                yield Batch(bucket, kind, len(some), "".join(some.to_pylist()).encode())
+        for kind, (buckets, keys) in encoded.items():
+            for bucket, some in split(buckets, keys):
+                yield Batch(bucket, kind, len(some), some.tobytes())
         self._waiting.clear()
+        self._encoded.clear()
         self._rows = 0
 
-    def _strike_out(self, waiting: dict[BatchKind, Any]) -> None:
+    def _encode(self) -> None:
+        for kind in self._waiting.keys() - WHOLE:
+            addresses = self._together(kind)
+            for at in range(0, len(addresses), SLICE_ROWS):
+                some = addresses.slice(at, SLICE_ROWS)
+                encoded = Encoded(self._cuts.buckets_of(some), keys_of(some, self._seed))
+                self._encoded.setdefault(kind, []).append(encoded)
+            del self._waiting[kind]
+        self._unencoded = 0
+
+    def _together(self, kind: BatchKind) -> Any:
+        addresses = pa.concat_arrays(self._waiting[kind])
+        return own_of(addresses) if kind in self._own else addresses
+
+    def _strike_out(self, whole: dict[BatchKind, Any], encoded: dict[BatchKind, Encoded]) -> None:
         """Drop what is both taken off and added, once each: most of a range that a commit changed a little."""
-        kinds = (BatchKind.NO_LONGER_READ, BatchKind.LIVE_IN_COMMITS)
-        keys = [keys_of(waiting[kind], self._seed) for kind in kinds]
-        once = [values[counts == 1] for values, counts in (np.unique(each, return_counts=True) for each in keys)]
+        lost, (buckets, keys) = whole[BatchKind.NO_LONGER_READ], encoded[BatchKind.LIVE_IN_COMMITS]
+        lost_keys = keys_of(lost, self._seed)
+        once = [
+            values[counts == 1]
+            for values, counts in (np.unique(each, return_counts=True) for each in (lost_keys, keys))
+        ]
         both = np.intersect1d(*once, assume_unique=True)
-        for kind, each in zip(kinds, keys, strict=True):
-            waiting[kind] = waiting[kind].filter(pa.array(~among(each, [both])))
+        stay = ~among(keys, [both])
+        whole[BatchKind.NO_LONGER_READ] = lost.filter(pa.array(~among(lost_keys, [both])))
+        encoded[BatchKind.LIVE_IN_COMMITS] = Encoded(buckets[stay], keys[stay])

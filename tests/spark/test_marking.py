@@ -13,16 +13,17 @@ from refstore.core import ids
 from refstore.objects import open_objects
 from refstore_gc import garbage
 from refstore_gc.address_codec import Cuts
-from refstore_gc.anti_join import JoinInputs, join_in_spark
+from refstore_gc.anti_join import JoinInputs, buckets_of_task, join_in_spark
 from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.garbage import Chunk
 from refstore_gc.live_in_commits import Sources
 from refstore_gc.run_layout import RunLayout, kind_of, read_table, write_table
+from refstore_gc.session import parts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STRETCH = 150
+STRETCH = 30
 
 
 def some_addresses(rng: random.Random, count: int, hours: int) -> list[str]:
@@ -67,7 +68,8 @@ def test_what_is_left_is_what_is_listed_and_named_by_nobody(tmp_path: Path, spar
         key = work.place("kept", number)
         write_table(store, key, pa.table({"address": pa.array(some)}))
         files.append((key, side))
-    assert Cuts.of(firsts[1:]).buckets == len(told) > 5
+    assert Cuts.of(firsts[1:]).buckets == len(told)
+    assert buckets_of_task(len(told), parts_of(spark)) > 1
     inputs = JoinInputs(work, firsts[1:], told, files, [], Sources([], [], []), garbage.join_bucket)
     rows = join_in_spark(spark, inputs)
     found: dict[str, str] = {}

@@ -7,13 +7,13 @@ stay bounded.
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import chain, count
 
 from refstore.versioning.commits.workers import Workers
 from refstore_gc import listing, live_in_commits, live_in_kv
 from refstore_gc.address_codec import Cuts
 from refstore_gc.anti_join import JoinInputs
-from refstore_gc.batches import Batch
+from refstore_gc.batches import Batch, by_bucket
 from refstore_gc.garbage import GarbageCount
 from refstore_gc.listing import ListedChunk
 from refstore_gc.run_context import LocalLimits, RunContext
@@ -47,17 +47,16 @@ def join_here(inputs: JoinInputs, limits: LocalLimits) -> list[GarbageCount]:
     layout, cuts = inputs.layout, Cuts.of(inputs.bounds)
     if cuts.buckets > limits.buckets or inputs.sources.rows > limits.rows:
         raise TooLarge
-    buckets: dict[int, list[Batch]] = {}
+    together: list[Batch] = []
     rows = 0
-    for batches in (
+    for batch in chain(
         inputs.batches,
         live_in_kv.file_reader(layout, cuts)(live_in_kv.file_batches(inputs.files)),
         live_in_kv.file_reader(layout.in_namespace(), cuts)(live_in_kv.file_batches(inputs.earlier_files)),
         live_in_commits.read_addresses_here(layout, cuts, inputs.sources),
     ):
-        for batch in batches:
-            buckets.setdefault(batch.bucket, []).append(batch)
-            rows += batch.rows
-            if rows > limits.rows:
-                raise TooLarge
-    return [count for bucket in sorted(buckets) for count in inputs.join_bucket(layout, buckets[bucket])]
+        together.append(batch)
+        rows += batch.rows
+        if rows > limits.rows:
+            raise TooLarge
+    return [count for batches in by_bucket(together) for count in inputs.join_bucket(layout, batches)]
