@@ -29,7 +29,7 @@ from refstore_gc.address_codec import Cuts
 from refstore_gc.batches import SCHEMA, Batch, BatchBuilder, BatchKind, Step, in_spark
 from refstore_gc.live_in_kv import batches_of
 from refstore_gc.run_layout import RunLayout, store_at, threads_at
-from refstore_gc.untyped_arrow import pa
+from refstore_gc.untyped_arrow import pa, pc
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 BATCH: Final = 32
 """How many trees, or listings, one batch holds."""
+IDS_MAX: Final = 1 << 17
+"""How many ids of ranges a task gathers before it looks for new ones: 12 MB."""
 
 
 ALL: Final = 2
@@ -280,7 +282,7 @@ def tree_opener(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], tasks:
     def open_trees(batches: Iterable[Batch]) -> Iterator[Batch]:
         store = trees_of(layout)
         builder = BatchBuilder(cuts, layout.seed)
-        known: set[str] = set()
+        new_ranges = NewRanges()
         to_read: dict[tuple[str, int, int], None] = {}
         with Workers(threads_at(layout)) as workers:
             for batch in batches:
@@ -291,14 +293,11 @@ def tree_opener(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], tasks:
                     for listing, column in zip(of_commits, columns_, strict=True):
                         yield from builder.add(BatchKind(listing.kind), column)
                     continue
-                for tree, rows, range_ids in workers.ahead(
+                for tree, rows, ids in workers.ahead(
                     lambda each: _opened(store, each), msgspec.convert(items, list[Tree])
                 ):
-                    new = [each for each in range_ids if each not in known]
-                    known.update(new)
-                    yield from builder.add(
-                        BatchKind.RANGES, pa.array([names.key(names.RANGES, each) for each in new], pa.string())
-                    )
+                    for range_keys in new_ranges.add(ids):
+                        yield from builder.add(BatchKind.RANGES, range_keys)
                     for kind, number in tree.uses:
                         tree_filter = filters[number] if number >= 0 else None
                         to_read.update(
@@ -306,6 +305,7 @@ def tree_opener(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], tasks:
                             for row in rows
                             if tree_filter is None or tree_filter.may_keep(row.first_path, row.last_path)
                         )
+        yield from builder.add(BatchKind.RANGES, new_ranges.keys())
         yield from builder.flush()
         dealt: dict[int, list[tuple[str, int, int]]] = {}
         for each in to_read:
@@ -314,6 +314,38 @@ def tree_opener(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], tasks:
             yield Batch.of_value(bucket, BatchKind.TO_READ, some, len(some))
 
     return open_trees
+
+
+class NewRanges:
+    """Finds the ranges that no tree before had; most trees share most of their ranges with others."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._gathered: list[Any] = []
+        self._rows = 0
+
+    def add(self, ids: Any) -> Iterator[Any]:
+        """Yield the keys of new ranges, once many ids were gathered. `ids`: of one tree, as an Arrow array."""
+        self._gathered.append(ids)
+        self._rows += len(ids)
+        if self._rows >= IDS_MAX:
+            yield self.keys()
+
+    def keys(self) -> Any:
+        """Return the keys of the new ranges since the last call, as an Arrow array."""
+        distinct: list[str] = pc.unique(pa.chunked_array(self._gathered, pa.string())).to_pylist()
+        new = [each for each in distinct if each not in self._known]
+        self._known.update(new)
+        self._gathered, self._rows = [], 0
+        return _range_keys(pa.array(new, pa.string()))
+
+
+def _range_keys(ids: Any) -> Any:
+    """Return the key of each range, as `names.key` does. Raises CorruptRange for an invalid id."""
+    invalid = ids.filter(pc.invert(pc.match_substring_regex(ids, rf"\A(?:{names.ID})\z")))
+    if len(invalid):
+        names.key(names.RANGES, invalid[0].as_py())
+    return pc.binary_join_element_wise(names.RANGES, ids, names.EXTENSION, "")
 
 
 def range_reader(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter]) -> Step:
@@ -371,16 +403,16 @@ def made_of(address: Address) -> int | None:
     return made_ms(address) if is_own(address) else None
 
 
-def _opened(store: TreeStore, tree: Tree) -> tuple[Tree, Sequence[RangeRow], Sequence[str]]:
-    """Open a tree; return its ranges, or only their ids where nothing else of it is read."""
+def _opened(store: TreeStore, tree: Tree) -> tuple[Tree, Sequence[RangeRow], Any]:
+    """Open a tree; return its ranges and their ids in an Arrow array, or only the ids if nothing else of it is read."""
     if not tree.uses:
         return tree, (), store.range_ids(tree.metarange)
     rows = store.metarange(tree.metarange).rows
-    return tree, rows, [row.id for row in rows]
+    return tree, rows, pa.array([row.id for row in rows], pa.string())
 
 
 def _added(store: TreeStore, listing: str) -> Any:
-    found = [pa.array(batch, pa.string()) for batch in listings.read(store, listing)]
+    found = list(listings.read_columns(store, listing))
     return pa.concat_arrays(found) if found else pa.array([], pa.string())
 
 

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
+from io import SEEK_END
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Final, Protocol, cast
+
+from refstore.objects.base import CHUNK_BYTES
 
 
 class _LazyModule:
@@ -385,7 +388,9 @@ def decode(layout: Layout, body: bytes, only: Sequence[str] | None = None) -> tu
 def decode_batches(layout: Layout, file: IO[bytes], batch_rows: int) -> Iterator[Rows]:
     """Yield the rows of a file that need not fit into memory. Raises UnreadableColumns."""
     try:
-        opened, _, _ = _open(layout, file)
+        small = file.seek(0, SEEK_END) <= CHUNK_BYTES  # read at once: Arrow would call Python for each piece of it
+        file.seek(0)
+        opened, _, _ = _open(layout, pa.BufferReader(file.read()) if small else file)
         yield from opened.iter_batches(batch_rows, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableColumns(f"it is not Parquet that can be read: {error}") from error

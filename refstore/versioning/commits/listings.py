@@ -126,7 +126,12 @@ def _write(store: TreeStore, suffix: str, pieces: Iterator[Column]) -> str:
 
 
 def read(store: TreeStore, listing_id: str) -> Iterator[list[Address]]:
-    """Yield the addresses in order, in batches. Raises CorruptRange or ObjectsUnavailable before the first batch."""
+    """Yield the addresses in order, in batches. Raises as `read_columns` does."""
+    return (column.to_pylist() for column in read_columns(store, listing_id))
+
+
+def read_columns(store: TreeStore, listing_id: str) -> Iterator[Column]:
+    """Yield the addresses in order, in Arrow arrays. Raises CorruptRange or ObjectsUnavailable before the first one."""
     if not listing_id:
         return
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
@@ -138,7 +143,7 @@ def read(store: TreeStore, listing_id: str) -> Iterator[list[Address]]:
         file.seek(0)
         try:
             for rows in columns.decode_batches(LAYOUT, file, ROW_GROUP_ROWS):
-                yield rows.column(0).to_pylist()
+                yield rows.column(0)
         except UnreadableColumns as error:
             raise names.damaged(names.ADDED, listing_id, str(error)) from error
 

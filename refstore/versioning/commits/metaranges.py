@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.versioning.commits import columns, names
-from refstore.versioning.commits.columns import Kind, Layout, UnreadableColumns
+from refstore.versioning.commits.columns import Column, Kind, Layout, UnreadableColumns
 
 LAYOUT: Final = Layout(
     "refstore.metarange",
@@ -125,8 +125,8 @@ def decode(metarange_id: str, body: bytes) -> Metarange:
     return metarange
 
 
-def range_ids(metarange_id: str, body: bytes) -> list[str]:
-    """Decode only the ids of the ranges. Raises CorruptRange.
+def range_ids(metarange_id: str, body: bytes) -> Column:
+    """Decode only the ids of the ranges, as an Arrow array. Raises CorruptRange.
 
     A job reads the metaranges of all commits for them, so the content is not hashed again: the seal verifies the bytes,
     and the hash among them must be the one in the name.
@@ -139,7 +139,7 @@ def range_ids(metarange_id: str, body: bytes) -> list[str]:
         raise names.damaged(names.METARANGES, metarange_id, str(error)) from error
     if metadata.get(CONTENT_KEY, "") != names.hash_of(metarange_id):
         raise names.damaged(names.METARANGES, metarange_id, "it does not have the content whose hash is in its name")
-    return rows.column(0).to_pylist()
+    return rows.column(0)
 
 
 def _content_hash(cut: str, content: list[tuple[str, str, str, int, int]]) -> str:

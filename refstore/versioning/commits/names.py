@@ -24,8 +24,10 @@ RANGES: Final = "_refstore/ranges/"
 METARANGES: Final = "_refstore/metaranges/"
 ADDED: Final = "_refstore/added/"
 
-_EXTENSION: Final = ".parquet"
-_ID = re.compile(r"[0-9a-f]{64}\.[0-9a-z]{26}")
+EXTENSION: Final = ".parquet"
+ID: Final = r"[0-9a-f]{64}\.[0-9a-z]{26}"
+"""What an id matches, as a whole."""
+_ID: Final = re.compile(ID)
 _WHAT: Final = {RANGES: "range", METARANGES: "metarange", ADDED: "listing of added addresses"}
 
 
@@ -49,12 +51,12 @@ def key(folder: str, object_id: str) -> str:
             f"{object_id[:120]!r} is not the id of a {_WHAT[folder]}; the record that holds it is damaged: restore it "
             "from a backup"
         )
-    return f"{folder}{object_id}{_EXTENSION}"
+    return f"{folder}{object_id}{EXTENSION}"
 
 
 def id_of_key(object_key: str) -> str:
     """Return the id in a listed key; '' if it is none of ours."""
-    name = object_key.rpartition("/")[2].removesuffix(_EXTENSION)
+    name = object_key.rpartition("/")[2].removesuffix(EXTENSION)
     return name if _ID.fullmatch(name) else ""
 
 

@@ -71,9 +71,9 @@ class TreeStore:
             self._keep(metarange_id, tree)
         return tree
 
-    def range_ids(self, metarange_id: str) -> list[str]:
+    def range_ids(self, metarange_id: str) -> Column:
         """Read only the range ids of a metarange, without caching it. Raises CorruptRange, ObjectsUnavailable."""
-        return metaranges.range_ids(metarange_id, self.read(names.METARANGES, metarange_id)) if metarange_id else []
+        return metaranges.range_ids(metarange_id, self.read(names.METARANGES, metarange_id))
 
     def put_range(self, row: RangeRow, body: bytes) -> None:
         self._objects.put(names.key(names.RANGES, row.id), body)
