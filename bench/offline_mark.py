@@ -37,8 +37,8 @@ from refstore_gc.untyped_arrow import pa, pq
 MASTER: Final = "local[2]"
 THREADS: Final = 2
 """Of DuckDB: as many as Spark has cores."""
-FACTOR: Final = 2.5
-COMMITS_FACTOR: Final = 3.0
+FACTOR: Final = 2.3
+COMMITS_FACTOR: Final = 2.0
 FILE_ROWS: Final = 500_000
 LIVE_SHARE: Final = 0.9
 SPAN_MS: Final = 30 * 86_400_000
@@ -192,6 +192,7 @@ def _commits(shop: Workshop, spark: Any) -> Iterator[Row]:
                 repo.commit("main", "a few")
             chain = [commit for commit, _ in islice(repo.log("main"), commits)]
             every, one = _wanted(repo, chain), _wanted(repo, chain[-1:])
+            _read(spark, repo, one)
             mine, theirs = in_turns(
                 shop.scale.long_turns,
                 lambda _turn, every=every: _read(spark, repo, every),

@@ -259,12 +259,12 @@ def read_addresses_here(layout: RunLayout, cuts: Cuts, sources: Sources) -> Iter
 
 
 def _to_open(sources: Sources) -> list[Batch]:
-    trees, added = sources.trees, sources.added
-    batches = [
-        Batch.of_value(0, BatchKind.TO_READ, ("trees", trees[at : at + BATCH])) for at in range(0, len(trees), BATCH)
-    ]
-    return batches + [
-        Batch.of_value(0, BatchKind.TO_READ, ("added", added[at : at + BATCH])) for at in range(0, len(added), BATCH)
+    # in turn: a task gets neighbours, and a tree takes longer than a listing
+    return [
+        Batch.of_value(0, BatchKind.TO_READ, (what, some[at : at + BATCH]))
+        for at in range(0, max(len(sources.trees), len(sources.added)), BATCH)
+        for what, some in (("trees", sources.trees), ("added", sources.added))
+        if some[at : at + BATCH]
     ]
 
 
