@@ -11,6 +11,7 @@ import fcntl
 import os
 import secrets
 import stat
+from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -26,6 +27,8 @@ LOCKED_WITHIN_SECONDS: Final = 60.0
 """A writer locks its file right after creating it. A writer that took longer, because it was stopped, has to put its
 object again.
 """
+WALKED_PAGE_KEYS: Final = 256
+"""How many files `walk` looks at before it yields the first: its caller may want few."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -103,21 +106,9 @@ def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterato
     """
     foreign = Skipped()
     try:
-        for descriptor, base, names in _runs(root, prefix, after, before, shown, foreign, own=True):
-            for name in names:
-                key = base + name
-                if before and key >= before:
-                    return
-                fault = fault_of(key)
-                if fault:
-                    foreign.add(key, fault)
-                    continue
-                with translated(f"listing {key!r} in {shown}"):
-                    try:
-                        status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue  # deleted since its directory was read
-                yield ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
+        runs = _runs(root, prefix, after, before, shown, foreign, own=True)
+        for page in _pages(runs, before, shown, foreign, WALKED_PAGE_KEYS):
+            yield from map(ObjectInfo, page.keys, page.sizes_bytes, page.mtimes_ms)
     finally:
         if foreign.count:
             # Imported here because the import takes far longer than a deletion, which needs no log.
@@ -133,15 +124,19 @@ def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterato
 
 
 def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator[ListedPage]:
-    """Yield the objects below `root` as columns. The folder need not belong to a store. This takes two thirds of the
-    time of `walk`.
-    """
+    """Yield the objects below `root` as columns. The folder need not belong to a store."""
+    return _pages(_runs(root, prefix, "", "", shown, skipped, own=False), "", shown, skipped, LISTED_PAGE_KEYS)
+
+
+def _pages(runs: Iterator[_Run], before: str, shown: str, skipped: Skipped, rows: int) -> Iterator[ListedPage]:
+    """Yield the files of runs as pages of about so many rows, up to the key `before`."""
     stat_of = os.stat
     page = ListedPage([], [], [], [])
-    for descriptor, base, names in _runs(root, prefix, "", "", shown, skipped, own=False):
+    for descriptor, base, names in runs:
         room = KEY_BYTES_MAX - len(base.encode())
-        for start in range(0, len(names), LISTED_PAGE_KEYS):
-            for name in names[start : start + LISTED_PAGE_KEYS]:
+        wanted = bisect_left(names, before, key=base.__add__) if before else len(names)
+        for start in range(0, wanted, rows):
+            for name in names[start : min(start + rows, wanted)]:
                 # Printable ASCII has no other fault: the segments before this one were checked already.
                 if not name.isascii() or not name.isprintable() or len(name) > room or name == STAGING_SEGMENT:
                     fault = fault_of(base + name)
@@ -157,10 +152,12 @@ def walk_pages(root: int, prefix: str, shown: str, skipped: Skipped) -> Iterator
                 page.keys.append(base + name)
                 page.sizes_bytes.append(status.st_size)
                 page.mtimes_ms.append(status.st_mtime_ns // 1_000_000)
-            if len(page.keys) >= LISTED_PAGE_KEYS:
+            if len(page.keys) >= rows:
                 page.etags.extend([""] * len(page.keys))
                 yield page
                 page = ListedPage([], [], [], [])
+        if wanted < len(names):
+            break
     if page.keys:
         page.etags.extend([""] * len(page.keys))
         yield page

@@ -111,7 +111,10 @@ def test_slices_that_lie_before_are_not_read(store: LocalObjects, directory: Pat
     assert [Path(path).name for path in scanned] == ["2026112103"]
 
 
-def test_objects_and_directories_that_go_while_they_are_listed(store: LocalObjects, directory: Path):
+def test_objects_and_directories_that_go_while_they_are_listed(
+    store: LocalObjects, directory: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("refstore.objects.local_walk.WALKED_PAGE_KEYS", 1)
     for key in ("a/1", "a/2", "b/1", "c/1"):
         store.put(key, b"x")
     listing = store.list()
