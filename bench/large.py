@@ -6,8 +6,15 @@ object where there are a hundred times as many.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
 
 from bench import lakes
 from bench.measure import Row, Series, at_least, at_most, in_fresh_process, in_turns, seconds_of
@@ -19,6 +26,9 @@ ONE_BRANCH_FACTOR = 1.5
 BRANCHES_PER_SECOND = 50_000
 OBJECTS_FACTOR = 2.0
 """An object among the most may take so many times what it takes among the fewest."""
+BYTES_FACTOR = 1.1
+PAGE = 4000
+"""Records of a page that the bare driver reads from Redis."""
 PEAK_FACTOR = 1.5
 """The memory of the reaper, likewise."""
 
@@ -78,6 +88,8 @@ def many_objects(shop: Workshop) -> Iterator[Row]:
     few, many = shop.scale.staged_counts
     for name in ("SQLite", "Redis"):
         listed: list[float] = []
+        bare: list[float] = []
+        taken: list[float] = []
         released: list[float] = []
         peaks: list[float] = []
         for count in (few, many):
@@ -86,8 +98,11 @@ def many_objects(shop: Workshop) -> Iterator[Row]:
             shop.say(f"large: staging {count:,} objects on {name}")
             with lakes.open_lake(kv_url, objects, lakes.nowhere) as lake:
                 repo = lake.create_repository(lakes.REPOSITORY)
+                before = bytes_in_redis(kv_url)
                 lakes.upload(repo, "main", range(count))
+                taken.append((bytes_in_redis(kv_url) - before) / count)
                 listed.append(seconds_of(lambda repo=repo: sum(1 for _ in repo.list("main"))) / count)
+                bare.append(list_bare(kv_url, count) / count)
                 repo.reset("main")
             done = in_fresh_process("reap_by_default", kv=kv_url, objects=objects)
             assert done["emptied"] == count, done
@@ -105,3 +120,62 @@ def many_objects(shop: Workshop) -> Iterator[Row]:
                 other_name=f"among {few:,}",
                 bar=at_most(factor),
             )
+        yield Row(
+            what=f"list a staged object among {many:,} on {name}",
+            ours=Series((listed[1] * 1e6,), "us/object"),
+            other=Series((bare[1] * 1e6,), "us/object"),
+            other_name="the same records, read by the bare driver",
+        )
+        if name == "Redis":
+            yield Row(
+                what=f"memory of Redis for a staged object, among {many:,}",
+                ours=Series((taken[1],), "bytes"),
+                other=Series((taken[0],), "bytes"),
+                other_name=f"among {few:,}",
+                bar=at_most(BYTES_FACTOR),
+            )
+
+
+def bytes_in_redis(kv_url: str) -> int:
+    """Return the memory that a Redis server uses; 0 for another store."""
+    if not kv_url.startswith("redis"):
+        return 0
+    client = client_of(kv_url)
+    with contextlib.closing(client):
+        return int(client.info("memory")["used_memory"])
+
+
+def list_bare(kv_url: str, count: int) -> float:
+    """Read the records of the largest partition, which are the staged entries, as the driver gives them. Return
+    seconds.
+    """
+    if kv_url.startswith("redis"):
+        client = client_of(kv_url)
+        with contextlib.closing(client):
+            largest = max(client.scan_iter(count=1000, _type="zset"), key=client.zcard)
+            return counted(count, lambda: pages_of(client, largest))
+    with contextlib.closing(sqlite3.connect(urlsplit(kv_url).path)) as connection:
+        (largest,) = connection.execute(
+            "SELECT partition FROM kv GROUP BY partition ORDER BY count(*) DESC LIMIT 1"
+        ).fetchone()
+        sql = "SELECT name, value FROM kv WHERE partition = ? ORDER BY name"
+        return counted(count, lambda: connection.execute(sql, (largest,)))
+
+
+def client_of(kv_url: str) -> Any:
+    return redis.Redis(port=urlsplit(kv_url).port or 6379)
+
+
+def pages_of(client: Any, key: bytes) -> Iterator[bytes]:
+    low = b"-"
+    while page := client.zrangebylex(key, low, b"+", start=0, num=PAGE):
+        yield from page
+        low = b"(" + page[-1]
+
+
+def counted(count: int, read: Callable[[], Iterable[object]]) -> float:
+    began = time.perf_counter()
+    found = sum(1 for _ in read())
+    seconds = time.perf_counter() - began
+    assert found == count, f"{found} of {count} records were read"
+    return seconds
