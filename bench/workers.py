@@ -75,6 +75,7 @@ def _reap(lake: Any, *, grace_seconds: float | None) -> Measured:
     import structlog
 
     from refstore.core.settings import ReaperSettings
+    from refstore_reaper import survey
     from refstore_reaper.daemon import Reaper
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -82,12 +83,29 @@ def _reap(lake: Any, *, grace_seconds: float | None) -> Measured:
     settings = ReaperSettings(
         grace_override_seconds=grace_seconds, breaker_share=1.0, breaker_per_hour=0, budget_seconds=600.0
     )
+    surveying = 0.0
+    make_survey = survey.survey
+
+    def timed_survey(*args: Any) -> Any:
+        nonlocal surveying
+        began = time.perf_counter()
+        try:
+            return make_survey(*args)
+        finally:
+            surveying += time.perf_counter() - began
+
+    survey.survey = timed_survey
     with Reaper(lake, settings) as reaper:
         began = time.perf_counter()
         done = reaper.run_once(lambda: False)
         seconds = time.perf_counter() - began
         return _measured(
-            seconds, deleted=done.deleted, released=done.released, emptied=done.emptied, errors=done.error_count
+            seconds,
+            surveying=surveying,
+            deleted=done.deleted,
+            released=done.released,
+            emptied=done.emptied,
+            errors=done.error_count,
         )
 
 
