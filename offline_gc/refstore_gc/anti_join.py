@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BUCKET_ROWS: Final = 500_000
-"""Small chunks of the listing share a bucket, and so a task."""
+"""Small chunks of the listing share a bucket."""
 BUCKETS_MAX: Final = 8
 """So many buckets share a task of Spark at most, because a task costs some 50 ms. It holds the keys of all of them."""
 COUNT_SCHEMA: Final = "kind int, reason string, what string, detail string, first string, objects long, bytes long"
@@ -146,8 +146,6 @@ def find_garbage(
 
 def join_in_spark(spark: SparkSession, inputs: JoinInputs) -> list[GarbageCount]:
     """Bring the batches of each bucket together on the executors, and join them there."""
-    from pyspark.sql.functions import expr
-
     layout, cuts, parts = inputs.layout, Cuts.of(inputs.bounds), parts_of(spark)
     frame = live_in_kv.batches_of(spark, inputs.batches, parts)
     for place, files in ((layout, inputs.files), (layout.in_namespace(), inputs.earlier_files)):
@@ -163,14 +161,14 @@ def join_in_spark(spark: SparkSession, inputs: JoinInputs) -> list[GarbageCount]
         counts = [count._asdict() for batches in buckets for count in join_bucket(layout, batches)]
         yield pa.RecordBatch.from_pylist(counts, schema=_ARROW)
 
-    tasks = frame.repartitionById(-(-cuts.buckets // shared), expr(f"cast(bucket div {shared} as int)"))
-    rows = tasks.mapInArrow(task, COUNT_SCHEMA).collect()
+    tasks = -(-cuts.buckets // shared)
+    rows = frame.repartitionById(tasks, "bucket").mapInArrow(task, COUNT_SCHEMA).collect()
     release()
     return [GarbageCount(*row) for row in rows]
 
 
 def buckets_of_task(buckets: int, parts: int) -> int:
-    """Return how many neighbouring buckets share a task: few enough that every core has two tasks."""
+    """Return how many buckets share a task: few enough that every core has two tasks."""
     return max(1, min(BUCKETS_MAX, buckets // (parts * 2)))
 
 
