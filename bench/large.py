@@ -7,13 +7,13 @@ object where there are a hundred times as many.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import apsw
 import redis
 
 from bench import lakes
@@ -154,10 +154,11 @@ def list_bare(kv_url: str, count: int) -> float:
         with contextlib.closing(client):
             largest = max(client.scan_iter(count=1000, _type="zset"), key=client.zcard)
             return counted(count, lambda: pages_of(client, largest))
-    with contextlib.closing(sqlite3.connect(urlsplit(kv_url).path)) as connection:
-        (largest,) = connection.execute(
+    opened: Any = apsw.Connection(urlsplit(kv_url).path)
+    with contextlib.closing(opened) as connection:
+        ((largest,),) = connection.execute(
             "SELECT partition FROM kv GROUP BY partition ORDER BY count(*) DESC LIMIT 1"
-        ).fetchone()
+        ).fetchall()
         sql = "SELECT name, value FROM kv WHERE partition = ? ORDER BY name"
         return counted(count, lambda: connection.execute(sql, (largest,)))
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sqlite3
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
+import apsw
+
 from tests.servers.redis_servers import redis_binary
 
 _PACKAGES: Final = (
+    "apsw",
     "redis",
     "hiredis",
     "boto3",
@@ -39,7 +41,7 @@ def describe() -> dict[str, str]:
         "python": platform.python_version(),
         "packages": ", ".join(f"{name} {_version(name)}" for name in _PACKAGES),
         "servers": ", ".join(filter(None, (_said(redis_binary(), "--version").split(" sha=")[0], _ceph()))),
-        "sqlite": sqlite3.sqlite_version,
+        "sqlite": apsw.sqlite_lib_version(),
     }
 
 

@@ -44,9 +44,12 @@ def on_sqlite(shop: Workshop) -> Iterator[Row]:
             steps.append(both_steps(lake.kv, lake.objects, count))
         return steps[-1][0]["seconds"] + steps[-1][1]["seconds"]
 
-    def floor(_number: int) -> float:
-        with Lake(shop, count) as lake:
-            return in_fresh_process("write_rows", kv=lake.kv, objects=lake.objects)["seconds"]
+    def floor(library: str) -> Callable[[int], float]:
+        def turn(_number: int) -> float:
+            with Lake(shop, count) as lake:
+                return in_fresh_process("write_rows", kv=lake.kv, objects=lake.objects, library=library)["seconds"]
+
+        return turn
 
     def icechunk(_number: int) -> float:
         folder = shop.in_memory("icechunk")
@@ -55,15 +58,19 @@ def on_sqlite(shop: Workshop) -> Iterator[Row]:
         shutil.rmtree(folder)
         return collected[-1]["seconds"]
 
-    mine, bare, theirs = in_turns(
+    mine, bare, bare_apsw, theirs = in_turns(
         turns,
-        *(said(shop, name, side) for name, side in (("ours", ours), ("bare rows", floor), ("icechunk", icechunk))),
+        said(shop, "ours", ours),
+        said(shop, "bare rows", floor("sqlite3")),
+        said(shop, "bare rows by apsw", floor("apsw")),
+        said(shop, "icechunk", icechunk),
     )
     what = f"release {count:,} objects into grace, then delete them; SQLite and local files"
     rate = rates(count, mine, "objects/s")
     peer, rows = "icechunk garbage_collect", "4 row writes an object by executemany, then unlink"
     yield Row(what=what, ours=rate, other=rates(count, theirs, "objects/s"), other_name=peer, bar=at_least(FACTOR))
     yield Row(what=what, ours=rate, other=rates(count, bare, "objects/s"), other_name=rows, bar=at_least(FACTOR))
+    yield Row(what=what, ours=rate, other=rates(count, bare_apsw, "objects/s"), other_name=f"{rows}; with apsw")
     yield Row(
         what=f"peak memory of the larger half, {count:,} objects",
         ours=Series(tuple(max(half["peak_mib"] for half in both) for both in steps), "MiB"),

@@ -13,8 +13,9 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import apsw
 import redis
 
 from bench import lakes
@@ -46,17 +47,26 @@ class Life(NamedTuple):
     deleting: bytes
 
 
-def write_rows(kv: str, objects: str) -> float:
-    """Write them to the embedded default's own file, then unlink its blobs. Return the seconds."""
+def write_rows(kv: str, objects: str, library: str) -> float:
+    """Write them to the embedded default's own file, then unlink its blobs. Return the seconds.
+
+    `library`: `sqlite3`, Python's own module, or `apsw`, which the driver uses.
+    """
     with lakes.open_lake(kv, objects) as lake:
         lives = [*batched(_lives(lake.repository(lakes.REPOSITORY)), PAGE)]
-    connection = sqlite3.connect(kv.removeprefix("sqlite://"), isolation_level=None)
+    file = kv.removeprefix("sqlite://")
+    connection: Any = apsw.Connection(file) if library == "apsw" else sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA synchronous = FULL")
 
+    def changed() -> int:
+        return connection.execute("SELECT total_changes()").fetchall()[0][0]
+
     def write(statement: str, rows: list[tuple[object, ...]]) -> None:
+        before = changed()
         connection.execute("BEGIN IMMEDIATE")
-        assert connection.executemany(statement, rows).rowcount in (len(rows), PAGE)
+        connection.executemany(statement, rows)
         connection.execute("COMMIT")
+        assert changed() - before == len(rows)
 
     began = time.perf_counter()
     for page in lives:

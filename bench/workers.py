@@ -57,11 +57,11 @@ def reap_by_default(*, kv: str, objects: str, after_grace: bool = False) -> Meas
         return _reap(lake, grace_seconds=None)
 
 
-def write_rows(*, kv: str, objects: str) -> Measured:
+def write_rows(*, kv: str, objects: str, library: str = "sqlite3") -> Measured:
     """The floor of the default way on SQLite."""
     from bench import reaping_floors
 
-    return _measured(reaping_floors.write_rows(kv, objects))
+    return _measured(reaping_floors.write_rows(kv, objects, library))
 
 
 def write_redis_keys(*, kv: str, objects: str) -> Measured:

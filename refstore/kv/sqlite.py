@@ -23,14 +23,15 @@ Options, as `?name=value&…`: `synchronous` (full or normal), `busy_timeout` (s
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, unquote
+
+import apsw
 
 from refstore.core.clock import Clock, SystemClock
 from refstore.core.file_identity import identity_of
@@ -103,32 +104,55 @@ _NTH: Final = "SELECT name FROM kv WHERE partition = ? AND name BETWEEN ? AND ? 
 _DELETE_RANGE: Final = "DELETE FROM kv WHERE partition = ? AND name BETWEEN ? AND ?"
 
 _UNAVAILABLE: Final = {
-    sqlite3.SQLITE_BUSY: (
+    apsw.SQLITE_BUSY: (
         "another process kept it locked for too long; make the same call again, or raise ?busy_timeout=SECONDS"
     ),
-    sqlite3.SQLITE_LOCKED: "another connection kept it locked; make the same call again",
-    sqlite3.SQLITE_PROTOCOL: "its locks are contended; make the same call again",
-    sqlite3.SQLITE_INTERRUPT: "the call was interrupted; make it again",
-    sqlite3.SQLITE_FULL: "the disk is full; free some space, then make the same call again",
-    sqlite3.SQLITE_IOERR: "the disk failed a read or a write; look at the system's log and check the disk",
-    sqlite3.SQLITE_NOMEM: "the machine is out of memory; make the same call again",
+    apsw.SQLITE_LOCKED: "another connection kept it locked; make the same call again",
+    apsw.SQLITE_PROTOCOL: "its locks are contended; make the same call again",
+    apsw.SQLITE_INTERRUPT: "the call was interrupted; make it again",
+    apsw.SQLITE_FULL: "the disk is full; free some space, then make the same call again",
+    apsw.SQLITE_IOERR: "the disk failed a read or a write; look at the system's log and check the disk",
+    apsw.SQLITE_NOMEM: "the machine is out of memory; make the same call again",
 }
 _MISCONFIGURED: Final = {
-    sqlite3.SQLITE_CANTOPEN: (
+    apsw.SQLITE_CANTOPEN: (
         "it cannot be opened; check that the path names a file in a directory that this user may write to"
     ),
-    sqlite3.SQLITE_PERM: "this user may not open it; check its owner and mode",
-    sqlite3.SQLITE_READONLY: (
+    apsw.SQLITE_PERM: "this user may not open it; check its owner and mode",
+    apsw.SQLITE_READONLY: (
         "it cannot be written; check the owner and mode of the file, its -wal and -shm, and the directory"
     ),
 }
 _CORRUPT: Final = {
-    sqlite3.SQLITE_CORRUPT: "its pages contradict each other",
-    sqlite3.SQLITE_NOTADB: "it is not an SQLite database",
-    sqlite3.SQLITE_ERROR: "it does not hold what refstore keeps there",
+    apsw.SQLITE_CORRUPT: "its pages contradict each other",
+    apsw.SQLITE_NOTADB: "it is not an SQLite database",
+    apsw.SQLITE_ERROR: "it does not hold what refstore keeps there",
 }
 
-_left_by_fork: Final[list[list[sqlite3.Connection]]] = []
+
+class Rows(Protocol):
+    def fetchall(self) -> list[Any]: ...
+
+
+class Connection(Protocol):
+    """The part of apsw's connections that the driver uses. apsw's own types allow every kind of value everywhere."""
+
+    def execute(self, statements: str, bindings: Sequence[object] | None = None) -> Rows: ...
+
+    def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[object]]) -> object: ...
+
+    def set_busy_timeout(self, milliseconds: int) -> None: ...
+
+    def total_changes(self) -> int:
+        """Return how many rows the connection has changed since it was opened."""
+        ...
+
+    def close(self, force: bool) -> None:
+        """Close it, and roll back its transaction. `force`: also with unfinished statements."""
+        ...
+
+
+_left_by_fork: Final[list[list[Connection]]] = []
 """Connections of a parent process. They are kept so that they are never closed here: closing would drop the parent's
 locks.
 """
@@ -179,8 +203,8 @@ class SqliteKV(KV):
         self._synchronous = synchronous
         self._busy_timeout_seconds = busy_timeout_seconds
         self._clock = clock or SystemClock()
-        self._idle: list[sqlite3.Connection] = []
-        self._files: dict[sqlite3.Connection, str] = {}
+        self._idle: list[Connection] = []
+        self._files: dict[Connection, str] = {}
         """The identity of the file that each open connection reads and writes, idle or not."""
         self._pid = os.getpid()
         self._closed = False
@@ -238,7 +262,7 @@ class SqliteKV(KV):
         )
 
     def _transact(
-        self, connection: sqlite3.Connection, runs: Sequence[tuple[type[Op], list[Op]]], set_if: _SetIf
+        self, connection: Connection, runs: Sequence[tuple[type[Op], list[Op]]], set_if: _SetIf
     ) -> list[Result]:
         results: list[Result] = []
         connection.execute("BEGIN IMMEDIATE")
@@ -246,7 +270,7 @@ class SqliteKV(KV):
             results += _perform(connection, kind, run, set_if)
         try:
             connection.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
+        except apsw.Error as error:
             raise self._typed(error, nothing_done=False) from error
         return results
 
@@ -256,12 +280,12 @@ class SqliteKV(KV):
             self._close(self._idle.pop())
 
     @contextmanager
-    def _connection(self) -> Generator[sqlite3.Connection, None, None]:
+    def _connection(self) -> Generator[Connection, None, None]:
         """Yield one connection for one call. After a failure it is closed, which rolls back its transaction."""
         connection = self._take()
         try:
             yield connection
-        except sqlite3.DatabaseError as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             self._close(connection)
             raise self._typed(error) from error
         except BaseException:
@@ -272,11 +296,11 @@ class SqliteKV(KV):
         else:
             self._idle.append(connection)
 
-    def _close(self, connection: sqlite3.Connection) -> None:
-        connection.close()
+    def _close(self, connection: Connection) -> None:
+        connection.close(True)  # a call that failed may leave a statement unfinished
         self._files.pop(connection, None)
 
-    def _take(self) -> sqlite3.Connection:
+    def _take(self) -> Connection:
         if self._pid != os.getpid():
             _left_by_fork.append([*self._files])
             self._idle, self._files, self._pid = [], {}, os.getpid()
@@ -285,7 +309,7 @@ class SqliteKV(KV):
         except IndexError:
             return self._open()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> Connection:
         """Open and set up a new connection. Create the file and its table if they do not exist."""
         try:
             self._make_file()
@@ -296,23 +320,18 @@ class SqliteKV(KV):
                 f"the KV file {self._path} cannot be made ({error}); check the path and its folder's mode"
             ) from error
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
-            connection: sqlite3.Connection | None = None
+            connection: Connection | None = None
             try:
-                connection = sqlite3.connect(
-                    self._path,
-                    timeout=self._busy_timeout_seconds,
-                    isolation_level=None,
-                    check_same_thread=False,
-                    cached_statements=64,
-                )
+                connection = cast(Connection, apsw.Connection(str(self._path)))
+                connection.set_busy_timeout(int(self._busy_timeout_seconds * 1000))
                 self._set_up(connection)
             except BaseException as error:
                 if connection is not None:
-                    connection.close()
-                if not isinstance(error, sqlite3.DatabaseError):
+                    connection.close(True)
+                if not isinstance(error, apsw.Error):
                     raise
                 # The change to WAL does not wait for a connection that makes it at the same moment.
-                if _primary(error) != sqlite3.SQLITE_BUSY or attempt == _OPEN_ATTEMPTS:
+                if _primary(error) != apsw.SQLITE_BUSY or attempt == _OPEN_ATTEMPTS:
                     raise self._typed(error) from error
                 self._clock.sleep(_OPEN_WAIT_SECONDS)
             else:
@@ -337,8 +356,8 @@ class SqliteKV(KV):
         if modes.shared:
             self._path.chmod(modes.file)
 
-    def _set_up(self, connection: sqlite3.Connection) -> None:
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    def _set_up(self, connection: Connection) -> None:
+        ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
         if mode != "wal":
             raise StoreMisconfigured(
                 f"the KV file {self._path} cannot use WAL here (its mode is {mode}); put it on a local disk"
@@ -357,7 +376,7 @@ class SqliteKV(KV):
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
 
-    def _version(self, connection: sqlite3.Connection) -> int:
+    def _version(self, connection: Connection) -> int:
         version: int = connection.execute("PRAGMA user_version").fetchall()[0][0]
         if version > VERSION:
             raise StoreMisconfigured(
@@ -366,21 +385,21 @@ class SqliteKV(KV):
         return version
 
     def _typed(
-        self, error: sqlite3.DatabaseError, *, nothing_done: bool = True
-    ) -> RefstoreError | sqlite3.DatabaseError:
+        self, error: apsw.Error | UnicodeDecodeError, *, nothing_done: bool = True
+    ) -> RefstoreError | apsw.Error | UnicodeDecodeError:
         """Return the error of `refstore/errors.py` for an SQLite error. An error that only a bug of refstore can cause
         is returned unchanged.
 
         A failure before the COMMIT is rolled back, so nothing was done.
         """
-        primary = _primary(error)
+        primary = _primary(error) if isinstance(error, apsw.Error) else -1
         if (why := _UNAVAILABLE.get(primary)) is not None:
             return KVUnavailable(f"the KV file {self._path} failed ({error}): {why}", nothing_done=nothing_done)
         if (why := _MISCONFIGURED.get(primary)) is not None:
             return StoreMisconfigured(f"the KV file {self._path} cannot be used ({error}): {why}")
         why = _CORRUPT.get(primary)
-        if primary == -1 and isinstance(error, sqlite3.OperationalError):
-            why = "a name in it is not text"  # Python raises this, not SQLite, so it has no code
+        if isinstance(error, UnicodeDecodeError):
+            why = "a name in it is not text"
         if why is not None:
             return Corrupt(
                 f"the KV file {self._path} is damaged ({error}): {why}; stop all processes and restore it from a backup"
@@ -392,16 +411,16 @@ class _NotAllWon(Exception):
     """Raised if some SetIf of a run did not succeed. Only reading shows which."""
 
 
-_SetIf = Callable[[sqlite3.Connection, Sequence[SetIf]], list[bool]]
+_SetIf = Callable[[Connection, Sequence[SetIf]], list[bool]]
 
 
-def _primary(error: sqlite3.DatabaseError) -> int:
+def _primary(error: apsw.Error) -> int:
     """Return the error's primary result code, the low byte of the extended one; -1 if it has none."""
-    code = getattr(error, "sqlite_errorcode", None)
+    code = getattr(error, "result", None)
     return code & 0xFF if isinstance(code, int) else -1
 
 
-def _perform(connection: sqlite3.Connection, kind: type[Op], run: Sequence[Any], set_if: _SetIf) -> list[Result]:
+def _perform(connection: Connection, kind: type[Op], run: Sequence[Any], set_if: _SetIf) -> list[Result]:
     """Perform one run of ops of one kind."""
     if kind is Get:
         return cast("list[Result]", _get(connection, [key for (key,) in run]))
@@ -420,7 +439,7 @@ def _perform(connection: sqlite3.Connection, kind: type[Op], run: Sequence[Any],
     return [None] * len(run)
 
 
-def _get(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[bytes | Absent]:
+def _get(connection: Connection, keys: Sequence[Key]) -> list[bytes | Absent]:
     if len(keys) == 1:
         rows = connection.execute(_GET, keys[0]).fetchall()
         return [rows[0][0] if rows else ABSENT]
@@ -438,7 +457,7 @@ def _get(connection: sqlite3.Connection, keys: Sequence[Key]) -> list[bytes | Ab
     return values
 
 
-def _set_if_counted(connection: sqlite3.Connection, run: Sequence[SetIf]) -> list[bool]:
+def _set_if_counted(connection: Connection, run: Sequence[SetIf]) -> list[bool]:
     """Write a run of SetIf without reading, and count the changed rows, because nearly always all of them succeed.
     Raises _NotAllWon; then the caller restarts the transaction.
 
@@ -447,25 +466,23 @@ def _set_if_counted(connection: sqlite3.Connection, run: Sequence[SetIf]) -> lis
     shapes = {(expected is ABSENT, value is ABSENT) for _, expected, value, _once in run}
     if (True, True) in shapes:
         raise _NotAllWon  # such an op writes nothing that could be counted
-    done = 0
+    before = connection.total_changes()
     # Rows are generated as they are bound: keeping 10,000 tuples costs more in cache misses than making them.
     for shape in shapes:
         match shape:
             case (True, _):
-                rows = ((p, n, new) for (p, n), old, new, _ in run if old is ABSENT)
-                done += connection.executemany(_CREATE, rows).rowcount
+                connection.executemany(_CREATE, ((p, n, new) for (p, n), old, new, _ in run if old is ABSENT))
             case (_, True):
-                rows = ((p, n, old) for (p, n), old, new, _ in run if new is ABSENT)
-                done += connection.executemany(_REMOVE, rows).rowcount
+                connection.executemany(_REMOVE, ((p, n, old) for (p, n), old, new, _ in run if new is ABSENT))
             case _:
                 rows = ((p, n, old, new) for (p, n), old, new, _ in run if old is not ABSENT and new is not ABSENT)
-                done += connection.executemany(_SWAP, rows).rowcount
-    if done != len(run):
+                connection.executemany(_SWAP, rows)
+    if connection.total_changes() - before != len(run):
         raise _NotAllWon
     return [True] * len(run)
 
 
-def _set_if_compared(connection: sqlite3.Connection, run: Sequence[SetIf]) -> list[bool]:
+def _set_if_compared(connection: Connection, run: Sequence[SetIf]) -> list[bool]:
     """Read the keys of a run, then write those that match. No other process writes during the transaction, so the
     values stay valid.
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import apsw
 import pytest
 
 from refstore.conformance.kv_suite import KVSuite
@@ -91,17 +91,12 @@ def test_each_connection_is_as_durable_as_was_asked(
 ) -> None:
     seen: list[tuple[int, str]] = []
 
-    class Watched(sqlite3.Connection):
-        def close(self) -> None:
-            synchronous, mode = (
-                self.execute("PRAGMA synchronous").fetchone()[0],
-                self.execute("PRAGMA journal_mode").fetchone()[0],
-            )
-            seen.append((synchronous, mode))
-            super().close()
+    class Watched(apsw.Connection):
+        def close(self, force: bool = False) -> None:
+            seen.append((self.pragma("synchronous"), self.pragma("journal_mode")))
+            super().close(force)
 
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, factory=Watched, **kwargs))
+    monkeypatch.setattr(apsw, "Connection", Watched)
     kv = opened(path, query)
     kv.set(KEY, b"v")
     kv.close()
@@ -182,13 +177,13 @@ def test_several_processes(path: Path) -> None:
 
 def test_a_child_that_was_forked_does_not_share_connections(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened_in: list[int] = []
-    connect = sqlite3.connect
 
-    def noting(*args: object, **kwargs: object) -> sqlite3.Connection:
-        opened_in.append(os.getpid())
-        return connect(*args, **kwargs)
+    class Noting(apsw.Connection):
+        def __init__(self, filename: str) -> None:
+            opened_in.append(os.getpid())
+            super().__init__(filename)
 
-    monkeypatch.setattr(sqlite3, "connect", noting)
+    monkeypatch.setattr(apsw, "Connection", Noting)
     kv = opened(path)
     kv.set(KEY, b"parent")
     child = os.fork()
@@ -212,7 +207,7 @@ def test_a_child_that_was_forked_does_not_share_connections(path: Path, monkeypa
 def test_a_writer_waits_for_another_but_not_for_ever(path: Path) -> None:
     kv = opened(path, "?busy_timeout=0.2")
     kv.set(KEY, b"1")
-    other = sqlite3.connect(path, isolation_level=None)
+    other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(KVUnavailable, match=r"locked.*busy_timeout") as caught:
         kv.set(KEY, b"2")
@@ -287,16 +282,15 @@ def test_a_name_that_is_no_text_any_more(path: Path) -> None:
     kv = opened(path)
     kv.set(KEY, b"v")
     kv.close()
-    other = sqlite3.connect(path)
+    other = apsw.Connection(str(path))
     other.execute("UPDATE kv SET name = CAST(X'6BFF' AS TEXT)")
-    other.commit()
     other.close()
     with pytest.raises(Corrupt, match="restore it from a backup"):
         opened(path).scan(KEY.partition)
 
 
 def test_a_database_of_something_else(path: Path) -> None:
-    other = sqlite3.connect(path)
+    other = apsw.Connection(str(path))
     other.execute("CREATE TABLE theirs (a)")
     other.close()
     with pytest.raises(InvalidSettings, match="something else"):
@@ -307,7 +301,7 @@ def test_a_file_of_a_later_version(path: Path) -> None:
     kv = opened(path)
     kv.set(KEY, b"v")
     kv.close()
-    later = sqlite3.connect(path)
+    later = apsw.Connection(str(path))
     later.execute("PRAGMA user_version = 99")
     later.close()
     with pytest.raises(StoreMisconfigured, match="later refstore"):
@@ -318,7 +312,7 @@ def test_a_table_that_is_gone(path: Path) -> None:
     kv = opened(path)
     kv.set(KEY, b"v")
     kv.close()
-    other = sqlite3.connect(path)
+    other = apsw.Connection(str(path))
     other.execute("DROP TABLE kv")
     other.close()
     with pytest.raises(Corrupt, match="no such table"):
@@ -460,7 +454,7 @@ def test_a_forked_child_sees_the_same_server(path: Path) -> None:
 
 
 def plan(path: Path, statement: str, parameters: tuple[object, ...]) -> list[str]:
-    connection = sqlite3.connect(path)
+    connection = apsw.Connection(str(path))
     rows = connection.execute("EXPLAIN QUERY PLAN " + statement, parameters).fetchall()
     connection.close()
     return [row[3] for row in rows]
@@ -468,19 +462,22 @@ def plan(path: Path, statement: str, parameters: tuple[object, ...]) -> list[str
 
 def test_every_statement_uses_the_primary_key(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken from what the driver really sends, so that a statement that is changed is seen here."""
-    sent: list[str] = []
-    connect = sqlite3.connect
+    sent: dict[str, tuple[object, ...]] = {}
 
-    def traced(*args: object, **kwargs: object) -> sqlite3.Connection:
-        connection = connect(*args, **kwargs)
-        connection.set_trace_callback(sent.append)
-        return connection
+    def trace(_cursor: object, statement: str, bindings: tuple[object, ...] | None) -> bool:
+        sent[statement] = bindings or ()
+        return True
+
+    class Traced(apsw.Connection):
+        def __init__(self, filename: str) -> None:
+            super().__init__(filename)
+            self.exec_trace = trace
 
     kv = opened(path)
     kv.set_many([(Key("p", f"{i:05d}"), b"v") for i in range(3000)])
     kv.close()
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite3, "connect", traced)
+        patch.setattr(apsw, "Connection", Traced)
         kv = opened(path)
         kv.get(KEY)
         kv.get_many([Key("p", f"{i:05d}") for i in range(300)])
@@ -500,16 +497,18 @@ def test_every_statement_uses_the_primary_key(path: Path, monkeypatch: pytest.Mo
         kv.delete_range("p", "00100", "00200")
         kv.close()
     statements = {
-        line for line in sent if line.split()[0] in ("SELECT", "DELETE", "UPDATE") and "sqlite_master" not in line
+        line: bindings
+        for line, bindings in sent.items()
+        if line.split()[0] in ("SELECT", "DELETE", "UPDATE") and "sqlite_master" not in line
     }
     assert len(statements) >= 10
-    for statement in statements:
-        steps = [step for step in plan(path, statement, ()) if " kv" in step]
+    for statement, bindings in statements.items():
+        steps = [step for step in plan(path, statement, bindings) if " kv" in step]
         assert steps, statement
         for step in steps:
             assert step.startswith("SEARCH kv USING PRIMARY KEY (partition=?"), (statement, step)
         if "ORDER BY" in statement:
-            assert not any("TEMP B-TREE" in step for step in plan(path, statement, ())), statement
+            assert not any("TEMP B-TREE" in step for step in plan(path, statement, bindings)), statement
         if "name >" in statement:
             assert "name>? AND name<?" in steps[0], (statement, steps)
 
@@ -526,7 +525,7 @@ def test_count_and_scan_stop_at_their_limit(path: Path) -> None:
         steps += 1
         return 0
 
-    connection = sqlite3.connect(path)
+    connection = apsw.Connection(str(path))
     connection.set_progress_handler(tick, 10)
     for statement, parameters in ((sqlite.COUNT, ("p", 10)), (sqlite.SCAN_AFTER, ("p", "000100", b"\xff", 10))):
         steps = 0
@@ -541,19 +540,16 @@ def test_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """
     opened_, closed = [], []
 
-    class Counted(sqlite3.Connection):
-        def close(self) -> None:
+    class Counted(apsw.Connection):
+        def __init__(self, filename: str) -> None:
+            opened_.append(self)
+            super().__init__(filename)
+
+        def close(self, force: bool = False) -> None:
             closed.append(self)
-            super().close()
+            super().close(force)
 
-    connect = sqlite3.connect
-
-    def counting(*args: object, **kwargs: object) -> sqlite3.Connection:
-        connection = connect(*args, factory=Counted, **kwargs)
-        opened_.append(connection)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", counting)
+    monkeypatch.setattr(apsw, "Connection", Counted)
     kv = opened(path)
     for _ in range(3):
         with ThreadPoolExecutor(4) as pool:
@@ -565,7 +561,7 @@ def test_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def integrity(path: Path) -> str:
-    connection = sqlite3.connect(path)
-    answer: str = connection.execute("PRAGMA integrity_check").fetchone()[0]
+    connection = apsw.Connection(str(path))
+    answer: str = connection.pragma("integrity_check")
     connection.close()
     return answer

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sqlite3
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import apsw
 import redis
 
 from tests.servers.redis_servers import RedisCluster, RedisSentinels, RedisServer, until
@@ -44,6 +44,16 @@ class LosingKV(ABC):
         return
 
 
+def copy_sqlite(file: Path, copy: Path) -> None:
+    """Copy a file that may be in use, as an operator does."""
+    with (
+        contextlib.closing(apsw.Connection(str(file))) as source,
+        contextlib.closing(apsw.Connection(str(copy))) as target,
+        target.backup("main", source, "main") as backup,
+    ):
+        backup.step()
+
+
 class LosingSqlite(LosingKV):
     """An older copy of the file is moved over it."""
 
@@ -57,11 +67,7 @@ class LosingSqlite(LosingKV):
         return f"sqlite://{self._file}?synchronous=normal"
 
     def mark(self) -> None:
-        with (
-            contextlib.closing(sqlite3.connect(self._file)) as source,
-            contextlib.closing(sqlite3.connect(self._copy)) as target,
-        ):
-            source.backup(target)
+        copy_sqlite(self._file, self._copy)
 
     def lose(self) -> None:
         for name in ("kv.sqlite-wal", "kv.sqlite-shm"):

@@ -5,8 +5,6 @@ and cleaned up.
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from refstore_gc import run
 from refstore_gc.run import Options
 from refstore_reaper import scrub
 from tests.reaping import reap_all, scrub_all
+from tests.servers.losing_kvs import copy_sqlite
 from tests.spark.world import World
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ NOW = Options(grace_days=0, min_age_seconds=0)
 def back_up(world: World) -> Path:
     """A copy of the KV while it is in use, as an operator makes it."""
     copy = world.folder / "backup.sqlite"
-    with closing(sqlite3.connect(world.folder / "kv.sqlite")) as source, closing(sqlite3.connect(copy)) as target:
-        source.backup(target)
+    copy_sqlite(world.folder / "kv.sqlite", copy)
     return copy
 
 

@@ -357,7 +357,7 @@ class TestStart:
         assert "config" in done.stdout
         assert not {command.module for command in cli.COMMANDS.values()} & modules
         assert (
-            not {"pydantic", "rich.console", "structlog", "pyarrow", "redis", "boto3", "sqlite3", "refstore.repository"}
+            not {"pydantic", "rich.console", "structlog", "pyarrow", "redis", "boto3", "apsw", "refstore.repository"}
             & modules
         )
 
