@@ -7,13 +7,14 @@ an address that another one marked `deleting`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
+from refstore.core.batches import tuples_of
 from refstore.core.ids import Address, Token
 from refstore.core.records import (
     Deleting,
@@ -23,12 +24,13 @@ from refstore.core.records import (
     Reference,
     ReferenceRecord,
     decode_reference,
+    decode_reference_many,
     encode,
 )
 from refstore.deletions.content_deletion import Journal, delete_contents
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord
-from refstore.kv.base import ABSENT, Absent, Key, SetIf
+from refstore.kv.base import ABSENT, Absent, Key, set_ifs
 from refstore.losses.fence import Guard
 from refstore.objects.base import Deletion
 from refstore.versioning import due_hints
@@ -137,30 +139,33 @@ class BatchDeleter:
         settled = settle(due)
         if settled:
             self._ctx.kv.delete_many(settled)
-        self._begun |= {hint.key: hint for _, hint in due}
-        for key in settled:
-            del self._begun[key]
+        for hint in dict.fromkeys([hint for _, hint in due]):
+            if hint.waiting:
+                self._begun[hint.key] = hint
+            else:
+                self._begun.pop(hint.key, None)
 
     def _count(self, batch: Sequence[PendingDelete], confirmed: Deletion, left: Sequence[Address]) -> None:
         deleted, failed = set(confirmed.deleted), set(left)
         self._tally.count(
             deleted=len(deleted),
-            bytes=sum(item.size_bytes for item in batch if item.size_bytes > 0 and item.address in deleted),
+            bytes=sum([item.size_bytes for item in batch if item.size_bytes > 0 and item.address in deleted]),
             missing=len(batch) - len(deleted) - len(failed),
             failed=len(failed),
-            expired=sum(item.cause == EXPIRED_CAUSE and item.address not in failed for item in batch),
+            expired=len([item for item in batch if item.cause == EXPIRED_CAUSE and item.address not in failed]),
         )
 
 
 def due_addresses(hints: Sequence[Hint]) -> list[DueAddress]:
-    return [DueAddress(address, hint) for hint in hints for address in hint.addresses]
+    addresses = [address for hint in hints for address in hint.addresses]
+    return tuples_of(DueAddress, addresses, [hint for hint in hints for _ in hint.addresses])
 
 
 def settle(due: Sequence[DueAddress]) -> list[Key]:
     """Note that the addresses need their hints no more. Return the keys of the hints that nothing needs any more."""
     for address, hint in due:
         hint.waiting.discard(address)
-    return [hint.key for hint in dict.fromkeys(hint for _, hint in due) if not hint.waiting]
+    return [hint.key for hint in dict.fromkeys([hint for _, hint in due]) if not hint.waiting]
 
 
 def count_deletable(ctx: Context, *, now_ms: int | None, grace_seconds: float, limit: int) -> int:
@@ -222,38 +227,52 @@ def mark_deleting(
     this raises CorruptRecord before it changes anything of the batch.
     """
     now = ctx.clock.now_ms()
-    hints_of: dict[Address, list[DueAddress]] = {}
-    for each in due:
-        hints_of.setdefault(each.address, []).append(each)
-    names = keys.reference_many(ctx.repo, hints_of)
+    names = keys.reference_many(ctx.repo, dict.fromkeys([address for address, _ in due]))
     values = ctx.kv.get_many(names)
     marked: list[PendingDelete] = []
     attempts: list[PendingDelete] = []
-    writes: list[SetIf] = []
-    stale: list[DueAddress] = []
-    early: list[tuple[Address, int]] = []
-    for (address, of), key, value in zip(hints_of.items(), names, values, strict=True):
-        try:
-            record = None if value is ABSENT else decode_reference(value)
-        except CorruptRecord as error:
-            if on_corrupt is None:
-                raise
-            on_corrupt(address, error)
-            continue
+    writes: list[tuple[Key, bytes | Absent, bytes]] = []
+    settled: set[Address] = set()
+    early: dict[Address, int] = {}
+    for key, value, record in _readable(names, values, on_corrupt):
+        address = Address(key.name)
         if record is None or isinstance(record, Listed):
-            stale += of  # deleted, or named again
-        elif now < _due_ms(ctx, record, grace_seconds):
-            early.append((address, int(_due_ms(ctx, record, ctx.grace_seconds))))
+            settled.add(address)  # deleted, or named again
         elif isinstance(record, Deleting):
             marked.append(_pending_delete(address, record))
+        elif now < _due_ms(ctx, record, grace_seconds):
+            early[address] = int(_due_ms(ctx, record, ctx.grace_seconds))
         else:
             deleting = _deleting(record, now)
             attempts.append(_pending_delete(address, deleting))
-            writes.append(SetIf(key, value, encode(deleting)))
-    won = ctx.kv.set_if_many(writes) if writes else []
+            writes.append((key, value, encode(deleting)))
+    won = ctx.kv.set_if_many(set_ifs(*zip(*writes, strict=True))) if writes else []
     marked += [item for item, ok in zip(attempts, won, strict=True) if ok]
-    stale += _reschedule(ctx, early, hints_of)
-    return marked, stale
+    stale = [each for each in due if each.address in settled] if settled else []
+    return marked, stale + _reschedule(ctx, early, due)
+
+
+def _readable(
+    names: Sequence[Key],
+    values: Sequence[bytes | Absent],
+    on_corrupt: Callable[[Address, CorruptRecord], None] | None,
+) -> Iterator[tuple[Key, bytes | Absent, ReferenceRecord | None]]:
+    """Yield each key with its value and record. `on_corrupt` gets the records that cannot be read; without it this
+    raises CorruptRecord before it yields anything.
+    """
+    try:
+        records = decode_reference_many(values)
+    except CorruptRecord:
+        if on_corrupt is None:
+            raise
+    else:
+        yield from zip(names, values, records, strict=True)
+        return
+    for key, value in zip(names, values, strict=True):
+        try:
+            yield key, value, None if value is ABSENT else decode_reference(value)
+        except CorruptRecord as error:
+            on_corrupt(Address(key.name), error)
 
 
 def _deleting(record: Emptied | Issued, now: int) -> Deleting:
@@ -274,8 +293,9 @@ def remove_keys(ctx: Context, addresses: Sequence[Address], confirmed: Deletion)
     changed it.
     """
     gone = {*confirmed.deleted, *confirmed.missing}
-    ctx.kv.delete_many(keys.reference_many(ctx.repo, [address for address in addresses if address in gone]))
-    return [address for address in addresses if address not in gone]
+    going = [address for address in addresses if address in gone]
+    ctx.kv.delete_many(keys.reference_many(ctx.repo, going))
+    return [] if len(going) == len(addresses) else [address for address in addresses if address not in gone]
 
 
 def write_hints(ctx: Context, addresses: Sequence[Address]) -> None:
@@ -284,16 +304,10 @@ def write_hints(ctx: Context, addresses: Sequence[Address]) -> None:
     due_hints.write(ctx.kv, ctx.repo, [(now, address) for address in addresses])
 
 
-def _reschedule(
-    ctx: Context, early: Sequence[tuple[Address, int]], hints_of: dict[Address, list[DueAddress]]
-) -> list[DueAddress]:
+def _reschedule(ctx: Context, early: Mapping[Address, int], due: Sequence[DueAddress]) -> list[DueAddress]:
     """Make sure that each address has a hint at the given time. Return its other hints, which it needs no more."""
-    missing: list[tuple[int, Address]] = []
-    others: list[DueAddress] = []
-    for address, at_ms in early:
-        rest = [each for each in hints_of[address] if each.hint.due_ms != at_ms]
-        if len(rest) == len(hints_of[address]):
-            missing.append((at_ms, address))
-        others += rest
-    due_hints.write(ctx.kv, ctx.repo, missing)
-    return others
+    if not early:
+        return []
+    hinted = {address for address, hint in due if hint.due_ms == early.get(address)}
+    due_hints.write(ctx.kv, ctx.repo, [(at_ms, address) for address, at_ms in early.items() if address not in hinted])
+    return [each for each in due if each.address in early and each.hint.due_ms != early[each.address]]

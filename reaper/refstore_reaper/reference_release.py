@@ -17,7 +17,8 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.ids import Address, BranchName, CommitId, Path, Token, are_own, is_own
+from refstore.core.batches import tuples_of
+from refstore.core.ids import Address, BranchName, CommitId, Token, are_own, is_own
 from refstore.core.records import (
     Branch,
     CommittedTokens,
@@ -153,10 +154,17 @@ def _releases(token: Token, cause: str, pairs: Sequence[tuple[str, bytes]]) -> l
     entries = [(path, record) for (path, _), record in zip(pairs, records, strict=True) if isinstance(record, Entry)]
     if not are_own([record.address for _, record in entries]):
         entries = [(path, record) for path, record in entries if is_own(record.address)]
-    return [
-        Release(record.address, Reference(token, Path(path), record.reference_id), cause, record)
-        for path, record in entries
-    ]
+    count = len(entries)
+    references = tuples_of(
+        Reference, [token] * count, [path for path, _ in entries], [record.reference_id for _, record in entries]
+    )
+    return tuples_of(
+        Release,
+        [record.address for _, record in entries],
+        references,
+        [cause] * count,
+        [record for _, record in entries],
+    )
 
 
 def _pending_deletes(items: Sequence[Release], emptied: Sequence[Address]) -> list[PendingDelete]:

@@ -212,7 +212,7 @@ def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amoun
 
 def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, Amount] | None:
     """Return what is in its grace window, and what is due. Sizes are counted as far as they are known."""
-    in_grace = due = Amount()
+    in_grace = due = in_grace_bytes = due_bytes = 0
     grace_ms = int(ctx.grace_seconds * 1000)
     for shard in range(keys.SHARDS):
         for page in batched(ctx.kv.scan_all(keys.references(ctx.repo, shard), page=PAGE), PAGE):
@@ -220,15 +220,18 @@ def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, A
                 return None
             now_ms = ctx.clock.now_ms()
             for reference in decode_reference_many([value for _, value in page]):
-                if isinstance(reference, Deleting):
-                    due = Amount(due.objects + 1, due.bytes + max(0, reference.size_bytes))
-                elif isinstance(reference, Emptied):
+                if isinstance(reference, Emptied):
                     size_bytes = reference.entry.size_bytes if reference.entry is not None else 0
                     if reference.since_ms + grace_ms > now_ms:
-                        in_grace = Amount(in_grace.objects + 1, in_grace.bytes + size_bytes)
+                        in_grace += 1
+                        in_grace_bytes += size_bytes
                     else:
-                        due = Amount(due.objects + 1, due.bytes + size_bytes)
-    return in_grace, due
+                        due += 1
+                        due_bytes += size_bytes
+                elif isinstance(reference, Deleting):
+                    due += 1
+                    due_bytes += max(0, reference.size_bytes)
+    return Amount(in_grace, in_grace_bytes), Amount(due, due_bytes)
 
 
 def _measure_live(ctx: Context, default_branch: BranchName) -> Amount:

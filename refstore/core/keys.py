@@ -59,11 +59,12 @@ and tokens hold a `:`, which keeps `staging/<token>` apart from `staging/deleted
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 from zlib import crc32
 
 from refstore.core import ids
+from refstore.core.batches import tuples_of
 from refstore.core.ids import Address, BranchName, CommitId, Path, RepositoryId, RepositoryName, TagName, Token
 from refstore.errors import CorruptRecord, InvalidName
 from refstore.kv.base import Key
@@ -171,10 +172,10 @@ def reference(repo: RepositoryId, address: Address) -> Key:
     return Key(references(repo, shard_of(address)), address)
 
 
-def reference_many(repo: RepositoryId, addresses: Iterable[Address]) -> list[Key]:
+def reference_many(repo: RepositoryId, addresses: Collection[Address]) -> list[Key]:
     """Return the `reference` key of each address, in a third of the time, for bulk operations."""
     partitions = [references(repo, shard) for shard in range(SHARDS)]
-    return [Key(partitions[crc32(address.encode()) % SHARDS], address) for address in addresses]
+    return tuples_of(Key, [partitions[crc32(address.encode()) % SHARDS] for address in addresses], addresses)
 
 
 def due_shard(repo: RepositoryId, shard: int) -> str:

@@ -59,9 +59,9 @@ def delete_contents(
     Raises ObjectsUnavailable: then the identities stay `deleting`.
     """
     gone = {*confirmed.deleted, *confirmed.missing}
-    items = {item.address: item for item in batch if item.address in gone}
-    if not items or not ctx.locations.are_announced():
+    if gone.isdisjoint(item.address for item in batch) or not ctx.locations.are_announced():
         return ContentDeletion(confirmed, 0, 0)
+    items = {item.address: item for item in batch if item.address in gone}
     located = ctx.locations.begin_deletion(list(items))
     contents = [
         PendingDelete(address, items[each.identity].token, items[each.identity].path, CAUSE, -1)

@@ -27,6 +27,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
+from refstore.core.batches import tuples_of
+
 
 class Absent(Enum):
     """The type of `ABSENT`: the key has no value. `None` never stands for it, so no write is unconditional by
@@ -86,6 +88,11 @@ class SetIf(NamedTuple):
     """Whether `Retrying` must not repeat it after a lost reply, because `expected` may come back. A result of False is
     then certain.
     """
+
+
+def set_ifs(keys: Sequence[Key], expected: Sequence[bytes | Absent], values: Sequence[bytes | Absent]) -> list[SetIf]:
+    """Return a SetIf for each key, in half the time, for bulk operations."""
+    return tuples_of(SetIf, keys, expected, values, [False] * len(keys))
 
 
 class Exchange(NamedTuple):
@@ -156,7 +163,7 @@ class KV(ABC):
         self.execute((Delete(key),))
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | Absent]:
-        return self.execute([Get(key) for key in keys])  # type: ignore[return-value]  # Get yields just these
+        return self.execute(tuples_of(Get, keys))  # type: ignore[return-value]  # Get yields just these
 
     def set_many(self, pairs: Sequence[tuple[Key, bytes]]) -> None:
         self.execute([Set(key, value) for key, value in pairs])
@@ -168,7 +175,7 @@ class KV(ABC):
         return self.execute(ops)  # type: ignore[return-value]  # Exchange yields just these
 
     def delete_many(self, keys: Sequence[Key]) -> None:
-        self.execute([Delete(key) for key in keys])
+        self.execute(tuples_of(Delete, keys))
 
     def scan_all(
         self, partition: str, *, prefix: str = "", after: str = "", page: int = SCAN_LIMIT

@@ -6,6 +6,7 @@ shard instead of one for each address. A hint that names several goes when none 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Final
@@ -42,9 +43,9 @@ def encode_many(repo: RepositoryId, due: Iterable[tuple[int, Address]]) -> list[
 
     The key of a hint for several addresses is made of these, so that two hints with one key name the same addresses.
     """
-    groups: dict[tuple[int, int], list[Address]] = {}
+    groups: defaultdict[tuple[int, int], list[Address]] = defaultdict(list)
     for at_ms, address in due:
-        groups.setdefault((at_ms, keys.shard_of(address)), []).append(address)
+        groups[at_ms, keys.shard_of(address)].append(address)
     hints: list[tuple[Key, bytes]] = []
     for (at_ms, shard), addresses in groups.items():
         for start in range(0, len(addresses), ADDRESSES_MAX):

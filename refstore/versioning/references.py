@@ -13,7 +13,7 @@ call is done in a few batched round trips; no two items of one call may name the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -33,7 +33,7 @@ from refstore.core.records import (
     encode,
 )
 from refstore.errors import Contention
-from refstore.kv.base import ABSENT, KV, SetIf
+from refstore.kv.base import ABSENT, KV, SetIf, set_ifs
 from refstore.versioning import due_hints
 
 ATTEMPTS: Final = 16
@@ -90,11 +90,11 @@ class References:
         """
         now = self._clock.now_ms()
         lists = [
-            Listed((reference,), now if (made_ms := ids.made_ms(address)) is None else made_ms)
+            encode(Listed((reference,), now if (made_ms := ids.made_ms(address)) is None else made_ms))
             for address, reference in items
         ]
         names = keys.reference_many(self._repo, [address for address, _ in items])
-        self._create_many([SetIf(key, ABSENT, encode(new)) for key, new in zip(names, lists, strict=True)])
+        self._create_many(set_ifs(names, [ABSENT] * len(items), lists))
 
     def issue(self, items: Sequence[tuple[Address, Issued]]) -> None:
         """Record issued addresses (rule 10), after the due hint that makes the reaper check them when they expire."""
@@ -281,10 +281,10 @@ class References:
             return items  # a batch never names one key twice
         names = keys.reference_many(self._repo, addresses)
         after = [encode(_after(item, (), now, direct=direct)) for item in items]
-        written = self._kv.set_if_many(list(map(SetIf, names, untouched, after)))
+        written = self._kv.set_if_many(set_ifs(names, untouched, after))
         return [] if all(written) else [item for item, ok in zip(items, written, strict=True) if not ok]
 
-    def forget(self, addresses: Iterable[Address]) -> None:
+    def forget(self, addresses: Collection[Address]) -> None:
         """Delete the keys of committed addresses; their blobs stay (rule 7)."""
         self._kv.delete_many(keys.reference_many(self._repo, addresses))
 
