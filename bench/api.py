@@ -32,6 +32,7 @@ from bench.reaping import reset_branch
 from bench.workshop import Scale, Workshop, filling, make_lake
 from refstore import access_keys
 from refstore.core import keys
+from refstore.lake import Lake
 from refstore.repository import Repository
 
 CLIENTS: Final = 16
@@ -39,7 +40,7 @@ SHARE: Final = 0.5
 """Of the rate of what is compared with."""
 PAGES_FACTOR: Final = 0.3
 PAGE: Final = 1000
-P99_FACTOR: Final = 2
+P99_FACTOR: Final = 1.5
 P99_FACTOR_BESIDE_READS: Final = 5
 P99_FACTOR_BESIDE_PAGES: Final = 3
 OPERATOR_PAGES_PER_SECOND: Final = 10.0
@@ -250,7 +251,7 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
     the service's own.
     """
     scale = shop.scale
-    count = scale.reaped
+    count = scale.reaped_beside
     folder = shop.in_memory("beside")
     make_lake(folder)
     with filling(folder) as lake:
@@ -258,29 +259,33 @@ def p99_beside(shop: Workshop, *, alone: bool) -> Row:
     chance = random.Random(2)
     calls = [stat("main", lakes.path_of(chance.randrange(scale.served))) for _ in range(scale.asked)]
     spans: list[float] = []
-
-    def reap() -> None:
-        began = time.perf_counter()
-        if alone:
-            api_servers.reap(folder, **REAPING)
-        wait_until_reaped(folder, scale.served)
-        spans.append(time.perf_counter() - began)
-
     settings = {} if alone else REAPING
-    with api_servers.refstore(
-        folder, shop.on_disk("beside") / "log", reaper=not alone, apart=False, **settings
-    ) as server:
+    with (
+        api_servers.refstore(
+            folder, shop.on_disk("beside") / "log", reaper=not alone, apart=False, **settings
+        ) as server,
+        lakes.open_lake(*lakes.stores_in(folder)) as watching,
+    ):
+
+        def reap() -> None:
+            began = time.perf_counter()
+            if alone:
+                api_servers.reap(folder, **REAPING)
+            wait_until_processed(watching)
+            spans.append(time.perf_counter() - began)
 
         def beside(turn: int) -> float:
-            shop.say(f"api: stat beside a reaper, turn {turn + 1} of {scale.long_turns}")
+            shop.say(f"api: stat beside a reaper, turn {turn + 1} of {scale.p99_turns}")
             reset_branch(folder, count, f"due-{turn}")
-            return paced(shop, server, calls, reap)["p99_ms"]
+            p99_ms = paced(shop, server, calls, reap)["p99_ms"]
+            check_blobs(folder, scale.served)
+            return p99_ms
 
         def without(_turn: int) -> float:
             return paced(shop, server, calls, lambda: time.sleep(spans[-1]))["p99_ms"]
 
         load(shop, server, calls[:WARM])
-        each, quiet = in_turns(scale.long_turns, beside, without)
+        each, quiet = in_turns(scale.p99_turns, beside, without)
     shop.drop(folder)
     where = "`refstore reaper`, a process of its own" if alone else "that of `refstore serve`, as by default"
     return Row(
@@ -442,7 +447,7 @@ def giving_way(shop: Workshop) -> Row:
             began = time.perf_counter()
             api_servers.reap(folder, *options, **REAPING)
             seconds = time.perf_counter() - began
-            wait_until_reaped(folder, 0)
+            check_blobs(folder, 0)
             shop.drop(folder)
             return seconds
 
@@ -457,19 +462,21 @@ def giving_way(shop: Workshop) -> Row:
     )
 
 
-def wait_until_reaped(folder: Path, left: int) -> None:
-    """Until no token waits for the reaper; so many blobs are there then. Raises RuntimeError.
+def wait_until_processed(lake: Lake) -> None:
+    """Until no token waits for the reaper. Raises RuntimeError.
 
-    The KV is asked: to list what is left in the folder, again and again, takes more of the processor than the service
-    does.
+    The KV is asked, by a lake that is open: whatever takes more of the processor is measured as well.
     """
     until = time.monotonic() + REAPED_SECONDS_MAX
-    with lakes.open_lake(*lakes.stores_in(folder)) as lake:
-        decided = keys.deleted_tokens(lake.repository(lakes.REPOSITORY).context.repo)
-        while lake.kv.count(decided, limit=1):
-            if time.monotonic() > until:
-                raise RuntimeError("the reaper of the service did not delete what is due")
-            time.sleep(LOOK_SECONDS)
+    decided = keys.deleted_tokens(lake.repository(lakes.REPOSITORY).context.repo)
+    while lake.kv.count(decided, limit=1):
+        if time.monotonic() > until:
+            raise RuntimeError("the reaper of the service did not delete what is due")
+        time.sleep(LOOK_SECONDS)
+
+
+def check_blobs(folder: Path, left: int) -> None:
+    """Check that so many blobs are there. Raises RuntimeError."""
     there = sum(1 for hour in folder.glob("objects/*/data/*") for _ in os.scandir(hour))
     if there != left:
         raise RuntimeError(f"the reaper left {there} blobs; {left} were to stay")

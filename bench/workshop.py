@@ -37,6 +37,8 @@ class Scale:
     remembered: int = 100_000
     """Objects whose memory is measured."""
     reaped: int = 100_000
+    reaped_beside: int = 400_000
+    """Objects that are reaped while the API is asked: a p99 of few calls is a handful of them."""
     live: tuple[int, ...] = (0, 100_000, 1_000_000)
     """Objects that stay, beside those that are reaped."""
     reaped_s3: int = 10_000
@@ -78,6 +80,7 @@ class Scale:
     turns: int = 5
     long_turns: int = 3
     """Of what takes minutes to make."""
+    p99_turns: int = 5
     steps: int = 30
     """Turns of what takes milliseconds."""
     calls: int = 200
@@ -91,6 +94,7 @@ QUICK: Final = Scale(
     booked=2_000,
     remembered=5_000,
     reaped=3_000,
+    reaped_beside=3_000,
     live=(0, 2_000, 5_000),
     reaped_s3=300,
     committed=10_000,
@@ -118,6 +122,7 @@ QUICK: Final = Scale(
     pages=3,
     turns=2,
     long_turns=1,
+    p99_turns=1,
     steps=3,
     calls=5,
 )
