@@ -29,7 +29,7 @@ from refstore_api.caller_cache import CallerCache, Credential, Secret, Token
 from refstore_api.error_responses import Forbidden, TooManyGuesses, Unauthenticated
 from refstore_api.key_last_use import KeyLastUse
 from refstore_api.login_throttle import Caller, LoginThrottle
-from refstore_api.request_middleware import address_of
+from refstore_api.request_middleware import PRINCIPAL, address_of
 from refstore_api.service import Service
 
 AUDIENCE: Final = "refstore-api"
@@ -165,9 +165,11 @@ def needs(role: Role) -> Any:
     """
 
     async def check(request: Request) -> Principal:
-        principal = await authenticator_of(request).principal(
-            request.headers.get("authorization"), address_of(request.scope)
-        )
+        principal: Principal | None = getattr(request.state, PRINCIPAL, None)
+        if principal is None:
+            principal = await authenticator_of(request).principal(
+                request.headers.get("authorization"), address_of(request.scope)
+            )
         admit(request, principal, role)
         return principal
 

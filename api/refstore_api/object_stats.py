@@ -6,12 +6,14 @@ import re
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from starlette.responses import Response
+
 from refstore.context import Context
 from refstore.core.ids import Address, is_own, own_address
 from refstore.core.records import Entry
 from refstore.errors import InvalidToken
 from refstore_api.headers import type_of
-from refstore_api.models import ObjectStats
+from refstore_api.json_answers import answer_fields
 from refstore_api.signed_urls import SignedUrl
 
 TOKEN: Final = "token"  # noqa: S105  # a parameter's name
@@ -55,33 +57,25 @@ def token_of(ctx: Context, url: str) -> str:
     return token
 
 
-def stats(
+def answer_object(
     ctx: Context,
     path: str,
     entry: Entry,
+    status: int = 200,
     *,
     user_metadata: bool = True,
     signed: SignedUrl | None = None,
-) -> ObjectStats:
-    return ObjectStats.model_construct(
-        path=path,
-        path_type="object",
-        physical_address=signed.url if signed else physical_url(ctx, entry.address),
-        physical_address_expiry=signed.expires_seconds if signed else None,
-        checksum=entry.md5 or entry.checksum,
-        size_bytes=entry.size_bytes,
-        mtime=entry.mtime_ms // 1000,
-        metadata=entry.metadata if user_metadata else None,
-        content_type=type_of(entry),
-    )
+) -> Response:
+    """Answer with an object as `ObjectStats` shows it."""
+    return answer_fields(listed(ctx, path, entry, user_metadata=user_metadata, signed=signed), status)
 
 
 def listed(
     ctx: Context, path: str, entry: Entry | None, *, user_metadata: bool = True, signed: SignedUrl | None = None
 ) -> dict[str, Any]:
-    """Return an item of a listing as `ObjectStats` shows it; without an entry, a common prefix.
+    """Return an object as `ObjectStats` shows it; without an entry, a common prefix.
 
-    A model for each item would take most of a page's time.
+    A model for each would take most of a listing's time.
     """
     if entry is None:
         return {"path": path, "path_type": "common_prefix", "physical_address": "", "checksum": "", "mtime": 0}

@@ -45,6 +45,8 @@ _BRANCHES: Final = ("branch", "destination_branch", "ref", "source_ref", "left_r
 """The path parameters that name a part of a repository; the first one present counts."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_./~^@{}:-]{1,255}")
 NO_ROUTE: Final = "(none)"
+PRINCIPAL: Final = "principal"
+"""The name of a request's state: who sent it, where that was proven before its body was read."""
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 CRASHED: Final = "the service failed; its log says why, under the request's id"
 CLIENT_WENT_AWAY: Final = 499
@@ -128,7 +130,7 @@ class RequestMiddleware:
                 and not scope["path"].startswith(_PAGES)  # they authenticate by a cookie, before they read a body
                 and not _is_signed(scope)
             ):
-                await self._admit(_header(scope, b"authorization"), client)
+                scope.setdefault("state", {})[PRINCIPAL] = await self._admit(_header(scope, b"authorization"), client)
             await self._app(scope, _bounded(scope, receive, self._limits), sending)
         except RefstoreError as error:
             await respond(error)(scope, receive, sending)

@@ -117,14 +117,15 @@ class References:
         finds its reference on the list, and returns True.
         """
         now = self._clock.now_ms()
-        values = self._kv.get_many([keys.reference(self._repo, address) for address, _, _ in items])
+        names = keys.reference_many(self._repo, [address for address, _, _ in items])
+        values = self._kv.get_many(names)
         writes: list[SetIf] = []
         linkable: list[int] = []
-        for index, (value, (address, token_id, ref)) in enumerate(zip(values, items, strict=True)):
+        for index, (key, value, (_, token_id, ref)) in enumerate(zip(names, values, items, strict=True)):
             record = None if value is ABSENT else decode_reference(value)
             if isinstance(record, Issued) and record.token_id == token_id and record.expires_ms > now:
                 linkable.append(index)
-                writes.append(SetIf(keys.reference(self._repo, address), value, encode(Listed((ref,), now))))
+                writes.append(SetIf(key, value, encode(Listed((ref,), now))))
         linked = dict(zip(linkable, self._kv.set_if_many(writes), strict=True)) if writes else {}
         if unsure := [
             index for index, ok in linked.items() if not ok

@@ -1,4 +1,4 @@
-"""A listing's items are made without the model; they say what the model says."""
+"""Objects are answered without the model; the answers say what the model says."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from refstore.core.ids import Address
 from refstore.core.records import Entry
+from refstore_api.headers import type_of
 from refstore_api.json_answers import answer, answer_page
 from refstore_api.models import ObjectStats, ObjectStatsList, Pagination
-from refstore_api.object_stats import listed, stats
+from refstore_api.object_stats import answer_object, listed, physical_url
 from refstore_api.signed_urls import SignedUrl
 from tests.reaper_world import World
 
@@ -35,8 +36,21 @@ CTX = World().repo.context
 def test_an_item_of_a_listing_is_what_stat_answers(entry: Entry, path: str, metadata: bool, sign: bool) -> None:
     signed = SignedUrl("https://store/x?signature", 60) if sign else None
     item = listed(CTX, path, entry, user_metadata=metadata, signed=signed)
-    model = stats(CTX, path, entry, user_metadata=metadata, signed=signed)
+    model = ObjectStats(
+        path=path,
+        path_type="object",
+        physical_address=signed.url if signed else physical_url(CTX, entry.address),
+        physical_address_expiry=signed.expires_seconds if signed else None,
+        checksum=entry.md5 or entry.checksum,
+        size_bytes=entry.size_bytes,
+        mtime=entry.mtime_ms // 1000,
+        metadata=entry.metadata if metadata else None,
+        content_type=type_of(entry),
+    )
     assert ObjectStats.model_validate(item) == model
+    alone = answer_object(CTX, path, entry, 201, user_metadata=metadata, signed=signed)
+    assert alone.status_code == 201
+    assert ObjectStats.model_validate_json(alone.body) == model
     pagination = Pagination(has_more=False, next_offset="", results=1, max_per_page=1)
     page = answer(ObjectStatsList.model_construct(pagination=pagination, results=[model]))
     assert ObjectStatsList.model_validate_json(answer_page(pagination, [item]).body) == (

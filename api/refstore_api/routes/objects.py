@@ -34,7 +34,7 @@ from refstore_api.models import (
     PathList,
     UnderlyingObjectProperties,
 )
-from refstore_api.object_stats import listed, stats
+from refstore_api.object_stats import answer_object, listed
 from refstore_api.routes import failures
 from refstore_api.service import Service, ServiceOf
 from refstore_api.shared_parameters import (
@@ -96,7 +96,7 @@ async def stat_object(
 ) -> Response:
     context, entry = await service.stat(repository, ref, path)
     url = await service.run(partial(_signed, service, request, context, entry)) if presign else None
-    return answer(stats(context, path, entry, user_metadata=user_metadata, signed=url))
+    return answer_object(context, path, entry, user_metadata=user_metadata, signed=url)
 
 
 @router.post(
@@ -140,7 +140,7 @@ async def upload_object(
             context, entry = await service.upload_long(repository, branch, item)
     except AlreadyExists as error:
         raise PreconditionFailed(str(error)) from error
-    return answer(stats(context, path, entry), 201)
+    return answer_object(context, path, entry, 201)
 
 
 @router.put(
@@ -154,7 +154,7 @@ async def stage_object(
 ) -> Response:
     """Stage an object outside the namespace; refstore never deletes it."""
 
-    def stage(repo: Repository) -> ObjectStats:
+    def stage(repo: Repository) -> Response:
         mtime = body.mtime * 1000 if body.mtime is not None else None
         item = Stage(
             path=path,
@@ -166,9 +166,9 @@ async def stage_object(
             mtime_ms=mtime,
         )
         (entry,) = repo.stage_many(branch, [item])
-        return stats(repo.context, path, entry)
+        return answer_object(repo.context, path, entry, 201)
 
-    return answer(await service.repository(repository, stage), 201)
+    return await service.repository(repository, stage)
 
 
 @router.get(
@@ -369,11 +369,11 @@ async def copy_object(
 ) -> Response:
     """Copy an object to another path or branch without reading its data."""
 
-    def copy(repo: Repository) -> ObjectStats:
+    def copy(repo: Repository) -> Response:
         entry = repo.copy(body.src_ref or branch, body.src_path, branch, dest_path)
-        return stats(repo.context, dest_path, entry)
+        return answer_object(repo.context, dest_path, entry, 201)
 
-    return answer(await service.repository(repository, copy), 201)
+    return await service.repository(repository, copy)
 
 
 def streamed(

@@ -29,7 +29,7 @@ from refstore_api.models import (
     Resume,
     Why,
 )
-from refstore_api.object_stats import address_of_url, physical_url, stats
+from refstore_api.object_stats import address_of_url, answer_object, physical_url
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, Amount, Prefix, amount_of
@@ -50,10 +50,11 @@ OBJECT: dict[str, Any] = {"content": {"application/json": {"schema": {"type": "o
 async def move_object(service: ServiceOf, _caller: Writer, repository: str, branch: str, body: Move) -> Response:
     """Move an object to another path on its branch without reading its data."""
 
-    def move(repo: Repository) -> ObjectStats:
-        return stats(repo.context, body.dest_path, repo.move(branch, body.src_path, body.dest_path))
+    def move(repo: Repository) -> Response:
+        entry = repo.move(branch, body.src_path, body.dest_path)
+        return answer_object(repo.context, body.dest_path, entry, 201)
 
-    return answer(await service.repository(repository, move), 201)
+    return await service.repository(repository, move)
 
 
 @router.post(
@@ -73,10 +74,8 @@ async def restore_object(service: ServiceOf, _caller: Writer, repository: str, b
             branch, address_of_url(repo.context, body.physical_address), body.path, force=body.force
         )
         assert restored.entry is not None  # noqa: S101  # what was not restored raised
-        return answer(
-            stats(repo.context, restored.path, restored.entry),
-            200 if restored.outcome is RestoreOutcome.UNCHANGED else 201,
-        )
+        status = 200 if restored.outcome is RestoreOutcome.UNCHANGED else 201
+        return answer_object(repo.context, restored.path, restored.entry, status)
 
     return await service.repository(repository, restore)
 

@@ -25,7 +25,7 @@ from refstore_api.error_responses import PreconditionFailed
 from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer
 from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
-from refstore_api.object_stats import address_of_url, physical_url, stats, token_of, with_token
+from refstore_api.object_stats import address_of_url, answer_object, physical_url, token_of, with_token
 from refstore_api.routes import failures
 from refstore_api.routes.objects import BINARY, IfMatch, streamed
 from refstore_api.service import LinkRequest, ServiceOf
@@ -76,7 +76,7 @@ async def link_physical_address(
         context, entry = await service.link(repository, branch, LinkRequest(path, if_none_match == "*", link))
     except AlreadyExists as error:
         raise PreconditionFailed(str(error)) from error
-    return answer(stats(context, path, entry))
+    return answer_object(context, path, entry)
 
 
 @router.get(BACKING, operation_id="getPhysicalAddress", responses={200: {"model": StagingLocation}, **failures()})
