@@ -16,6 +16,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 import redis
@@ -66,7 +67,33 @@ def run(shop: Workshop) -> Iterator[Row]:
                 bar=at_least(FACTOR),
                 note=f"a reference and an entry each; upload_many by {BATCH}",
             )
+        yield two_at_once(shop, repo, floor, shuffled)
     yield from round_trips(shop, server.port)
+
+
+def two_at_once(shop: Workshop, repo: Repository, floor: redis.Redis, numbers: Sequence[int]) -> Row:
+    """Two threads of one process, each with every other object: while one waits for Redis, the other prepares."""
+    count, turns = shop.scale.booked, shop.scale.turns
+    shop.say(f"bookkeeping: {turns} x {count:,} uploads by two threads")
+    repo.create_branch("two-threads", "main")
+    pairs = plain_pairs(repo, "two-threads", count)
+
+    def both(turn: int) -> float:
+        mine = numbers[turn * count : (turn + 1) * count]
+
+        def upload(thread: int) -> None:
+            lakes.upload(repo, "two-threads", mine[thread::2])
+
+        with ThreadPoolExecutor(2) as pool:
+            return seconds_of(lambda: list(pool.map(upload, range(2))))
+
+    ours, theirs = in_turns(turns, both, lambda _turn: set_plain(floor, pairs))
+    return Row(
+        what="bookkeeping of uploads in random order, two threads of one process, Redis",
+        ours=Series(tuple(2 * count / each for each in ours), "keys/s"),
+        other=rates(2 * count, theirs, "keys/s"),
+        other_name=f"bare Lua SETs by EVALSHA, {BATCH} in a pipeline, one thread",
+    )
 
 
 def bare(port: int, *, db: int = 0) -> redis.Redis:

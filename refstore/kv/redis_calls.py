@@ -46,9 +46,6 @@ _EXCHANGE: Final = _script("exchange")
 _DELETE: Final = _script("delete")
 _DELETE_RANGE: Final = _script("delete_range")
 
-_SHAPES: Final = {(True, False): "c", (False, False): "s", (False, True): "r", (True, True): "a"}
-"""(`expected` is ABSENT, `value` is ABSENT) -> the letter for it in set_if.lua."""
-
 
 class Call(NamedTuple):
     """One command on one partition."""
@@ -126,32 +123,30 @@ _Maker = Callable[[bytes, Sequence[Op], list[bytes]], _Made]
 
 def _calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[Call]:
     """Yield the ops at `places`, in calls of at most CALL_OPS ops and about CALL_BYTES bytes."""
-    some: list[int] = []
-    names: list[bytes] = []
-    size = 0
-    for place in places:
-        op = ops[place]
-        name = op.key.name.encode()
-        if b"\0" in name or not name:
-            raise InvalidName(f"{op.key.name[:80]!r} cannot be a key; it must not be empty, nor contain NUL")
-        op_bytes = len(name)
-        for part in op[1:]:
-            if isinstance(part, bytes):
-                op_bytes += len(part)
-        if some and (len(some) == CALL_OPS or size + op_bytes > CALL_BYTES):
-            yield Call(key, *_flat(make, key, ops, some, names), size)
-            some, names, size = [], [], 0
-        some.append(place)
-        names.append(name)
-        size += op_bytes
-    yield Call(key, *_flat(make, key, ops, some, names), size)
+    for start in range(0, len(places), CALL_OPS):
+        yield from _bounded_calls(make, key, ops, places[start : start + CALL_OPS])
 
 
-def _flat(
-    make: _Maker, key: bytes, ops: Sequence[Op], places: list[int], names: list[bytes]
-) -> tuple[Command, list[int], Callable[[Reply], Iterable[Result]], bool]:
-    made = make(key, [ops[place] for place in places], names)
-    return made.command, places, made.results, made.writes
+def _bounded_calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[Call]:
+    """Yield the ops at `places` in one call, or in two halves if that has too many bytes."""
+    some = [ops[place] for place in places]
+    made = make(key, some, _names(some))
+    size_bytes = sum([len(argument) for argument in made.command if isinstance(argument, bytes)])
+    if size_bytes > CALL_BYTES and len(places) > 1:
+        half = len(places) // 2
+        yield from _bounded_calls(make, key, ops, places[:half])
+        yield from _bounded_calls(make, key, ops, places[half:])
+    else:
+        yield Call(key, made.command, places, made.results, made.writes, size_bytes)
+
+
+def _names(ops: Sequence[Op]) -> list[bytes]:
+    """Return the ops' names as they are stored. Raises InvalidName."""
+    names = [op.key.name.encode() for op in ops]
+    if b"\0" in b"".join(names) or not all(names):
+        invalid = next(name for name in names if b"\0" in name or not name).decode()
+        raise InvalidName(f"{invalid[:80]!r} cannot be a key; it must not be empty, nor contain NUL")
+    return names
 
 
 def _eval(script: bytes, key: bytes, arguments: Iterable[Argument]) -> Command:
@@ -207,12 +202,19 @@ def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
     shapes: list[str] = []
     arguments: list[Argument] = []
     for name, (_, expected, value, _once) in zip(names, cast("Sequence[SetIf]", ops), strict=True):
-        shapes.append(_SHAPES[expected is ABSENT, value is ABSENT])
-        arguments.append(name)
-        if expected is not ABSENT:
-            arguments.append(expected)
-        if value is not ABSENT:
-            arguments.append(value)
+        if expected is ABSENT:
+            if value is ABSENT:
+                shapes.append("a")
+                arguments.append(name)
+            else:
+                shapes.append("c")
+                arguments += (name, value)
+        elif value is ABSENT:
+            shapes.append("r")
+            arguments += (name, expected)
+        else:
+            shapes.append("s")
+            arguments += (name, expected, value)
     command = _eval(_SET_IF, key, (min(names), max(names), "".join(shapes), *arguments))
     return _Made(command, _ones, writes=True)
 

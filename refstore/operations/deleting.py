@@ -69,7 +69,7 @@ def delete_copied(ctx: Context, branch: BranchName, copied: dict[Path, Entry]) -
     for _ in range(ATTEMPTS):
         token = branches.open(branch).record.token
         paths = sorted(copied)
-        raws = ctx.kv.get_many([keys.entry(ctx.repo, token, path) for path in paths])
+        raws = ctx.kv.get_many(keys.entry_many(ctx.repo, token, paths))
         current = resolve_many(ctx, ref, paths)
         unchanged = [
             (path, raw)

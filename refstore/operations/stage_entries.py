@@ -10,7 +10,7 @@ Rules 1, 2 and 6 are implemented here, and entries are written nowhere else:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final, cast
 
 import msgspec
@@ -89,7 +89,8 @@ def place(
     references = ctx.references
     moved: list[Placement] = []
     for _ in range(ATTEMPTS):
-        writes = [Exchange(keys.entry(ctx.repo, token, item.path), item.encoded) for item in placements]
+        names = keys.entry_many(ctx.repo, token, [item.path for item in placements])
+        writes = [Exchange(key, item.encoded) for key, item in zip(names, placements, strict=True)]
         marks = [Get(keys.mark(ctx.repo, commit)) for commit in sources or ()]
         try:
             # one round trip: first the entries, then the marks and the branch (rules 2 and 13)
@@ -99,7 +100,7 @@ def place(
             released = _released(ctx, token, placements)
             open_branch = branches.open(branch)  # in this order
             if token == open_branch.record.token:
-                placements = [item for item in placements if item.path not in released]
+                placements = _without(placements, released)
             placements = [item.again(ctx.ids.unique(ctx.clock.now_ms())) for item in placements]
         else:
             old = cast("list[bytes | Absent]", results[: len(writes)])
@@ -116,13 +117,17 @@ def place(
         outcomes = references.add(new_references, on_empty=on_empty)
         unlisted = {path for (path, _), hold in zip(following, outcomes, strict=True) if hold is not AddOutcome.LISTED}
         moved += [item for item in placements if item.path in unlisted]
-        placements = [item for item in placements if item.path not in unlisted]
+        placements = _without(placements, unlisted)
         if not placements:
             break
     else:
         raise branches.contention(branch)
     if moved:
         raise TokenMoved(moved)
+
+
+def _without(placements: Sequence[Placement], paths: Container[Path]) -> list[Placement]:
+    return [item for item in placements if item.path not in paths]
 
 
 def _released(ctx: Context, token: Token, placements: Sequence[Placement]) -> set[Path]:

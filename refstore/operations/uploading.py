@@ -417,6 +417,8 @@ def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
+    if not metadata:
+        return
     size = sum(
         len(key.encode(errors="replace")) + len(value.encode(errors="replace")) for key, value in metadata.items()
     )

@@ -39,7 +39,7 @@ class Staging:
             if not remaining:
                 break
             for path, value in zip(
-                remaining, self._kv.get_many([keys.entry(self._repo, token, path) for path in remaining]), strict=True
+                remaining, self._kv.get_many(keys.entry_many(self._repo, token, remaining)), strict=True
             ):
                 if value is not ABSENT:
                     entries[path] = (decode_staged(value), token)
