@@ -32,6 +32,7 @@ from bench import (
     rebuild,
     report,
     retention,
+    scale,
 )
 from bench.measure import Row
 from bench.workshop import FULL, QUICK, Workshop
@@ -66,6 +67,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
     "purge": _offline("purge"),
     "locations": _offline("locations"),
     "large": large.run,
+    "scale": scale.run,
     "growth": growth.run,  # last: it uses up the lakes of `reaping`
 }
 

@@ -56,6 +56,9 @@ class Scale:
     marked_commits: int = 1000
     marked_again: int = 1_000_000
     """Objects with their files, of a run that goes on from the last one."""
+    simulated_calls: int = 20_000
+    """Calls of each kind whose processor time is measured for a simulation, and uploads that it simulates."""
+    simulated_uploads: int = 300_000
     swept: int = 100_000
     purged: int = 100
     """Parquet files that ids are looked for in, and how many rows each has."""
@@ -107,6 +110,8 @@ QUICK: Final = Scale(
     marked_judged=20_000,
     marked_commits=5,
     marked_again=3_000,
+    simulated_calls=200,
+    simulated_uploads=2_000,
     swept=2_000,
     purged=10,
     purged_rows=5_000,
