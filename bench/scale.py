@@ -17,7 +17,6 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -35,8 +34,25 @@ from refstore.kv.base import ABSENT
 WRITERS: Final = 10_000
 ROUND_TRIP_SECONDS: Final = 0.0005
 """Between a writer and any master: a network within one site."""
-CASES: Final = ((1, 10_000, 1), (1, 10_000, 4), (10, 10_000, 4), (10, 10_000, 16), (1, 1, 4), (10, 1, 16))
-"""Objects a second of each writer, branches that they write to, masters."""
+
+
+class Load(NamedTuple):
+    uploads_per_second: int
+    """Of all writers together."""
+    repositories: int
+    branches: int
+    """Of each repository."""
+    masters: int
+
+
+CASES: Final = (
+    Load(WRITERS, 1, 10_000, 1),
+    Load(WRITERS, 1, 10_000, 4),
+    Load(WRITERS, 1, 1, 4),
+    Load(10 * WRITERS, 1, 10_000, 32),
+    Load(10 * WRITERS, 10, 10_000, 32),
+    Load(10 * WRITERS, 100, 10_000, 32),
+)
 
 
 class CallSeconds(NamedTuple):
@@ -45,16 +61,6 @@ class CallSeconds(NamedTuple):
     read_branch: float
     create_reference: float
     exchange_entry: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    uploads_per_second: float
-    branches: int
-    masters: int
-    calls: CallSeconds
-    uploads: int
-    """How many are simulated."""
 
 
 class Simulated(NamedTuple):
@@ -76,22 +82,15 @@ def run(shop: Workshop) -> Iterator[Row]:
         calls = measure_calls(server.url, client, shop.scale.simulated_calls)
     for name, seconds in zip(CallSeconds._fields, calls, strict=True):
         yield Row(what=f"processor time of Redis to {name.replace('_', ' ')}", ours=Series((seconds * 1e6,), "us"))
-    for each_per_second, branches, masters in CASES:
-        shop.say(f"scale: {WRITERS:,} writers, {each_per_second}/s each, {branches:,} branches, {masters} masters")
-        load = Load(
-            uploads_per_second=WRITERS * each_per_second,
-            branches=branches,
-            masters=masters,
-            calls=calls,
-            uploads=shop.scale.simulated_uploads,
-        )
-        done = simulate(load, random.Random(1))
+    for load in CASES:
+        shop.say(f"scale: {WRITERS:,} writers, {load}")
+        done = simulate(load, calls, shop.scale.simulated_uploads, random.Random(1))
         yield Row(
-            what=f"simulated: p99 of an upload; {WRITERS:,} writers with {each_per_second} uploads/s each, "
-            f"{branches:,} branches of one repository, {masters} masters",
+            what=f"simulated: p99 of an upload; {WRITERS:,} writers with {load.uploads_per_second // WRITERS} uploads/s "
+            f"each, repositories: {load.repositories}, branches of each: {load.branches:,}, masters: {load.masters}",
             ours=Series((done.quantile_ms(0.99),), "ms"),
             note=f"half of them within {done.quantile_ms(0.5):.2f} ms; the busiest master works "
-            f"{max(done.busy):.0%} of the time, all together {sum(done.busy) / masters:.0%}",
+            f"{max(done.busy):.0%} of the time, all together {sum(done.busy) / load.masters:.0%}",
         )
 
 
@@ -127,8 +126,8 @@ def used_seconds(client: redis.Redis) -> float:
     return float(used["used_cpu_sys"]) + float(used["used_cpu_user"])
 
 
-def simulate(load: Load, chance: random.Random) -> Simulated:
-    """Let uploads come at random, and each of their calls wait for its master."""
+def simulate(load: Load, calls: CallSeconds, uploads: int, chance: random.Random) -> Simulated:
+    """Let so many uploads come at random, and each of their calls wait for its master."""
     free_at = [0.0] * load.masters
     worked = [0.0] * load.masters
     came: list[float] = []
@@ -136,35 +135,36 @@ def simulate(load: Load, chance: random.Random) -> Simulated:
     at = 0.0
     waiting: list[tuple[float, int, int, list[tuple[int, float]]]] = []
     """(when it arrives at its master, upload, which call, all calls of the upload)"""
-    for number in range(load.uploads):
+    for number in range(uploads):
         at += chance.expovariate(load.uploads_per_second)
         came.append(at)
-        waiting.append((at + ROUND_TRIP_SECONDS / 2, number, 0, _calls_of(load, chance)))
+        waiting.append((at + ROUND_TRIP_SECONDS / 2, number, 0, _calls_of(load, calls, chance)))
     heapq.heapify(waiting)
     while waiting:
-        arrived, number, step, calls = heapq.heappop(waiting)
-        master, seconds = calls[step]
+        arrived, number, step, own = heapq.heappop(waiting)
+        master, seconds = own[step]
         free_at[master] = max(arrived, free_at[master]) + seconds
         worked[master] += seconds
-        if step + 1 < len(calls):
-            heapq.heappush(waiting, (free_at[master] + ROUND_TRIP_SECONDS, number, step + 1, calls))
+        if step + 1 < len(own):
+            heapq.heappush(waiting, (free_at[master] + ROUND_TRIP_SECONDS, number, step + 1, own))
         else:
             latencies.append(free_at[master] + ROUND_TRIP_SECONDS / 2 - came[number])
     return Simulated(sorted(latencies), [min(1.0, each / came[-1]) for each in worked])
 
 
-def _calls_of(load: Load, chance: random.Random) -> list[tuple[int, float]]:
+def _calls_of(load: Load, calls: CallSeconds, chance: random.Random) -> list[tuple[int, float]]:
     """Return the master and the processor time of each call. A repository's branches share one partition."""
+    repository = chance.randrange(load.repositories)
 
     def master_of(partition: str) -> int:
-        return crc32(partition.encode()) % load.masters
+        return crc32(f"{repository}/{partition}".encode()) % load.masters
 
     branches = master_of("branches")
     reference = master_of(f"references/{chance.randrange(keys.SHARDS):02x}")
     staging = master_of(f"staging/{chance.randrange(load.branches)}")
     return [
-        (branches, load.calls.read_branch),
-        (reference, load.calls.create_reference),
-        (staging, load.calls.exchange_entry),
-        (branches, load.calls.read_branch),
+        (branches, calls.read_branch),
+        (reference, calls.create_reference),
+        (staging, calls.exchange_entry),
+        (branches, calls.read_branch),
     ]

@@ -9,6 +9,9 @@ power loss, provided that the disk honours fsync. With `?synchronous=normal` a p
 order, never half of one). The reaper may have deleted blobs because of a write that is then undone, so use it for
 scratch data only. The file must be on a local disk: WAL does not work between machines (NFS, SMB).
 
+SQLite comes with apsw. Do not open the file with Python's `sqlite3` in the same process: when either of two copies of
+SQLite closes it, the system drops the other one's locks, too. Another process may.
+
 Only the file's owner, or the group that shares its folder, can open it (`refstore/core/file_modes.py`). SQLite gives
 its -wal and -shm the same mode.
 
