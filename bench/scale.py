@@ -86,7 +86,7 @@ def run(shop: Workshop) -> Iterator[Row]:
         shop.say(f"scale: {WRITERS:,} writers, {load}")
         done = simulate(load, calls, shop.scale.simulated_uploads, random.Random(1))
         yield Row(
-            what=f"simulated: p99 of an upload; {WRITERS:,} writers with {load.uploads_per_second // WRITERS} uploads/s "
+            what=f"simulated: p99 of an upload; {WRITERS:,} writers with {load.uploads_per_second // WRITERS} a second "
             f"each, repositories: {load.repositories}, branches of each: {load.branches:,}, masters: {load.masters}",
             ours=Series((done.quantile_ms(0.99),), "ms"),
             note=f"half of them within {done.quantile_ms(0.5):.2f} ms; the busiest master works "
