@@ -564,8 +564,8 @@ def identities() -> Iterator[Mutant]:
         edits=(
             Edit(
                 f"{PLACING}:place",
-                "        placements = [item for item in placements if item.path not in unlisted]",
-                "        placements = [item for item in placements[:1] if item.path not in unlisted]",
+                "        placements = _without(placements, unlisted)",
+                "        placements = _without(placements[:1], unlisted)",
             ),
         ),
         caught_by="batch: overwrite p and q | commit | reap",

@@ -31,7 +31,11 @@ def purged() -> Iterator[Mutant]:
     yield mutant(
         "whoever deletes an identity deletes its own object only",
         "purge | reset; reap",
-        Edit(CONTENTS, "if not items or not ctx.locations.are_announced():", "if True:"),
+        Edit(
+            CONTENTS,
+            "if gone.isdisjoint(item.address for item in batch) or not ctx.locations.are_announced():",
+            "if True:",
+        ),
     )
     yield mutant(
         "what was not published stays",
