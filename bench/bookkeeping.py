@@ -31,7 +31,7 @@ from refstore.kv.base import Key
 from refstore.operations.uploading import BATCH
 from refstore.repository import Repository
 
-FACTOR = 0.4
+FACTOR = 0.5
 ROUND_TRIPS = 3
 SET = "return redis.call('SET', KEYS[1], ARGV[1])"
 

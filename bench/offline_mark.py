@@ -37,7 +37,7 @@ from refstore_gc.untyped_arrow import pa, pq
 MASTER: Final = "local[2]"
 THREADS: Final = 2
 """Of DuckDB: as many as Spark has cores."""
-FACTOR: Final = 2.5
+FACTOR: Final = 1.5
 COMMITS_FACTOR: Final = 2.0
 FILE_ROWS: Final = 500_000
 LIVE_SHARE: Final = 0.9
