@@ -23,7 +23,6 @@ from refstore.core import keys
 from refstore.core.batches import batched
 from refstore.core.ids import Path as ObjectPath
 from refstore.core.records import Deleting, Emptied, Entry, Reference, decode_staged, encode
-from refstore.kv.base import Key
 from refstore.repository import Repository
 
 PAGE = 4000
@@ -38,10 +37,10 @@ SWAP_IN_REDIS = (
 
 
 class Life(NamedTuple):
-    """The keys of one object, and what its reference is in turn."""
+    """The keys of one object, each as partition and name, and what its reference is in turn."""
 
-    entry: Key
-    reference: Key
+    entry: tuple[str, str]
+    reference: tuple[str, str]
     listed: bytes
     emptied: bytes
     deleting: bytes
@@ -72,7 +71,7 @@ def write_rows(kv: str, objects: str, library: str) -> float:
     for page in lives:
         write(SWAP, [(*life.reference, life.listed, life.emptied) for life in page])
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute(REMOVE_RANGE, (page[0].entry.partition, page[0].entry.name, page[-1].entry.name))
+        connection.execute(REMOVE_RANGE, (*page[0].entry, page[-1].entry[1]))
         connection.execute("COMMIT")
     for page in lives:
         write(SWAP, [(*life.reference, life.emptied, life.deleting) for life in page])
@@ -122,8 +121,8 @@ def _lives(repo: Repository) -> Iterator[Life]:
             assert isinstance(listed, bytes)
             last = Reference(token, ObjectPath(path))
             yield Life(
-                Key(keys.staging(ctx.repo, token), path),
-                key,
+                (keys.staging(ctx.repo, token), path),
+                (key.partition, key.name),
                 listed,
                 encode(Emptied(now, last, marker.cause, entry)),
                 encode(Deleting(now, last, marker.cause, entry.size_bytes)),

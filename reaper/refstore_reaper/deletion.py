@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.batches import tuples_of
 from refstore.core.ids import Address, Token
 from refstore.core.records import (
     Deleting,
@@ -157,8 +156,7 @@ class BatchDeleter:
 
 
 def due_addresses(hints: Sequence[Hint]) -> list[DueAddress]:
-    addresses = [address for hint in hints for address in hint.addresses]
-    return tuples_of(DueAddress, addresses, [hint for hint in hints for _ in hint.addresses])
+    return [DueAddress(address, hint) for hint in hints for address in hint.addresses]
 
 
 def settle(due: Sequence[DueAddress]) -> list[Key]:

@@ -11,14 +11,13 @@ step: a step that was done already changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from refstore.context import Context
 from refstore.core import keys
-from refstore.core.batches import tuples_of
-from refstore.core.ids import Address, BranchName, CommitId, Token, are_own, is_own
+from refstore.core.ids import Address, BranchName, CommitId, Path, Token, are_own, is_own
 from refstore.core.records import (
     Branch,
     CommittedTokens,
@@ -126,7 +125,7 @@ def process_deleted(
         A crash in between leaves entries whose references are gone. Processed again, they finish what was begun.
         """
         nonlocal guess
-        items = _releases(token, marker.cause, pairs)
+        items = _releases(token, marker.cause, cast("Sequence[tuple[Path, bytes]]", pairs))
         direct = delete_now is not None and (may_delete_now is None or may_delete_now(len(items)))
         released = references.release(items, grace_seconds=grace_seconds, direct=direct, whole_token=True, guess=guess)
         guess = guess and not released.missed  # reading a page is cheaper than to guess it wrong
@@ -148,23 +147,15 @@ def process_deleted(
     return True
 
 
-def _releases(token: Token, cause: str, pairs: Sequence[tuple[str, bytes]]) -> list[Release]:
+def _releases(token: Token, cause: str, pairs: Sequence[tuple[Path, bytes]]) -> list[Release]:
     """Return the references of a page's entries; tombstones, and data that is not ours, have none."""
     records = decode_staged_many([value for _, value in pairs])
     entries = [(path, record) for (path, _), record in zip(pairs, records, strict=True) if isinstance(record, Entry)]
     if not are_own([record.address for _, record in entries]):
         entries = [(path, record) for path, record in entries if is_own(record.address)]
-    count = len(entries)
-    references = tuples_of(
-        Reference, [token] * count, [path for path, _ in entries], [record.reference_id for _, record in entries]
-    )
-    return tuples_of(
-        Release,
-        [record.address for _, record in entries],
-        references,
-        [cause] * count,
-        [record for _, record in entries],
-    )
+    return [
+        Release(record.address, Reference(token, path, record.reference_id), cause, record) for path, record in entries
+    ]
 
 
 def _pending_deletes(items: Sequence[Release], emptied: Sequence[Address]) -> list[PendingDelete]:

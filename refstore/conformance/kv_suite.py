@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -380,10 +381,10 @@ class KVSuite:
         def run_paused(number: int) -> Result:
             """The raced operation stands in the middle of its batch."""
             keys = [Key(part, f"{number:05d}/{index}") for index in range(batch_ops)]
-            return kv.execute([paused._replace(key=key) for key in keys])[batch_ops // 2]
+            return kv.execute([msgspec.structs.replace(paused, key=key) for key in keys])[batch_ops // 2]
 
         def run_rival(number: int) -> Result:
-            return kv.execute([rival._replace(key=raced_key(number))])[0]
+            return kv.execute([msgspec.structs.replace(rival, key=raced_key(number))])[0]
 
         if before is not ABSENT:
             rounds = range(PAUSES_MAX + 2)
@@ -410,7 +411,7 @@ class KVSuite:
             return [name for name, _ in kv.scan(f"{part}/{number}")]
 
         def write(number: int) -> None:
-            kv.execute([rival._replace(key=Key(f"{part}/{number}", rival.key.name))])
+            kv.execute([msgspec.structs.replace(rival, key=Key(f"{part}/{number}", rival.key.name))])
 
         for _, names, _ in Interleaving(scan, write).rounds():
             assert names == sorted(set(names))

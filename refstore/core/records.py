@@ -19,7 +19,7 @@ from refstore.errors import CorruptRecord
 from refstore.kv.base import ABSENT, Absent
 
 
-class Reference(NamedTuple):
+class Reference(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One name of a physical address: a path under a staging token."""
 
     token: Token

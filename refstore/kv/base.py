@@ -25,9 +25,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import starmap
 from typing import Final, NamedTuple
 
-from refstore.core.batches import tuples_of
+import msgspec
 
 
 class Absent(Enum):
@@ -48,7 +49,7 @@ POSITIONS: Final = "positions"
 """The partition that the default of `KV.servers` names. Names of other drivers begin with it."""
 
 
-class Key(NamedTuple):
+class Key(msgspec.Struct, frozen=True, gc=False, order=True):
     partition: str
     name: str
 
@@ -62,20 +63,20 @@ class Server(NamedTuple):
     """Another one whenever another process, server or file answers; '' where that cannot happen."""
 
 
-class Get(NamedTuple):
+class Get(msgspec.Struct, frozen=True, gc=False):
     """Reads the value. Result: the value, or ABSENT."""
 
     key: Key
 
 
-class Set(NamedTuple):
+class Set(msgspec.Struct, frozen=True, gc=False):
     """Writes `value` unconditionally. Result: None."""
 
     key: Key
     value: bytes
 
 
-class SetIf(NamedTuple):
+class SetIf(msgspec.Struct, frozen=True, gc=False):
     """Writes `value` if the key holds `expected`. Result: whether it did.
 
     An ABSENT `expected` means that the key is not there; an ABSENT `value` removes the key.
@@ -91,18 +92,18 @@ class SetIf(NamedTuple):
 
 
 def set_ifs(keys: Sequence[Key], expected: Sequence[bytes | Absent], values: Sequence[bytes | Absent]) -> list[SetIf]:
-    """Return a SetIf for each key, in half the time, for bulk operations."""
-    return tuples_of(SetIf, keys, expected, values, [False] * len(keys))
+    """Return a SetIf for each key. Raises ValueError if there are more or fewer values than keys."""
+    return list(starmap(SetIf, zip(keys, expected, values, strict=True)))
 
 
-class Exchange(NamedTuple):
+class Exchange(msgspec.Struct, frozen=True, gc=False):
     """Writes `value` unconditionally. Result: the value that it replaced, or ABSENT."""
 
     key: Key
     value: bytes
 
 
-class Delete(NamedTuple):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Removes the key if it is there. Result: None."""
 
     key: Key
@@ -163,7 +164,7 @@ class KV(ABC):
         self.execute((Delete(key),))
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | Absent]:
-        return self.execute(tuples_of(Get, keys))  # type: ignore[return-value]  # Get yields just these
+        return self.execute(list(map(Get, keys)))  # type: ignore[return-value]  # Get yields just these
 
     def set_many(self, pairs: Sequence[tuple[Key, bytes]]) -> None:
         self.execute([Set(key, value) for key, value in pairs])
@@ -175,7 +176,7 @@ class KV(ABC):
         return self.execute(ops)  # type: ignore[return-value]  # Exchange yields just these
 
     def delete_many(self, keys: Sequence[Key]) -> None:
-        self.execute(tuples_of(Delete, keys))
+        self.execute(list(map(Delete, keys)))
 
     def scan_all(
         self, partition: str, *, prefix: str = "", after: str = "", page: int = SCAN_LIMIT

@@ -201,7 +201,8 @@ def _make_exchange(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
 def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
     shapes: list[str] = []
     arguments: list[Argument] = []
-    for name, (_, expected, value, _once) in zip(names, cast("Sequence[SetIf]", ops), strict=True):
+    for name, op in zip(names, cast("Sequence[SetIf]", ops), strict=True):
+        expected, value = op.expected, op.value
         if expected is ABSENT:
             if value is ABSENT:
                 shapes.append("a")
@@ -226,8 +227,8 @@ def _make_delete(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _Made:
 def _named_values(ops: Sequence[Op], names: list[bytes]) -> list[Argument]:
     """Return the least name, the greatest name, then each name and its value."""
     arguments: list[Argument] = [min(names), max(names)]
-    for name, (_, value) in zip(names, cast("Sequence[Set | Exchange]", ops), strict=True):
-        arguments += (name, value)
+    for name, op in zip(names, cast("Sequence[Set | Exchange]", ops), strict=True):
+        arguments += (name, op.value)
     return arguments
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby
 from pathlib import Path
@@ -426,25 +426,32 @@ def _primary(error: apsw.Error) -> int:
 def _perform(connection: Connection, kind: type[Op], run: Sequence[Any], set_if: _SetIf) -> list[Result]:
     """Perform one run of ops of one kind."""
     if kind is Get:
-        return cast("list[Result]", _get(connection, [key for (key,) in run]))
+        return cast("list[Result]", _get(connection, [op.key for op in run]))
     if kind is SetIf:
         return cast("list[Result]", set_if(connection, run))
     if kind is Exchange:
-        old = _get(connection, [key for key, _ in run])
-        connection.executemany(_PUT, ((p, n, value) for (p, n), value in run))
+        old = _get(connection, [op.key for op in run])
+        connection.executemany(_PUT, _rows(run))
         return cast("list[Result]", old)
     if kind is Set:
-        connection.executemany(_PUT, ((p, n, value) for (p, n), value in run))
+        connection.executemany(_PUT, _rows(run))
     elif kind is Delete:
-        connection.executemany(_DELETE, (key for (key,) in run))
+        connection.executemany(_DELETE, ((op.key.partition, op.key.name) for op in run))
     else:
         raise TypeError(f"{kind!r} is not an operation")
     return [None] * len(run)
 
 
+def _rows(ops: Iterable[Set | SetIf | Exchange]) -> Iterator[tuple[str, str, bytes | Absent]]:
+    """Yield partition, name and new value of each op. Rows are made as they are bound: keeping 10,000 tuples costs more
+    in cache misses than making them.
+    """
+    return ((op.key.partition, op.key.name, op.value) for op in ops)
+
+
 def _get(connection: Connection, keys: Sequence[Key]) -> list[bytes | Absent]:
     if len(keys) == 1:
-        rows = connection.execute(_GET, keys[0]).fetchall()
+        rows = connection.execute(_GET, (keys[0].partition, keys[0].name)).fetchall()
         return [rows[0][0] if rows else ABSENT]
     values: list[bytes | Absent] = []
     small, large = _READ_SIZES
@@ -453,7 +460,7 @@ def _get(connection: Connection, keys: Sequence[Key]) -> list[bytes | Absent]:
         size = small if len(keys) - start <= small else large
         chunk = keys[start : start + size]
         values += [ABSENT] * len(chunk)
-        names: list[str | None] = list(chain.from_iterable(chunk))
+        names: list[str | None] = list(chain.from_iterable([(key.partition, key.name) for key in chunk]))
         names += [None] * (2 * (size - len(chunk)))
         for index, value in connection.execute(_GET_MANY[size], names).fetchall():
             values[start + index] = value
@@ -466,20 +473,22 @@ def _set_if_counted(connection: Connection, run: Sequence[SetIf]) -> list[bool]:
 
     (A savepoint would save the runs before this one, and cost every transaction a second copy of the pages it changes.)
     """
-    shapes = {(expected is ABSENT, value is ABSENT) for _, expected, value, _once in run}
+    shapes = {(op.expected is ABSENT, op.value is ABSENT) for op in run}
     if (True, True) in shapes:
         raise _NotAllWon  # such an op writes nothing that could be counted
     before = connection.total_changes()
-    # Rows are generated as they are bound: keeping 10,000 tuples costs more in cache misses than making them.
     for shape in shapes:
         match shape:
             case (True, _):
-                connection.executemany(_CREATE, ((p, n, new) for (p, n), old, new, _ in run if old is ABSENT))
+                connection.executemany(_CREATE, _rows(op for op in run if op.expected is ABSENT))
             case (_, True):
-                connection.executemany(_REMOVE, ((p, n, old) for (p, n), old, new, _ in run if new is ABSENT))
+                removed = (op for op in run if op.value is ABSENT)
+                connection.executemany(_REMOVE, ((op.key.partition, op.key.name, op.expected) for op in removed))
             case _:
-                rows = ((p, n, old, new) for (p, n), old, new, _ in run if old is not ABSENT and new is not ABSENT)
-                connection.executemany(_SWAP, rows)
+                swapped = (op for op in run if op.expected is not ABSENT and op.value is not ABSENT)
+                connection.executemany(
+                    _SWAP, ((op.key.partition, op.key.name, op.expected, op.value) for op in swapped)
+                )
     if connection.total_changes() - before != len(run):
         raise _NotAllWon
     return [True] * len(run)
@@ -492,6 +501,6 @@ def _set_if_compared(connection: Connection, run: Sequence[SetIf]) -> list[bool]
     current = _get(connection, [op.key for op in run])
     won = [value == op.expected for op, value in zip(run, current, strict=True)]
     winners = [op for op, ok in zip(run, won, strict=True) if ok]
-    connection.executemany(_PUT, [(*op.key, op.value) for op in winners if op.value is not ABSENT])
-    connection.executemany(_DELETE, [op.key for op in winners if op.value is ABSENT])
+    connection.executemany(_PUT, _rows(op for op in winners if op.value is not ABSENT))
+    connection.executemany(_DELETE, [(op.key.partition, op.key.name) for op in winners if op.value is ABSENT])
     return won

@@ -35,7 +35,7 @@ REFUSED: Final = "refused: something is at the path"
 DELETED: Final = "deleted"
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, gc=False):
     path: Path
     entry: Entry | None
     """None: a tombstone."""

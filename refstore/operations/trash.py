@@ -136,7 +136,7 @@ def _hinted(ctx: Context, shard: int, after: str) -> Iterator[_Hinted]:
     if number:  # the rest of the hint of which a caller has the first addresses; nothing if it went meanwhile
         key = Key(keys.due_shard(ctx.repo, shard), name)
         value = ctx.kv.get(key)
-        hints = [] if value is ABSENT else [due_hints.parse(*key, value)]
+        hints = [] if value is ABSENT else [due_hints.parse(key.partition, key.name, value)]
         yield from _named_by(hints, int(number) + 1)
     page = due_hints.scan_due(ctx.kv, ctx.repo, shard, now_ms=None, after=name, limit=due_hints.PAGE)
     while page:

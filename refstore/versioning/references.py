@@ -17,6 +17,8 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
+import msgspec
+
 from refstore.core import ids, keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Address, RepositoryId
@@ -52,7 +54,7 @@ class AddOutcome(Enum):
     """There is no key: the address is committed or deleted. Only reading the source again tells (rule 4)."""
 
 
-class Release(NamedTuple):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """One reference to remove from its address's list, and what is recorded if the list becomes empty."""
 
     address: Address

@@ -15,7 +15,7 @@ from refstore.core.records import encode
 from refstore.core.safety import SHARED, Safety
 from refstore.core.settings import ReaperSettings, embedded
 from refstore.errors import CorruptRecord, DurationsDiffer, InvalidSettings
-from refstore.kv.base import ABSENT, Op, Result
+from refstore.kv.base import ABSENT, Key, Op, Result
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore_api.error_responses import STATUS
@@ -326,7 +326,7 @@ def test_a_reaper_ends_when_it_may_not_work_any_more(tmp_path: Path) -> None:
 
 
 def test_the_record_is_one_key_of_the_configuration() -> None:
-    assert keys.DURATIONS == ("configuration", "durations")
+    assert Key("configuration", "durations") == keys.DURATIONS
 
 
 def test_a_change_that_dies_leaves_the_former_durations_or_both(world: World) -> None:

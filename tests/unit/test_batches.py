@@ -1,23 +1,24 @@
-"""Batches, and named tuples that are made by the column."""
+"""Batches, and the operations of one."""
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
-from refstore.core.batches import batched, tuples_of
-from refstore.kv.base import ABSENT, Key, SetIf, set_ifs
+from refstore.core.batches import batched
+from refstore.core.records import Reference
+from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Set, SetIf, set_ifs
 
 KEYS = [Key("p", name) for name in "abc"]
+OPS = [Get(KEYS[0]), Set(KEYS[0], b"1"), SetIf(KEYS[0], ABSENT, b"1"), Exchange(KEYS[0], b"1"), Delete(KEYS[0])]
 
 
 def test_batches_have_all_items_in_order() -> None:
     assert list(batched(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
-def test_tuples_by_the_column_are_those_made_one_by_one() -> None:
-    made = tuples_of(Key, ["p"] * 3, "abc")
-    assert made == KEYS
-    assert [type(each) for each in made] == [Key] * 3
+def test_set_ifs_makes_one_for_each_key() -> None:
     assert set_ifs(KEYS, [ABSENT] * 3, [b"1", b"2", b"3"]) == [
         SetIf(key, ABSENT, value) for key, value in zip(KEYS, (b"1", b"2", b"3"), strict=True)
     ]
@@ -26,6 +27,10 @@ def test_tuples_by_the_column_are_those_made_one_by_one() -> None:
 def test_a_column_that_is_too_short_is_an_error() -> None:
     """Otherwise objects at the end of a batch would be left out, and nobody would know."""
     with pytest.raises(ValueError, match="argument"):
-        tuples_of(Key, ["p", "p"], "abc")
-    with pytest.raises(ValueError, match="argument"):
         set_ifs(KEYS, [ABSENT], [b"1", b"2", b"3"])
+
+
+@pytest.mark.parametrize("item", [*KEYS, *OPS, Reference("t", "p")])
+def test_the_garbage_collector_does_not_track_what_a_batch_is_made_of(item: object) -> None:
+    """Otherwise a batch of 1,000 makes it look through everything that the process holds, again and again."""
+    assert not gc.is_tracked(item)

@@ -43,7 +43,7 @@ def shared_hint(world: World) -> Key:
 def addresses_of(world: World, key: Key) -> list[Address]:
     value = world.kv.get(key)
     assert isinstance(value, bytes)
-    return list(due_hints.parse(*key, value).addresses)
+    return list(due_hints.parse(key.partition, key.name, value).addresses)
 
 
 def test_what_a_reset_releases_shares_a_hint_for_each_shard(world: World) -> None:
@@ -130,7 +130,7 @@ def test_a_damaged_shared_hint_stops_its_shard_only(world: World) -> None:
 def test_a_shared_hint_of_what_is_no_own_address_is_refused(names: list[Address]) -> None:
     key = keys.due_many(World().repo.context.repo, 0, 1, "00")
     with pytest.raises(CorruptRecord):
-        due_hints.parse(*key, encode(DueMany(names)))
+        due_hints.parse(key.partition, key.name, encode(DueMany(names)))
 
 
 def test_the_trash_is_listed_page_by_page_through_shared_hints(world: World) -> None:

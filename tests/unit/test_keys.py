@@ -19,6 +19,7 @@ from refstore.core.ids import (
     Token,
 )
 from refstore.errors import CorruptRecord
+from refstore.kv.base import Key
 
 REPO = RepositoryId("lake.01j8x6w3vr0000000000000000")
 TOKEN = Token("a/b:01j8x6w3vr0000000000000000")
@@ -27,26 +28,26 @@ COMMIT = CommitId("c" * 64)
 
 
 def test_where_things_stand() -> None:
-    assert keys.repository(RepositoryName("lake")) == ("repositories", "lake")
-    assert keys.closed_repository(REPO) == ("closed-repositories", REPO)
-    assert keys.branch(REPO, BranchName("a/b")) == (f"{REPO}/branches", "a/b")
-    assert keys.tag(REPO, TagName("v1")) == (f"{REPO}/tags", "v1")
-    assert keys.token(REPO, TOKEN) == (f"{REPO}/tokens", TOKEN)
-    assert keys.entry(REPO, TOKEN, Path("x/y")) == (f"{REPO}/staging/{TOKEN}", "x/y")
-    assert keys.reference(REPO, ADDRESS) == (f"{REPO}/references/23", ADDRESS)
-    assert keys.due(REPO, 1_700_000_000_000, ADDRESS) == (f"{REPO}/due/23", f"1700000000000/{ADDRESS}")
-    assert keys.deleted_token(REPO, TOKEN) == (f"{REPO}/staging/deleted", TOKEN)
-    assert keys.committed(REPO, COMMIT) == (f"{REPO}/staging/committed", COMMIT)
-    assert keys.commit(REPO, COMMIT) == (f"{REPO}/commits", COMMIT)
-    assert keys.mark(REPO, COMMIT) == (f"{REPO}/marks", COMMIT)
-    assert keys.gc_flag(REPO) == (f"{REPO}/gc", "on")
-    assert keys.gc_run(REPO, "m1") == (f"{REPO}/gc/runs", "m1")
-    assert keys.gc_pin(REPO, "m1", ADDRESS) == (f"{REPO}/gc/pins", f"m1/{ADDRESS}")
-    assert keys.gc_marked(REPO, "m1", COMMIT) == (f"{REPO}/gc/marked/m1", COMMIT)
-    assert keys.reaper_state(REPO, "breaker") == (f"{REPO}/reaper", "breaker")
-    assert keys.retention_rules(REPO) == (f"{REPO}/retention", "rules")
-    assert keys.lease(REPO, "due/00") == ("leases", f"{REPO}/due/00")
-    assert keys.heartbeat("host-1") == ("reapers", "host-1")
+    assert keys.repository(RepositoryName("lake")) == Key("repositories", "lake")
+    assert keys.closed_repository(REPO) == Key("closed-repositories", REPO)
+    assert keys.branch(REPO, BranchName("a/b")) == Key(f"{REPO}/branches", "a/b")
+    assert keys.tag(REPO, TagName("v1")) == Key(f"{REPO}/tags", "v1")
+    assert keys.token(REPO, TOKEN) == Key(f"{REPO}/tokens", TOKEN)
+    assert keys.entry(REPO, TOKEN, Path("x/y")) == Key(f"{REPO}/staging/{TOKEN}", "x/y")
+    assert keys.reference(REPO, ADDRESS) == Key(f"{REPO}/references/23", ADDRESS)
+    assert keys.due(REPO, 1_700_000_000_000, ADDRESS) == Key(f"{REPO}/due/23", f"1700000000000/{ADDRESS}")
+    assert keys.deleted_token(REPO, TOKEN) == Key(f"{REPO}/staging/deleted", TOKEN)
+    assert keys.committed(REPO, COMMIT) == Key(f"{REPO}/staging/committed", COMMIT)
+    assert keys.commit(REPO, COMMIT) == Key(f"{REPO}/commits", COMMIT)
+    assert keys.mark(REPO, COMMIT) == Key(f"{REPO}/marks", COMMIT)
+    assert keys.gc_flag(REPO) == Key(f"{REPO}/gc", "on")
+    assert keys.gc_run(REPO, "m1") == Key(f"{REPO}/gc/runs", "m1")
+    assert keys.gc_pin(REPO, "m1", ADDRESS) == Key(f"{REPO}/gc/pins", f"m1/{ADDRESS}")
+    assert keys.gc_marked(REPO, "m1", COMMIT) == Key(f"{REPO}/gc/marked/m1", COMMIT)
+    assert keys.reaper_state(REPO, "breaker") == Key(f"{REPO}/reaper", "breaker")
+    assert keys.retention_rules(REPO) == Key(f"{REPO}/retention", "rules")
+    assert keys.lease(REPO, "due/00") == Key("leases", f"{REPO}/due/00")
+    assert keys.heartbeat("host-1") == Key("reapers", "host-1")
 
 
 def test_the_number_of_shards_never_changes() -> None:
