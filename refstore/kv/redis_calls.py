@@ -79,6 +79,9 @@ def runs_of(ops: Sequence[Op], prefix: str) -> list[list[Call]]:
             parts.setdefault(op.key.partition, []).append(place)
             place += 1
         make = _MAKERS[kind]
+        for places in parts.values():
+            # In order of name, so that Redis finds each one's place near the last one's.
+            places.sort(key=lambda place: ops[place].key.name)
         runs.append(
             [call for part, places in parts.items() for call in _calls(make, key_of(prefix, part), ops, places)]
         )
@@ -118,7 +121,7 @@ class _Made(NamedTuple):
 
 
 _Maker = Callable[[bytes, Sequence[Op], list[bytes]], _Made]
-"""(redis key, ops, their names) -> command."""
+"""(redis key, ops in order of name, their names) -> command."""
 
 
 def _calls(make: _Maker, key: bytes, ops: Sequence[Op], places: list[int]) -> Iterator[Call]:
@@ -187,7 +190,7 @@ def _make_get(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _Made:
         (name,) = names
         command = (b"ZRANGEBYLEX", key, b"[" + name + b"\0", b"(" + name + b"\1", b"LIMIT", 0, 1)
         return _Made(command, _first_of(_values(names)), writes=False)
-    return _Made(_eval(_GET, key, (min(names), max(names), *names)), _values(names), writes=False)
+    return _Made(_eval(_GET, key, (names[0], names[-1], *names)), _values(names), writes=False)
 
 
 def _make_set(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
@@ -216,7 +219,7 @@ def _make_set_if(key: bytes, ops: Sequence[Op], names: list[bytes]) -> _Made:
         else:
             shapes.append("s")
             arguments += (name, expected, value)
-    command = _eval(_SET_IF, key, (min(names), max(names), "".join(shapes), *arguments))
+    command = _eval(_SET_IF, key, (names[0], names[-1], "".join(shapes), *arguments))
     return _Made(command, _ones, writes=True)
 
 
@@ -226,7 +229,7 @@ def _make_delete(key: bytes, _ops: Sequence[Op], names: list[bytes]) -> _Made:
 
 def _named_values(ops: Sequence[Op], names: list[bytes]) -> list[Argument]:
     """Return the least name, the greatest name, then each name and its value."""
-    arguments: list[Argument] = [min(names), max(names)]
+    arguments: list[Argument] = [names[0], names[-1]]
     for name, op in zip(names, cast("Sequence[Set | Exchange]", ops), strict=True):
         arguments += (name, op.value)
     return arguments

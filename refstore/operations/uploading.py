@@ -372,17 +372,17 @@ def put_all(ctx: Context, bodies: Sequence[tuple[Address, Body]]) -> list[Stored
 
     if len(bodies) == 1:
         return [put(*bodies[0])]
-    waiting = deque(enumerate(bodies))
+    waiting = deque(range(len(bodies)))
     stored: dict[int, Stored] = {}
 
     def write() -> None:
         while True:
             try:
-                place, (address, body) = waiting.popleft()
+                place = waiting.popleft()
             except IndexError:
                 return
             try:
-                stored[place] = put(address, body)
+                stored[place] = put(*bodies[place])
             except BaseException:
                 waiting.clear()  # the batch has failed: do not begin the rest
                 raise
