@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refstore_gc.address_codec import Cuts, Keys, among, keys_of, own_addresses, own_of, split
-from refstore_gc.untyped_arrow import pa
+from refstore_gc.untyped_arrow import pa, pc
 
 SCHEMA: Final = "bucket int, kind int, rows long, body binary"
 ARROW: Final = pa.schema([("bucket", pa.int32()), ("kind", pa.int32()), ("rows", pa.int64()), ("body", pa.binary())])
@@ -59,6 +59,9 @@ class BatchKind(IntEnum):
 
 WHOLE: Final = frozenset((BatchKind.NO_LONGER_READ, BatchKind.FORMERLY_IN_KV, BatchKind.IDENTITIES))
 """Batches of these kinds carry whole addresses, because these may be garbage."""
+
+
+_REPLACED: Final = {BatchKind.NO_LONGER_READ, BatchKind.LIVE_IN_COMMITS}
 
 
 class Batch(NamedTuple):
@@ -126,6 +129,27 @@ class Encoded(NamedTuple):
 
     buckets: NDArray[np.int32]
     keys: Keys
+
+
+def without_unchanged(ranges: Iterable[tuple[BatchKind, Any]]) -> Iterator[tuple[BatchKind, Any]]:
+    """Yield the addresses of ranges without the rows in which a range and the one that it replaced agree, which is most
+    of them. Such a row is left out of both, so each address is still taken off as often as it should be.
+
+    The two are neighbours (`incremental.join.changed_sources`). What this does not find, `BatchBuilder` does.
+    """
+    held: tuple[BatchKind, Any] | None = None
+    for kind, addresses in ranges:
+        if held is not None and {held[0], kind} == _REPLACED and len(held[1]) == len(addresses):
+            changed = pc.not_equal(held[1], addresses)
+            yield held[0], held[1].filter(changed)
+            yield kind, addresses.filter(changed)
+            held = None
+            continue
+        if held is not None:
+            yield held
+        held = kind, addresses
+    if held is not None:
+        yield held
 
 
 class BatchBuilder:

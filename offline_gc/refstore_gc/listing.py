@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from refstore.core import ids
-from refstore.objects.base import ObjectInfo, ObjectStore
+from refstore.objects.base import ObjectStore
 from refstore.versioning.commits import names
 from refstore_gc.batches import Batch, BatchKind, received
 from refstore_gc.live_in_kv import batches_of
@@ -186,7 +186,10 @@ def list_interval(
     """
     attempt = secrets.token_hex(8)
     store, files_store = store_at(layout.url, layout), store_at(layout.files, layout)
-    rows: list[tuple[ObjectInfo, ObjectKind]] = []
+    addresses: list[str] = []  # by column: Python's garbage collector has nothing to look at then
+    sizes_bytes: list[int] = []
+    mtimes_ms: list[int] = []
+    kinds: list[int] = []
     files = 0
     counts = {"young": 0, "young_bytes": 0, "foreign": 0, "foreign_bytes": 0}
 
@@ -194,22 +197,22 @@ def list_interval(
         nonlocal files
         chunk_number = number * 1000 + files
         place = layout.place("listing", chunk_number, attempt)
-        infos = [info for info, _ in rows]
-        table = pa.table(
-            {
-                "address": pa.array([info.key for info in infos], pa.string()),
-                "size_bytes": pa.array([info.size_bytes for info in infos], pa.int64()),
-                "mtime_ms": pa.array([info.mtime_ms for info in infos], pa.int64()),
-                "kind": pa.array([int(kind) for _, kind in rows], pa.int8()),
-            }
-        )
         key, first = "", ""
-        if rows:
+        if addresses:
+            table = pa.table(
+                {
+                    "address": pa.array(addresses, pa.string()),
+                    "size_bytes": pa.array(sizes_bytes, pa.int64()),
+                    "mtime_ms": pa.array(mtimes_ms, pa.int64()),
+                    "kind": pa.array(kinds, pa.int8()),
+                }
+            )
             write_table(files_store, place, table)
-            key, first = place, infos[0].key
-        chunk = ListedChunk(chunk_number, key, first, len(rows), sum(info.size_bytes for info in infos), **counts)
+            key, first = place, addresses[0]
+        chunk = ListedChunk(chunk_number, key, first, len(addresses), sum(sizes_bytes), **counts)
         files += 1
-        rows.clear()
+        for column in (addresses, sizes_bytes, mtimes_ms, kinds):
+            column.clear()
         counts.update(dict.fromkeys(counts, 0))
         return chunk
 
@@ -227,7 +230,10 @@ def list_interval(
             counts["young"] += 1
             counts["young_bytes"] += info.size_bytes
             continue
-        rows.append((info, kind))
-        if len(rows) >= CHUNK_ROWS:
+        addresses.append(info.key)
+        sizes_bytes.append(info.size_bytes)
+        mtimes_ms.append(info.mtime_ms)
+        kinds.append(int(kind))
+        if len(addresses) >= CHUNK_ROWS:
             yield write_chunk()
     yield write_chunk()

@@ -26,7 +26,7 @@ from refstore.versioning.commits.metaranges import RangeRow
 from refstore.versioning.commits.store import Caches, TreeStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_codec import Cuts
-from refstore_gc.batches import SCHEMA, Batch, BatchBuilder, BatchKind, Step, in_spark
+from refstore_gc.batches import SCHEMA, Batch, BatchBuilder, BatchKind, Step, in_spark, without_unchanged
 from refstore_gc.live_in_kv import batches_of
 from refstore_gc.run_layout import RunLayout, store_at, threads_at
 from refstore_gc.untyped_arrow import pa, pc
@@ -366,17 +366,19 @@ def range_reader(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter]) -> St
             rows = store.range(range_id)
             return rows.column(ranges.ADDRESS), rows
 
-        with Workers(threads_at(layout)) as workers:
+        def used(workers: Workers) -> Iterator[tuple[BatchKind, Any]]:
             for uses, (addresses_, rows) in zip(uses_of.values(), workers.ahead(opened, list(uses_of)), strict=True):
                 whole = {BatchKind(kind) for kind, number in uses if number < 0}
                 for kind in whole & {BatchKind.LIVE_IN_COMMITS} or whole:  # what is live is not expired, too
-                    yield from builder.add(kind, addresses_)
+                    yield kind, addresses_
                 if BatchKind.LIVE_IN_COMMITS not in whole:
                     for _, number in uses:
                         if number >= 0:
-                            yield from builder.add(
-                                BatchKind.LIVE_IN_COMMITS, _filtered_addresses(rows, filters[number])
-                            )
+                            yield BatchKind.LIVE_IN_COMMITS, _filtered_addresses(rows, filters[number])
+
+        with Workers(threads_at(layout)) as workers:
+            for kind, addresses_ in without_unchanged(used(workers)):
+                yield from builder.add(kind, addresses_)
         yield from builder.flush()
 
     return read_ranges

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from refstore import errors
+from refstore.core import collector
 from refstore.errors import InvalidSettings, MissingExtra, RefstoreError, Unavailable
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def session(options: SparkOptions) -> Generator[SparkSession, None, None]:
         return
     spark = start(options)
     try:
-        yield spark
+        with collector.seldom():
+            yield spark
     finally:
         spark.stop()
 

@@ -6,7 +6,6 @@ and stops no other. A request to stop is checked between batches: the current ba
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import secrets
@@ -21,7 +20,7 @@ from typing import Final
 import structlog
 
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import collector, ids, keys
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
 from refstore.core.settings import ReaperSettings
@@ -51,10 +50,6 @@ BACKLOG_SECONDS: Final = 30.0
 BACKLOG_MAX: Final = 100_000
 """How far the backlog is counted."""
 HEARTBEAT_KEPT_SECONDS: Final = 86_400
-GC_ALLOCATIONS: Final = 200_000
-"""The threshold of Python's garbage collector. A batch makes tens of thousands of small tuples without cycles. With
-Python's default of 700 allocations the search for cycles takes a quarter of the time of a pass.
-"""
 FORGET_EVERY_CYCLES: Final = 1000
 ROUNDS_MAX: Final = 100_000
 """The most rounds of `--once`, even if there is more to do."""
@@ -319,12 +314,10 @@ class Reaper:
         """Keep a heartbeat in the KV while the block runs. The heartbeat of a killed reaper stays and becomes old."""
         self._remove_old_heartbeats()
         _log.info("reaper_started", reaper=self.id, repositories=sorted(self._only) or "all")
-        thresholds = gc.get_threshold()
-        gc.set_threshold(GC_ALLOCATIONS, *thresholds[1:])
         try:
-            yield
+            with collector.seldom():
+                yield
         finally:
-            gc.set_threshold(*thresholds)
             _log.info("reaper_ended", reaper=self.id, cycles=self._cycles)
             with suppress(KVUnavailable, StoreMisconfigured):
                 self._lake.kv.delete(keys.heartbeat(self.id))
