@@ -321,11 +321,15 @@ class NewRanges:
 
     def __init__(self) -> None:
         self._known: set[str] = set()
+        self._last: Any = None
         self._gathered: list[Any] = []
         self._rows = 0
 
     def add(self, ids: Any) -> Iterator[Any]:
         """Yield the keys of new ranges, once many ids were gathered. `ids`: of one tree, as an Arrow array."""
+        before, self._last = self._last, ids
+        if before is not None and len(before) == len(ids):  # mostly of the parent: comparing is cheaper than hashing
+            ids = ids.filter(pc.not_equal(ids, before))
         self._gathered.append(ids)
         self._rows += len(ids)
         if self._rows >= IDS_MAX:

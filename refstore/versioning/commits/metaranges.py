@@ -166,5 +166,7 @@ def _is_sealed(body: bytes) -> bool:
     start, end = _seal_at(body)
     if start < 0:
         return False
-    unsealed = body[:start] + _UNSEALED.encode() + body[end:]
-    return hashlib.sha256(unsealed).hexdigest().encode() == body[start:end]
+    digest = hashlib.sha256(memoryview(body)[:start])
+    digest.update(_UNSEALED.encode())
+    digest.update(memoryview(body)[end:])
+    return digest.hexdigest().encode() == body[start:end]
