@@ -24,7 +24,7 @@ from refstore.lake import Lake
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore
 from refstore.objects.store_urls import parse
-from refstore_gc.run_layout import PRIVATE, TAG
+from refstore_gc.run_layout import OWN_FILES, TAG
 
 RULE_ID: Final = "refstore-expire"
 FOREIGN_SHOWN: Final = 3
@@ -114,7 +114,7 @@ def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:
     namespaces = [path for at, path in map(_s3_of, _namespaces(lake)) if at == bucket]
     if "" in namespaces:
         return
-    of_the_lake = f"{_s3_of(lake.objects_url)[1]}/{PRIVATE}".lstrip("/")  # the audit log, the manifest, the witnesses
+    of_the_lake = f"{_s3_of(lake.objects_url)[1]}/{OWN_FILES}".lstrip("/")  # the audit log, the manifest, the witnesses
     own = sorted([of_the_lake, *(f"{path}/" for path in namespaces)])
     found: list[str] = []
     after = ""

@@ -37,7 +37,7 @@ from refstore_gc.batches import BatchKind
 from refstore_gc.live_in_commits import Sources
 from refstore_gc.mark_plan import age_seconds, store_now_ms
 from refstore_gc.run_context import Options, RunContext
-from refstore_gc.run_layout import BULK_KEYS, PRIVATE, ROOT, layout_of, read_json, remove, write_json
+from refstore_gc.run_layout import BULK_KEYS, OWN_FILES, ROOT, layout_of, read_json, remove, write_json
 from refstore_gc.run_progress import Steps, Tell, silent
 from refstore_gc.run_summary import Count, Swept
 from refstore_gc.session import translated
@@ -201,7 +201,7 @@ def _without_private(store: ObjectStore) -> int:
     How many stay.
     """
     failed = 0
-    for prefix in (ROOT, f"{PRIVATE}journal/", f"{PRIVATE}manifest/"):
+    for prefix in (ROOT, f"{OWN_FILES}journal/", f"{OWN_FILES}manifest/"):
         left = (info.key for info in store.list(prefix))
         while page := list(islice(left, BULK_KEYS)):
             failed += len(store.delete_many(page).failed)

@@ -28,13 +28,12 @@ from refstore.core.ids import Address, is_own
 from refstore.core.safety import Safety
 from refstore.errors import Corrupt, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
-from refstore.objects.base import ObjectStore
+from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.objects.local import LocalObjects
 from refstore.versioning.commits import names
 from refstore_gc.untyped_arrow import pa, pq
 
 ROOT: Final = "_refstore/gc/"
-PRIVATE: Final = "_refstore/"
 TAG: Final = "refstore-expire-now"
 """The object tag that a bucket's lifecycle rule deletes by, where the sweep's mode is `tag`, and the settings do not
 name another.
@@ -45,7 +44,7 @@ BULK_KEYS: Final = 1000
 
 __all__ = [
     "DATA",
-    "PRIVATE",
+    "OWN_FILES",
     "ROOT",
     "TAG",
     "ObjectKind",
@@ -90,7 +89,7 @@ def kind_of(key: str) -> ObjectKind:
     for folder, kind in _FOLDERS:
         if key.startswith(folder):
             return kind if names.id_of_key(key) else ObjectKind.FOREIGN
-    return ObjectKind.OURS if key.startswith(PRIVATE) else ObjectKind.FOREIGN
+    return ObjectKind.OURS if key.startswith(OWN_FILES) else ObjectKind.FOREIGN
 
 
 class RunLayout(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,9 @@ Body = bytes | BinaryIO | Iterable[bytes]
 LISTED_PAGE_KEYS: Final = 8192
 """Large enough that the cost of a page is small against that of its keys; about one MiB at once."""
 
+OWN_FILES: Final = "_refstore/"
+"""What the keys of refstore's own files begin with."""
+
 CHUNK_BYTES = 1 << 20
 """The unit of streaming: large enough that Python is not the bottleneck, small enough to hold many at once."""
 
@@ -46,25 +49,26 @@ class Stored(NamedTuple):
     checksum: str
     """Hex SHA-256 of the body, computed while it was sent."""
     md5: str = ""
-    """Hex MD5 of the same bytes."""
+    """Hex MD5 of the same bytes, for S3 clients; '' of refstore's own files, which none of these reads."""
 
 
 class Tally:
-    """Counts and hashes the chunks of a body."""
+    """Counts and hashes the chunks of the body of an object."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
         self._size_bytes = 0
         self._sha256 = hashlib.sha256()
-        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._md5 = None if key.startswith(OWN_FILES) else hashlib.md5(usedforsecurity=False)
 
     def add(self, chunk: bytes) -> None:
         self._size_bytes += len(chunk)
         self._sha256.update(chunk)
-        self._md5.update(chunk)
+        if self._md5 is not None:
+            self._md5.update(chunk)
 
     @property
     def stored(self) -> Stored:
-        return Stored(self._size_bytes, self._sha256.hexdigest(), self._md5.hexdigest())
+        return Stored(self._size_bytes, self._sha256.hexdigest(), self._md5.hexdigest() if self._md5 else "")
 
 
 class ObjectInfo(NamedTuple):

@@ -95,7 +95,7 @@ class LocalObjects(ObjectStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         object_key(key)
-        tally = Tally()
+        tally = Tally(key)
         with self._opened_root() as root, self._staged(root) as (staging, name, file):
             for chunk in chunks_of(body):
                 tally.add(chunk)

@@ -42,7 +42,7 @@ class MemoryObjects(ObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         object_key(key)
         content = b"".join(chunks_of(body))
-        tally = Tally()
+        tally = Tally(key)
         tally.add(content)
         with self._lock:
             if if_absent and key in self._objects:

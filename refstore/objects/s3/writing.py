@@ -45,7 +45,7 @@ class Writer:
 
     def put(self, key: str, body: Body, *, if_absent: bool) -> Stored:
         full = self._bucket.full(key)
-        tally = Tally()
+        tally = Tally(key)
         parts = _parts(_counted(tally, chunks_of(body)), self._part_bytes)
         ahead = deque(islice(parts, 2))
         if if_absent and not self._conditional:
