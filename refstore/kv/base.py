@@ -50,6 +50,8 @@ POSITIONS: Final = "positions"
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, order=True):
+    """A key. Keys and operations form no cycles, so the garbage collector does not track them (docs/decisions/0138)."""
+
     partition: str
     name: str
 

@@ -96,7 +96,9 @@ def test_a_worker_that_is_killed_in_a_purge_costs_only_time_and_no_id_stands_beh
 
     # of the KV, the store, the event log, and whatever Spark and its workers wrote; but for what is data
     assert list(folders["events"].rglob("events_*"))
-    assert len(list(tmp_path.glob("cluster/work-*/*/*/stderr"))) == 2
+    # on a busy machine Spark may start an executor of the living worker anew: then that one has written two
+    wrote = {file.relative_to(tmp_path / "cluster").parts[0] for file in tmp_path.glob("cluster/work-*/*/*/stderr")}
+    assert wrote == {"work-1", "work-2"}
     data = {world.blobs / address for address in before}
     names = {
         file
