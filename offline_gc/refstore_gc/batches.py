@@ -61,7 +61,8 @@ WHOLE: Final = frozenset((BatchKind.NO_LONGER_READ, BatchKind.FORMERLY_IN_KV, Ba
 """Batches of these kinds carry whole addresses, because these may be garbage."""
 
 
-_REPLACED: Final = {BatchKind.NO_LONGER_READ, BatchKind.LIVE_IN_COMMITS}
+_OLD_AND_NEW: Final = {BatchKind.NO_LONGER_READ, BatchKind.LIVE_IN_COMMITS}
+"""The kinds of a range and of the one that replaced it."""
 
 
 class Batch(NamedTuple):
@@ -137,19 +138,19 @@ def without_unchanged(ranges: Iterable[tuple[BatchKind, Any]]) -> Iterator[tuple
 
     The two are neighbours (`incremental.join.changed_sources`). What this does not find, `BatchBuilder` does.
     """
-    held: tuple[BatchKind, Any] | None = None
+    last: tuple[BatchKind, Any] | None = None
     for kind, addresses in ranges:
-        if held is not None and {held[0], kind} == _REPLACED and len(held[1]) == len(addresses):
-            changed = pc.not_equal(held[1], addresses)
-            yield held[0], held[1].filter(changed)
-            yield kind, addresses.filter(changed)
-            held = None
+        if last is not None and {last[0], kind} == _OLD_AND_NEW and len(last[1]) == len(addresses):
+            differs = pc.not_equal(last[1], addresses)
+            yield last[0], last[1].filter(differs)
+            yield kind, addresses.filter(differs)
+            last = None
             continue
-        if held is not None:
-            yield held
-        held = kind, addresses
-    if held is not None:
-        yield held
+        if last is not None:
+            yield last
+        last = kind, addresses
+    if last is not None:
+        yield last
 
 
 class BatchBuilder:

@@ -22,9 +22,9 @@ from refstore.errors import Conflict, Invalid
 from refstore.gc_marks import Run
 from refstore.lake import Lake
 from refstore.objects import open_objects
-from refstore.objects.base import ObjectStore
+from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.objects.store_urls import parse
-from refstore_gc.run_layout import OWN_FILES, TAG
+from refstore_gc.run_layout import TAG
 
 RULE_ID: Final = "refstore-expire"
 FOREIGN_SHOWN: Final = 3

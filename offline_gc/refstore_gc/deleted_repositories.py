@@ -29,7 +29,7 @@ from refstore.errors import Conflict, Corrupt, ObjectNotFound
 from refstore.kv.base import ABSENT
 from refstore.lake import Lake
 from refstore.namespaces import NAMESPACE_OBJECT, as_folder
-from refstore.objects.base import ObjectStore
+from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.retention.rules import DAY_MS, Rules
 from refstore_gc import deletion_index_writer, garbage, kv_guard, listing, sweep_tasks
 from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join_in_spark, units_of
@@ -37,7 +37,7 @@ from refstore_gc.batches import BatchKind
 from refstore_gc.live_in_commits import Sources
 from refstore_gc.mark_plan import age_seconds, store_now_ms
 from refstore_gc.run_context import Options, RunContext
-from refstore_gc.run_layout import BULK_KEYS, OWN_FILES, ROOT, layout_of, read_json, remove, write_json
+from refstore_gc.run_layout import BULK_KEYS, ROOT, layout_of, read_json, remove, write_json
 from refstore_gc.run_progress import Steps, Tell, silent
 from refstore_gc.run_summary import Count, Swept
 from refstore_gc.session import translated

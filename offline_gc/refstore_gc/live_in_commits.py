@@ -370,7 +370,7 @@ def range_reader(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter]) -> St
             rows = store.range(range_id)
             return rows.column(ranges.ADDRESS), rows
 
-        def used(workers: Workers) -> Iterator[tuple[BatchKind, Any]]:
+        def addresses_by_use(workers: Workers) -> Iterator[tuple[BatchKind, Any]]:
             for uses, (addresses_, rows) in zip(uses_of.values(), workers.ahead(opened, list(uses_of)), strict=True):
                 whole = {BatchKind(kind) for kind, number in uses if number < 0}
                 for kind in whole & {BatchKind.LIVE_IN_COMMITS} or whole:  # what is live is not expired, too
@@ -381,7 +381,7 @@ def range_reader(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter]) -> St
                             yield BatchKind.LIVE_IN_COMMITS, _filtered_addresses(rows, filters[number])
 
         with Workers(threads_at(layout)) as workers:
-            for kind, addresses_ in without_unchanged(used(workers)):
+            for kind, addresses_ in without_unchanged(addresses_by_use(workers)):
                 yield from builder.add(kind, addresses_)
         yield from builder.flush()
 

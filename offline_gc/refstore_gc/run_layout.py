@@ -44,7 +44,6 @@ BULK_KEYS: Final = 1000
 
 __all__ = [
     "DATA",
-    "OWN_FILES",
     "ROOT",
     "TAG",
     "ObjectKind",

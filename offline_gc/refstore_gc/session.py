@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from refstore import errors
-from refstore.core import collector
+from refstore.core import python_gc
 from refstore.errors import InvalidSettings, MissingExtra, RefstoreError, Unavailable
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def session(options: SparkOptions) -> Generator[SparkSession, None, None]:
         return
     spark = start(options)
     try:
-        with collector.seldom():
+        with python_gc.collect_seldom():
             yield spark
     finally:
         spark.stop()

@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from refstore.context import Context
-from refstore.core import collector, ids, keys
+from refstore.core import ids, keys, python_gc
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
 from refstore.core.settings import ReaperSettings
@@ -315,7 +315,7 @@ class Reaper:
         self._remove_old_heartbeats()
         _log.info("reaper_started", reaper=self.id, repositories=sorted(self._only) or "all")
         try:
-            with collector.seldom():
+            with python_gc.collect_seldom():
                 yield
         finally:
             _log.info("reaper_ended", reaper=self.id, cycles=self._cycles)

@@ -61,8 +61,8 @@ from refstore.kv.redis_url import Address, RedisSettings
 
 FLIGHT_BYTES: Final = 16 << 20
 """Bytes of arguments that are sent at once. A larger batch is sent in several flights, one after the other."""
-PACKED_ARGUMENTS: Final = 256
-"""How many arguments of commands are packed before they are sent."""
+PIECE_ARGUMENTS: Final = 256
+"""A request is packed and sent in pieces of about so many arguments."""
 CHECK_SECONDS: Final = 10.0
 """For how long one check of a server's settings is valid."""
 REDIRECTIONS_MAX: Final = 5
@@ -330,7 +330,7 @@ class RedisKV(KV):
                 self._check_if_due(*links[-1])
             sent = True
             for (_, connection), flight in zip(links, flights.values(), strict=True):
-                connection.send_packed_command(_packed(connection, self._commands(calls, flight)))
+                connection.send_packed_command(_pieces(connection, self._commands(calls, flight)))
             for (_, connection), flight in zip(links, flights.values(), strict=True):
                 for asking, place in flight:
                     if asking:
@@ -669,14 +669,14 @@ def _no_results(_: Reply) -> tuple[Result, ...]:
     return ()
 
 
-def _packed(connection: Connection, commands: Iterable[Command]) -> Iterator[bytes]:
+def _pieces(connection: Connection, commands: Iterable[Command]) -> Iterator[bytes]:
     """Yield `commands` as bytes to send, piece by piece, so that the server begins while the rest is packed."""
     some: list[Command] = []
     arguments = 0
     for command in commands:
         some.append(command)
         arguments += len(command)
-        if arguments >= PACKED_ARGUMENTS:
+        if arguments >= PIECE_ARGUMENTS:
             yield from connection.pack_commands(some)
             some, arguments = [], 0
     yield from connection.pack_commands(some)

@@ -482,13 +482,11 @@ def _set_if_counted(connection: Connection, run: Sequence[SetIf]) -> list[bool]:
             case (True, _):
                 connection.executemany(_CREATE, _rows(op for op in run if op.expected is ABSENT))
             case (_, True):
-                removed = (op for op in run if op.value is ABSENT)
-                connection.executemany(_REMOVE, ((op.key.partition, op.key.name, op.expected) for op in removed))
+                removals = (op for op in run if op.value is ABSENT)
+                connection.executemany(_REMOVE, ((op.key.partition, op.key.name, op.expected) for op in removals))
             case _:
-                swapped = (op for op in run if op.expected is not ABSENT and op.value is not ABSENT)
-                connection.executemany(
-                    _SWAP, ((op.key.partition, op.key.name, op.expected, op.value) for op in swapped)
-                )
+                swaps = (op for op in run if op.expected is not ABSENT and op.value is not ABSENT)
+                connection.executemany(_SWAP, ((op.key.partition, op.key.name, op.expected, op.value) for op in swaps))
     if connection.total_changes() - before != len(run):
         raise _NotAllWon
     return [True] * len(run)

@@ -78,14 +78,12 @@ class Workers:
 
         `known` returns results that need no request, in the caller, because starting a thread takes longer.
         """
-        if self.threads < 2:
-            for argument in arguments:
-                found = known(argument) if known is not None else None
-                yield found if found is not None else work(argument)
-            return
         waiting: deque[Job[T]] = deque()
         for argument in arguments:
             found = known(argument) if known is not None else None
+            if self.threads < 2:
+                yield found if found is not None else work(argument)
+                continue
             waiting.append(Job(partial(_same, found)) if found is not None else self.submit(work, argument))
             if len(waiting) > 2 * self.threads:
                 yield waiting.popleft().result()

@@ -14,8 +14,11 @@ for cycles takes a quarter of the time of a reaper's pass.
 
 
 @contextmanager
-def seldom() -> Generator[None, None, None]:
-    """Let the collector look seldom while the block runs. Not for an embedded SDK: the setting is the process's."""
+def collect_seldom() -> Generator[None, None, None]:
+    """Make the collector look for cycles seldom while the block runs.
+
+    The setting is the process's, so this is not for an embedded SDK.
+    """
     thresholds = gc.get_threshold()
     gc.set_threshold(ALLOCATIONS, *thresholds[1:])
     try:
