@@ -26,7 +26,10 @@ class Died(BaseException):
 
 
 class DyingKV(KV):
-    """Dies at its n-th write, before or behind it, and answers nobody any more until it is revived."""
+    """Dies at its n-th write, before or behind it, and answers nobody any more until it is revived.
+
+    What a run writes by the clock does not count: a slow machine makes more of it. That is its progress, every 2 s.
+    """
 
     def __init__(self, kv: KV, at: int, *, behind: bool) -> None:
         self._kv = kv
@@ -37,7 +40,7 @@ class DyingKV(KV):
 
     def execute(self, ops: list[Op]) -> list[Result]:
         self._alive()
-        if not any(isinstance(op, Set | SetIf) for op in ops):
+        if not any(isinstance(op, Set | SetIf) and not op.key.partition.endswith("/progress") for op in ops):
             return self._kv.execute(ops)
         self.writes += 1
         if self.writes == self._left:
@@ -118,7 +121,7 @@ def test_the_run_may_die_at_its_writes_to_the_kv(tmp_path: Path, spark: SparkSes
     counting = DyingKV(counted.lake.kv, -1, behind=False)
     run.run(with_kv(counted, counting).ctx, spark, Options())
     counted.close()
-    assert counting.writes >= 6
+    assert counting.writes >= 6, counting.writes
     # a few of them, in their order: each by itself is looked at where marks are tested
     for at in range(2, counting.writes + 1, counting.writes // 4):
         world, left = lake_with_history(tmp_path / f"at-{at}")
