@@ -13,6 +13,8 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -27,6 +29,7 @@ from refstore.versioning.commits.store import Caches, TreeStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_codec import Cuts
 from refstore_gc.batches import SCHEMA, Batch, BatchBuilder, BatchKind, Step, in_spark, without_unchanged
+from refstore_gc.helper_processes import helpers
 from refstore_gc.live_in_kv import batches_of
 from refstore_gc.run_layout import RunLayout, store_at, threads_at
 from refstore_gc.untyped_arrow import pa, pc
@@ -38,6 +41,8 @@ T = TypeVar("T")
 
 BATCH: Final = 32
 """How many trees, or listings, one batch holds."""
+SHARE: Final = 128
+"""How many ranges a helper reads at a time: some 10 ms of work."""
 IDS_MAX: Final = 1 << 17
 """How many ids of ranges a task gathers before it looks for new ones: 12 MB."""
 
@@ -248,14 +253,23 @@ def read_addresses(
 
 
 def read_addresses_here(layout: RunLayout, cuts: Cuts, sources: Sources) -> Iterator[Batch]:
-    """Yield the same, read in this process."""
-    to_read = [Batch.of_value(0, BatchKind.TO_READ, sources.ranges, len(sources.ranges))] if sources.ranges else []
+    """Yield the same, read in this process and by its helpers."""
+    to_read = [
+        Batch.of_value(0, BatchKind.TO_READ, sources.ranges[at : at + SHARE], SHARE)
+        for at in range(0, len(sources.ranges), SHARE)
+    ]
     for batch in tree_opener(layout, cuts, sources.filters, 1)(_to_open(sources)):
         if batch.kind is BatchKind.TO_READ:
             to_read.append(batch)
         else:
             yield batch
-    yield from range_reader(layout, cuts, sources.filters)(to_read)
+    with closing(helpers.share(partial(_read_share, layout, cuts, sources.filters), to_read)) as shares:
+        for share in shares:
+            yield from share
+
+
+def _read_share(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batch: Batch) -> list[Batch]:
+    return list(range_reader(layout, cuts, filters)([batch]))
 
 
 def _to_open(sources: Sources) -> list[Batch]:

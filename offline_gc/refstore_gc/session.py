@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from refstore import errors
 from refstore.core import python_gc
 from refstore.errors import InvalidSettings, MissingExtra, RefstoreError, Unavailable
+from refstore_gc.helper_processes import helpers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +111,7 @@ def session(options: SparkOptions) -> Generator[SparkSession, None, None]:
         with python_gc.collect_seldom():
             yield spark
     finally:
+        helpers.stop()
         spark.stop()
 
 

@@ -35,10 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(s3_credentials: None) -> Iterator[SparkSession]:
     """Its workers inherit the credentials of the tests' S3 servers."""
+    from refstore_gc.helper_processes import helpers
     from refstore_gc.session import SparkOptions, start
 
     session = start(SparkOptions(master="local[2]", conf=QUICK))
     yield session
+    helpers.stop()
     session.stop()
 
 

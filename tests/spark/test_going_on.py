@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ import pytest
 from refstore.core import ids, keys
 from refstore.core.ids import CommitId
 from refstore.core.records import Entry
-from refstore.errors import Corrupt, NothingToCommit, RefstoreError
+from refstore.errors import Corrupt, CorruptRange, NothingToCommit, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
 from refstore_gc import anti_join, listing, run
+from refstore_gc.helper_processes import Helper, helpers
 from refstore_gc.incremental import baseline as baselines
 from refstore_gc.live_in_commits import ALL, NOTHING, CommitReads, Filter, LiveCommits, Part
 from refstore_gc.run_context import LocalLimits, Options, RunContext
@@ -304,4 +306,41 @@ def test_what_is_little_is_done_here_and_spark_does_the_rest(
     assert second.goes_on_from == first.mark_id
     assert (second.by_kind, seen) == (whole.by_kind, jobs)
     assert second.marked.objects >= 2
+    world.close()
+
+
+@pytest.fixture
+def helper() -> Iterator[Helper]:
+    started = Helper()
+    while not started.is_ready():
+        assert not started.has_ended
+    yield started
+    started.stop()
+
+
+def test_what_helper_processes_do_is_what_the_driver_would_do(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, helper: Helper
+) -> None:
+    world, first = a_world_of_a_few_days(tmp_path, spark)
+    release_all(world.repo)
+    seen: set[str] = set()
+
+    def share_with_nobody_else(work: partial[Any], items: Sequence[Any]) -> Generator[Any, None, None]:
+        for item in items:
+            seen.add(work.func.__name__)
+            yield helper.do(work, item)
+            assert not helper.has_ended
+
+    monkeypatch.setattr(helpers, "share", share_with_nobody_else)
+    whole = run.simulate(world.ctx, spark, Options())
+    second = run.mark(world.ctx, spark, Options())
+    assert second.goes_on_from == first.mark_id
+    assert seen == {"_list_share", "_read_share", "_join_share"}
+    assert second.by_kind == whole.by_kind
+    assert second.marked.objects >= 2
+    world.clock.sleep(2 * DAY)
+    for damaged in (world.blobs / "_refstore" / "ranges").iterdir():
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(CorruptRange, match="hash"):
+        run.mark(world.ctx, spark, Options())
     world.close()

@@ -42,22 +42,19 @@ def still_named(known: Sequence[KnownKeys], candidates: Keys, new: Sequence[Keys
 
     Raises Corrupt if a key is removed more often than it was recorded.
     """
-    counts = np.zeros(len(candidates), np.int64)
-
-    def count(keys: Keys, sign: int) -> None:
-        relevant = keys[among(keys, [candidates])]
-        if len(relevant):
-            counts[:] += sign * np.bincount(np.searchsorted(candidates, relevant), minlength=len(candidates))
-
-    for each in known:
-        count(keys_in(each.named), 1)
-        count(keys_in(each.lost), -1)
-    for keys in new:
-        count(keys, 1)
-    count(lost, -1)
+    read = [*(keys_in(each.named) for each in known), *new]
+    removed = [*(keys_in(each.lost) for each in known), lost]
+    counts = _counts(candidates, read) - _counts(candidates, removed)
     if bool((counts < 0).any()):
         raise Corrupt("the records of earlier runs do not agree with the commits; mark again with --full")
     return candidates[counts > 0]
+
+
+def _counts(candidates: Keys, keys: Sequence[Keys]) -> NDArray[np.int64]:
+    """Return how often each candidate is among the keys."""
+    together = np.concatenate(keys)
+    relevant = together[among(together, [candidates])]
+    return np.bincount(np.searchsorted(candidates, relevant), minlength=len(candidates))
 
 
 def sizes_of(known: Sequence[KnownKeys], candidates: Keys) -> NDArray[np.int64]:
