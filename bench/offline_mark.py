@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -26,10 +27,12 @@ from refstore.repository import Repository
 from refstore_gc import live_in_commits
 from refstore_gc.address_codec import Cuts
 from refstore_gc.anti_join import JoinInputs, join_in_spark
-from refstore_gc.batches import Batch, BatchKind
-from refstore_gc.garbage import Chunk
+from refstore_gc.batches import Batch, BatchKind, by_bucket
+from refstore_gc.garbage import Chunk, GarbageCount
+from refstore_gc.helper_processes import Helpers
 from refstore_gc.incremental.join import join_bucket
 from refstore_gc.live_in_commits import LiveCommits, Sources
+from refstore_gc.live_in_kv import file_batches, file_reader
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.session import SparkOptions, session
 from refstore_gc.untyped_arrow import pa, pq
@@ -55,48 +58,80 @@ def run(shop: Workshop) -> Iterator[Row]:
         compare(spark, warm)
         start = f"Spark's start, not counted: {time.perf_counter() - began:.1f} s"
         for count in shop.scale.marked:
-            yield _against_duckdb(shop, spark, count, start, judged=count == shop.scale.marked_judged)
+            yield from _against_duckdb(shop, spark, count, start, judged=count == shop.scale.marked_judged)
         yield from _commits(shop, spark)
 
 
-def _against_duckdb(shop: Workshop, spark: Any, count: int, note: str, *, judged: bool) -> Row:
+def _against_duckdb(shop: Workshop, spark: Any, count: int, note: str, *, judged: bool) -> Iterator[Row]:
     shop.say(f"marking: writing {count:,} listed and {int(count * LIVE_SHARE):,} live addresses")
     folder = shop.in_memory("mark")
     make_sides(folder, count)
     expected = count - int(count * LIVE_SHARE)
 
-    def ours(number: int) -> float:
-        shop.say(f"marking {count:,}: turn {number + 1}")
+    def timed(compared: Callable[[Path], int]) -> float:
         for each in ("mark", "carried"):
             shutil.rmtree(folder / "_refstore" / "gc" / MARK_ID / each, ignore_errors=True)
         found = 0
 
         def work() -> None:
             nonlocal found
-            found = compare(spark, folder)
+            found = compared(folder)
 
         seconds = seconds_of(work)
         assert found == expected, f"{found} of {expected} were marked"
         return seconds
 
+    def ours(number: int) -> float:
+        shop.say(f"marking {count:,}: turn {number + 1}")
+        return timed(partial(compare, spark))
+
     def duckdb(_number: int) -> float:
         return duckdb_seconds(folder, expected)
 
     turns = shop.scale.long_turns if count <= shop.scale.marked_judged else 1
+    what = f"mark: {count:,} listed against {int(count * LIVE_SHARE):,} live, Parquet to Parquet"
+    other_name = f"DuckDB anti join, {THREADS} threads"
     mine, theirs = in_turns(turns, ours, duckdb)
-    shop.drop(folder)
-    return Row(
-        what=f"mark: {count:,} listed against {int(count * LIVE_SHARE):,} live, Parquet to Parquet, {MASTER}",
+    yield Row(
+        what=f"{what}, {MASTER}",
         ours=Series(mine, "s"),
         other=Series(theirs, "s"),
-        other_name=f"DuckDB anti join, {THREADS} threads",
+        other_name=other_name,
         bar=at_most(FACTOR) if judged else None,
         note=note,
     )
+    if judged:
+        helpers = Helpers(THREADS - 1)
+        helpers.start()
+        without_spark = partial(compare_without_spark, helpers)
+        timed(without_spark)  # meanwhile the other process starts
+        mine, theirs = in_turns(turns, lambda _turn: timed(without_spark), duckdb)
+        helpers.stop()
+        yield Row(
+            what=f"{what}, the same in two processes without Spark",
+            ours=Series(mine, "s"),
+            other=Series(theirs, "s"),
+            other_name=other_name,
+        )
+    shop.drop(folder)
 
 
 def compare(spark: Any, folder: Path) -> int:
     """How many were marked: the product's own comparison, from the listing's files and the files of what is named."""
+    return _marked_in(join_in_spark(spark, _inputs(folder)))
+
+
+def compare_without_spark(helpers: Helpers, folder: Path) -> int:
+    """The same steps in this process and another one: what is left of the time without any share of Spark's."""
+    inputs = _inputs(folder)
+    read = partial(_read_files, inputs.layout, Cuts.of(inputs.bounds))
+    named = [batch for batches in helpers.share(read, [[file] for file in inputs.files]) for batch in batches]
+    join = partial(_join, inputs.layout)
+    buckets = by_bucket([*inputs.batches, *named])
+    return _marked_in(count for counts in helpers.share(join, buckets) for count in counts)
+
+
+def _inputs(folder: Path) -> JoinInputs:
     url = f"file://{folder}?fsync=0"
     work = RunLayout(url=url, files=url, mark_id=MARK_ID, seed=time.time_ns())
     files = sorted((folder / "_refstore" / "gc" / MARK_ID / "listing").iterdir())
@@ -106,8 +141,19 @@ def compare(spark: Any, folder: Path) -> int:
         for number, file in enumerate(files)
     ]
     live = [(str(file.relative_to(folder)), BatchKind.LIVE_IN_COMMITS) for file in sorted((folder / "live").iterdir())]
-    rows = join_in_spark(spark, JoinInputs(work, firsts[1:], chunks, live, [], Sources([], [], []), join_bucket))
-    return sum(row.objects for row in rows if row.what == "marked")
+    return JoinInputs(work, firsts[1:], chunks, live, [], Sources([], [], []), join_bucket)
+
+
+def _marked_in(counts: Iterable[GarbageCount]) -> int:
+    return sum(count.objects for count in counts if count.what == "marked")
+
+
+def _read_files(work: RunLayout, cuts: Cuts, files: list[tuple[str, BatchKind]]) -> list[Batch]:
+    return list(file_reader(work, cuts)(file_batches(files)))
+
+
+def _join(work: RunLayout, batches: list[Batch]) -> list[GarbageCount]:
+    return list(join_bucket(work, batches))
 
 
 def duckdb_seconds(folder: Path, expected: int) -> float:

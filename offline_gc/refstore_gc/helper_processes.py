@@ -92,16 +92,17 @@ class Helper:
 class Helpers:
     """The helpers of this process. One step at a time uses them."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_max: int = HELPERS_MAX) -> None:
+        self._count_max = count_max
         self._helpers: list[Helper] = []
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start a helper for each other core, up to `HELPERS_MAX`, unless they run. Returns before they are ready."""
+        """Start a helper for each other core, up to the maximum, unless they run. Returns before they are ready."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with self._lock:
             try:
-                while len(self._helpers) < min(HELPERS_MAX, cores - 1):
+                while len(self._helpers) < min(self._count_max, cores - 1):
                     self._helpers.append(Helper())
             except OSError as error:
                 _log.warning("no helper process could be started; the driver does all of the work", error=str(error))
@@ -126,7 +127,7 @@ class Helpers:
         results: list[Future[T]] = [Future() for _ in items]
         waiting = deque(zip(results, items, strict=True))
         try:
-            with ThreadPoolExecutor(HELPERS_MAX, thread_name_prefix="refstore-gc-helper") as threads:
+            with ThreadPoolExecutor(self._count_max, thread_name_prefix="refstore-gc-helper") as threads:
                 for helper in self._helpers:
                     threads.submit(_serve, helper, work, waiting)
                 try:
