@@ -24,7 +24,8 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from refstore.core import python_gc
+from refstore.core import logs, python_gc
+from refstore.core.settings import LogSettings
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -169,6 +170,7 @@ atexit.register(helpers.stop)
 def _help(connection: Connection) -> None:
     """Do what is sent, in the helper's own process, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends this process, too
+    logs.configure(LogSettings(), sys.stderr)  # as the driver's by default, without passwords
     for module in _IMPORTED_AHEAD:
         import_module(module)
     with suppress(EOFError, OSError), python_gc.collect_seldom():

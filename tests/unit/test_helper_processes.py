@@ -71,6 +71,17 @@ def test_what_the_work_raises_in_a_helper_is_raised(helpers: Started) -> None:
     assert list(helpers.share(eval, ["1", "2"])) == [1, 2]
 
 
+def test_what_a_helper_logs_goes_where_the_logs_of_the_driver_go(capfd: pytest.CaptureFixture[str]) -> None:
+    helpers = Started()  # not the fixture, which may start before the output is captured
+    helpers.wait_until_ready()
+    warning = "__import__('structlog').get_logger().warning('skipped', url='redis://:hidden@localhost')"
+    list(helpers.share(eval, [SLOWLY] * 5 + [warning]))
+    helpers.stop()
+    shown = capfd.readouterr()
+    assert "skipped" in shown.err
+    assert "hidden" not in shown.err + shown.out
+
+
 def test_a_result_that_a_helper_cannot_send_is_made_by_the_driver(helpers: Started) -> None:
     helpers.wait_until_ready()
     *_, made = helpers.share(eval, [SLOWLY] * 5 + ["lambda: 1"])
