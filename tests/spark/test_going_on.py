@@ -309,6 +309,27 @@ def test_what_is_little_is_done_here_and_spark_does_the_rest(
     world.close()
 
 
+@pytest.mark.parametrize("small", [LocalLimits(), None], ids=["here", "in Spark"])
+def test_a_bucket_in_which_nothing_changed_is_carried_on(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, small: LocalLimits | None
+) -> None:
+    """The blobs are a bucket of their own. The second run lists none of them, reads no range, and the KV names none."""
+    monkeypatch.setattr(anti_join, "BUCKET_ROWS", 1)
+    world = World(tmp_path, rules=json.dumps(RULES))
+    world.commit(kept=b"kept")
+    release_all(world.repo)
+    lost = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
+    world.stamp()
+    world.clock.sleep(3 * DAY)
+    first = run.mark(world.ctx, spark, Options())
+    second = run.mark(world.ctx, spark, Options(local_limits=small))
+    assert second.goes_on_from == first.mark_id
+    assert (marked_in(world, first.mark_id), marked_in(world, second.mark_id)) == ({lost: "orphan blob"}, {})
+    third = run.mark(world.ctx, spark, Options(full=True))
+    assert third.marked == second.marked
+    world.close()
+
+
 @pytest.fixture
 def helper() -> Iterator[Helper]:
     started = Helper()

@@ -52,7 +52,7 @@ def still_named(known: Sequence[KnownKeys], candidates: Keys, new: Sequence[Keys
 
 def _counts(candidates: Keys, keys: Sequence[Keys]) -> NDArray[np.int64]:
     """Return how often each candidate is among the keys."""
-    together = np.concatenate(keys)
+    together = np.concatenate([candidates[:0], *keys])  # also where there are none
     relevant = together[among(together, [candidates])]
     return np.bincount(np.searchsorted(candidates, relevant), minlength=len(candidates))
 
