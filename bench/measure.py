@@ -114,6 +114,17 @@ def on_processor(which: int | None) -> Generator[None, None, None]:
         os.sched_setaffinity(0, usable)
 
 
+@contextmanager
+def on_processors(count: int) -> Generator[None, None, None]:
+    """What is started in the block shares so many processors, fewer where there are not so many."""
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(usable)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
 def in_fresh_process(worker: str, **arguments: object) -> dict[str, Any]:
     """What a worker of `bench/workers.py` measured, in a process that did nothing else before."""
     done = subprocess.run(

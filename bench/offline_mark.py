@@ -20,19 +20,20 @@ import numpy as np
 
 from bench import lakes
 from bench.commits import CHANGES, in_one_directory
-from bench.measure import Row, Series, at_most, in_turns, seconds_of
+from bench.measure import Row, Series, at_most, in_turns, on_processors, seconds_of
 from bench.workshop import Workshop, make_lake
 from refstore.core import ids
 from refstore.repository import Repository
 from refstore_gc import live_in_commits
 from refstore_gc.address_codec import Cuts
 from refstore_gc.anti_join import JoinInputs, join_in_spark
-from refstore_gc.batches import Batch, BatchKind, by_bucket
+from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.garbage import Chunk, GarbageCount
-from refstore_gc.helper_processes import Helpers
+from refstore_gc.helper_processes import helpers
 from refstore_gc.incremental.join import join_bucket
+from refstore_gc.incremental.local_executor import join_here
 from refstore_gc.live_in_commits import LiveCommits, Sources
-from refstore_gc.live_in_kv import file_batches, file_reader
+from refstore_gc.run_context import LocalLimits
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.session import SparkOptions, session
 from refstore_gc.untyped_arrow import pa, pq
@@ -48,6 +49,7 @@ SPAN_MS: Final = 30 * 86_400_000
 START_MS: Final = 1_763_708_400_000
 ADDRESS_BYTES: Final = 42
 MARK_ID: Final = "bench"
+EVERYTHING_HERE: Final = LocalLimits(keys=1 << 40, rows=1 << 40, buckets=1 << 20)
 
 
 def run(shop: Workshop) -> Iterator[Row]:
@@ -101,12 +103,11 @@ def _against_duckdb(shop: Workshop, spark: Any, count: int, note: str, *, judged
         note=note,
     )
     if judged:
-        helpers = Helpers(THREADS - 1)
-        helpers.start()
-        without_spark = partial(compare_without_spark, helpers)
-        timed(without_spark)  # meanwhile the other process starts
-        mine, theirs = in_turns(turns, lambda _turn: timed(without_spark), duckdb)
-        helpers.stop()
+        with on_processors(THREADS):  # so there is one helper
+            helpers.start()
+            timed(compare_without_spark)  # meanwhile it starts
+            mine, theirs = in_turns(turns, lambda _turn: timed(compare_without_spark), duckdb)
+            helpers.stop()
         yield Row(
             what=f"{what}, the same in two processes without Spark",
             ours=Series(mine, "s"),
@@ -121,14 +122,9 @@ def compare(spark: Any, folder: Path) -> int:
     return _marked_in(join_in_spark(spark, _inputs(folder)))
 
 
-def compare_without_spark(helpers: Helpers, folder: Path) -> int:
-    """The same steps in this process and another one: what is left of the time without any share of Spark's."""
-    inputs = _inputs(folder)
-    read = partial(_read_files, inputs.layout, Cuts.of(inputs.bounds))
-    named = [batch for batches in helpers.share(read, [[file] for file in inputs.files]) for batch in batches]
-    join = partial(_join, inputs.layout)
-    buckets = by_bucket([*inputs.batches, *named])
-    return _marked_in(count for counts in helpers.share(join, buckets) for count in counts)
+def compare_without_spark(folder: Path) -> int:
+    """The same steps in this process and its helpers: what is left of the time without any share of Spark's."""
+    return _marked_in(join_here(_inputs(folder), EVERYTHING_HERE))
 
 
 def _inputs(folder: Path) -> JoinInputs:
@@ -146,14 +142,6 @@ def _inputs(folder: Path) -> JoinInputs:
 
 def _marked_in(counts: Iterable[GarbageCount]) -> int:
     return sum(count.objects for count in counts if count.what == "marked")
-
-
-def _read_files(work: RunLayout, cuts: Cuts, files: list[tuple[str, BatchKind]]) -> list[Batch]:
-    return list(file_reader(work, cuts)(file_batches(files)))
-
-
-def _join(work: RunLayout, batches: list[Batch]) -> list[GarbageCount]:
-    return list(join_bucket(work, batches))
 
 
 def duckdb_seconds(folder: Path, expected: int) -> float:

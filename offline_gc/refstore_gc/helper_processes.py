@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
@@ -65,14 +65,14 @@ class Helper:
             self._note_end()
         return self._is_ready and not self.has_ended
 
-    def do(self, work: Callable[[A], T], item: A) -> T:
-        """Return or raise what `work` does there; if the process ends, do it here."""
+    def do(self, work: Callable[[A], Iterable[T]], item: A) -> list[T]:
+        """Return what `work` yields there, or raise what it raises; if the process ends, do it here."""
         try:
             self._connection.send((work, item))
             result, error = self._connection.recv()
         except (EOFError, OSError):
             self._note_end()
-            return work(item)
+            return list(work(item))
         if error is not None:
             raise error
         return result
@@ -93,17 +93,16 @@ class Helper:
 class Helpers:
     """The helpers of this process. One step at a time uses them."""
 
-    def __init__(self, count_max: int = HELPERS_MAX) -> None:
-        self._count_max = count_max
+    def __init__(self) -> None:
         self._helpers: list[Helper] = []
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start a helper for each other core, up to the maximum, unless they run. Returns before they are ready."""
+        """Start a helper for each other core, up to `HELPERS_MAX`, unless they run. Returns before they are ready."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with self._lock:
             try:
-                while len(self._helpers) < min(self._count_max, cores - 1):
+                while len(self._helpers) < min(HELPERS_MAX, cores - 1):
                     self._helpers.append(Helper())
             except OSError as error:
                 _log.warning("no helper process could be started; the driver does all of the work", error=str(error))
@@ -117,18 +116,20 @@ class Helpers:
         finally:
             self._lock.release()
 
-    def share(self, work: Callable[[A], T], items: Sequence[A]) -> Generator[T, None, None]:
-        """Yield `work(item)` for each item, in order. This process takes items from the front, helpers from the back.
+    def share(self, work: Callable[[A], Iterable[T]], items: Sequence[A]) -> Generator[T, None, None]:
+        """Yield what `work` yields for each item, in order. This process takes items from the front, helpers from the
+        back.
 
-        `work` and the items are pickled. Raises what `work` raises. Close the iterator if it is not read to its end.
+        `work` and the items are pickled. Raises what `work` raises. Close the generator if it is not read to its end.
         """
         if not self._lock.acquire(blocking=False):
-            yield from map(work, items)
+            for item in items:
+                yield from work(item)
             return
-        results: list[Future[T]] = [Future() for _ in items]
+        results: list[Future[list[T]]] = [Future() for _ in items]
         waiting = deque(zip(results, items, strict=True))
         try:
-            with ThreadPoolExecutor(self._count_max, thread_name_prefix="refstore-gc-helper") as threads:
+            with ThreadPoolExecutor(HELPERS_MAX, thread_name_prefix="refstore-gc-helper") as threads:
                 for helper in self._helpers:
                     threads.submit(_serve, helper, work, waiting)
                 try:
@@ -137,7 +138,7 @@ class Helpers:
                             own = waiting.popleft()  # what waits is one stretch: this is the result's own item
                         except IndexError:
                             own = None
-                        yield work(own[1]) if own else result.result()
+                        yield from work(own[1]) if own else result.result()
                 finally:
                     waiting.clear()
         finally:
@@ -147,7 +148,7 @@ class Helpers:
             self._lock.release()
 
 
-def _serve(helper: Helper, work: Callable[[A], T], waiting: deque[tuple[Future[T], A]]) -> None:
+def _serve(helper: Helper, work: Callable[[A], Iterable[T]], waiting: deque[tuple[Future[list[T]], A]]) -> None:
     """Let a helper take what waits, until nothing does."""
     while waiting and not helper.has_ended:
         if not helper.is_ready():
@@ -177,11 +178,11 @@ def _help(connection: Connection) -> None:
         connection.send(True)
         while True:
             work, item = connection.recv()
-            answer: tuple[Any, Exception | None]
+            answer: tuple[list[Any], Exception | None]
             try:
-                answer = work(item), None
+                answer = list(work(item)), None
             except Exception as error:  # noqa: BLE001  # raised in the driver
-                answer = None, error
+                answer = [], error
             connection.send(answer)
 
 

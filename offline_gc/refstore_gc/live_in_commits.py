@@ -13,13 +13,13 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
+from refstore.core.batches import batched
 from refstore.core.clock import SystemClock
 from refstore.core.ids import Address, CommitId, RandomIds, is_own, made_ms
 from refstore.core.records import Commit
@@ -254,22 +254,17 @@ def read_addresses(
 
 def read_addresses_here(layout: RunLayout, cuts: Cuts, sources: Sources) -> Iterator[Batch]:
     """Yield the same, read in this process and by its helpers."""
-    to_read = [
-        Batch.of_value(0, BatchKind.TO_READ, sources.ranges[at : at + SHARE], SHARE)
-        for at in range(0, len(sources.ranges), SHARE)
-    ]
+    to_read = [Batch.of_value(0, BatchKind.TO_READ, some, len(some)) for some in batched(sources.ranges, SHARE)]
     for batch in tree_opener(layout, cuts, sources.filters, 1)(_to_open(sources)):
         if batch.kind is BatchKind.TO_READ:
             to_read.append(batch)
         else:
             yield batch
-    with closing(helpers.share(partial(_read_share, layout, cuts, sources.filters), to_read)) as shares:
-        for share in shares:
-            yield from share
+    yield from helpers.share(partial(_read_share, layout, cuts, sources.filters), to_read)
 
 
-def _read_share(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batch: Batch) -> list[Batch]:
-    return list(range_reader(layout, cuts, filters)([batch]))
+def _read_share(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batch: Batch) -> Iterator[Batch]:
+    return range_reader(layout, cuts, filters)([batch])
 
 
 def _to_open(sources: Sources) -> list[Batch]:

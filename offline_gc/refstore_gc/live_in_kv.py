@@ -7,6 +7,7 @@ Only the driver sees the KV, because an SQLite file is on one machine. It holds 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from refstore.objects.base import ObjectStore
 from refstore_gc.address_codec import Cuts
 from refstore_gc.batches import ARROW, SCHEMA, Batch, BatchBuilder, BatchKind, Step, in_spark, sent
+from refstore_gc.helper_processes import helpers
 from refstore_gc.run_layout import RunLayout, read_table, store_at, write_table
 from refstore_gc.untyped_arrow import pa
 
@@ -71,6 +73,15 @@ def read_files(
 ) -> DataFrame:
     """Read the files of addresses that a run wrote, into batches of keys."""
     return batches_of(spark, file_batches(files), parts).mapInArrow(in_spark(file_reader(layout, cuts)), SCHEMA)
+
+
+def read_files_here(layout: RunLayout, cuts: Cuts, files: Sequence[tuple[str, BatchKind]]) -> Iterator[Batch]:
+    """Yield the same, read in this process and by its helpers."""
+    return helpers.share(partial(_read_file, layout, cuts), file_batches(files))
+
+
+def _read_file(layout: RunLayout, cuts: Cuts, batch: Batch) -> Iterator[Batch]:
+    return file_reader(layout, cuts)([batch])
 
 
 def file_batches(files: Sequence[tuple[str, BatchKind]]) -> list[Batch]:

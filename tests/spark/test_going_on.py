@@ -349,14 +349,14 @@ def test_what_helper_processes_do_is_what_the_driver_would_do(
     def share_with_nobody_else(work: partial[Any], items: Sequence[Any]) -> Generator[Any, None, None]:
         for item in items:
             seen.add(work.func.__name__)
-            yield helper.do(work, item)
+            yield from helper.do(work, item)
             assert not helper.has_ended
 
     monkeypatch.setattr(helpers, "share", share_with_nobody_else)
     whole = run.simulate(world.ctx, spark, Options())
     second = run.mark(world.ctx, spark, Options())
     assert second.goes_on_from == first.mark_id
-    assert seen == {"_list_share", "_read_share", "_join_share"}
+    assert seen == {"_list_share", "_read_file", "_read_share", "join_bucket"}
     assert second.by_kind == whole.by_kind
     assert second.marked.objects >= 2
     world.clock.sleep(2 * DAY)

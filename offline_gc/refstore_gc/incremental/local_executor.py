@@ -7,21 +7,21 @@ stay bounded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import chain, count
+from itertools import count
 
 from refstore.versioning.commits.workers import Workers
 from refstore_gc import listing, live_in_commits, live_in_kv
 from refstore_gc.address_codec import Cuts
-from refstore_gc.anti_join import BucketJoin, JoinInputs
+from refstore_gc.anti_join import JoinInputs
 from refstore_gc.batches import Batch, by_bucket
 from refstore_gc.garbage import GarbageCount
 from refstore_gc.helper_processes import helpers
 from refstore_gc.listing import ListedChunk
 from refstore_gc.run_context import LocalLimits, RunContext
-from refstore_gc.run_layout import RunLayout, threads_at
+from refstore_gc.run_layout import DATA, RunLayout, threads_at
 
 
 class TooLarge(Exception):
@@ -34,16 +34,19 @@ def list_here(run: RunContext, data_from: str, limits: LocalLimits) -> list[List
     intervals = listing.intervals(
         run.repository.objects, now_ms=run.repository.clock.now_ms(), pieces_min=1, data_from=data_from
     )
-    numbered = list(enumerate(intervals))
-    middle = len(numbered) // 2 + 1  # before the blobs
-    list_share = partial(_list_share, run.layout, run.cutoff_ms, run.options.foreign, limits.keys)
+    shares: dict[bool, list[tuple[int, listing.Interval]]] = {False: [], True: []}
+    for number, interval in enumerate(intervals):
+        shares[interval.prefix == DATA].append((number, interval))
+    work = partial(_list_share, run.layout, run.cutoff_ms, run.options.foreign, limits.keys)
     chunks: list[ListedChunk] = []
-    with closing(helpers.share(list_share, [numbered[:middle], numbered[middle:]])) as shares:
-        for share in shares:
-            chunks += share
-            if sum(chunk.objects + chunk.young + chunk.foreign for chunk in chunks) > limits.keys:
+    keys = 0
+    with closing(helpers.share(work, [*shares.values()])) as listed:
+        for chunk in listed:
+            chunks.append(chunk)
+            keys += chunk.objects + chunk.young + chunk.foreign
+            if keys > limits.keys:
                 raise TooLarge
-    return chunks
+    return sorted(chunks, key=lambda chunk: chunk.number)
 
 
 def _list_share(
@@ -75,19 +78,18 @@ def join_here(inputs: JoinInputs, limits: LocalLimits) -> list[GarbageCount]:
         raise TooLarge
     together: list[Batch] = []
     rows = 0
-    for batch in chain(
-        inputs.batches,
-        live_in_kv.file_reader(layout, cuts)(live_in_kv.file_batches(inputs.files)),
-        live_in_kv.file_reader(layout.in_namespace(), cuts)(live_in_kv.file_batches(inputs.earlier_files)),
-        live_in_commits.read_addresses_here(layout, cuts, inputs.sources),
-    ):
-        together.append(batch)
-        rows += batch.rows
-        if rows > limits.rows:
-            raise TooLarge
-    with closing(helpers.share(partial(_join_share, layout, inputs.join_bucket), by_bucket(together))) as shares:
-        return [found for share in shares for found in share]
+    with closing(_read_here(inputs, cuts)) as batches:
+        for batch in batches:
+            together.append(batch)
+            rows += batch.rows
+            if rows > limits.rows:
+                raise TooLarge
+    return [*helpers.share(partial(inputs.join_bucket, layout), by_bucket(together))]
 
 
-def _join_share(layout: RunLayout, join_bucket: BucketJoin, batches: list[Batch]) -> list[GarbageCount]:
-    return list(join_bucket(layout, batches))
+def _read_here(inputs: JoinInputs, cuts: Cuts) -> Generator[Batch, None, None]:
+    layout = inputs.layout
+    yield from inputs.batches
+    yield from live_in_kv.read_files_here(layout, cuts, inputs.files)
+    yield from live_in_kv.read_files_here(layout.in_namespace(), cuts, inputs.earlier_files)
+    yield from live_in_commits.read_addresses_here(layout, cuts, inputs.sources)
