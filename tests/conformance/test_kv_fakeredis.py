@@ -10,7 +10,8 @@ from refstore.conformance.kv_suite import KVSuite
 from refstore.core.clock import SystemClock
 from refstore.errors import StoreMisconfigured
 from refstore.kv.base import KV
-from refstore.kv.redis import RedisKV, Single
+from refstore.kv.redis import RedisKV
+from refstore.kv.redis_servers import Single
 from refstore.kv.redis_url import parse
 from refstore.kv.retrying import Retrying
 

@@ -12,8 +12,9 @@ import redis
 
 from refstore.core.clock import SystemClock
 from refstore.kv.base import ABSENT, Delete, Exchange, Get, Key, Op, Set, SetIf
-from refstore.kv.redis import Connection, Pool, RedisKV, Servers, Single, open_redis
+from refstore.kv.redis import RedisKV, open_redis
 from refstore.kv.redis_calls import CALL_BYTES, CALL_OPS, Command, Reply, key_of, runs_of
+from refstore.kv.redis_servers import Connection, Pool, Servers, Single
 from refstore.kv.redis_url import Address, parse
 
 
