@@ -17,7 +17,15 @@ SECRET_KEY = "secretsecretsecret"
 BUCKET = "refstore-test"
 
 
+START_ATTEMPTS = 5
+
+
+class ServerEndedError(RuntimeError):
+    """A process of the server ended while it started, as one does whose port another program took meanwhile."""
+
+
 def free_port() -> int:
+    """Return a port that is free now; by the time that a server binds it, another program may have it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -36,21 +44,40 @@ def environment(access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY) -> d
 
 
 class S3Server:
-    """Base of the servers: `start` makes the bucket, `url` names a new namespace in it."""
+    """Base of the servers: `start` starts the processes and makes the bucket, `url` names a new namespace in it."""
 
     options: str = ""
     """What the server needs in a store's URL besides its endpoint, "&name=value"."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int | None = None) -> None:
+        """Without a port, `start` may move on to another free one; `port` and `endpoint` stand once it has returned."""
+        self.port = port or free_port()
+        self._port_is_given = port is not None
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        """Start the server, on another port if a process of it ended, and make the bucket. Raises RuntimeError."""
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self._launch()
+                break
+            except ServerEndedError:
+                self.stop()
+                if self._port_is_given or attempt == START_ATTEMPTS:
+                    raise
+                self.port = free_port()
+            except BaseException:
+                self.stop()
+                raise
+        self._port_is_given = True  # a restart is found where the server was
         with self.client() as client:
             client.create_bucket(Bucket=BUCKET)
+
+    def _launch(self) -> None:
+        """Start the processes and wait until they answer. Raises ServerEndedError when one ends first."""
 
     def stop(self) -> None:
         """Ends the server and all it left on disk. Calling it twice is fine."""

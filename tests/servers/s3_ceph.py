@@ -24,7 +24,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from tests.servers.s3_base import ACCESS_KEY, SECRET_KEY, S3Server, free_port
+from tests.servers.s3_base import ACCESS_KEY, SECRET_KEY, S3Server, ServerEndedError, free_port
 
 PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "ceph-authtool", "monmaptool", "setpriv")
 INSTALL = "apt-get install --no-install-recommends radosgw ceph-mon ceph-osd"
@@ -82,7 +82,7 @@ class CephRgw(S3Server):
         lifecycle_day_seconds: int = -1,
     ) -> None:
         """`objectstore` is memstore, or bluestore, which survives a kill; `lifecycle_day_seconds` makes days short."""
-        super().__init__(port or free_port())
+        super().__init__(port)
         self._root = directory.absolute()
         self._objectstore = objectstore
         self._lifecycle_day_seconds = lifecycle_day_seconds
@@ -92,14 +92,6 @@ class CephRgw(S3Server):
     def missing() -> list[str]:
         """The programs that are not installed; with none missing it can be started."""
         return [program for program in PROGRAMS if shutil.which(program) is None]
-
-    def start(self) -> None:
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-        super().start()
 
     def stop(self) -> None:
         for daemon in reversed(self._daemons):
@@ -112,7 +104,7 @@ class CephRgw(S3Server):
         self._daemons.clear()
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def _start(self) -> None:
+    def _launch(self) -> None:
         shutil.rmtree(self._root, ignore_errors=True)
         for name in ("mon", "osd", "run", "log", "rgw"):
             (self._root / name).mkdir(parents=True)
@@ -161,13 +153,31 @@ class CephRgw(S3Server):
         )  # fmt: skip
 
     def _run(self, *command: str) -> None:
-        done = subprocess.run(
-            (*command, "-c", str(self._root / "ceph.conf")) if command[0] not in ("ceph-authtool",
-            "monmaptool") else command,
-            capture_output=True, text=True, timeout=READY_SECONDS_MAX, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
+        """Wait for a command to end well. One that asks a daemon that has ended would wait for ever."""
+        if command[0] not in ("ceph-authtool", "monmaptool"):
+            command = (*command, "-c", str(self._root / "ceph.conf"))
+        until = time.monotonic() + READY_SECONDS_MAX
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            try:
+                while True:
+                    try:
+                        told, _ = process.communicate(timeout=0.5)
+                        break
+                    except subprocess.TimeoutExpired:
+                        self._check_daemons()
+                        if time.monotonic() > until:
+                            raise
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {told[-2000:]}")
+
+    def _check_daemons(self) -> None:
+        ended = [daemon for daemon in self._daemons if daemon.poll() is not None]
+        if ended:
+            logs = "\n".join(log.read_text(errors="replace")[-2000:] for log in (self._root / "log").iterdir())
+            raise ServerEndedError(f"{ended[0].args} ended with {ended[0].returncode}:\n{logs}")
 
     def _spawn(self, *command: str) -> None:
         with (self._root / "log" / f"{command[0]}.out").open("wb") as out:
@@ -181,10 +191,7 @@ class CephRgw(S3Server):
     def _wait(self) -> None:
         until = time.monotonic() + READY_SECONDS_MAX
         while True:
-            ended = [daemon for daemon in self._daemons if daemon.poll() is not None]
-            if ended:
-                logs = "\n".join(log.read_text(errors="replace")[-2000:] for log in (self._root / "log").iterdir())
-                raise RuntimeError(f"{ended[0].args} ended with {ended[0].returncode}:\n{logs}")
+            self._check_daemons()
             try:
                 with urlopen(self.endpoint, timeout=5):
                     return

@@ -26,7 +26,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.servers.s3_base import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, environment, free_port
+from tests.servers.s3_base import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, ServerEndedError, environment
 from tests.servers.s3_ceph import INSTALL, READY_SECONDS_MAX, CephRgw
 from tests.servers.s3_proxy import S3FaultProxy
 
@@ -50,14 +50,14 @@ class _ProcessS3(S3Server):
     """A server that is one process."""
 
     def __init__(self, directory: Path, port: int | None = None) -> None:
-        super().__init__(port or free_port())
+        super().__init__(port)
         self.directory = directory
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
         raise NotImplementedError
 
-    def start(self) -> None:
+    def _launch(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         dies_with_us = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         log = self.directory.with_name(f"{self.directory.name}.log")
@@ -74,11 +74,11 @@ class _ProcessS3(S3Server):
                 refused.close()
                 break
             except (URLError, OSError):
-                if self._process.poll() is not None or time.monotonic() > until:
-                    self.stop()
+                if self._process.poll() is not None:
+                    raise ServerEndedError(f"{self.command()[0]} ended: {log.read_text()[-2000:]}") from None
+                if time.monotonic() > until:
                     raise RuntimeError(f"{self.command()[0]} did not start: {log.read_text()[-2000:]}") from None
                 time.sleep(0.05)
-        super().start()
 
     def stop(self) -> None:
         if self._process is not None:
