@@ -2,8 +2,8 @@
 whose parent is live.
 
 A commit's tree is its first parent's tree with changes. Where the parent is live, the commit's other addresses stand in
-its listing of added addresses, so only that is read. A tree is read whole only where the parent is not live. So the
-cost follows what is distinct, not commits times objects.
+its listing of added addresses, and the ids of its other ranges, too. So only that is read. A tree is read whole only
+where the parent is not live. So the cost follows what is distinct, not commits times objects or ranges.
 
 The result is batches: keys of the addresses, and keys of the ranges, which the store lists, too. Everything that is
 read is verified (`refstore/versioning/commits/`). What is missing or damaged raises CorruptRange, and the run marks
@@ -83,8 +83,12 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
+    """The listing of a commit."""
+
     added: str
     kind: int
+    metarange: str = ""
+    """The commit's, where its new ranges are wanted, too: it tells them if the listing does not."""
 
 
 class Sources(NamedTuple):
@@ -162,31 +166,49 @@ class LiveCommits:
         """Return what to read. `expired`: commits whose addresses tell why something is garbage."""
         # what is read of those that are kept is what `reads` says, each once: the next run reckons with it
         trees: dict[str, dict[tuple[int, int], None]] = {}
-        added: dict[str, Listing] = {}
+        added: dict[str, BatchKind] = {}
         filters: dict[Filter, int] = {}
 
         def read(commits: Mapping[CommitId, _Brief], kind: BatchKind) -> None:
             for brief in commits.values():
-                uses = trees.setdefault(brief.metarange, {})
-                if brief.parent is not None and brief.parent in commits:
-                    if brief.added:
-                        added.setdefault(brief.added, Listing(brief.added, kind))
-                else:
-                    uses[kind, -1] = None
+                if brief.parent is None or brief.parent not in commits:
+                    trees.setdefault(brief.metarange, {})[kind, -1] = None
+                elif brief.added:
+                    added.setdefault(brief.added, kind)
 
         read(self._full, BatchKind.LIVE_IN_COMMITS)
         for brief, tree_filter in self._part.values():
             trees.setdefault(brief.metarange, {})[
                 BatchKind.LIVE_IN_COMMITS, filters.setdefault(tree_filter, len(filters))
             ] = None
-        for brief in self._past.values():
-            trees.setdefault(brief.metarange, {})
         expired_briefs = {commit: brief for commit in expired if (brief := self._brief(commit)) is not None}
         read(expired_briefs, BatchKind.EXPIRED)
+        metaranges, listed = self.range_sources()
+        for metarange in metaranges:
+            trees.setdefault(metarange, {})
         trees.pop("", None)
         return Sources(
-            [Tree(metarange, tuple(uses)) for metarange, uses in trees.items()], list(added.values()), list(filters)
+            [Tree(metarange, tuple(uses)) for metarange, uses in trees.items()],
+            [Listing(each, kind, listed.get(each, "")) for each, kind in added.items()],
+            list(filters),
         )
+
+    def range_sources(self) -> tuple[list[str], dict[str, str]]:
+        """Return what tells the ranges of all commits: metaranges, and listings, each with its commit's metarange. The
+        other ranges of such a commit are its parent's.
+        """
+        metaranges: dict[str, None] = {}
+        listed: dict[str, str] = {}
+        for brief in self._full.values():
+            if brief.added and brief.parent is not None and brief.parent in self._full:
+                listed[brief.added] = brief.metarange
+            else:
+                metaranges[brief.metarange] = None
+        # a listing that is not read anyway can be larger than the metarange
+        for brief in (*(brief for brief, _ in self._part.values()), *self._past.values()):
+            metaranges[brief.metarange] = None
+        metaranges.pop("", None)
+        return list(metaranges), listed
 
     def reads(self) -> CommitReads | None:
         """Return what `sources` reads of live commits. None where some keep a part only: that can change by the
@@ -298,8 +320,10 @@ def tree_opener(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], tasks:
                 what, items = msgspec.msgpack.decode(batch.body, type=tuple[str, list[Any]])
                 if what == "added":
                     of_commits = msgspec.convert(items, list[Listing])
-                    columns_ = workers.ahead(lambda each: _added(store, each.added), of_commits)
-                    for listing, column in zip(of_commits, columns_, strict=True):
+                    found = workers.ahead(lambda each: _added(store, each), of_commits)
+                    for listing, (column, ids) in zip(of_commits, found, strict=True):
+                        for range_keys in new_ranges.add(ids):
+                            yield from builder.add(BatchKind.RANGES, range_keys)
                         yield from builder.add(BatchKind(listing.kind), column)
                     continue
                 for tree, rows, ids in workers.ahead(
@@ -426,9 +450,17 @@ def _opened(store: TreeStore, tree: Tree) -> tuple[Tree, Sequence[RangeRow], Any
     return tree, rows, pa.array([row.id for row in rows], pa.string())
 
 
-def _added(store: TreeStore, listing: str) -> Any:
-    found = list(listings.read_columns(store, listing))
-    return pa.concat_arrays(found) if found else pa.array([], pa.string())
+def _added(store: TreeStore, of_commit: Listing) -> tuple[Any, Any]:
+    """Return the addresses of a listing, and the ids of the commit's new ranges, in Arrow arrays."""
+    with listings.opened(store, of_commit.added) as listing:
+        found = list(listing.addresses)
+        new_ranges = listing.new_ranges
+    addresses = pa.concat_arrays(found) if found else pa.array([], pa.string())
+    if not of_commit.metarange:
+        return addresses, pa.array([], pa.string())
+    if new_ranges is None:
+        return addresses, store.range_ids(of_commit.metarange)
+    return addresses, pa.array(new_ranges, pa.string())
 
 
 def trees_of(layout: RunLayout) -> TreeStore:

@@ -14,6 +14,7 @@ from refstore.core import ids, keys
 from refstore.core.ids import CommitId
 from refstore.errors import NothingToCommit
 from refstore.gc_marks import Marks
+from refstore.versioning.commits import names
 from refstore_gc import run
 from refstore_gc.run import Options
 from tests.reaping import release_all
@@ -69,6 +70,16 @@ def obviously(world: World) -> set[str]:
     return world.data() - named
 
 
+def ranges_of_commits(world: World) -> set[str]:
+    """The keys of the ranges and metaranges of all commits, which stay also when their blobs are swept."""
+    named: set[str] = set()
+    for name, _ in world.ctx.kv.scan_all(keys.commits(world.ctx.repo)):
+        if metarange := world.repo.get_commit(name)[1].metarange:
+            named.add(names.key(names.METARANGES, metarange))
+            named |= {names.key(names.RANGES, each) for each in world.ctx.trees.ranges(metarange)}
+    return named
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, spark: SparkSession, seed: int) -> None:
     rules = {"default_retention_days": 20, "branches": [{"branch_id": "main", "retention_days": 45}], "grace_days": 0}
@@ -78,7 +89,7 @@ def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, spark: Spa
     orphan = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
     world.age()
     summary = run.mark(world.ctx, spark, Options())
-    wanted = obviously(world)
+    wanted, ranges = obviously(world), ranges_of_commits(world)
     found = {
         address: reason for address, reason in marked_in(world, summary.mark_id).items() if address.startswith("data/")
     }
@@ -89,4 +100,6 @@ def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, spark: Spa
     for branch, _ in world.repo.branches():
         assert all(world.repo.read(branch, each.path) is not None for each in world.repo.list(branch))
     assert not world.data() & wanted
+    assert len(ranges) > 20
+    assert {each for each in ranges if (world.blobs / each).exists()} == ranges
     world.close()

@@ -424,7 +424,7 @@ def test_a_listing_is_sorted_and_unique_however_many_runs_it_takes(
         changes = [(path(at), entry(number) if number % 7 else None) for at, number in enumerate(numbers)]
         for page in pages_of_entries(changes, 4):
             collector.add(page)
-        listing = collector.finish(store)
+        listing = collector.finish(store, ())
         listing_id = "" if listing is None else listing.result()
         collector.close()
     found = [each for part in listings.read(store, listing_id) for each in part]

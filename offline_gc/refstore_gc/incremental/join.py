@@ -27,7 +27,7 @@ from refstore_gc.incremental import local_executor
 from refstore_gc.incremental.baseline import Baseline, bucket_key
 from refstore_gc.incremental.known_keys import KnownKeys, ranges_in, sizes_of, still_named
 from refstore_gc.listing import ListedChunk
-from refstore_gc.live_in_commits import CommitReads, Listing, Sources, Tree, trees_of
+from refstore_gc.live_in_commits import CommitReads, Listing, LiveCommits, Sources, Tree, trees_of
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import ObjectKind, RunLayout, is_there, store_at, threads_at
 from refstore_gc.session import translated
@@ -60,7 +60,7 @@ def find_garbage(
             anti_join.chunk_batches(chunks, bounds) + baseline.batches(bounds),
             [(key, BatchKind.LIVE_IN_KV) for key in live.addresses.files],
             earlier_files,
-            changed_sources(reads, baseline.units, run.layout),
+            changed_sources(live.commits, reads, baseline.units, run.layout),
             partial(join_bucket, horizon=baseline.horizon),
         )
         return anti_join.result_of(inputs, _joined(run, inputs), chunks, live)
@@ -73,9 +73,11 @@ def _joined(run: RunContext, inputs: JoinInputs) -> list[GarbageCount]:
     return anti_join.join_in_spark(run.spark, inputs)
 
 
-def changed_sources(reads: CommitReads, before: CommitReads, layout: RunLayout) -> Sources:
+def changed_sources(commits: LiveCommits, reads: CommitReads, before: CommitReads, layout: RunLayout) -> Sources:
     """Return the sources that are read now and were not before, and those that were read before and are not now. Of the
     trees it returns only the ranges that the two do not share. Raises CorruptRange.
+
+    `reads`: those of `commits`. The ranges of trees in `before` are on record.
     """
     trees = trees_of(layout)
     former, now = _ranges_of(trees, before.roots), _ranges_of(trees, reads.roots)
@@ -83,9 +85,10 @@ def changed_sources(reads: CommitReads, before: CommitReads, layout: RunLayout) 
     changed = [(now[each], int(BatchKind.LIVE_IN_COMMITS)) for each in now.keys() - former.keys()]
     changed += [(former[each], int(BatchKind.NO_LONGER_READ)) for each in former.keys() - now.keys()]
     changed.sort(key=lambda each: (each[0].first_path, each[0].id))
-    added = [Listing(each, BatchKind.LIVE_IN_COMMITS) for each in sorted(reads.added - before.added)]
+    metaranges, listed = commits.range_sources()
+    new_trees = [Tree(each) for each in metaranges if each not in before.metaranges]
+    added = [Listing(each, BatchKind.LIVE_IN_COMMITS, listed[each]) for each in sorted(reads.added - before.added)]
     added += [Listing(each, BatchKind.NO_LONGER_READ) for each in sorted(before.added - reads.added)]
-    new_trees = [Tree(each) for each in sorted(reads.metaranges - before.metaranges)]
     ranges = [(row.id, kind, -1) for row, kind in changed]
     return Sources(new_trees, added, [], ranges, sum(row.rows for row, _ in changed))
 

@@ -111,20 +111,20 @@ class Apply:
                 self._apply(page)
             self._pass(len(self._base.rows))
             self._write(self._cutter.finish())
-            listing = self._collector.finish(self._store)
             self._await_writes(0)
+            rows = [row for row in self._result if row is not None]
+            old = {row.id for row in self._base.rows}
+            new = [row.id for row in rows if row.id not in old]
+            listing = self._collector.finish(self._store, new)
+            metarange = self._base_id
+            if self._inserted + self._replaced + self._removed:
+                cut = self._cut.label if self._is_cut_so or len(new) == len(rows) else ""
+                metarange = self._put_metarange(Metarange.of(rows, cut))
             added = "" if listing is None else listing.result()
         finally:
             self._collector.close()
-        rows = [row for row in self._result if row is not None]
-        old = {row.id for row in self._base.rows}
-        inherited = sum(row.id in old for row in rows)
-        metarange = self._base_id
-        if self._inserted + self._replaced + self._removed:
-            cut = self._cut.label if self._is_cut_so or not inherited else ""
-            metarange = self._store.put_metarange(Metarange.of(rows, cut))
         counts = self._inserted, self._replaced, self._removed, self._unchanged
-        return WrittenTree(metarange, added, *counts, len(rows) - inherited, inherited, self._alike)
+        return WrittenTree(metarange, added, *counts, len(new), len(rows) - len(new), self._alike)
 
     # ---- the old ranges beside the changes
 
@@ -251,6 +251,10 @@ class Apply:
             job = self._workers.submit(self._write_range, piece, self._store.suffix())
             self._writing.append((len(self._result), job))
             self._result.append(None)
+
+    def _put_metarange(self, metarange: Metarange) -> str:
+        """Write a metarange in a worker, beside the listing."""
+        return self._workers.submit(self._store.put_metarange, metarange, self._store.suffix()).result()
 
     def _await_writes(self, pending: int) -> None:
         """Wait until only `pending` ranges are being written."""

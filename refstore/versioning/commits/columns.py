@@ -356,14 +356,16 @@ def encode(layout: Layout, rows: Rows, metadata: Mapping[str, str] | None = None
 
 
 @contextmanager
-def encoding(layout: Layout, file: IO[bytes], row_group_rows: int) -> Generator[Callable[[Column], None]]:
+def encoding(
+    layout: Layout, file: IO[bytes], row_group_rows: int, metadata: Mapping[str, str]
+) -> Generator[Callable[[Column], None]]:
     """Write a file of one column, piece by piece."""
     with _writer(layout, file) as writer:
         schema = _schema(layout)
         yield lambda piece: writer.write_table(
             pa.Table.from_arrays([piece], schema=schema), row_group_size=row_group_rows
         )
-        writer.add_key_value_metadata({layout.name: layout.version})
+        writer.add_key_value_metadata({layout.name: layout.version, **metadata})
 
 
 def _writer(layout: Layout, sink: object) -> Any:
@@ -381,19 +383,33 @@ def decode(layout: Layout, body: bytes, only: Sequence[str] | None = None) -> tu
         if written_as is not layout and only is None:
             batches = [_completed(layout, batch) for batch in batches]
     except (pa.ArrowException, OSError) as error:
-        raise UnreadableColumns(f"it is not Parquet that can be read: {error}") from error
+        raise _unreadable(error) from error
     return (batches[0] if batches else empty(layout)), metadata
 
 
-def decode_batches(layout: Layout, file: IO[bytes], batch_rows: int) -> Iterator[Rows]:
-    """Yield the rows of a file that need not fit into memory. Raises UnreadableColumns."""
+def decode_batches(layout: Layout, file: IO[bytes], batch_rows: int) -> tuple[Iterator[Rows], dict[str, str]]:
+    """Return the rows of a file that need not fit into memory, batch by batch, and the file's metadata.
+
+    Raises UnreadableColumns, also when the next rows are asked for.
+    """
     try:
         small = file.seek(0, SEEK_END) <= CHUNK_BYTES  # read at once: Arrow would call Python for each piece of it
         file.seek(0)
-        opened, _, _ = _open(layout, pa.BufferReader(file.read()) if small else file)
+        opened, metadata, _ = _open(layout, pa.BufferReader(file.read()) if small else file)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(error) from error
+    return _batches(opened, batch_rows), metadata
+
+
+def _batches(opened: Any, batch_rows: int) -> Iterator[Rows]:
+    try:
         yield from opened.iter_batches(batch_rows, use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise UnreadableColumns(f"it is not Parquet that can be read: {error}") from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> UnreadableColumns:
+    return UnreadableColumns(f"it is not Parquet that can be read: {error}")
 
 
 def _open(layout: Layout, source: object) -> tuple[Any, dict[str, str], Layout]:

@@ -1,5 +1,9 @@
 """A listing: the own addresses that one commit put, sorted, each once, in a Parquet file (rule 7 reads it).
 
+It also names the commit's new ranges: those of its tree that the tree of its first parent does not have. Who knows the
+parent's ranges need not read the commit's metarange, which names all. Listings without that were written by earlier
+versions, or for commits with more new ranges than NEW_RANGES_MAX.
+
 Addresses come in the order of their paths, any number of them. They are sorted by external merge: runs of RUN_ROWS in
 memory, put aside in a temporary file, then merged window by window. Reading goes through a temporary file too, so that
 the hash of the whole is verified before the first address is given out.
@@ -12,10 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
-from typing import IO, BinaryIO, Final, cast
+from typing import IO, BinaryIO, Final, NamedTuple, cast
 
 from refstore.core.ids import OWN_ADDRESS_PATTERN, Address
 from refstore.errors import Unavailable
@@ -27,6 +31,11 @@ from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.workers import Job, Workers
 
 LAYOUT: Final = Layout("refstore.added", "1", (("address", Kind.SORTED),))
+
+NEW_RANGES_KEY: Final = "refstore.new_ranges"
+"""The metadata key that holds the ids of the new ranges, with spaces between."""
+NEW_RANGES_MAX: Final = 4096
+"""The most that one listing names: 370 KB. With more, the metarange does not take much longer to read."""
 
 RUN_ROWS: Final = 1 << 17
 """Sorted in 30 ms by one thread while the next ones arrive."""
@@ -63,15 +72,18 @@ class Collector:
             self._sorting = self._workers.submit(columns.sorted_unique, self._parts)
             self._parts, self._rows = [], 0
 
-    def finish(self, store: TreeStore) -> Job[str] | None:
-        """Start to write the listing, and return the job with its id; None if no own address was put."""
+    def finish(self, store: TreeStore, new_ranges: Sequence[str]) -> Job[str] | None:
+        """Start to write the listing, and return the job with its id; None if no own address was put.
+
+        `new_ranges`: the ids of all ranges that the new tree has and its base does not have.
+        """
         rest = columns.sorted_unique(self._parts) if self._parts else None
         self._put_sorted_aside()
         if self._spill is not None:
             if rest is not None:
                 self._put_aside(rest)
-            return self._workers.submit(_write, store, store.suffix(), self._merged(self._spill))
-        return None if rest is None else self._workers.submit(_write, store, store.suffix(), iter([rest]))
+            return self._workers.submit(_write, store, store.suffix(), self._merged(self._spill), new_ranges)
+        return None if rest is None else self._workers.submit(_write, store, store.suffix(), iter([rest]), new_ranges)
 
     def close(self) -> None:
         if self._spill is not None:
@@ -112,11 +124,12 @@ class Collector:
             yield columns.sorted_unique(window)
 
 
-def _write(store: TreeStore, suffix: str, pieces: Iterator[Column]) -> str:
+def _write(store: TreeStore, suffix: str, pieces: Iterator[Column], new_ranges: Sequence[str]) -> str:
     """Write a listing; runs in a worker."""
+    metadata = {NEW_RANGES_KEY: " ".join(new_ranges)} if len(new_ranges) <= NEW_RANGES_MAX else {}
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
         with temporary_space():
-            with columns.encoding(LAYOUT, file, ROW_GROUP_ROWS) as write:
+            with columns.encoding(LAYOUT, file, ROW_GROUP_ROWS, metadata) as write:
                 for piece in pieces:
                     write(piece)
             listing_id = names.new_id(_hash(file), suffix)
@@ -132,8 +145,23 @@ def read(store: TreeStore, listing_id: str) -> Iterator[list[Address]]:
 
 def read_columns(store: TreeStore, listing_id: str) -> Iterator[Column]:
     """Yield the addresses in order, in Arrow arrays. Raises CorruptRange or ObjectsUnavailable before the first one."""
-    if not listing_id:
-        return
+    if listing_id:
+        with opened(store, listing_id) as listing:
+            yield from listing.addresses
+
+
+class Listing(NamedTuple):
+    """An open listing."""
+
+    addresses: Iterator[Column]
+    """In order, in Arrow arrays."""
+    new_ranges: list[str] | None
+    """The ids of the ranges that the commit's tree has and that of its first parent does not; None: not told."""
+
+
+@contextmanager
+def opened(store: TreeStore, listing_id: str) -> Generator[Listing]:
+    """Open a listing, verify its hash, and close it. Raises CorruptRange, ObjectsUnavailable."""
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
         for chunk in store.chunks(names.ADDED, listing_id):
             with temporary_space():
@@ -142,8 +170,9 @@ def read_columns(store: TreeStore, listing_id: str) -> Iterator[Column]:
             raise names.damaged(names.ADDED, listing_id, f"its {file.tell()} bytes do not have the hash in its name")
         file.seek(0)
         try:
-            for rows in columns.decode_batches(LAYOUT, file, ROW_GROUP_ROWS):
-                yield rows.column(0)
+            batches, metadata = columns.decode_batches(LAYOUT, file, ROW_GROUP_ROWS)
+            new_ranges = metadata.get(NEW_RANGES_KEY)
+            yield Listing((rows.column(0) for rows in batches), None if new_ranges is None else new_ranges.split())
         except UnreadableColumns as error:
             raise names.damaged(names.ADDED, listing_id, str(error)) from error
 

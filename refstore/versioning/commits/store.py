@@ -78,12 +78,12 @@ class TreeStore:
     def put_range(self, row: RangeRow, body: bytes) -> None:
         self._objects.put(names.key(names.RANGES, row.id), body)
 
-    def put_metarange(self, metarange: Metarange) -> str:
+    def put_metarange(self, metarange: Metarange, suffix: str) -> str:
         """Write a metarange and return its id; '' if it is empty."""
         if not metarange.rows:
             return ""
         content_hash = metarange.content_hash
-        metarange_id = names.new_id(content_hash, self.suffix())
+        metarange_id = names.new_id(content_hash, suffix)
         self._objects.put(names.key(names.METARANGES, metarange_id), metaranges.encode(metarange, content_hash))
         self._keep(metarange_id, metarange)  # the next commit's base
         return metarange_id
