@@ -14,6 +14,9 @@ import pytest
 
 from refstore import cli
 
+HANGS_SECONDS = 240.0
+"""A process that takes longer hangs. Java and Spark alone have taken a minute to start, beside other tests."""
+
 
 class Ran(NamedTuple):
     code: int
@@ -64,7 +67,7 @@ class Command:
             input=stdin,
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=HANGS_SECONDS,
             env=dict(os.environ),
             cwd=self.folder,
         )
