@@ -14,9 +14,6 @@ import pytest
 
 from refstore import cli
 
-HANGS_SECONDS = 240.0
-"""A process that takes longer hangs. Java and Spark alone have taken a minute to start, beside other tests."""
-
 
 class Ran(NamedTuple):
     code: int
@@ -61,13 +58,14 @@ class Command:
     def json(self, *args: str | Path, stdin: bytes = b"") -> Any:
         return self.ok(*args, "--json", stdin=stdin).json
 
-    def process(self, *args: str | Path, stdin: bytes = b"") -> Ran:
+    def process(self, *args: str | Path, stdin: bytes = b"", hangs_seconds: float = 60) -> Ran:
+        """`hangs_seconds`: a process that takes longer hangs."""
         done = subprocess.run(
             [sys.executable, "-m", "refstore", *(str(arg) for arg in args)],
             input=stdin,
             capture_output=True,
             check=False,
-            timeout=HANGS_SECONDS,
+            timeout=hangs_seconds,
             env=dict(os.environ),
             cwd=self.folder,
         )

@@ -91,6 +91,15 @@ class Listing(msgspec.Struct, frozen=True):
     """The commit's, where its new ranges are wanted, too: it tells them if the listing does not."""
 
 
+class RangeSources(NamedTuple):
+    """What tells the ranges of all commits."""
+
+    metaranges: list[str]
+    """Of commits whose ranges are all read."""
+    metarange_of: dict[str, str]
+    """The metarange of the commit, for each listing that tells its new ranges. The others are its parent's."""
+
+
 class Sources(NamedTuple):
     """What there is to read of commits."""
 
@@ -171,7 +180,7 @@ class LiveCommits:
 
         def read(commits: Mapping[CommitId, _Brief], kind: BatchKind) -> None:
             for brief in commits.values():
-                if brief.parent is None or brief.parent not in commits:
+                if brief.parent not in commits:
                     trees.setdefault(brief.metarange, {})[kind, -1] = None
                 elif brief.added:
                     added.setdefault(brief.added, kind)
@@ -183,32 +192,29 @@ class LiveCommits:
             ] = None
         expired_briefs = {commit: brief for commit in expired if (brief := self._brief(commit)) is not None}
         read(expired_briefs, BatchKind.EXPIRED)
-        metaranges, listed = self.range_sources()
+        metaranges, metarange_of = self.range_sources()
         for metarange in metaranges:
             trees.setdefault(metarange, {})
         trees.pop("", None)
         return Sources(
             [Tree(metarange, tuple(uses)) for metarange, uses in trees.items()],
-            [Listing(each, kind, listed.get(each, "")) for each, kind in added.items()],
+            [Listing(each, kind, metarange_of.get(each, "")) for each, kind in added.items()],
             list(filters),
         )
 
-    def range_sources(self) -> tuple[list[str], dict[str, str]]:
-        """Return what tells the ranges of all commits: metaranges, and listings, each with its commit's metarange. The
-        other ranges of such a commit are its parent's.
-        """
+    def range_sources(self) -> RangeSources:
         metaranges: dict[str, None] = {}
-        listed: dict[str, str] = {}
+        metarange_of: dict[str, str] = {}
         for brief in self._full.values():
-            if brief.added and brief.parent is not None and brief.parent in self._full:
-                listed[brief.added] = brief.metarange
+            if brief.added and brief.parent in self._full:
+                metarange_of[brief.added] = brief.metarange
             else:
                 metaranges[brief.metarange] = None
         # a listing that is not read anyway can be larger than the metarange
         for brief in (*(brief for brief, _ in self._part.values()), *self._past.values()):
             metaranges[brief.metarange] = None
         metaranges.pop("", None)
-        return list(metaranges), listed
+        return RangeSources(list(metaranges), metarange_of)
 
     def reads(self) -> CommitReads | None:
         """Return what `sources` reads of live commits. None where some keep a part only: that can change by the
@@ -450,17 +456,14 @@ def _opened(store: TreeStore, tree: Tree) -> tuple[Tree, Sequence[RangeRow], Any
     return tree, rows, pa.array([row.id for row in rows], pa.string())
 
 
-def _added(store: TreeStore, of_commit: Listing) -> tuple[Any, Any]:
+def _added(store: TreeStore, source: Listing) -> tuple[Any, Any]:
     """Return the addresses of a listing, and the ids of the commit's new ranges, in Arrow arrays."""
-    with listings.opened(store, of_commit.added) as listing:
-        found = list(listing.addresses)
-        new_ranges = listing.new_ranges
-    addresses = pa.concat_arrays(found) if found else pa.array([], pa.string())
-    if not of_commit.metarange:
-        return addresses, pa.array([], pa.string())
-    if new_ranges is None:
-        return addresses, store.range_ids(of_commit.metarange)
-    return addresses, pa.array(new_ranges, pa.string())
+    with listings.open_listing(store, source.added) as listing:
+        parts, new_ranges = list(listing.addresses), listing.new_ranges
+    addresses = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+    if source.metarange and new_ranges is None:
+        return addresses, store.range_ids(source.metarange)
+    return addresses, pa.array(new_ranges or () if source.metarange else (), pa.string())
 
 
 def trees_of(layout: RunLayout) -> TreeStore:

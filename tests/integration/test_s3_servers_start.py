@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.servers import s3_base, s3_ceph
-from tests.servers.s3_base import BUCKET, S3Server, ServerEndedError
-from tests.servers.s3_servers import CephRgw, RcloneS3
+from tests.servers.s3_base import BUCKET, S3Server
+from tests.servers.s3_servers import CephRgw, RcloneS3, need_ceph
+from tests.servers.starting import ServerEndedError
 
 TakePort = Callable[[object, int], None]
 
@@ -18,25 +19,25 @@ TakePort = Callable[[object, int], None]
 @pytest.fixture
 def take_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[TakePort]:
     """Have another program bind the nth port that a module chooses, right after it was chosen."""
-    bound: list[socket.socket] = []
+    others: list[socket.socket] = []
 
     def take(module: object, nth: int) -> None:
-        chosen: list[int] = []
+        ports: list[int] = []
 
         def free_port() -> int:
-            chosen.append(real())
-            if len(chosen) == nth:
+            ports.append(real())
+            if len(ports) == nth:
                 other = socket.socket()
-                bound.append(other)
-                other.bind(("127.0.0.1", chosen[-1]))
+                others.append(other)
+                other.bind(("127.0.0.1", ports[-1]))
                 other.listen()
-            return chosen[-1]
+            return ports[-1]
 
         real = s3_base.free_port
         monkeypatch.setattr(module, "free_port", free_port)
 
     yield take
-    for other in bound:
+    for other in others:
         other.close()
 
 
@@ -62,8 +63,8 @@ def test_a_port_that_was_given_is_kept(tmp_path: Path) -> None:
             RcloneS3(tmp_path / "rclone", port=other.getsockname()[1]).start()
 
 
-@pytest.mark.skipif(bool(CephRgw.missing()), reason="needs Ceph RGW; `make setup-system` installs it")
 def test_a_monitor_of_ceph_moves_on_to_another_port(tmp_path: Path, take_port: TakePort) -> None:
+    need_ceph()
     take_port(s3_ceph, 1)
     with CephRgw(tmp_path / "ceph") as server:
         assert serves(server)

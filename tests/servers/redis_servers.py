@@ -28,13 +28,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.servers.starting import START_ATTEMPTS, ServerEndedError
+
 START_SECONDS = 30.0
 """How long a server may take until it answers."""
 ANSWER_SECONDS = 20.0
 """How long a command may take: a server that syncs each change waits for the disk, which others use too."""
 POLL_SECONDS = 0.02
-START_ATTEMPTS = 5
-"""Between finding a free port and binding it, somebody else may take it."""
 
 
 def valkey_binary() -> str:
@@ -204,10 +204,6 @@ class RedisServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-class ServerEndedError(Exception):
-    """The process ended before it answered."""
 
 
 class RedisCluster:

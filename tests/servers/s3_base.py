@@ -12,16 +12,11 @@ from typing import Self
 import boto3.session
 from botocore.config import Config
 
+from tests.servers.starting import START_ATTEMPTS, ServerEndedError
+
 ACCESS_KEY = "AKIDTEST"
 SECRET_KEY = "secretsecretsecret"
 BUCKET = "refstore-test"
-
-
-START_ATTEMPTS = 5
-
-
-class ServerEndedError(RuntimeError):
-    """A process of the server ended while it started, as one does whose port another program took meanwhile."""
 
 
 def free_port() -> int:

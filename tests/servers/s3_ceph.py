@@ -20,11 +20,13 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from tests.servers.s3_base import ACCESS_KEY, SECRET_KEY, S3Server, ServerEndedError, free_port
+from tests.servers.s3_base import ACCESS_KEY, SECRET_KEY, S3Server, free_port
+from tests.servers.starting import ServerEndedError
 
 PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph", "ceph-authtool", "monmaptool", "setpriv")
 INSTALL = "apt-get install --no-install-recommends radosgw ceph-mon ceph-osd"
@@ -146,38 +148,26 @@ class CephRgw(S3Server):
         self._run("ceph", "osd", "crush", "add", "osd.0", "1.0", "host=h")
         self._spawn("ceph-osd", "-f", "-i", "0")
         self._spawn("radosgw", "-f", "-n", "client.rgw")
-        self._wait()
+        self._wait_until(self._answers, "Ceph RGW")
         self._run(
             "radosgw-admin", "-n", "client.rgw", "user", "create", "--uid=t", "--display-name=t",
             f"--access-key={ACCESS_KEY}", f"--secret-key={SECRET_KEY}",
         )  # fmt: skip
 
     def _run(self, *command: str) -> None:
-        """Wait for a command to end well. One that asks a daemon that has ended would wait for ever."""
         if command[0] not in ("ceph-authtool", "monmaptool"):
             command = (*command, "-c", str(self._root / "ceph.conf"))
-        until = time.monotonic() + READY_SECONDS_MAX
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        told = self._root / "log" / "command.out"
+        with told.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
             try:
-                while True:
-                    try:
-                        told, _ = process.communicate(timeout=0.5)
-                        break
-                    except subprocess.TimeoutExpired:
-                        self._check_daemons()
-                        if time.monotonic() > until:
-                            raise
+                self._wait_until(lambda: process.poll() is not None, f"{command[0]} {command[1]}")
             except BaseException:
                 process.kill()
                 raise
         if process.returncode:
-            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {told[-2000:]}")
-
-    def _check_daemons(self) -> None:
-        ended = [daemon for daemon in self._daemons if daemon.poll() is not None]
-        if ended:
-            logs = "\n".join(log.read_text(errors="replace")[-2000:] for log in (self._root / "log").iterdir())
-            raise ServerEndedError(f"{ended[0].args} ended with {ended[0].returncode}:\n{logs}")
+            raise RuntimeError(
+                f"{' '.join(command)} ended with {process.returncode}: {told.read_text(errors='replace')[-2000:]}"
+            )
 
     def _spawn(self, *command: str) -> None:
         with (self._root / "log" / f"{command[0]}.out").open("wb") as out:
@@ -188,19 +178,29 @@ class CephRgw(S3Server):
                 )
             )  # fmt: skip
 
-    def _wait(self) -> None:
+    def _wait_until(self, ready: Callable[[], bool], what: str) -> None:
+        """Wait while all daemons run: a command that asks one that has ended would wait for ever.
+
+        Raises ServerEndedError, RuntimeError.
+        """
         until = time.monotonic() + READY_SECONDS_MAX
         while True:
-            self._check_daemons()
-            try:
-                with urlopen(self.endpoint, timeout=5):
-                    return
-            except (URLError, OSError):
-                if time.monotonic() > until:
-                    raise RuntimeError(
-                        f"Ceph RGW was not ready after {READY_SECONDS_MAX:g} s; see {self._root}/log"
-                    ) from None
-                time.sleep(0.1)
+            ended = [daemon for daemon in self._daemons if daemon.poll() is not None]
+            if ended:
+                logs = "\n".join(log.read_text(errors="replace")[-2000:] for log in (self._root / "log").iterdir())
+                raise ServerEndedError(f"{ended[0].args} ended with {ended[0].returncode}:\n{logs}")
+            if ready():
+                return
+            if time.monotonic() > until:
+                raise RuntimeError(f"{what} was not ready after {READY_SECONDS_MAX:g} s; see {self._root}/log")
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        try:
+            with urlopen(self.endpoint, timeout=5):
+                return True
+        except (URLError, OSError):
+            return False
 
 
 def keep(directory: Path, watched_pid: int) -> None:

@@ -26,9 +26,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.servers.s3_base import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, ServerEndedError, environment
+from tests.servers.s3_base import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, environment
 from tests.servers.s3_ceph import INSTALL, READY_SECONDS_MAX, CephRgw
 from tests.servers.s3_proxy import S3FaultProxy
+from tests.servers.starting import ServerEndedError
 
 __all__ = [
     "ACCESS_KEY",
@@ -125,14 +126,19 @@ def s3_credentials() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def rgw_server(s3_credentials: None) -> S3Server:
+def need_ceph() -> None:
+    """Skip the test where Ceph is not installed, and fail it where `CI=true`."""
     missing = CephRgw.missing()
     if missing:
         reason = f"needs Ceph RGW ({', '.join(missing)} not found); as root: {INSTALL}"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def rgw_server(s3_credentials: None) -> S3Server:
+    need_ceph()
     return _shared_rgw(Path(os.environ[_SHARED]))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -33,8 +32,9 @@ from tests.durations import AT_ONCE, unchecked_lake
 from tests.purging import content_of, rewrite
 from tests.reaping import reap_all, scrub_all
 from tests.servers.s3_base import BUCKET, S3Server
-from tests.servers.s3_ceph import INSTALL, CephRgw
+from tests.servers.s3_ceph import CephRgw
 from tests.servers.s3_proxy import Fault, ProxiedRequest, Refuse, S3FaultProxy
+from tests.servers.s3_servers import need_ceph
 from tests.spark.test_s3 import client_of, data_of, lake_with_history, let_a_second_pass
 from tests.spark.world import SkippingClock
 
@@ -332,11 +332,7 @@ def test_what_of_a_deleted_repository_is_not_tagged_is_tried_again(
 @pytest.fixture(scope="module")
 def short_days(s3_credentials: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Ceph RGW, whose days are five seconds long."""
-    if CephRgw.missing():
-        reason = f"needs Ceph RGW; as root: {INSTALL}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    need_ceph()
     with CephRgw(tmp_path_factory.mktemp("short-days") / "rgw", lifecycle_day_seconds=5) as server:
         yield server
 

@@ -109,28 +109,28 @@ def live(line: Line, how: Mapping[CommitId, Filter | None]) -> LiveCommits:
 
 
 def test_a_listing_names_what_the_tree_has_and_its_base_has_not(line: Line) -> None:
-    named = 0
+    shorter = 0
     for commit in line.grow(random.Random(1), 60):
         record = line.commits[commit]
         if record.added:
             base = line.ranges_of(record.parents)
-            with listings.opened(line.store, record.added) as listing:
+            with listings.open_listing(line.store, record.added) as listing:
                 assert listing.new_ranges is not None
                 assert set(listing.new_ranges) == line.ranges_of([commit]) - base
-                named += len(listing.new_ranges) < len(line.ranges_of([commit]))
-    assert named > 10
+                shorter += len(listing.new_ranges) < len(line.ranges_of([commit]))
+    assert shorter > 10
 
 
 def test_a_listing_names_no_more_ranges_than_fit(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listings, "NEW_RANGES_MAX", 2)
     first = line.commit(None, {path(each): entry() for each in range(60)})
     second = line.commit(first, {path(3): entry()})
-    told: list[int | None] = []
+    counts: list[int | None] = []
     for commit in (first, second):
-        with listings.opened(line.store, line.commits[commit].added) as listing:
+        with listings.open_listing(line.store, line.commits[commit].added) as listing:
             assert sum(map(len, listing.addresses)) in {60, 1}
-            told.append(listing.new_ranges and len(listing.new_ranges))
-    assert told == [None, 1]
+            counts.append(listing.new_ranges and len(listing.new_ranges))
+    assert counts == [None, 1]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -195,11 +195,11 @@ def test_what_an_earlier_version_committed_is_read_from_its_metarange(
 def test_a_listing_with_an_invalid_range_ends_the_run(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     first = line.commit(None, {path(each): entry() for each in range(60)})
     with monkeypatch.context() as patch:
-        patch.setattr(listings.columns, "encoding", partial(_naming, listings.columns.encoding))
+        patch.setattr(listings.columns, "encoding", partial(_with_another_range, listings.columns.encoding))
         second = line.commit(first, {path(3): entry()})
     with pytest.raises(CorruptRange, match="is not the id of a range"):
         line.named_ranges(live(line, {first: None, second: None}).sources())
 
 
-def _naming(encoding: Callable[..., object], *rest: object) -> object:
+def _with_another_range(encoding: Callable[..., object], *rest: object) -> object:
     return encoding(*rest[:-1], {"refstore.new_ranges": "../../elsewhere"})

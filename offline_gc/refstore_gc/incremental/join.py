@@ -85,9 +85,10 @@ def changed_sources(commits: LiveCommits, reads: CommitReads, before: CommitRead
     changed = [(now[each], int(BatchKind.LIVE_IN_COMMITS)) for each in now.keys() - former.keys()]
     changed += [(former[each], int(BatchKind.NO_LONGER_READ)) for each in former.keys() - now.keys()]
     changed.sort(key=lambda each: (each[0].first_path, each[0].id))
-    metaranges, listed = commits.range_sources()
+    metaranges, metarange_of = commits.range_sources()
     new_trees = [Tree(each) for each in metaranges if each not in before.metaranges]
-    added = [Listing(each, BatchKind.LIVE_IN_COMMITS, listed[each]) for each in sorted(reads.added - before.added)]
+    new = sorted(reads.added - before.added)
+    added = [Listing(each, BatchKind.LIVE_IN_COMMITS, metarange_of[each]) for each in new]
     added += [Listing(each, BatchKind.NO_LONGER_READ) for each in sorted(before.added - reads.added)]
     ranges = [(row.id, kind, -1) for row, kind in changed]
     return Sources(new_trees, added, [], ranges, sum(row.rows for row, _ in changed))

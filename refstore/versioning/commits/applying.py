@@ -119,7 +119,9 @@ class Apply:
             metarange = self._base_id
             if self._inserted + self._replaced + self._removed:
                 cut = self._cut.label if self._is_cut_so or len(new) == len(rows) else ""
-                metarange = self._put_metarange(Metarange.of(rows, cut))
+                tree = Metarange.of(rows, cut)
+                # in a worker, because the listing's job waits until a second one comes (`Workers`)
+                metarange = self._workers.submit(self._store.put_metarange, tree, self._store.suffix()).result()
             added = "" if listing is None else listing.result()
         finally:
             self._collector.close()
@@ -251,10 +253,6 @@ class Apply:
             job = self._workers.submit(self._write_range, piece, self._store.suffix())
             self._writing.append((len(self._result), job))
             self._result.append(None)
-
-    def _put_metarange(self, metarange: Metarange) -> str:
-        """Write a metarange in a worker, beside the listing."""
-        return self._workers.submit(self._store.put_metarange, metarange, self._store.suffix()).result()
 
     def _await_writes(self, pending: int) -> None:
         """Wait until only `pending` ranges are being written."""

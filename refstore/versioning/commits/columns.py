@@ -395,15 +395,15 @@ def decode_batches(layout: Layout, file: IO[bytes], batch_rows: int) -> tuple[It
     try:
         small = file.seek(0, SEEK_END) <= CHUNK_BYTES  # read at once: Arrow would call Python for each piece of it
         file.seek(0)
-        opened, metadata, _ = _open(layout, pa.BufferReader(file.read()) if small else file)
+        parquet, metadata, _ = _open(layout, pa.BufferReader(file.read()) if small else file)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from error
-    return _batches(opened, batch_rows), metadata
+    return _batches(parquet, batch_rows), metadata
 
 
-def _batches(opened: Any, batch_rows: int) -> Iterator[Rows]:
+def _batches(parquet: Any, batch_rows: int) -> Iterator[Rows]:
     try:
-        yield from opened.iter_batches(batch_rows, use_threads=False)
+        yield from parquet.iter_batches(batch_rows, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from error
 

@@ -146,12 +146,12 @@ def read(store: TreeStore, listing_id: str) -> Iterator[list[Address]]:
 def read_columns(store: TreeStore, listing_id: str) -> Iterator[Column]:
     """Yield the addresses in order, in Arrow arrays. Raises CorruptRange or ObjectsUnavailable before the first one."""
     if listing_id:
-        with opened(store, listing_id) as listing:
+        with open_listing(store, listing_id) as listing:
             yield from listing.addresses
 
 
-class Listing(NamedTuple):
-    """An open listing."""
+class OpenListing(NamedTuple):
+    """A listing whose hash is verified."""
 
     addresses: Iterator[Column]
     """In order, in Arrow arrays."""
@@ -160,7 +160,7 @@ class Listing(NamedTuple):
 
 
 @contextmanager
-def opened(store: TreeStore, listing_id: str) -> Generator[Listing]:
+def open_listing(store: TreeStore, listing_id: str) -> Generator[OpenListing]:
     """Open a listing, verify its hash, and close it. Raises CorruptRange, ObjectsUnavailable."""
     with SpooledTemporaryFile(max_size=SPOOL_BYTES) as file:
         for chunk in store.chunks(names.ADDED, listing_id):
@@ -172,7 +172,7 @@ def opened(store: TreeStore, listing_id: str) -> Generator[Listing]:
         try:
             batches, metadata = columns.decode_batches(LAYOUT, file, ROW_GROUP_ROWS)
             new_ranges = metadata.get(NEW_RANGES_KEY)
-            yield Listing((rows.column(0) for rows in batches), None if new_ranges is None else new_ranges.split())
+            yield OpenListing((rows.column(0) for rows in batches), None if new_ranges is None else new_ranges.split())
         except UnreadableColumns as error:
             raise names.damaged(names.ADDED, listing_id, str(error)) from error
 
