@@ -58,14 +58,12 @@ class Command:
     def json(self, *args: str | Path, stdin: bytes = b"") -> Any:
         return self.ok(*args, "--json", stdin=stdin).json
 
-    def process(self, *args: str | Path, stdin: bytes = b"", hangs_seconds: float = 60) -> Ran:
-        """`hangs_seconds`: a process that takes longer hangs."""
+    def process(self, *args: str | Path, stdin: bytes = b"") -> Ran:
         done = subprocess.run(
             [sys.executable, "-m", "refstore", *(str(arg) for arg in args)],
             input=stdin,
             capture_output=True,
             check=False,
-            timeout=hangs_seconds,
             env=dict(os.environ),
             cwd=self.folder,
         )

@@ -32,7 +32,7 @@ def test_the_blocks_run_one_after_the_other(embedded_service: Running, tmp_path:
     }
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script.replace(HERE, embedded_service.url)],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [

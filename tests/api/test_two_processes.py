@@ -33,7 +33,7 @@ from tests.soak import ledgers
 from tests.soak.client import Client
 from tests.soak.ledgers import Told
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("two-processes")]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("two-processes")]
 
 CLIENTS = 4
 OPERATIONS_EACH = 110

@@ -29,7 +29,7 @@ from tests.durations import MAIN_JOB
 from tests.servers.redis_servers import RedisServer, until
 from tests.servers.s3_servers import RcloneS3
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 FILES = 120
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("spark-processes")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark-processes")]
 
 ROOT = Path(__file__).parents[2]
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

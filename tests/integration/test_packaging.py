@@ -52,7 +52,7 @@ print(refstore.__file__)
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (file,) = folder.iterdir()
     return file
 
@@ -98,11 +98,9 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty environment with the wheel, and an application's folder `app` in it."""
     folder = tmp_path_factory.mktemp("installed")
     run = subprocess.run
-    run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True, timeout=60)
+    run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
     install = ["pip", "install", "--offline", "--no-deps", "--no-config", "--quiet", "--python", "bin/python"]
-    run(
-        [Path(sys.executable).with_name("uv"), *install, wheel], cwd=folder, check=True, capture_output=True, timeout=60
-    )
+    run([Path(sys.executable).with_name("uv"), *install, wheel], cwd=folder, check=True, capture_output=True)
     (site,) = folder.glob("lib/python*/site-packages")
     assert {entry.name for entry in site.iterdir() if not entry.name.endswith(".dist-info")} <= PACKAGES | {
         "__pycache__"
@@ -141,15 +139,13 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Return its output and what it wrote to standard error."""
     with process:
         try:
-            out, errors = process.communicate(timeout=500)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
+            out, errors = process.communicate()
+        finally:
+            process.kill()  # where the test was ended first
     assert process.returncode == 0, errors[-3000:]
     return out, errors
 
 
-@pytest.mark.timeout(600)
 def test_beside_an_application_with_an_api_of_its_own_everything_runs(environment: Path) -> None:
     pytest.importorskip("pyspark")
     names = variables(environment)

@@ -26,8 +26,6 @@ from tests.servers.s3_base import free_port
 from tests.spark.conftest import QUICK_JAVA
 from tests.spark.world import World
 
-pytestmark = pytest.mark.timeout(1000)
-
 SECONDS = 300.0
 """For a pass that starts Spark on a machine that is busy with others. Generous: nothing here is judged by its time."""
 

@@ -168,10 +168,10 @@ def _run_jobs(site: Site) -> tuple[str, list[str]]:
             ids = site.folder / f"{guest}.csv"
             ids.write_text(f"guestid\n{guest}\n")
             with site.command("purge", "run", "events", "--ids", str(ids), "--yes", "--json") as purging:
-                out, _ = purging.communicate(timeout=200)
+                out, _ = purging.communicate()
             assert purging.returncode == 0, out
             runs.append(re.findall(r'"run": ?"([^"]+)"', out)[0])
-        out, _ = marking.communicate(timeout=200)
+        out, _ = marking.communicate()
     assert marking.returncode == 4, out
     (mark,) = [run.mark_id for run in Marks(site.lake.repository("sales").context).runs()]
     return mark, runs

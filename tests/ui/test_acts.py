@@ -14,7 +14,7 @@ from refstore.repository import Repository
 from refstore_reaper import breaker
 from tests.ui.conftest import DAY_ZERO, SECRET, Site, Visitor, fill, stopped_deletion
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 Visit = Callable[..., Visitor]
 
@@ -262,7 +262,7 @@ def test_an_operator_watches_a_run_and_stops_it(visit: Visit, site: Site, javasc
         assert visitor.fact("Run").startswith("mark ")
         visitor.press("Stop the run")
         assert visitor.heading == "The run was asked to stop"
-        out, _ = running.communicate(timeout=60)
+        out, _ = running.communicate()
     assert running.returncode == 4
     assert "UI-OPERATOR stopped the run" in out
     (run,) = Marks(repo.context).runs()
@@ -284,7 +284,7 @@ def test_the_page_of_the_runs_follows_a_run_by_itself(visit: Visit, site: Site) 
             visitor.page.wait_for_timeout(250)
         assert visitor.page.get_by_role("link", name="Stop this run").count() == 0
         visitor.page.get_by_text("No run is under way.").wait_for(timeout=90_000)
-        out, _ = running.communicate(timeout=60)
+        out, _ = running.communicate()
     assert running.returncode == 0, out
 
 

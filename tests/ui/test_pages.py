@@ -8,7 +8,7 @@ import pytest
 
 from tests.ui.conftest import HOSTILE, RESTRICTED, Site, Visitor
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 FOR_OPERATORS = (
     "/keys",

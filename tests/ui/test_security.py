@@ -18,7 +18,7 @@ from refstore.gc_marks import Marks, RunState
 from tests.api.conftest import serving
 from tests.ui.conftest import DAY_ZERO, HOSTILE, KEYS, SECRET, Client, Site, fill
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 MakeClient = Callable[..., Client]
 ACTS = (
