@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from refstore.errors import AlreadyLinked, KVUnavailable, ObjectNotFound, RefstoreError
 from refstore_api.routes.objects import _Reading
-from refstore_api.service import BATCH_MAX, BATCHES_AT_ONCE, RequestBatcher
+from refstore_api.service import BATCH_DELAY_SECONDS, BATCH_MAX, BATCHES_AT_ONCE, RequestBatcher
 
 
 class Calls:
@@ -49,11 +50,16 @@ class Calls:
             await asyncio.gather(*(self.together.submit("place", item) for item in items), return_exceptions=True)
         )
 
+    async def under_way(self) -> None:
+        """Wait until a call has begun."""
+        while not self.now:
+            await asyncio.sleep(0)
+
     async def behind(self, *items: str) -> list[str | BaseException]:
         """Asked for while a first call is under way, so that they wait for each other."""
         self.gate.clear()
         first = asyncio.ensure_future(self.together.submit("place", "first"))
-        await asyncio.sleep(0)
+        await self.under_way()
         rest = asyncio.ensure_future(self.all(*items))
         await asyncio.sleep(0)
         self.gate.set()
@@ -79,6 +85,37 @@ def test_what_is_asked_for_in_one_turn_of_the_loop_goes_together() -> None:
     asyncio.run(run())
 
 
+def test_what_comes_in_the_next_passes_of_the_loop_goes_together() -> None:
+    """Bytes are read in one pass of the loop and become a request in the next."""
+
+    async def run() -> None:
+        calls = Calls()
+
+        async def late(item: str, passes: int) -> str:
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            return await calls.together.submit("place", item)
+
+        await asyncio.gather(*(late(item, 2 * number) for number, item in enumerate("abcd")))
+        assert calls.made == [("a", "b", "c", "d")]
+
+    asyncio.run(run())
+
+
+def test_a_call_does_not_wait_for_ever_for_requests_that_keep_coming() -> None:
+    async def run() -> None:
+        calls = Calls()
+        asked: list[asyncio.Future[str]] = []
+        while not calls.made and len(asked) < 20:
+            asked.append(asyncio.ensure_future(calls.together.submit("place", str(len(asked)))))
+            time.sleep(BATCH_DELAY_SECONDS / 2)  # a pass of a busy loop
+            await asyncio.sleep(0)
+        assert calls.made
+        await asyncio.gather(*asked)
+
+    asyncio.run(run())
+
+
 def test_who_is_answered_and_asks_again_at_once_goes_with_those_who_waited() -> None:
     async def run() -> None:
         calls = Calls()
@@ -89,8 +126,7 @@ def test_who_is_answered_and_asks_again_at_once_goes_with_those_who_waited() -> 
 
         calls.gate.clear()
         first = [asyncio.ensure_future(twice(item)) for item in "abc"]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await calls.under_way()
         waiting = asyncio.ensure_future(calls.all("d"))
         await asyncio.sleep(0)
         calls.gate.set()
@@ -157,7 +193,7 @@ def test_who_has_gone_is_not_asked_for_and_takes_nobody_along() -> None:
         calls = Calls()
         calls.gate.clear()
         first = asyncio.ensure_future(calls.together.submit("place", "first"))
-        await asyncio.sleep(0)
+        await calls.under_way()
         gone, stays = (asyncio.ensure_future(calls.together.submit("place", item)) for item in ("gone", "stays"))
         await asyncio.sleep(0)
         gone.cancel()
