@@ -43,7 +43,8 @@ BATCHES_AT_ONCE: Final = 8
 """Bulk calls that may run for one branch."""
 BATCH_DELAY_SECONDS: Final = 0.02
 """How long a call waits for the running one before it starts beside it, so that one slow call does not delay all. While
-calls are fast, running one at a time does the least work.
+calls are fast, running one at a time does the least work. A call that may start waits as long at most for requests that
+keep coming.
 """
 QUIET_PASSES: Final = 3
 """How many passes of the event loop must bring no request before a call starts. What a client sent is read in one pass,
@@ -290,7 +291,7 @@ class RequestBatcher(Generic[K, A, R]):
     """Join requests for one key that arrive while others run into one bulk call.
 
     A call starts when the event loop has read what clients sent (QUIET_PASSES), which takes microseconds where only one
-    asks. Requests that arrive while it runs go with the next call. That one starts when the first has been answered, or
+    asks. Requests that arrive while it runs go with the next call, which may start when the first has been answered, or
     after BATCH_DELAY_SECONDS. (Answered clients often ask again at once, and join. Starting earlier would split them
     into two alternating groups, with twice the calls.)
 
@@ -336,11 +337,11 @@ class RequestBatcher(Generic[K, A, R]):
             loop.call_soon(self._start_when_quiet, key, state, len(state.waiting), 1, loop.time() + BATCH_DELAY_SECONDS)
 
     def _start_when_quiet(self, key: K, state: _BatchQueue[A, R], seen: int, quiet_passes: int, latest: float) -> None:
-        """Start a call, unless requests came in this pass of the event loop; then look again in the next, until
-        `latest`.
+        """Start a call if QUIET_PASSES passes of the event loop have brought no request, or at `latest`; otherwise look
+        again in the next pass.
 
-        `seen`: how many requests waited in the pass before this. `quiet_passes`: how many have brought none if this one
-        did not.
+        `seen`: how many requests waited in the pass before this one. `quiet_passes`: how many passes in a row have
+        brought none, if this one has brought none, too. `latest`: in seconds of the loop's clock.
         """
         loop = asyncio.get_running_loop()
         waiting = len(state.waiting)

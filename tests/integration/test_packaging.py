@@ -141,7 +141,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str]:
         try:
             out, errors = process.communicate()
         finally:
-            process.kill()  # where the test was ended first
+            process.kill()  # it may still run if the test was ended; otherwise this does nothing
     assert process.returncode == 0, errors[-3000:]
     return out, errors
 

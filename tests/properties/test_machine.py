@@ -65,7 +65,6 @@ class RedisMachine(MemoryMachine):
 
 
 @pytest.mark.server
-@pytest.mark.timeout(0 if "REFSTORE_MACHINE_EXAMPLES" in os.environ else 1000)
 def test_on_redis(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis", fsync="everysec") as server:
         RedisMachine.server = server
