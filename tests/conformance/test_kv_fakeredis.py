@@ -18,9 +18,10 @@ from refstore.kv.retrying import Retrying
 
 @pytest.fixture(scope="module")
 def kv() -> KV:
-    pool = redis.ConnectionPool(
-        connection_class=fakeredis.FakeRedisConnection, server=fakeredis.FakeServer(), protocol=2
-    )
+    server = fakeredis.FakeServer()
+    # fakeredis makes a database without a lock when it is first used: threads that come first together get one each.
+    fakeredis.FakeRedis(server=server).ping()
+    pool = redis.ConnectionPool(connection_class=fakeredis.FakeRedisConnection, server=server, protocol=2)
     return Retrying(RedisKV(Single(pool), parse("redis://fake"), SystemClock()), attempts=1)
 
 

@@ -145,6 +145,8 @@ class TestMoto(S3Suite):
 
     test_of_many_that_put_if_absent_exactly_one_wins = None  # moto loses such races; a real server is asked
     test_a_put_if_absent_is_atomic_at_each_of_its_steps = None  # likewise
+    # moto answers 500 to a put whose body another put of the key has closed, before its ETag was computed
+    test_puts_and_deletes_of_one_key_at_once_leave_it_whole = None
 
 
 @pytest.mark.server
