@@ -59,7 +59,8 @@ and tokens hold a `:`, which keeps `staging/<token>` apart from `staging/deleted
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
@@ -69,9 +70,9 @@ from refstore.errors import CorruptRecord, InvalidName
 from refstore.kv.base import Key
 
 SHARDS: Final = 64
+"""It decides in which partition a reference is, so it never changes once data exists."""
 _MANY: Final = "many/"
 """No physical address begins with it."""
-"""It decides in which partition a reference is, so it never changes once data exists."""
 
 REPOSITORIES: Final = "repositories"
 CLOSED_REPOSITORIES: Final = "closed-repositories"
@@ -177,9 +178,14 @@ def reference(repo: RepositoryId, address: Address) -> Key:
     return Key(references(repo, shard_of(address)), address)
 
 
+@lru_cache(maxsize=256)
+def _reference_partitions(repo: RepositoryId) -> Sequence[str]:
+    return tuple(references(repo, shard) for shard in range(SHARDS))
+
+
 def reference_many(repo: RepositoryId, addresses: Collection[Address]) -> list[Key]:
     """Return the `reference` key of each address, for bulk operations."""
-    partitions = [references(repo, shard) for shard in range(SHARDS)]
+    partitions = _reference_partitions(repo)
     return [Key(partitions[shard_of(address)], address) for address in addresses]
 
 

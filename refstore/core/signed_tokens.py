@@ -24,6 +24,7 @@ from refstore.core.signing_keys import SigningKey
 
 ISSUER: Final = "refstore"
 _ALGORITHM: Final = "HS256"
+_CLAIMS: Final = msgspec.json.Decoder(dict[str, Any])
 _HEADER_CHARACTERS_MAX: Final = 256
 """The longest header of a token; ours is far shorter."""
 
@@ -67,7 +68,7 @@ def verify(token: str, keys: Sequence[SigningKey], *, audience: str, required: S
         raise UnknownSigningKey(kid)
     if not hmac.compare_digest(_signature(signed, key), signature.encode()):
         raise NotValid("its signature is wrong")
-    claims = msgspec.json.decode(_decoded(payload), type=dict[str, Any])
+    claims = _CLAIMS.decode(_decoded(payload))
     if claims.get("iss") != ISSUER or claims.get("aud") != audience:
         raise NotValid("it is for something else")
     if missing := [name for name in ("exp", *required) if claims.get(name) is None]:

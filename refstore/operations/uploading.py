@@ -314,7 +314,9 @@ def _link(
     branches = ctx.branches
     references = ctx.references
     claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
-    token = branches.open(branch).record.token
+    # one round trip: the branch, then what `references.link` changes (rule 10)
+    results = ctx.kv.execute([branches.get_op(branch), *references.get_ops([claim.address for claim in claims])])
+    token = branches.parse_open(branch, results[0]).record.token
     if any(item.address and item.address != claim.address for item, claim in zip(items, claims, strict=True)):
         raise InvalidToken("the token was issued for another physical address; link the one that it came with")
     placements: list[Placement] = []
@@ -336,7 +338,7 @@ def _link(
         )
         placements.append(Placement(path, entry, referenced=True, if_absent=item.if_absent))
         links.append((claim.address, claim.token_id, ref))
-    linked_flags = references.link(links)
+    linked_flags = references.link(links, results[1:])
     linked = [item for item, ok in zip(placements, linked_flags, strict=True) if ok]
     refused = _place(ctx, branch, token, linked, witness=ctx.safety.witness == "always")
     entries = {item.path: item.entry for item in linked}

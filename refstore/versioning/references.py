@@ -35,7 +35,7 @@ from refstore.core.records import (
     encode,
 )
 from refstore.errors import Contention
-from refstore.kv.base import ABSENT, KV, SetIf, set_ifs
+from refstore.kv.base import ABSENT, KV, Get, Result, SetIf, set_ifs
 from refstore.versioning import due_hints
 
 ATTEMPTS: Final = 16
@@ -84,6 +84,10 @@ class References:
         values = self._kv.get_many([keys.reference(self._repo, address) for address in addresses])
         return [None if value is ABSENT else decode_reference(value) for value in values]
 
+    def get_ops(self, addresses: Sequence[Address]) -> list[Get]:
+        """Return the reads for `link`, which an operation adds to a batch of its own."""
+        return [Get(key) for key in keys.reference_many(self._repo, addresses)]
+
     def create(self, items: Sequence[tuple[Address, Reference]]) -> None:
         """Write the first reference of new addresses (rule 1), which nobody else has a key for.
 
@@ -112,19 +116,20 @@ class References:
                 "machine"
             )
 
-    def link(self, items: Sequence[tuple[Address, str, Reference]]) -> list[bool]:
-        """`issued -> [reference]`, once, for the token id it was issued with (rule 10).
+    def link(self, items: Sequence[tuple[Address, str, Reference]], values: Sequence[Result]) -> list[bool]:
+        """`issued -> [reference]`, once, for the token id it was issued with (rule 10). `values`: of `get_ops`.
 
         Return False for an address that was linked before, has expired, or was never issued. A retry after a lost reply
         finds its reference on the list, and returns True.
         """
         now = self._clock.now_ms()
         names = keys.reference_many(self._repo, [address for address, _, _ in items])
-        values = self._kv.get_many(names)
         writes: list[SetIf] = []
         linkable: list[int] = []
         for index, (key, value, (_, token_id, ref)) in enumerate(zip(names, values, items, strict=True)):
-            record = None if value is ABSENT else decode_reference(value)
+            if not isinstance(value, bytes):
+                continue
+            record = decode_reference(value)
             if isinstance(record, Issued) and record.token_id == token_id and record.expires_ms > now:
                 linkable.append(index)
                 writes.append(SetIf(key, value, encode(Listed((ref,), now))))

@@ -234,6 +234,18 @@ def mutants() -> Iterator[Mutant]:
         caught_by="link | link (replay) | commit+reap",
     )
     yield Mutant(
+        name="a link writes whatever has changed since it read",
+        rule="10",
+        edits=(
+            Edit(
+                f"{REFERENCES}.link",
+                "self._kv.set_if_many(writes)",
+                "[self._kv.set(write.key, write.value) is None for write in writes]",
+            ),
+        ),
+        caught_by="link | link (replay) | commit+reap",
+    )
+    yield Mutant(
         name="an upload that outlived its token removes all that it wrote",
         rule="11",
         edits=(Edit("refstore.operations.uploading:_withdraw", " if isinstance(record, Deleting)]", "]"),),

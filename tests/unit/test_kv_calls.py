@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from refstore.kv.base import SCAN_LIMIT, Op, Result
-from refstore.operations.uploading import Upload
+from refstore.operations.uploading import IssuedAddress, Upload
 from tests.reaper_world import GRACE_SECONDS, WatchedKV, World
 
 TABLE = Path(__file__).parents[2] / "docs" / "performance.md"
@@ -67,16 +67,24 @@ def rows() -> list[str]:
     repo = one.world.repo
     many = Counted()
     uploads = [Upload(path=f"p{number:04d}", body=b"x") for number in range(MANY)]
+    addresses: list[IssuedAddress] = []
     return [
         one.row("upload an object", 1, lambda: repo.upload("main", "new", b"1")),
         one.row("upload it again, over the staged one", 1, lambda: repo.upload("main", "new", b"2")),
         one.row("delete it", 1, lambda: repo.delete("main", "new")),
         one.row("take one staged path back", 1, lambda: repo.reset("main", path="other")),
+        one.row("issue an address", 1, lambda: addresses.append(repo.issue("main", "linked"))),
+        one.row("link it", 1, lambda: _link(one.world, addresses[0])),
         many.row(f"upload {MANY:,} at once", MANY, lambda: list(many.world.repo.upload_many("main", uploads))),
         many.row("reset the branch", MANY, lambda: many.world.repo.reset("main")),
         many.row("release them into grace", MANY, many.world.run_pass),
         many.row("delete them after it", MANY, lambda: _after_grace(many.world)),
     ]
+
+
+def _link(world: World, issued: IssuedAddress) -> None:
+    world.objects.inner.put(issued.address, b"x")
+    world.repo.link("main", issued.path, issued.token)
 
 
 def _after_grace(world: World) -> None:
