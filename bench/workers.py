@@ -194,7 +194,7 @@ def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measure
     import refstore
     from refstore_api.json_answers import answer_page
     from refstore_api.models import Pagination
-    from refstore_api.object_stats import listed
+    from refstore_api.object_stats import fields_of
 
     parts = {"reading": 0.0, "items": 0.0, "encoding": 0.0}
     with refstore.open(data) as lake:
@@ -204,7 +204,7 @@ def api_pages(*, data: str, repository: str, pages: int, amount: int) -> Measure
             began = time.perf_counter()
             page = repo.page("main", after=after, amount=amount)
             read = time.perf_counter()
-            results = [listed(repo.context, path, entry) for path, entry in page.results]
+            results = [fields_of(repo.context, path, entry) for path, entry in page.results]
             pagination = Pagination(
                 has_more=page.has_more, next_offset=page.next_after, results=len(results), max_per_page=amount
             )

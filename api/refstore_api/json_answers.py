@@ -27,12 +27,12 @@ def answer(model: BaseModel, status: int = 200, *, headers: Mapping[str, str] | 
     )
 
 
-def answer_fields(fields: Mapping[str, Any], status: int = 200) -> Response:
+def answer_fields(fields: Mapping[str, Any] | msgspec.Struct, status: int = 200) -> Response:
     """Answer with fields that are JSON already but for the encoding."""
     return Response(msgspec.json.encode(fields), status, media_type="application/json")
 
 
-def answer_page(pagination: Pagination, results: Sequence[Mapping[str, Any]]) -> Response:
+def answer_page(pagination: Pagination, results: Sequence[msgspec.Struct]) -> Response:
     """Answer with a page whose items are JSON already but for the encoding."""
     return answer_fields({"pagination": pagination.model_dump(exclude_none=True), "results": results})
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 from urllib.parse import parse_qsl
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from refstore.context import Context
@@ -67,29 +70,39 @@ def answer_object(
     signed: SignedUrl | None = None,
 ) -> Response:
     """Answer with an object as `ObjectStats` shows it."""
-    return answer_fields(listed(ctx, path, entry, user_metadata=user_metadata, signed=signed), status)
+    return answer_fields(fields_of(ctx, path, entry, user_metadata=user_metadata, signed=signed), status)
 
 
-def listed(
-    ctx: Context, path: str, entry: Entry | None, *, user_metadata: bool = True, signed: SignedUrl | None = None
-) -> dict[str, Any]:
-    """Return an object as `ObjectStats` shows it; without an entry, a common prefix.
-
-    A model for each would take most of a listing's time.
+class ObjectFields(msgspec.Struct, gc=False, omit_defaults=True):
+    """The fields of `ObjectStats`, as an answer shows them. A model for each object would take most of a listing's
+    time, and a dict for each twice as long as this.
     """
+
+    path: str
+    path_type: str
+    physical_address: str
+    checksum: str
+    mtime: int
+    size_bytes: int | UnsetType = UNSET
+    content_type: str | UnsetType = UNSET
+    metadata: Mapping[str, str] | UnsetType = UNSET
+    physical_address_expiry: int | UnsetType = UNSET
+
+
+def fields_of(
+    ctx: Context, path: str, entry: Entry | None, *, user_metadata: bool = True, signed: SignedUrl | None = None
+) -> ObjectFields:
+    """Return an object as `ObjectStats` shows it; without an entry, a common prefix."""
     if entry is None:
-        return {"path": path, "path_type": "common_prefix", "physical_address": "", "checksum": "", "mtime": 0}
-    fields: dict[str, Any] = {
-        "path": path,
-        "path_type": "object",
-        "physical_address": signed.url if signed else physical_url(ctx, entry.address),
-        "checksum": entry.md5 or entry.checksum,
-        "size_bytes": entry.size_bytes,
-        "mtime": entry.mtime_ms // 1000,
-        "content_type": type_of(entry),
-    }
-    if user_metadata:
-        fields["metadata"] = entry.metadata
-    if signed:
-        fields["physical_address_expiry"] = signed.expires_seconds
-    return fields
+        return ObjectFields(path, "common_prefix", "", "", 0)
+    return ObjectFields(
+        path,
+        "object",
+        signed.url if signed else physical_url(ctx, entry.address),
+        entry.md5 or entry.checksum,
+        entry.mtime_ms // 1000,
+        entry.size_bytes,
+        type_of(entry),
+        entry.metadata if user_metadata else UNSET,
+        signed.expires_seconds if signed else UNSET,
+    )

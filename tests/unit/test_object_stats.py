@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from refstore.core.records import Entry
 from refstore_api.headers import type_of
 from refstore_api.json_answers import answer, answer_page
 from refstore_api.models import ObjectStats, ObjectStatsList, Pagination
-from refstore_api.object_stats import answer_object, listed, physical_url
+from refstore_api.object_stats import answer_object, fields_of, physical_url
 from refstore_api.signed_urls import SignedUrl
 from tests.reaper_world import World
 
@@ -35,7 +36,7 @@ CTX = World().repo.context
 )
 def test_an_item_of_a_listing_is_what_stat_answers(entry: Entry, path: str, metadata: bool, sign: bool) -> None:
     signed = SignedUrl("https://store/x?signature", 60) if sign else None
-    item = listed(CTX, path, entry, user_metadata=metadata, signed=signed)
+    item = fields_of(CTX, path, entry, user_metadata=metadata, signed=signed)
     model = ObjectStats(
         path=path,
         path_type="object",
@@ -47,7 +48,7 @@ def test_an_item_of_a_listing_is_what_stat_answers(entry: Entry, path: str, meta
         metadata=entry.metadata if metadata else None,
         content_type=type_of(entry),
     )
-    assert ObjectStats.model_validate(item) == model
+    assert ObjectStats.model_validate(msgspec.to_builtins(item)) == model
     alone = answer_object(CTX, path, entry, 201, user_metadata=metadata, signed=signed)
     assert alone.status_code == 201
     assert ObjectStats.model_validate_json(alone.body) == model
@@ -59,5 +60,5 @@ def test_an_item_of_a_listing_is_what_stat_answers(entry: Entry, path: str, meta
 
 
 def test_a_common_prefix_has_a_name_only() -> None:
-    item = ObjectStats.model_validate(listed(CTX, "events/", None))
+    item = ObjectStats.model_validate(msgspec.to_builtins(fields_of(CTX, "events/", None)))
     assert (item.path, item.path_type, item.physical_address, item.size_bytes) == ("events/", "common_prefix", "", None)

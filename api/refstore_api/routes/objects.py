@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -34,7 +34,7 @@ from refstore_api.models import (
     PathList,
     UnderlyingObjectProperties,
 )
-from refstore_api.object_stats import answer_object, listed
+from refstore_api.object_stats import ObjectFields, answer_object, fields_of
 from refstore_api.routes import failures
 from refstore_api.service import Service, ServiceOf
 from refstore_api.shared_parameters import (
@@ -280,10 +280,10 @@ async def list_objects(
 
     def read(repo: Repository) -> Response:
         page = repo.page(ref, prefix=prefix, after=after, amount=amount_max, delimiter=delimiter)
-        results: list[dict[str, Any]] = []
+        results: list[ObjectFields] = []
         for path, entry in page.results:
             url = _signed(service, request, repo.context, entry) if presign and entry is not None else None
-            results.append(listed(repo.context, path, entry, user_metadata=user_metadata, signed=url))
+            results.append(fields_of(repo.context, path, entry, user_metadata=user_metadata, signed=url))
         offset = page.next_after if page.has_more else ""
         pagination = Pagination(
             has_more=page.has_more, next_offset=offset, results=len(results), max_per_page=amount_max
