@@ -220,7 +220,7 @@ def pages(shop: Workshop) -> Iterator[Row]:
             )
             return parts[-1]["reading"]
 
-        # until the process for expensive reads has started; a thread of the service answers before
+        # This takes longer than the start of the process for expensive reads; a thread of the service answers before.
         load(shop, server, [calls[number % scale.pages] for number in range(WARM)], clients=1)
         each, reading = in_turns(scale.turns, api, alone)
     rate = rates(scale.pages, each, "pages/s")

@@ -74,8 +74,9 @@ def answer_object(
 
 
 class ObjectFields(msgspec.Struct, gc=False, omit_defaults=True):
-    """The fields of `ObjectStats`, as an answer shows them. A model for each object would take most of a listing's
-    time, and a dict for each twice as long as this.
+    """Hold what an answer shows of an object, under the names that `ObjectStats` documents.
+
+    A model for each object would take most of a listing's time, and a dict for each twice as long as this.
     """
 
     path: str

@@ -13,7 +13,7 @@ METADATA_BYTES_MAX: Final = 64 << 10
 
 def size_of(metadata: Mapping[str, str]) -> int:
     """Return the bytes of all keys and values in UTF-8."""
-    if not metadata:  # as of nearly every object of a listing
+    if not metadata:  # nearly every object of a listing has none
         return 0
     return sum(len(text.encode(errors="replace")) for pair in metadata.items() for text in pair)
 

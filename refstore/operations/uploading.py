@@ -314,7 +314,7 @@ def _link(
     branches = ctx.branches
     references = ctx.references
     claims = [ctx.issuer.verify(item.token, ctx.repo, branch, path) for item, path in zip(items, paths, strict=True)]
-    # one round trip: the branch, then what `references.link` changes (rule 10)
+    # one round trip, in any order: only the `set_if` of `references.link` counts (rule 10)
     results = ctx.kv.execute([branches.get_op(branch), *references.get_ops([claim.address for claim in claims])])
     token = branches.parse_open(branch, results[0]).record.token
     if any(item.address and item.address != claim.address for item, claim in zip(items, claims, strict=True)):

@@ -81,11 +81,11 @@ class References:
         self._clock = clock
 
     def get_many(self, addresses: Sequence[Address]) -> list[ReferenceRecord | None]:
-        values = self._kv.get_many([keys.reference(self._repo, address) for address in addresses])
+        values = self._kv.get_many(keys.reference_many(self._repo, addresses))
         return [None if value is ABSENT else decode_reference(value) for value in values]
 
     def get_ops(self, addresses: Sequence[Address]) -> list[Get]:
-        """Return the reads for `link`, which an operation adds to a batch of its own."""
+        """Return the reads whose results `link` takes, so that an operation reads more in the same call."""
         return [Get(key) for key in keys.reference_many(self._repo, addresses)]
 
     def create(self, items: Sequence[tuple[Address, Reference]]) -> None:
@@ -117,7 +117,9 @@ class References:
             )
 
     def link(self, items: Sequence[tuple[Address, str, Reference]], values: Sequence[Result]) -> list[bool]:
-        """`issued -> [reference]`, once, for the token id it was issued with (rule 10). `values`: of `get_ops`.
+        """`issued -> [reference]`, once, for the token id it was issued with (rule 10).
+
+        `values`: the results of `get_ops`.
 
         Return False for an address that was linked before, has expired, or was never issued. A retry after a lost reply
         finds its reference on the list, and returns True.

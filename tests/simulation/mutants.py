@@ -234,7 +234,7 @@ def mutants() -> Iterator[Mutant]:
         caught_by="link | link (replay) | commit+reap",
     )
     yield Mutant(
-        name="a link writes whatever has changed since it read",
+        name="a link overwrites what has changed since it was read",
         rule="10",
         edits=(
             Edit(
