@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Install what tests and benchmarks start and pip does not have: Debian's Redis, Ceph, Chromium and promtool. Needs root, or sudo without a password.
+# Install what tests and benchmarks start and pip does not have: Debian's Redis, Ceph, Chromium, promtool and nginx. Needs root, or sudo without a password.
 # Without it, says which tests will be skipped; that is an error in CI, where nothing may be skipped. Starts no service.
 set -euo pipefail
 
-declare -A programs=([redis-server]=redis-server [redis-sentinel]=redis-sentinel [radosgw]=radosgw [ceph-mon]=ceph-mon [ceph-osd]=ceph-osd [chromium]=chromium [prometheus]=promtool)
+declare -A programs=([redis-server]=redis-server [redis-sentinel]=redis-sentinel [radosgw]=radosgw [ceph-mon]=ceph-mon [ceph-osd]=ceph-osd [chromium]=chromium [prometheus]=promtool [nginx]=nginx)
 PATH=$PATH:/usr/sbin:/sbin
 
 missing=()
@@ -53,6 +53,6 @@ fi
 # Nor are they to start with the machine, where it was this script that brought them.
 if [[ -d /run/systemd/system ]]; then
   for package in "${missing[@]}"; do
-    case $package in redis-* | prometheus) "${as_root[@]}" systemctl disable --quiet "$package" 2>/dev/null || true ;; esac
+    case $package in redis-* | prometheus | nginx) "${as_root[@]}" systemctl disable --quiet "$package" 2>/dev/null || true ;; esac
   done
 fi

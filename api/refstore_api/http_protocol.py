@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from refstore.core.settings import ApiSettings
 from refstore_api.connection_slots import Proxies, Slots, connection_slots, plain_address
+from refstore_api.request_bodies import DROPPED_BODY, declares_body
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """The largest head, and the largest trailers of a body. A path takes 1 KiB, user metadata 8, a token less than 4."""
@@ -53,6 +54,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread_bytes = 0
         """Bytes since the last piece of a body, or since the end of a head or a request: what the parser may hold."""
         self._in_body = False
+        self._is_upgrade = False
+        """Whether the last request asked for another protocol. httptools does not parse the body of such a request: it
+        would take the body for the next request.
+        """
         self._linger_timer: asyncio.TimerHandle | None = None
         """Runs while a request that was answered has not ended."""
         self._slot: str | None = None
@@ -100,6 +105,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._received_bytes += len(data)
+        if self._is_upgrade:
+            return
         self._unread_bytes += len(data)
         super().data_received(data)
         if self.transport.is_closing():
@@ -129,7 +136,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()  # the segment may have begun with the end of a request answered before
         self._field_bytes = 0
         self._in_body = True
+        parser: Any = self.parser
+        self._is_upgrade = parser.should_upgrade()
+        if self._is_upgrade:
+            self.app = self._answer_last_request
         super().on_headers_complete()
+        if self._is_upgrade:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._unread_bytes = 0
@@ -137,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unread_bytes = 0
-        self._in_body = False
+        self._in_body = self._is_upgrade  # until the connection closes, because nobody finds the end of the body
         super().on_message_complete()
         if self._linger_timer is not None:
             self._stop_lingering()
@@ -157,6 +170,26 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse()
         else:
             super().send_400_response(msg)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing more than the request's own line: an upgrade is optional, and many clients offer one."""
+
+    async def _answer_last_request(self, scope: Any, receive: Any, send: Any) -> None:
+        """Run the application for a request that asks for an upgrade, and tell it whether a body was dropped.
+
+        The upgrade is ignored, as RFC 9110, 7.8 allows. The answer says that the connection closes. uvicorn would close
+        it with the answer's last byte, and a client that still sends might lose the answer; the linger timer closes it.
+        """
+
+        application: Any = self.config.loaded_app  # type: ignore[misc]  # uvicorn's annotation is incomplete
+
+        async def sending(message: Any) -> None:
+            await send(message)
+            self.cycle.keep_alive = True  # the head of the answer has said "close"
+
+        if declares_body(scope["headers"]):
+            scope["extensions"] = {DROPPED_BODY: {}}
+        await application(scope, receive, sending)
 
     def _count(self, size_bytes: int) -> None:
         self._field_bytes += size_bytes

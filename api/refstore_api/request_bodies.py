@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.types import Scope
 
 from refstore.core.settings import ApiSettings
 from refstore.errors import Invalid
@@ -29,6 +30,8 @@ store with calls.
 BLOCK_BYTES: Final = 1 << 20
 """The smallest block, because each block wakes a thread."""
 FIELD: Final = "content"
+DROPPED_BODY: Final = "refstore.dropped_body"
+"""The extension of a request's scope that says that the server dropped the body; it looks empty."""
 _HEADER_BYTES_MAX: Final = 16 << 10
 _LENGTH: Final = re.compile(r"[0-9]{1,19}")
 """More digits than any length has; int() refuses thousands of digits."""
@@ -99,6 +102,22 @@ def declared_bytes(value: str | None) -> int | None:
     if not _LENGTH.fullmatch(value):
         raise Invalid("the Content-Length is not a number of bytes with at most 19 digits; send the body's length")
     return int(value)
+
+
+def declares_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether the headers, which the parser took, announce a body that is not empty."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and int(value) > 0) for name, value in headers
+    )
+
+
+def check_dropped_body(scope: Scope) -> None:
+    """Raise Invalid if the server dropped the body. Otherwise an upload would store an empty object."""
+    if DROPPED_BODY in scope.get("extensions", ()):
+        raise Invalid(
+            "the request has a body and asks to change the protocol (Connection: Upgrade); the body was not read: send "
+            "it by HTTP/1.1 without the header Upgrade"
+        )
 
 
 def is_small(request: Request) -> bool:

@@ -30,7 +30,7 @@ from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
 from refstore_api.error_responses import TooLarge, TooManyRequests, respond
 from refstore_api.json_answers import answer
 from refstore_api.models import Error
-from refstore_api.request_bodies import BodyLimits, BodyTimer, declared_bytes
+from refstore_api.request_bodies import BodyLimits, BodyTimer, check_dropped_body, declared_bytes
 from refstore_api.request_metrics import Metrics
 
 HEADER: Final = b"x-request-id"
@@ -122,6 +122,7 @@ class RequestMiddleware:
                     raise TooManyRequests(
                         "too many requests from this client's address are running; send fewer at a time"
                     )
+            check_dropped_body(scope)
             check_site(scope, self._public_url)
             check_encoding(scope)
             if (
