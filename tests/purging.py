@@ -35,7 +35,12 @@ def publish(repo: Repository, intended: LocatedIdentity, body: bytes, run: str =
     """Publish it; None: the record has changed since."""
     ctx = repo.context
     content = Content(
-        content_to_be(intended), len(body), hashlib.sha256(body).hexdigest(), run=run, written_ms=ctx.clock.now_ms()
+        content_to_be(intended),
+        len(body),
+        hashlib.sha256(body).hexdigest(),
+        hashlib.md5(body, usedforsecurity=False).hexdigest(),
+        run,
+        ctx.clock.now_ms(),
     )
     (published,) = ctx.locations.publish([Publication(intended, content)], run)
     return published

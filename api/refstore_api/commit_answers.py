@@ -11,6 +11,7 @@ from refstore.core.ids import CommitId
 from refstore.core.records import Commit, Complete, Mark
 from refstore.gc_marks import Marks
 from refstore.operations import log_and_diff
+from refstore.operations.comparing import Comparison
 from refstore.operations.log_and_diff import LogEntry
 from refstore.operations.reading import PAGE_BYTES_MAX
 from refstore.repository import Repository
@@ -114,8 +115,10 @@ def to_merge(
     repo: Repository, left: CommitId, base: CommitId, right: CommitId, *, prefix: str, after: str
 ) -> Iterator[Difference]:
     """Yield what a merge of the right commit into the left one would do to each path, conflicts included."""
-    left_entries = None if left == base else partial(repo.stat_many, left)
-    for step in sides(repo.diff(base, right, prefix=prefix, after=after), left_entries, batch=_AT_ONCE):
+    ctx = repo.context
+    left_entries = None if left == base else partial(ctx.trees.get_many, repo.get_commit(left)[1].metarange)
+    changes = repo.diff(base, right, prefix=prefix, after=after)
+    for step in sides(changes, left_entries, Comparison(ctx).equal, batch=_AT_ONCE):
         kind: DiffType = "removed" if step.theirs is None else "added" if step.ours is None else "changed"
         size_bytes = step.theirs.size_bytes if step.theirs is not None else 0
         yield Difference(step.path, "conflict" if step.conflict else kind, size_bytes)

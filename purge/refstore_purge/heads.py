@@ -135,5 +135,5 @@ def _rewrite(run: PurgeRun, job: Job, units: Sequence[Unit], wanted: set[str], p
             row.bytes_after += done.size_bytes
             row.read_bytes += done.read_bytes
             run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at
-            rewritten.append(Rewritten(piece, issued[piece.address][1], done.size_bytes, done.checksum))
+            rewritten.append(Rewritten(piece, issued[piece.address][1], done.size_bytes, done.checksum, done.md5))
         publication.stage(rewritten)

@@ -40,6 +40,7 @@ class Rewritten(NamedTuple):
     token: str
     size_bytes: int
     checksum: str
+    md5: str
 
 
 class Publication:
@@ -78,6 +79,7 @@ class Publication:
                 token=item.token,
                 size_bytes=item.size_bytes,
                 checksum=item.checksum,
+                md5=item.md5,
                 metadata=item.piece.metadata,
                 content_type=item.piece.content_type,
             )

@@ -7,7 +7,6 @@ Spark may run a task twice, and all attempts write the same.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import tempfile
 import time
 from contextlib import suppress
@@ -19,7 +18,7 @@ import msgspec
 
 from refstore.errors import AlreadyExists, Corrupt, Invalid, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
-from refstore.objects.base import ObjectStore
+from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import FileFormat
 from refstore_gc.session import parts_of
 from refstore_purge import formats
@@ -94,6 +93,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     to: str = ""
     size_bytes: int = 0
     checksum: str = ""
+    md5: str = ""
     is_gone: bool = False
     """Whether the object is not there any more."""
     failure: str = ""
@@ -142,7 +142,7 @@ def do(job: Job, work: Work) -> Done:
             return _find(job, work, store, source, ids)
         with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
             written = format_of(work.format).rewrite(cast(BinaryIO, source), target, work.task, ids)
-            size, checksum = _put(store, work.to, target)
+            stored = _put(store, work.to, target)
     except ObjectNotFound:
         if not work.may_be_gone:
             raise
@@ -160,8 +160,9 @@ def do(job: Job, work: Work) -> Done:
         matched=written.matched,
         read_bytes=source.requested_bytes,
         to=work.to,
-        size_bytes=size,
-        checksum=checksum,
+        size_bytes=stored.size_bytes,
+        checksum=stored.checksum,
+        md5=stored.md5,
     )
 
 
@@ -221,30 +222,28 @@ def check_kind(store: ObjectStore, work: Work, ids: AnyIds) -> None:
         )
 
 
-def _measured(target: Any) -> tuple[int, str]:
+def _measured(address: str, target: Any) -> Stored:
     target.seek(0)
-    digest = hashlib.sha256()
-    size = 0
+    tally = Tally(address)
     while chunk := target.read(CHUNK_BYTES):
-        digest.update(chunk)
-        size += len(chunk)
-    return size, digest.hexdigest()
+        tally.add(chunk)
+    return tally.stored
 
 
-def _put(store: ObjectStore, address: str, target: Any) -> tuple[int, str]:
-    """Write the object, unless another attempt has; return its size and checksum."""
+def _put(store: ObjectStore, address: str, target: Any) -> Stored:
+    """Write the object, unless another attempt has; return its size and checksums."""
     target.seek(0)
     try:
-        stored = store.put(address, target, if_absent=True)
+        return store.put(address, target, if_absent=True)
     except AlreadyExists:
         there = store.head(address).size_bytes
-        size, checksum = _measured(target)
-        if there != size:
+        measured = _measured(address, target)
+        if there != measured.size_bytes:
             raise Corrupt(
-                f"another attempt wrote {there} bytes to {address}, and this one {size}; run the purge again"
+                f"another attempt wrote {there} bytes to {address}, and this one {measured.size_bytes}; run the purge "
+                "again"
             ) from None
-        return size, checksum
-    return stored.size_bytes, stored.checksum
+        return measured
 
 
 def remove_ids(spark: SparkSession, job: Job) -> None:

@@ -157,6 +157,7 @@ def _content_of(run: PurgeRun, unit: Unit, piece: Piece, done: Done) -> Content 
         Address(done.to),
         done.size_bytes,
         done.checksum,
+        done.md5,
         run=run.state.report.run,
         written_ms=run.repo.context.clock.now_ms(),
     )

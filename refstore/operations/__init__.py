@@ -9,6 +9,7 @@
     committing.py seal, write, advance (rule 3); merge, revert and cherry-pick advance the same way
     branching.py  create, reset and delete branches (rule 3)
     tagging.py    create, read and delete tags
+    comparing.py  tell whether entries are equal, by the content that their readers get now (rule 22)
     importing.py  name foreign objects in one commit (rule 16)
     log_and_diff.py     the history of a ref, and what differs between two refs
     restoring.py  take back addresses that lost their last reference (rules 5, 8, 17)

@@ -25,6 +25,7 @@ from refstore.core.ids import BranchName, CommitId, Token
 from refstore.core.records import Branch, Commit, Entry, encode
 from refstore.errors import BranchNotFound, DirtyBranch, Invalid, NothingToCommit, ObjectsUnavailable, Unavailable
 from refstore.operations import refs
+from refstore.operations.comparing import Comparison
 from refstore.operations.reading import while_still
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.applying import WrittenTree
@@ -86,7 +87,7 @@ def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitIn
         base, sealed = record.head, record.sealed
         tree = refs.head_commit(ctx, base)
         written = ctx.trees.apply_encoded(tree.metarange, _changes(staging, sealed))
-        if not written.changed and not options.allow_empty:
+        if not options.allow_empty and Comparison(ctx).changes_nothing(tree.metarange, written):
             # the staged entries equal the committed ones: retire their tokens, or every later commit reads them again
             if not branches.advance(branch, base, sealed, base, NOTHING_COMMITTED):
                 continue  # another commit took the tokens, so perhaps not all entries were read
@@ -182,7 +183,8 @@ def _three_way(
     decides = _strategy(strategy)
 
     def changes_of(ours: CommitId) -> Changes:
-        return ctx.trees.merge_changes(_tree(ctx, base_of(ours)), _tree(ctx, ours), _tree(ctx, theirs), decides)
+        base, own, other = (_tree(ctx, commit) for commit in (base_of(ours), ours, theirs))
+        return ctx.trees.merge_changes(base, own, other, decides, Comparison(ctx).equal)
 
     return _combine(
         ctx,
@@ -219,7 +221,11 @@ def _combine(
             raise _dirty(branch)
         ours = branch_record.head
         written = written_on(ours)
-        if not written.changed and second_parent is None and not options.allow_empty:
+        if (
+            second_parent is None
+            and not options.allow_empty
+            and Comparison(ctx).changes_nothing(_tree(ctx, ours), written)
+        ):
             raise NothingToCommit(f"branch {branch!r} has these changes already")
         record = branches.seal(branch, lambda: staging.new_token(branch, ctx.ids, ctx.clock))
         if any(not staging.is_empty(token) for token in record.sealed):

@@ -13,11 +13,11 @@ from refstore.core.ids import BranchName, CommitId, Path
 from refstore.core.records import Branch, Commit, Complete, Entry, Mark, decode_staged, unreferenced
 from refstore.gc_marks import Marks
 from refstore.operations import refs
+from refstore.operations.comparing import Comparison
 from refstore.operations.reading import while_still
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.diffing import Change, Kind
 from refstore.versioning.commits.filters import PathFilter
-from refstore.versioning.commits.ranges import alike
 
 LOG_PAGE = 100
 """How many commits' marks are read in one round trip."""
@@ -43,7 +43,7 @@ def changed(ctx: Context, commit: Commit, only: PathFilter) -> bool:
         return False  # a repository begins empty
     parent = refs.get_commit(ctx, commit.parents[0])
     changes = ctx.trees.diff(parent.metarange, commit.metarange, only=only)
-    return any(not _is_same_upload(change) for change in changes)
+    return next(Comparison(ctx).without_equal(changes), None) is not None
 
 
 class Lifetime(StrEnum):
@@ -96,16 +96,7 @@ def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:
 def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
     """Yield the changes from the left ref's commit to the right one's, in path order; staged changes do not count."""
     trees = [refs.get_commit(ctx, refs.resolve(ctx, ref).commit).metarange for ref in (left, right)]
-    return (
-        change
-        for change in ctx.trees.diff(trees[0], trees[1], prefix=prefix, after=after)
-        if not _is_same_upload(change)
-    )
-
-
-def _is_same_upload(change: Change) -> bool:
-    """Return whether the same content was uploaded again: another address and time are not a change to users."""
-    return change.left is not None and change.right is not None and alike(change.left, change.right)
+    return Comparison(ctx).without_equal(ctx.trees.diff(trees[0], trees[1], prefix=prefix, after=after))
 
 
 def diff_staged(ctx: Context, branch: BranchName, *, prefix: str = "", after: str = "") -> Iterator[Change]:
@@ -129,8 +120,9 @@ def _staged_page(ctx: Context, record: Branch, prefix: str, after: str) -> tuple
             new = unreferenced(new)
             if old is None:
                 changes.append(Change(Path(path), Kind.ADDED, None, new))
-            elif old != new and not alike(old, new):
+            else:
                 changes.append(Change(Path(path), Kind.CHANGED, old, new))
         elif old is not None:
             changes.append(Change(Path(path), Kind.REMOVED, old, None))
-    return changes, staged[-1][0] if len(staged) == PAGE else ""
+    noticed = list(Comparison(ctx).without_equal(iter(changes)))
+    return noticed, staged[-1][0] if len(staged) == PAGE else ""

@@ -113,7 +113,9 @@ def _metarange(ctx: Context, commit: CommitId) -> tuple[str, bool]:
 
 
 def stat_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Entry]:
-    """Return the entries at the paths as they are shown: with the address, size and checksums of their content."""
+    """Return the entries at the paths as they are shown: with the address, size, checksums and time of their
+    content.
+    """
     found, announced = _resolve_many(ctx, ref, paths)
     entries = [resolved.entry for resolved in found.values()]
     return dict(zip(found, _shown(ctx, entries) if announced else entries, strict=True))
@@ -129,7 +131,7 @@ def stat(ctx: Context, ref: Ref, path: Path) -> Entry:
 
 def _shown(ctx: Context, entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries with what is true of their content now (rule 22). Operations take them as they are committed:
-    by these, equal objects are told to be equal.
+    those have the identity.
     """
     found = contents(ctx, entries)
     return [
@@ -141,6 +143,8 @@ def _shown(ctx: Context, entries: Sequence[Entry]) -> list[Entry]:
             size_bytes=content.size_bytes,
             checksum=content.checksum,
             md5=content.md5,
+            # clients that compare sizes and times must not take what a purge wrote for the file that they hold
+            mtime_ms=content.written_ms or entry.mtime_ms,
         )
         for entry in entries
     ]

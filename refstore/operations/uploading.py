@@ -106,6 +106,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None = None
     """How much the writer believes it wrote, refused if the store has another size; None: the store's size."""
     checksum: str = ""
+    md5: str = ""
+    """Given only by who hashed what it wrote: it vouches for `checksum`, too (`equality`). The API gives none."""
     metadata: dict[str, str] = {}
     content_type: str = ""
     if_absent: bool = False
@@ -334,7 +336,14 @@ def _link(
             token, path, ctx.ids.unique(now)
         )  # a reference of its own: a repeated link must not mistake the other one's for its own
         entry = Entry(
-            claim.address, info.size_bytes, item.checksum, info.mtime_ms, item.metadata, item.content_type, ref.id
+            claim.address,
+            info.size_bytes,
+            item.checksum,
+            info.mtime_ms,
+            item.metadata,
+            item.content_type,
+            ref.id,
+            item.md5,
         )
         placements.append(Placement(path, entry, referenced=True, if_absent=item.if_absent))
         links.append((claim.address, claim.token_id, ref))

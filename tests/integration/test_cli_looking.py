@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import refstore as lakes
 from refstore.cli import doctor as doctor_
 from tests.commands import Command
+from tests.purging import rewrite
 
 
 @pytest.fixture
@@ -90,6 +92,24 @@ def test_a_folder_is_uploaded_without_what_the_branch_has(sales: Command, tmp_pa
     assert sales.json(*words, "--include", "*.csv", "--all")["objects"] == 3
     assert sales(*words, "--include", "*.none").code == 2
     assert sales("upload", "sales", "main", str(folder / "a.csv"), "x", "--dry-run").code == 2
+
+
+def test_a_folder_is_uploaded_again_over_what_a_purge_has_left_of_the_same_size(sales: Command, tmp_path: Path) -> None:
+    """A purge that sets columns to null may keep the size, and its time is not the file's."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    (folder / "a.csv").write_text("ann")
+    words = ("upload", "-r", "sales", "main", str(folder), "t/")
+    assert sales.json(*words)["objects"] == 1
+    sales.ok("commit", "sales", "main", "-m", "a folder")
+    assert sales.json(*words)["unchanged"] == 1
+    with lakes.open(tmp_path / "lake") as lake:
+        rewrite(lake.repository("sales"), "main", "t/a.csv", b"...")
+    done = sales.json(*words)
+    assert (done["objects"], done["unchanged"]) == (1, 0)
+    assert sales.ok("cat", "sales", "main", "t/a.csv").out == "ann"
+    assert "t/a.csv" in [row["path"] for row in sales.json("diff", "sales", "main")]
+    assert sales.json(*words)["unchanged"] == 1
 
 
 def test_an_interrupted_upload_says_what_stays_staged(

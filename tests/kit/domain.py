@@ -30,7 +30,8 @@ from refstore.objects.base import ObjectStore
 from refstore.operations import uploading
 from refstore.repository import Repository
 from refstore.versioning.commits.applying import WrittenTree
-from refstore.versioning.commits.merging import Strategy
+from refstore.versioning.commits.diffing import Change
+from refstore.versioning.commits.filters import PathFilter
 from refstore.versioning.commits.trees import SCAN_LIMIT, Trees
 from tests.kit import losing
 from tests.kit.audit import NoAudit
@@ -126,11 +127,13 @@ class RememberedTrees(Trees):
     def read_added(self, listing: str) -> Iterator[list[Address]]:
         return iter(self._remembered(("added", listing), lambda: list(Trees.read_added(self, listing))))
 
-    def merge_changes(
-        self, base: str, ours: str, theirs: str, strategy: Strategy = Strategy.NONE
-    ) -> Iterator[tuple[str, Entry | None]]:
-        key = ("merge", base, ours, theirs, strategy)
-        return iter(self._remembered(key, lambda: list(Trees.merge_changes(self, base, ours, theirs, strategy))))
+    def diff(
+        self, left: str, right: str, *, prefix: str = "", after: str = "", only: PathFilter | None = None
+    ) -> Iterator[Change]:
+        if only is not None:
+            return Trees.diff(self, left, right, prefix=prefix, after=after, only=only)
+        key = ("diff", left, right, prefix, after)
+        return iter(self._remembered(key, lambda: list(Trees.diff(self, left, right, prefix=prefix, after=after))))
 
     def _remembered(self, key: object, compute: Callable[[], T]) -> T:
         found = self._memory.get(key)

@@ -7,13 +7,13 @@ are, once whoever may need them has ended), legal holds, and hidden branches.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from refstore.core.ids import Address, own_address
 from refstore.core.records import Content
-from refstore.errors import Contention, ObjectNotFound
+from refstore.errors import Contention, NothingToCommit, ObjectNotFound
 from refstore.losses.fence import NoGuard
 from refstore.purging.document import Backup, PurgeDocument, Trash
 from refstore_gc import purge_cleaning
@@ -30,6 +30,11 @@ def purge(run: str, identity: str, body: bytes, *, then_read: str = "") -> Stage
     `then_read`: a path on main that shows it.
     """
     return Stage(f"purge {run}", _purge, (run, own_address(identity), len(body), then_read))
+
+
+def upload_again(path: str, body: bytes) -> Stage:
+    """Upload a body to main, commit what there is to commit, and read it."""
+    return Stage(f"upload again {path}", _upload_again, (path, body))
 
 
 def clean(number: int = 1, *, waits: bool = True, fence: bool = False) -> Stage:
@@ -70,6 +75,14 @@ def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read
                 assert mark in body, f"the run {run} was acknowledged, and its rows are there: {body!r}"
             return
     raise Contention("others kept changing it")  # a run reports it as not purged
+
+
+def _upload_again(tools: Tools, path: str, body: bytes) -> None:
+    tools.repo.upload("main", path, body)
+    with suppress(NothingToCommit):
+        tools.repo.commit("main", "uploaded again")
+    there = tools.repo.read("main", path)
+    assert there == body, f"the upload of {body!r} was acknowledged and committed, and {path!r} is {there!r}"
 
 
 def _clean(tools: Tools, waits: bool, fence: bool) -> None:  # a stage's arguments are positional

@@ -13,7 +13,6 @@ Where the KV may lose writes, `SHARED` are objects as others: who deletes looks 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
@@ -21,7 +20,7 @@ from typing import Any, Final, NamedTuple, cast
 from refstore.core.clock import Clock
 from refstore.errors import KVUnavailable, ObjectNotFound, ObjectsUnavailable
 from refstore.kv.base import KV, SCAN_LIMIT, Op, Result, Server
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, Tally, chunks_of
 from tests.kit.calls import (
     Barrier,
     Count,
@@ -134,7 +133,9 @@ class ReplayObjects(ObjectStore):
                 )
         else:
             self._replay.ask(Put(key, stored(whole, self._clock.now_ms()), if_absent))
-        return Stored(len(whole), hashlib.sha256(whole).hexdigest())
+        tally = Tally(key)
+        tally.add(whole)
+        return tally.stored
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         if is_private(key, may_lose=self._may_lose):

@@ -6,13 +6,12 @@ else.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, MutableMapping, Sequence
 
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Absent, Delete, Exchange, Get, Key, Op, Result, Server, Set, SetIf
-from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, chunks_of
+from refstore.objects.base import Body, Deletion, ObjectInfo, ObjectStore, Stored, Tally, chunks_of
 from tests.kit.calls import positions_of
 from tests.kit.steps import SERVERS, body_of, info_of, stored
 
@@ -78,7 +77,9 @@ class DictObjects(ObjectStore):
         if if_absent and key in self.contents:
             raise AlreadyExists(f"there is an object at {key!r} already")
         self.contents[key] = stored(whole, self._clock.now_ms())
-        return Stored(len(whole), hashlib.sha256(whole).hexdigest())
+        tally = Tally(key)
+        tally.add(whole)
+        return tally.stored
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         return iter((body_of(self._find(key))[start:end],))

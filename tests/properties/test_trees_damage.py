@@ -13,9 +13,11 @@ from refstore.core.records import Entry
 from refstore.errors import CorruptRange
 from refstore.objects.memory import MemoryObjects
 from refstore.versioning.commits import names
+from refstore.versioning.commits.merging import Strategy
 from refstore.versioning.commits.ranges import Cut
 from refstore.versioning.commits.trees import Trees
 from tests.kit.clock import FakeClock
+from tests.kit.equality import equal_as_uploaded
 from tests.kit.ids import CountingIds
 
 
@@ -65,7 +67,7 @@ class Tree:
         yield lambda: trees().apply(metarange, [(inside, None)])
         yield lambda: list(trees().diff("", metarange))
         yield lambda: list(trees().diff(metarange, ""))
-        yield lambda: list(trees().merge("", "", metarange))
+        yield lambda: list(trees().merge("", "", metarange, Strategy.NONE, equal_as_uploaded))
         yield lambda: list(trees().addresses(metarange))
         if kind == "range":
             yield lambda: trees().addresses_of_range(self.range)

@@ -16,11 +16,13 @@ from refstore.objects.memory import MemoryObjects
 from refstore.versioning.commits import names, ranges
 from refstore.versioning.commits.applying import WrittenTree
 from refstore.versioning.commits.diffing import Change, Kind
-from refstore.versioning.commits.merging import Conflict, Strategy, Take, same
+from refstore.versioning.commits.equality import equal
+from refstore.versioning.commits.merging import Conflict, Strategy, Take
 from refstore.versioning.commits.names import hash_of
 from refstore.versioning.commits.ranges import Cut
 from refstore.versioning.commits.trees import Trees
 from tests.kit.clock import FakeClock
+from tests.kit.equality import equal_as_uploaded
 from tests.kit.ids import CountingIds
 
 Tree = dict[str, Entry]
@@ -261,19 +263,19 @@ def test_merge(base: Tree, ours_changes: Changes, theirs_changes: Changes, strat
     merged, conflicts = dict(ours), list[Conflict]()
     for path in sorted(base.keys() | theirs.keys()):
         old, mine, new = base.get(path), ours.get(path), theirs.get(path)
-        if old == new or same(mine, new):
+        if old == new or equal(mine, new, {}):
             continue
-        if not same(mine, old) and strategy is Strategy.NONE:
-            conflicts.append(Conflict(path, old, mine, new))
-        elif same(mine, old) or strategy is Strategy.THEIRS:
+        if not equal(mine, old, {}) and strategy is Strategy.NONE:
+            conflicts.append(Conflict(path, old, mine, new, conflict=True))
+        elif equal(mine, old, {}) or strategy is Strategy.THEIRS:
             merged = applied(merged, {path: new})
 
-    steps = list(world.trees.merge(*ids, strategy))
+    steps = list(world.trees.merge(*ids, strategy, equal_as_uploaded))
     assert [step for step in steps if isinstance(step, Conflict)] == conflicts
     taken = [step for step in steps if isinstance(step, Take)]
     assert world.dump(world.trees.apply(ids[1], taken).metarange) == merged
     if not conflicts:
-        assert list(world.trees.merge_changes(*ids, strategy)) == taken
+        assert list(world.trees.merge_changes(*ids, strategy, equal_as_uploaded)) == taken
 
 
 @settings(deadline=None)

@@ -76,6 +76,11 @@ def purged() -> Iterator[Mutant]:
         ),
     )
     yield mutant(
+        "entries are compared by the checksums of their uploads",
+        "purge; the original again | end of backups",
+        Edit("refstore.operations.comparing:Comparison.equal", "if identities and self._are_announced():", "if False:"),
+    )
+    yield mutant(
         "nothing is deleted with an identity that a run is about to replace",
         "purge | reset; reap",
         Edit(

@@ -9,7 +9,7 @@ from tests.simulation import calls as do
 from tests.simulation.calls import BODIES, COMMIT, REAP, RESET, Call
 from tests.simulation.collecting import collect
 from tests.simulation.plans import Plan, plan
-from tests.simulation.worlds import Start, m1, old
+from tests.simulation.worlds import Start, m1, old, old_appended
 
 
 def purge(start: Start, run: str = "a", body: str = "P0") -> Call:
@@ -19,6 +19,10 @@ def purge(start: Start, run: str = "a", body: str = "P0") -> Call:
 def purge_and_read(start: Start, run: str) -> Call:
     """Behind a run that was acknowledged the path shows no rows of it."""
     return Call((purging.purge(run, start.addresses["P0"], BODIES["P0"], then_read="p"),))
+
+
+def upload_again(body: str) -> Call:
+    return Call((purging.upload_again("p", BODIES[body]),))
 
 
 END_BACKUPS = Call((purging.clean(),), unbounded=True)
@@ -75,6 +79,15 @@ def purges() -> Iterator[Plan]:
         lambda start: {"P": [purge(start)], "X": [END_BACKUPS], "R": [RESET, REAP]},
         lossy="P",
         **more,
+    )
+
+
+def uploads_again() -> Iterator[Plan]:
+    yield plan(
+        "purge; the original again | end of backups",
+        old_appended,
+        lambda start: {"P": [purge(start), upload_again("P0")], "X": [END_BACKUPS]},
+        group="rows are purged",
     )
 
 

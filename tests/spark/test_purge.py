@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -61,6 +62,8 @@ def test_the_example_of_seed_002(world: World, purge: Purge) -> None:
     made = purge("bob", "nobody", None)
 
     assert rows_at(world.repo, "main", PATH) == [rows[0], rows[2], rows[3]]
+    body = world.repo.read("main", PATH)
+    assert world.repo.stat("main", PATH).md5 == hashlib.md5(body, usedforsecurity=False).hexdigest()
     assert rows_at(world.repo, before, PATH) == rows  # the history stays
     assert world.address("main", other) == world.address(before, other)
     (published,) = made.published

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -48,6 +49,10 @@ def events(*guests: str | None) -> bytes:
     return parquet([event(guest, number) for number, guest in enumerate(guests)])
 
 
+def md5_of(body: bytes) -> str:
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
 def guests_at(world: World, ref: str, path: str = PATH) -> list[str | None]:
     return [row["metadata"]["guestid"] for row in rows_at(world.repo, ref, path)]
 
@@ -74,7 +79,9 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     assert {ref: world.repo.resolve(ref, PATH).entry for ref in identities} == identities
     shown = world.repo.stat(first, PATH)
     assert shown.address != identities[first].address
-    assert shown.size_bytes == len(world.repo.read(first, PATH))
+    body = world.repo.read(first, PATH)
+    assert shown.size_bytes == len(body)
+    assert (shown.checksum, shown.md5) == (hashlib.sha256(body).hexdigest(), md5_of(body))
     assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
     assert len(list(verify.verify(world.repo, guestids(world.folder, "ann")))) >= 2
     again = purge("bob")

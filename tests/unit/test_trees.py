@@ -31,6 +31,7 @@ from refstore.versioning.commits.store import Caches, TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore.versioning.commits.workers import Workers
 from tests.kit.clock import FakeClock
+from tests.kit.equality import equal_as_uploaded
 from tests.kit.ids import CountingIds
 
 
@@ -383,11 +384,11 @@ def test_conflicts_are_raised_before_anything_is_written_and_their_paths_are_bou
     theirs = trees.apply(base, [(path(number), entry(number, version=2)) for number in range(count)]).metarange
     objects.forget()
     with pytest.raises(MergeConflict, match="100 or more paths") as caught:
-        trees.apply(ours, trees.merge_changes(base, ours, theirs))
+        trees.apply(ours, trees.merge_changes(base, ours, theirs, Strategy.NONE, equal_as_uploaded))
     assert caught.value.paths == tuple(path(number) for number in range(CONFLICTS_MAX))
     assert objects.puts == []
-    assert list(trees.merge_changes(base, ours, theirs, Strategy.OURS)) == []
-    assert len(list(trees.merge_changes(base, ours, theirs, Strategy.THEIRS))) == count
+    assert list(trees.merge_changes(base, ours, theirs, Strategy.OURS, equal_as_uploaded)) == []
+    assert len(list(trees.merge_changes(base, ours, theirs, Strategy.THEIRS, equal_as_uploaded))) == count
 
 
 def test_a_merge_looks_only_at_what_theirs_changed() -> None:
@@ -397,7 +398,8 @@ def test_a_merge_looks_only_at_what_theirs_changed() -> None:
     ours = trees.apply(base, [(path(number), entry(number, version=1)) for number in range(1500)]).metarange
     theirs = trees.apply(base, [(path(2000), None)]).metarange
     objects.forget()
-    assert list(trees_on(objects).merge_changes(base, ours, theirs)) == [(path(2000), None)]
+    merged = trees_on(objects).merge_changes(base, ours, theirs, Strategy.NONE, equal_as_uploaded)
+    assert list(merged) == [(path(2000), None)]
     assert len({key for key in objects.reads if key.startswith(names.RANGES)}) <= 3
 
 
@@ -407,7 +409,7 @@ def test_the_same_change_on_both_sides_is_no_conflict_whatever_its_time() -> Non
     new = entry(3, version=1)
     later = Entry(new.address, new.size_bytes, new.checksum, new.mtime_ms + 1, new.metadata, new.content_type)
     ours, theirs = (trees.apply(base, [(path(3), each)]).metarange for each in (new, later))
-    assert list(trees.merge(base, ours, theirs)) == []
+    assert list(trees.merge(base, ours, theirs, Strategy.NONE, equal_as_uploaded)) == []
 
 
 # ---- the helpers

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from refstore.core.ids import Address
 from refstore.core.records import Entry
 from refstore.errors import MergeConflict, NothingToCommit
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
 from refstore.repository import Repository
-from refstore.versioning.commits import columns, ranges
 from tests.kit.clock import FakeClock
 from tests.reaping import reap_all, release_all
 
@@ -126,24 +124,3 @@ def test_what_was_committed_beside_another_change_is_never_reaped(repo: Reposito
         repo.context.clock.sleep(repo.context.grace_seconds + 1)
     assert {old, new} <= {info.key for info in repo.context.objects.list("data/")}
     assert repo.read("main", "a") == repo.read(first, "a") == b"one"
-
-
-def test_many_rows_are_compared_as_single_ones_are() -> None:
-    own, other, foreign = (
-        Address(text) for text in ("data/2026112107/" + "0" * 26, "data/2026112107/" + "1" * 26, "s3://b/k")
-    )
-    kinds = [
-        Entry(address, size, checksum, mtime, metadata, md5=md5)
-        for address in (own, other, foreign)
-        for size, checksum, mtime in ((1, "c", 0), (1, "c", 9), (1, "d", 0), (2, "c", 0))
-        for metadata in ({}, {"k": "v"})
-        for md5 in ("", "m")
-    ]
-    pairs = [(left, right) for left in kinds for right in kinds]
-    paths = [f"{number:05d}" for number in range(len(pairs))]
-    left, right = (ranges.rows_of(paths, [pair[side] for pair in pairs]) for side in (0, 1))
-    expected = sum(ranges.alike(*pair) for pair in pairs)
-    assert 0 < expected < len(pairs)
-    assert ranges.count_alike(left, right) == expected
-    one_by_one = [ranges.count_alike(columns.pick(left, [at]), columns.pick(right, [at])) for at in range(len(pairs))]
-    assert sum(one_by_one) == expected

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from refstore.core.records import Entry
 from refstore.versioning.commits import columns, names, ranges
 from refstore.versioning.commits.changes import ChangePage
 from refstore.versioning.commits.columns import Rows
@@ -28,6 +29,8 @@ from refstore.versioning.commits.workers import Job, Workers
 
 RUNS_MAX: Final = 64
 """Up to so many alternations of old and new rows the cutter gets slices of both; beyond, one copy is cheaper."""
+SAMPLES_MAX: Final = 100
+"""How many replaced entries a written tree shows."""
 
 
 class WrittenTree(NamedTuple):
@@ -44,13 +47,15 @@ class WrittenTree(NamedTuple):
     """Puts of what was there already, and deletions of what was not."""
     ranges_written: int
     ranges_inherited: int
-    alike: int = 0
-    """How many replaced entries have the old content (`ranges.alike`): the tree has the new address."""
+    samples: tuple[tuple[Entry, Entry], ...] = ()
+    """The first replaced entries, old and new. Mostly they tell that readers will notice the tree, or there are no more
+    of them; else `Comparison.changes_nothing` needs a diff.
+    """
 
     @property
     def changed(self) -> int:
-        """How many changes readers can notice; 0: the new tree reads like the base."""
-        return self.inserted + self.replaced - self.alike + self.removed
+        """How many entries are other ones than in the base, if only by address or time."""
+        return self.inserted + self.replaced + self.removed
 
 
 class Run(NamedTuple):
@@ -103,7 +108,8 @@ class Apply:
         self._reading: dict[int, Job[Rows]] = {}
         self._old_by_hash: dict[str, RangeRow] = {}
         """The old ranges that were opened: a new range with the same content becomes the old one."""
-        self._inserted = self._replaced = self._removed = self._unchanged = self._alike = 0
+        self._inserted = self._replaced = self._removed = self._unchanged = 0
+        self._samples: list[tuple[Entry, Entry]] = []
 
     def run(self, pages: Iterable[ChangePage]) -> WrittenTree:
         try:
@@ -126,7 +132,7 @@ class Apply:
         finally:
             self._collector.close()
         counts = self._inserted, self._replaced, self._removed, self._unchanged
-        return WrittenTree(metarange, added, *counts, len(new), len(rows) - len(new), self._alike)
+        return WrittenTree(metarange, added, *counts, len(new), len(rows) - len(new), tuple(self._samples))
 
     # ---- the old ranges beside the changes
 
@@ -223,8 +229,7 @@ class Apply:
             self._inserted += len(page.paths)
             return old.merged, [Run(True, 0, len(page.paths))], len(page.paths)
         places, matched = _places(old, page)
-        identical, alike = _count_identical(old, page, places, matched)
-        self._alike += alike
+        identical = self._count_identical(old, page, places, matched)
         runs: list[Run] = []
         next_old = old.merged
         for change, (place, is_there) in enumerate(zip(places, matched, strict=True)):
@@ -240,6 +245,18 @@ class Apply:
         self._removed += removals
         self._unchanged += len(places) - inserted - replaced - removals
         return next_old, runs, inserted + replaced + removals
+
+    def _count_identical(self, old: Open, page: ChangePage, places: list[int], matched: list[bool]) -> int:
+        """Count the changes that put the same entry again; of the others that replace one, keep samples."""
+        both = [change for change, is_there in enumerate(matched) if is_there and not page.deleted[change]]
+        if not both:
+            return 0
+        new, old_rows = columns.pick(page.rows, both), columns.pick(old.rows, [places[change] for change in both])
+        equal = columns.equal_values(new, old_rows, ranges.COMPARED)
+        if others := [at for at, same in enumerate(equal) if not same][: SAMPLES_MAX - len(self._samples)]:
+            replaced, replacing = (ranges.entries_of(columns.pick(rows, others)) for rows in (old_rows, new))
+            self._samples += zip(replaced, replacing, strict=True)
+        return sum(equal)
 
     def _feed_old(self, rows: Rows, start: int, end: int) -> None:
         if start < end:
@@ -291,17 +308,6 @@ def _places(old: Open, page: ChangePage) -> tuple[list[int], list[bool]]:
         at = bisect_left(paths, path, lo=at)
         places.append(at)
     return places, [at < len(paths) and paths[at] == path for at, path in zip(places, page.paths, strict=True)]
-
-
-def _count_identical(old: Open, page: ChangePage, places: list[int], matched: list[bool]) -> tuple[int, int]:
-    """Count the changes that put the same entry again, and those that put the same content again."""
-    both = [change for change, is_there in enumerate(matched) if is_there and not page.deleted[change]]
-    if not both:
-        return 0, 0
-    new, old_rows = columns.pick(page.rows, both), columns.pick(old.rows, [places[change] for change in both])
-    equal = columns.equal_values(new, old_rows, ranges.COMPARED)
-    others = [at for at, same in enumerate(equal) if not same]
-    return sum(equal), ranges.count_alike(columns.pick(new, others), columns.pick(old_rows, others)) if others else 0
 
 
 def _extend(runs: list[Run], is_new: bool, start: int, end: int) -> None:

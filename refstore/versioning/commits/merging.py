@@ -4,10 +4,8 @@ Path by path, in order: what theirs did not change stays as ours has it. What th
 what base had. If ours has what theirs has, both came to the same and nothing is to do. Otherwise they conflict, and the
 strategy decides.
 
-Two entries are *the same thing* here if address, checksum, metadata and content type are equal, or if they are two
-uploads of one content (`ranges.alike`, by SHA-256). An own address is written once, so it alone says which bytes; the
-checksum tells versions of a foreign address apart. Size follows from the bytes, and the time of modification is when it
-was put, not what it is. (`apply` and `diff` compare all fields: there a new time is a change.)
+Whether two entries are the same thing the caller tells (`equality`), because that needs to know where contents lie.
+(`apply` and `Trees.diff` compare all fields: there a new address or time is a change.)
 
 Only what theirs changed is looked up in ours: the cost is that of `diff(base, theirs)`, whatever else ours did. A
 revert of a commit is a merge with that commit as base and its parent as theirs; a cherry-pick the other way round.
@@ -24,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 from refstore.core.records import Entry
 from refstore.errors import MergeConflict
 from refstore.versioning.commits.diffing import Change
-from refstore.versioning.commits.ranges import alike
+from refstore.versioning.commits.equality import Equal
 
 BATCH: Final = 1000
 """How many changes are looked up in ours together."""
@@ -55,10 +53,8 @@ class Sides(NamedTuple):
     base: Entry | None
     ours: Entry | None
     theirs: Entry | None
-
-    @property
-    def conflict(self) -> bool:
-        return not same(self.ours, self.base)
+    conflict: bool
+    """Whether ours has changed it, too."""
 
 
 class Conflict(Sides):
@@ -75,16 +71,12 @@ class Readable(Protocol):
     def get_many(self, metarange: str, paths: Iterable[str]) -> dict[str, Entry]: ...
 
 
-def same(left: Entry | None, right: Entry | None) -> bool:
-    if left is None or right is None:
-        return left is right
-    if left.address != right.address:
-        return alike(left, right)
-    return (left.checksum, left.metadata, left.content_type) == (right.checksum, right.metadata, right.content_type)
-
-
 def sides(
-    changes: Iterator[Change], ours: Callable[[list[str]], Mapping[str, Entry]] | None, *, batch: int = BATCH
+    changes: Iterator[Change],
+    ours: Callable[[list[str]], Mapping[str, Entry]] | None,
+    equal: Equal,
+    *,
+    batch: int = BATCH,
 ) -> Iterator[Sides]:
     """Yield the paths that theirs changed since base and that ours has otherwise, in path order.
 
@@ -92,15 +84,19 @@ def sides(
     """
     while some := list(islice(changes, batch)):
         present = ours([change.path for change in some]) if ours is not None else None
-        for path, _kind, old, new in some:
-            mine = old if present is None else present.get(path)
-            if not same(mine, new):
-                yield Sides(path, old, mine, new)
+        mine = [change.left if present is None else present.get(change.path) for change in some]
+        have_theirs = equal([(its, change.right) for its, change in zip(mine, some, strict=True)])
+        others = [at for at, is_equal in enumerate(have_theirs) if not is_equal]
+        have_base = equal([(mine[at], some[at].left) for at in others])
+        for at, is_equal in zip(others, have_base, strict=True):
+            yield Sides(some[at].path, some[at].left, mine[at], some[at].right, conflict=not is_equal)
 
 
-def merge(trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy) -> Iterator[Take | Conflict]:
+def merge(
+    trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy, equal: Equal
+) -> Iterator[Take | Conflict]:
     """Yield what to apply to ours, and the conflicts, in path order."""
-    for step in sides(trees.diff(base, theirs), None if ours == base else partial(trees.get_many, ours)):
+    for step in sides(trees.diff(base, theirs), None if ours == base else partial(trees.get_many, ours), equal):
         if not step.conflict or strategy is Strategy.THEIRS:
             yield Take(step.path, step.theirs)
         elif strategy is Strategy.NONE:
@@ -108,20 +104,25 @@ def merge(trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy
 
 
 def merge_changes(
-    trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy
+    trees: Readable, base: str, ours: str, theirs: str, strategy: Strategy, equal: Equal
 ) -> Iterator[tuple[str, Entry | None]]:
     """Yield a merge as changes. Raises MergeConflict before the first change, so that nothing is written in vain."""
     if strategy is Strategy.NONE:
-        conflicts = (step.path for step in merge(trees, base, ours, theirs, strategy) if isinstance(step, Conflict))
+        steps = merge(trees, base, ours, theirs, strategy, equal)
+        conflicts = (step.path for step in steps if isinstance(step, Conflict))
         paths = tuple(islice(conflicts, CONFLICTS_MAX))
         if paths:
-            more = " or more" if next(conflicts, None) is not None else ""
-            raise MergeConflict(
-                f"{len(paths)}{more} paths were changed on both sides, {paths[0]!r} among them; choose source-wins or "
-                "dest-wins, or"
-                " make them equal first",
-                paths,
-            )
-    for step in merge(trees, base, ours, theirs, strategy):
-        if isinstance(step, Take):
-            yield step
+            raise _conflict(paths, has_more=next(conflicts, None) is not None)
+    for step in merge(trees, base, ours, theirs, strategy, equal):
+        if isinstance(step, Conflict):
+            raise _conflict((step.path,), has_more=True)  # a purge has replaced a content since: what was equal is not
+        yield step
+
+
+def _conflict(paths: tuple[str, ...], *, has_more: bool) -> MergeConflict:
+    more = " or more" if has_more else ""
+    return MergeConflict(
+        f"{len(paths)}{more} paths were changed on both sides, {paths[0]!r} among them; choose source-wins or "
+        "dest-wins, or make them equal first",
+        paths,
+    )

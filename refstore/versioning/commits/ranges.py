@@ -26,7 +26,7 @@ from zlib import crc32
 
 import msgspec
 
-from refstore.core.ids import Address, is_own
+from refstore.core.ids import Address
 from refstore.core.records import Entry
 from refstore.errors import CorruptRange, Invalid
 from refstore.versioning.commits import columns, names
@@ -49,16 +49,11 @@ LAYOUT: Final = Layout("refstore.range", "2", (*WITHOUT_MD5.fields, ("md5", Kind
 PATH: Final = 0
 ADDRESS: Final = 1
 SIZE_BYTES: Final = 2
-CHECKSUM: Final = 3
-METADATA: Final = 5
-CONTENT_TYPE: Final = 6
 MD5: Final = len(WITHOUT_MD5.fields)
 COMPARED: Final = range(ADDRESS, MD5)
 """The columns that say whether an entry is another one. MD5 follows from the content, where somebody knows it: an entry
 is not another one because it is known now.
 """
-CONTENT: Final = (SIZE_BYTES, CHECKSUM, METADATA, CONTENT_TYPE)
-"""Without the address and the time: what two uploads of one file have in common."""
 
 _MIX: Final = 0x9E3779B1
 """2^32 over the golden ratio. CRC-32 is linear, so that names that count up would give regular patterns; a product's
@@ -158,33 +153,6 @@ def entries_of(rows: Rows) -> list[Entry]:
             f"the metadata of an entry cannot be decoded ({error}); restore its range from a backup"
         ) from error
     return list(map(Entry, addresses, sizes, checksums, mtimes, decoded, content_types, repeat(""), md5s))
-
-
-def alike(left: Entry, right: Entry) -> bool:
-    """Return whether both are uploads of the same bytes, with the same metadata and content type.
-
-    Only checksums that the service computed itself count (those with an MD5), because a linker may give any. Only own
-    blobs count: to name the same data elsewhere is a change.
-    """
-    return (
-        bool(left.md5 and right.md5)
-        and is_own(left.address)
-        and is_own(right.address)
-        and (left.size_bytes, left.checksum, left.metadata, left.content_type)
-        == (right.size_bytes, right.checksum, right.metadata, right.content_type)
-    )
-
-
-def count_alike(left: Rows, right: Rows) -> int:
-    """Count the rows that are `alike` in both."""
-    if left.num_rows <= FEW:
-        return sum(map(alike, entries_of(left), entries_of(right)))
-    equal = columns.equal_values(left, right, CONTENT)
-    hashed = zip(*(rows.column(at).to_pylist() for rows in (left, right) for at in (MD5, ADDRESS)), strict=True)
-    return sum(
-        same and bool(md5 and other) and is_own(mine) and is_own(its)
-        for same, (md5, mine, other, its) in zip(equal, hashed, strict=True)
-    )
 
 
 def items_of(rows: Rows) -> list[tuple[str, Entry]]:

@@ -22,6 +22,7 @@ from refstore.versioning.commits.applying import Apply, WrittenTree
 from refstore.versioning.commits.changes import PAGE_ROWS
 from refstore.versioning.commits.columns import Rows
 from refstore.versioning.commits.diffing import Change
+from refstore.versioning.commits.equality import Equal
 from refstore.versioning.commits.filters import PathFilter
 from refstore.versioning.commits.imported import Spool
 from refstore.versioning.commits.merging import Conflict, Strategy, Take
@@ -166,15 +167,15 @@ class Trees:
         """Yield the changes from `left` to `right` (of paths in `only`), in path order. Shared ranges are not read."""
         return diffing.diff(self._store, self._threads, left, right, prefix=prefix, after=after, only=only)
 
-    def merge(self, base: str, ours: str, theirs: str, strategy: Strategy = Strategy.NONE) -> Iterator[Take | Conflict]:
+    def merge(self, base: str, ours: str, theirs: str, strategy: Strategy, equal: Equal) -> Iterator[Take | Conflict]:
         """Yield what to apply to `ours` to bring in the changes of `theirs` since `base`, and the conflicts."""
-        return merging.merge(self, base, ours, theirs, strategy)
+        return merging.merge(self, base, ours, theirs, strategy, equal)
 
     def merge_changes(
-        self, base: str, ours: str, theirs: str, strategy: Strategy = Strategy.NONE
+        self, base: str, ours: str, theirs: str, strategy: Strategy, equal: Equal
     ) -> Iterator[tuple[str, Entry | None]]:
-        """Yield a merge as changes for `apply`. Raises MergeConflict before the first of them."""
-        return merging.merge_changes(self, base, ours, theirs, strategy)
+        """Yield a merge as changes for `apply`. Raises MergeConflict, as a rule before the first of them."""
+        return merging.merge_changes(self, base, ours, theirs, strategy, equal)
 
     # ---- for the audit and the offline job
 

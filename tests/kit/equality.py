@@ -1,0 +1,12 @@
+"""How entries compare where no purge has replaced anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from refstore.versioning.commits import equality
+from refstore.versioning.commits.equality import Pair
+
+
+def equal_as_uploaded(pairs: Sequence[Pair]) -> list[bool]:
+    return [equality.equal(left, right, {}) for left, right in pairs]
