@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from bench import (
     api,
     bookkeeping,
@@ -97,10 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupted = False
 
     # what the product warns of (a Redis without persistence, say) is meant here
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    logging.basicConfig(level=logging.ERROR)
     where = machine.describe()
     load, began = machine.load(), time.monotonic()
     rows: list[tuple[str, Row]] = []

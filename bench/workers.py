@@ -13,6 +13,7 @@ and the processes that it started ever had. The time does not include imports; t
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -72,13 +73,11 @@ def write_redis_keys(*, kv: str, objects: str) -> Measured:
 
 
 def _reap(lake: Any, *, grace_seconds: float | None) -> Measured:
-    import structlog
-
     from refstore.core.settings import ReaperSettings
     from refstore_reaper import survey
     from refstore_reaper.daemon import Reaper
 
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    logging.basicConfig(level=logging.INFO)
     # The breaker is for deletions that nobody expected; these are: all that is due may go, at any pace.
     settings = ReaperSettings(
         grace_override_seconds=grace_seconds, breaker_share=1.0, breaker_per_hour=0, budget_seconds=600.0

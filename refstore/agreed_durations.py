@@ -18,10 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-import structlog
-
 from refstore.audit import AuditLog
-from refstore.core import deadline, keys
+from refstore.core import deadline, event_log, keys
 from refstore.core.clock import Clock, utc_text
 from refstore.core.ids import Ids
 from refstore.core.records import DurationsRecord, FormerSeconds, SharedSeconds, decode, encode
@@ -33,7 +31,7 @@ REREAD_SECONDS: Final = 60.0
 """A process knows of a change after this time at the latest. All processes have to use the same value."""
 _ATTEMPTS: Final = 16
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class AgreedDurations:

@@ -16,10 +16,9 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
-import structlog
 
 from refstore.context import Context
-from refstore.core import keys
+from refstore.core import event_log, keys
 from refstore.core.ids import BranchName, CommitId
 from refstore.core.records import Commit, ImportRecord, ImportSource, decode, encode
 from refstore.errors import CommitNotFound, Conflict, NotFound, RefstoreError, Unavailable
@@ -41,7 +40,7 @@ KEPT_MS: Final = 7 * 86_400_000
 """How long the state of an ended import is kept."""
 CLOSE_SECONDS: Final = 10.0
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class TooManyImports(Unavailable):

@@ -14,12 +14,11 @@ from functools import partial
 from typing import Final
 
 import msgspec
-import structlog
 
 from refstore.agreed_durations import AgreedDurations
 from refstore.audit import AuditLog, EntryDraft
 from refstore.context import Context
-from refstore.core import deadline, ids, keys, user_metadata
+from refstore.core import deadline, event_log, ids, keys, user_metadata
 from refstore.core.clock import Clock, SystemClock
 from refstore.core.ids import Ids, RandomIds, RepositoryId, RepositoryName
 from refstore.core.records import ClearedRepository, Commit, RepositoryRecord, decode, encode, maybe
@@ -46,7 +45,7 @@ from refstore.versioning.staging import Staging
 
 _ATTEMPTS: Final = 16
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 @dataclass(slots=True)

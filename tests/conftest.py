@@ -6,8 +6,9 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-import structlog
 from hypothesis import settings
+
+from refstore.core import event_log
 
 pytest_plugins = ["tests.commands", "tests.servers.redis_servers", "tests.servers.s3_servers"]
 
@@ -32,9 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _logs_as_before() -> Iterator[None]:
     """Put logging back as it was: a command that ran in this process logs to a stream that ends with its test."""
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    loggers = [root, *map(logging.getLogger, event_log.ROOTS)]
+    levels = [logger.level for logger in loggers]
     yield
-    if structlog.is_configured():
-        root.handlers[:] = handlers
-        root.setLevel(level)
-        structlog.reset_defaults()
+    root.handlers[:] = handlers
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
-import structlog
-
+from refstore.core import event_log
 from refstore.core.settings import ApiSettings
 from refstore_api.login_throttle import site_of
 
@@ -19,7 +18,7 @@ LOG_EVERY_SECONDS: Final = 10.0
 FILES_EACH: Final = 2
 """Open files per connection: the socket, and the object that it reads or writes."""
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Slots:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -13,6 +12,7 @@ from starlette.responses import Response
 
 from refstore import errors
 from refstore.background_imports import TooManyImports
+from refstore.core import event_log
 from refstore.core.redaction import redact_text
 from refstore.errors import MergeConflict, RefstoreError
 from refstore_api.json_answers import answer
@@ -43,7 +43,7 @@ LAKEFS_WORDS: Final[tuple[tuple[type[RefstoreError], str], ...]] = (
 """lakeFS's words. Programs look for them in the message, because the status alone does not tell these two errors apart.
 """
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class PreconditionFailed(errors.Conflict):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-import structlog
-
 from refstore import access_keys
+from refstore.core import event_log
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
 
 HOUR_MS: Final = 3_600_000
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class KeyLastUse:

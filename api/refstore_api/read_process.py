@@ -20,11 +20,11 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 import msgspec
-import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
+from refstore.core import event_log
 from refstore_api.encoded_slashes import keep_encoded_slashes
 from refstore_api.error_responses import ReadsBusy
 from refstore_api.request_middleware import CLIENT_WENT_AWAY, crashed
@@ -39,7 +39,7 @@ _FAILED: Final = (
 )
 """Status, headers and body of the answer to a request whose own answer could not be made."""
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class ReadRequest(msgspec.Struct, frozen=True, tag=True):
@@ -124,7 +124,7 @@ class ReadProcess:
                 scope.get("client"),
                 scope.get("server"),
                 scope["scheme"],
-                structlog.contextvars.get_contextvars().get("request_id", ""),
+                str(event_log.context_fields().get("request_id", "")),
             )
         )
         return answered, lambda: self._send(CancelledRead(number))
@@ -203,7 +203,8 @@ async def serve_reads(process_end: socket.socket, app: ASGIApp) -> None:
 
     async def work(request: ReadRequest, cancelled: asyncio.Event) -> None:
         try:
-            _write(writer, await _answer(app, request, cancelled))
+            with event_log.adding_fields(request_id=request.request_id):
+                _write(writer, await _answer(app, request, cancelled))
         except Exception:  # noqa: BLE001  # such as no memory for the answer, or no room for the log
             _write(writer, ReadAnswer(request.number, *_FAILED))  # else its slot would be in use for ever
             with suppress(Exception):  # what failed may be the log itself
@@ -230,7 +231,6 @@ async def serve_reads(process_end: socket.socket, app: ASGIApp) -> None:
 
 
 async def _answer(app: ASGIApp, request: ReadRequest, cancelled: asyncio.Event) -> ReadAnswer:
-    structlog.contextvars.bind_contextvars(request_id=request.request_id)
     scope: dict[str, Any] = {
         "type": "http",
         "asgi": {"version": "3.0"},

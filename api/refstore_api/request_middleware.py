@@ -17,12 +17,12 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from refstore.core import event_log
 from refstore.errors import RefstoreError
 from refstore_api.connection_slots import Slots
 from refstore_api.cross_site import SAFE, check_site, is_browser, without_basic_challenge
@@ -53,7 +53,7 @@ CLIENT_WENT_AWAY: Final = 499
 """A status for the log and the metrics only: no client is left to read it."""
 _QUIET: Final = frozenset({"/api/v1/healthcheck", "/healthcheck", "/readiness", "/metrics"})
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class MatchedRoute(NamedTuple):
@@ -91,10 +91,13 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        request_id = _id_of(scope)
+        with event_log.adding_fields(request_id=request_id):
+            await self._answer(scope, receive, send, request_id)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         began = time.perf_counter()
         keep_encoded_slashes(scope)
-        request_id = _id_of(scope)
-        structlog.contextvars.bind_contextvars(request_id=request_id)
         status = 0
         size_bytes = 0
         client = address_of(scope)
@@ -169,7 +172,6 @@ class RequestMiddleware:
                     repository=_shown(parameters.get("repository")),
                     branch=_shown(next((branch for name in _BRANCHES if (branch := parameters.get(name))), None)),
                 )
-            structlog.contextvars.unbind_contextvars("request_id")
 
     def _matched_route(self, scope: Scope, *, refused: bool) -> MatchedRoute:
         """Return the route of the request. A request that was refused before routing is matched now."""

@@ -14,8 +14,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
+from refstore.core import event_log
 from refstore.core.settings import ApiSettings
 from refstore.errors import InvalidSettings
 from refstore_api.http_protocol import BoundedProtocol
@@ -24,7 +23,7 @@ HANDSHAKE_SECONDS: Final = 10.0
 ACCEPT_AGAIN_SECONDS: Final = 1.0
 """The wait after a connection could not be accepted, as in asyncio."""
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Certificate:

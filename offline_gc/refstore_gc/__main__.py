@@ -21,6 +21,7 @@ import msgspec
 
 from refstore.audit import acting_as, local_actor
 from refstore.configured_lake import open_lake
+from refstore.core import logs
 from refstore.core.redaction import redact_text
 from refstore.core.settings import load
 from refstore.errors import RefstoreError, RepositoryNotFound
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = {name: getattr(parsed, name) for name in ("data", "kv", "objects", "config")}
     try:
         settings = load(flags, os.environ, default_data=Path("lake")).settings
+        logs.configure(settings.log, sys.stderr)
         options = Options(
             grace_days=parsed.grace_days,
             min_age_seconds=parsed.min_age_seconds,

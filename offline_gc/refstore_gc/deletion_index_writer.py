@@ -16,10 +16,9 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import structlog
 
 from refstore.context import Context
-from refstore.core import keys
+from refstore.core import event_log, keys
 from refstore.core.ids import branch_of
 from refstore.deletions import journal_format
 from refstore.deletions.index_format import (
@@ -72,7 +71,7 @@ _EXCLUDED: Final = "dropped out"
 
 Entries = np.ndarray[Any, np.dtype[Any]]
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 def cover(ctx: Context, mark_id: str, outcome_files: Iterable[str], at_ms: int) -> None:

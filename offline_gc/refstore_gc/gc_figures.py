@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-import structlog
 
 from refstore import figures
 from refstore.context import Context
+from refstore.core import event_log
 from refstore.core.records import Amount, GcFigures
 from refstore.core.redaction import redact_text
 from refstore.errors import RefstoreError, RunStopped, RunUnderWay
 from refstore_gc.run_summary import BUCKET, DELETED, Count, Summary, Swept
 
 ERROR_CHARACTERS = 300
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 def note_mark(ctx: Context, summary: Summary) -> None:

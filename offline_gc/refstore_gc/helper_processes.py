@@ -22,9 +22,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
-import structlog
-
-from refstore.core import logs, python_gc
+from refstore.core import event_log, logs, python_gc
 from refstore.core.settings import LogSettings
 
 A = TypeVar("A")
@@ -36,7 +34,7 @@ _LOOK_SECONDS: Final = 0.01
 _STOP_SECONDS: Final = 10.0
 _IMPORTED_AHEAD: Final = ("refstore_gc.listing", "refstore_gc.live_in_commits")
 
-_log = structlog.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Helper:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import structlog
-
 from refstore.context import Context
-from refstore.core import keys
+from refstore.core import event_log, keys
 from refstore.core.ids import BranchName, CommitId
 from refstore.core.records import Branch, decode_branch
 from refstore.errors import CommitNotFound, Corrupt, CorruptRecord
@@ -18,7 +16,7 @@ from refstore.versioning import due_hints
 HEADS_MAX: Final = 100
 """Branches whose committed objects are counted: reading a head costs a request to the object store."""
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Backlog(NamedTuple):

@@ -25,11 +25,10 @@ from enum import Enum
 from typing import Final
 
 import msgspec
-import structlog
 
 from refstore.audit import Actor
 from refstore.context import Context
-from refstore.core import keys
+from refstore.core import event_log, keys
 from refstore.core.ids import RepositoryId
 from refstore.core.records import BreakerState, Counter, decode, encode, maybe
 from refstore.core.settings import ReaperSettings
@@ -48,7 +47,7 @@ KV_WENT_BACK: Final = "the KV went back in time, and does not know any more what
 
 _COUNTERS: Final = "deleted/"
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Reason(Enum):

@@ -26,10 +26,8 @@ from functools import partial
 from random import Random
 from typing import Final
 
-import structlog
-
 from refstore.context import Context
-from refstore.core import keys
+from refstore.core import event_log, keys
 from refstore.core.ids import CommitId, Token, commit_id, staging_token
 from refstore.core.records import CommittedTokens, DeletedToken, RepositoryRecord, Stamp, decode, encode
 from refstore.core.settings import ReaperSettings
@@ -69,7 +67,7 @@ TEMPORARY: Final = "temporary"
 TEMPORARY_SECONDS_MIN: Final = 3600.0
 """The least age that stores accept for an unfinished upload to be called abandoned."""
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

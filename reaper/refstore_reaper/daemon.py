@@ -17,10 +17,8 @@ from itertools import count
 from random import Random, SystemRandom
 from typing import Final
 
-import structlog
-
 from refstore.context import Context
-from refstore.core import ids, keys, python_gc
+from refstore.core import event_log, ids, keys, python_gc
 from refstore.core.ids import RepositoryId, RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode, encode
 from refstore.core.settings import ReaperSettings
@@ -54,7 +52,7 @@ FORGET_EVERY_CYCLES: Final = 1000
 ROUNDS_MAX: Final = 100_000
 """The most rounds of `--once`, even if there is more to do."""
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 def new_id() -> str:

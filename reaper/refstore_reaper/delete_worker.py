@@ -5,7 +5,7 @@ process would take turns, and be slower than one. The worker is for `file://` st
 time is waiting, which a thread can do.
 
 The worker deletes one batch at a time, answers what the store confirmed, and keeps no state. It ends with its parent,
-however that ends, after the current batch. It imports little (no structlog, no msgspec), so that it starts within a
+however that ends, after the current batch. It imports little (no logging, no msgspec), so that it starts within a
 tenth of a second. A child of `multiprocessing` or `concurrent.futures` would import the whole command line.
 """
 
@@ -41,9 +41,9 @@ class DeleteWorker:
             answer = pipe.recv()
         except (OSError, EOFError) as error:
             self._kill()
-            import structlog
+            from refstore.core import event_log
 
-            structlog.stdlib.get_logger(__name__).error("delete_worker_ended", error=repr(error))
+            event_log.get_logger(__name__).error("delete_worker_ended", error=repr(error))
             raise ObjectsUnavailable(
                 f"the process that deletes files ended ({error!r}); the next batch starts another"
             ) from error

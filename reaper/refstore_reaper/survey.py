@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
-import structlog
 
 from refstore import figures
 from refstore.context import Context
-from refstore.core import keys
+from refstore.core import event_log, keys
 from refstore.core.batches import batched
 from refstore.core.ids import BranchName, RepositoryId, is_own
 from refstore.core.records import (
@@ -48,7 +47,7 @@ PAGE: Final = 5000
 ERROR_CHARACTERS: Final = 300
 NOTHING: Final = Amount()
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 @dataclass(slots=True)

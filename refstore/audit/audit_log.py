@@ -17,12 +17,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from refstore.audit.actors import Actor, current_actor
 from refstore.audit.chain import ChainWriter
 from refstore.audit.entries import Act, EntryPosition, Outcome, bounded, bounded_name, decode_act, encode_act, timestamp
-from refstore.core import deadline, keys
+from refstore.core import deadline, event_log, keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Ids
 from refstore.core.records import AuditWaiting, decode, encode
@@ -47,7 +46,7 @@ failure.
 PATIENCE_SECONDS: Final = 1.0
 """How long an act waits for other threads' entries before its own waits in the KV."""
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class EntryDraft:

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import unquote
 
 import msgspec
-import structlog
 import typer
 
 from refstore.cli.options import Invocation
 from refstore.cli.tables import print_rows
+from refstore.core import event_log
 from refstore.core.file_modes import open_to_others
 from refstore.core.settings import Loaded, Settings
 from refstore.errors import NotFound
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from refstore.repository import Repository
 
 _UNKNOWN_REF: Final = re.compile(r"(?:branch |tag )?'([^']+)' (?:is neither a branch|does not exist)")
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 def invocation_of(ctx: typer.Context) -> Invocation:
@@ -62,8 +62,14 @@ def loaded_of(ctx: typer.Context) -> Loaded:
     return cast(Loaded, invocation.cache["loaded"])
 
 
-def settings_of(ctx: typer.Context) -> Settings:
-    return loaded_of(ctx).settings
+def settings_of(ctx: typer.Context, *, service: bool = False) -> Settings:
+    """`service`: this command runs until somebody ends it, and logs as services do from now on."""
+    settings = loaded_of(ctx).settings
+    if service:
+        from refstore.core import logs
+
+        logs.configure(settings.log, sys.stderr, service=True)
+    return settings
 
 
 @contextmanager

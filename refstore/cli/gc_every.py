@@ -28,14 +28,14 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-import structlog
 import typer
 
 from refstore import configured_lake
-from refstore.cli.common import invocation_of, open_lake, stopping
+from refstore.cli.common import invocation_of, open_lake, settings_of, stopping
 from refstore.cli.errors import exit_code
 from refstore.cli.gc_job import Job, clear_deleted, run_all, show_progress, spark_session
 from refstore.cli.gc_tables import emit_summaries
+from refstore.core import event_log
 from refstore.core.redaction import redact_text
 from refstore.core.settings import OfflineSettings, Settings
 from refstore.errors import Invalid, MissingExtra, NotFound, RefstoreError, RunUnderWay
@@ -53,7 +53,7 @@ END_SECONDS: Final = 20.0
 _DELETED: Final = "(deleted repositories)"
 """Their one label in the metrics: each has an id of its own, and would have series of its own for ever."""
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Trouble(NamedTuple):
@@ -105,6 +105,7 @@ def run_every(ctx: typer.Context, seconds: float, request: PassRequest) -> None:
     from refstore_gc.session import check_installed
 
     check_installed()
+    settings_of(ctx, service=True)
     request.job.options()  # wrong options fail before anything begins
     with open_lake(ctx) as lake:
         if request.repository is not None:
@@ -273,7 +274,7 @@ def work(request: PassRequest, sending: Connection, folder: str) -> None:
 
     threading.Thread(target=follow, name="refstore-parent", daemon=True).start()
     tempfile.tempdir = folder
-    logs.configure(request.settings.log, sys.stderr)
+    logs.configure(request.settings.log, sys.stderr, service=True)
     with suppress(BrokenPipeError):
         try:
             _work(request, sending.send)

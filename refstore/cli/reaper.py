@@ -84,7 +84,8 @@ def reaper(
         return
     if grace_seconds is not None and not repository and not dry_run:
         _confirm_grace(ctx, grace_seconds, yes=yes)
-    settings = _settings(settings_of(ctx).reaper, grace_seconds, rate, metrics_port)
+    is_service = not once and not dry_run
+    settings = _settings(settings_of(ctx, service=is_service).reaper, grace_seconds, rate, metrics_port)
     with lowered_priority(niceness), stopping() as stop:
         if dry_run:
             _dry_run(ctx, settings, repository or [], scrub, stop.is_set)

@@ -17,11 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 import typer
 
 from refstore.cli.common import open_lake, settings_of, warn_of_open_folders
 from refstore.cli.errors import exit_code
+from refstore.core import event_log
 from refstore.core.settings import Settings
 from refstore.errors import InvalidSettings, MissingExtra, RefstoreError
 
@@ -45,7 +45,7 @@ BATCH_SECONDS = 60.0
 reaper finishes the batch.
 """
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 @app.command("serve")
@@ -89,7 +89,7 @@ def serve(
         raise MissingExtra("api", "refstore serve") from error
     from refstore.cli.first_key import see_to_first_key
 
-    settings = settings_of(ctx)
+    settings = settings_of(ctx, service=True)
     options = {"host": host, "port": port, "workers": workers, "tls_certificate": tls_certificate, "tls_key": tls_key}
     api_settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     settings = replace(settings, api=replace(settings.api, **api_settings))
@@ -283,7 +283,7 @@ def _reaper(settings: Settings, folder: Path) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # an interrupt typed at the terminal comes here too: the service says when to end
-    logs.configure(settings.log, sys.stderr)
+    logs.configure(settings.log, sys.stderr, service=True)
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -329,7 +329,7 @@ def _reads(settings: Settings, process_end: socket.socket, folder: Path | None) 
         signal.SIGHUP,
     ):  # who is told to end, or to read its certificate, is the service
         signal.signal(number, signal.SIG_IGN)
-    logs.configure(settings.log, sys.stderr)
+    logs.configure(settings.log, sys.stderr, service=True)
     with lowered_priority(NICE):
         server.run_read_process(settings, process_end, _Operations(folder), _Purges())
 
@@ -341,7 +341,7 @@ def _worker(settings: Settings, listening: socket.socket, folder: Path | None) -
     from refstore.core import logs
     from refstore_api import server
 
-    logs.configure(settings.log, sys.stderr)
+    logs.configure(settings.log, sys.stderr, service=True)
     if settings.api.tls_certificate:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server runs: the certificate that it reads then is new
     parent = multiprocessing.parent_process()

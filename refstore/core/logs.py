@@ -1,73 +1,86 @@
-"""Logs: one set-up for all entry points, structlog's events and the libraries' records alike.
+"""Set up the logs of a process of refstore: its own events and the records of the libraries, in one form.
 
-Everything goes to standard error, so that standard output is the answer and nothing else: a console line on a terminal,
-one JSON object a line elsewhere. URLs lose their passwords on the way out, in whatever field they stand. The library
-itself only asks structlog for a logger; without this set-up an application that embeds it keeps its own.
+Everything goes to standard error, so that standard output is the answer and nothing else. A command writes plain lines,
+`refstore: warning: ...`. A service writes what machines collect: one JSON object a line, or a console line with its
+time on a terminal. URLs lose their passwords on the way out, in whatever field they stand.
+
+Only entry points call this. The library asks `refstore.core.event_log` for loggers, and an application that embeds it
+keeps its own set-up.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
-from typing import Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-import structlog
-
+from refstore.core import event_log
 from refstore.core.redaction import redact_text
 from refstore.core.settings import LogSettings
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict
 
 _LIBRARY_LEVEL: Final = logging.WARNING
 """Of boto3, redis and the like: their debug records hold request headers."""
 
 
-def configure(settings: LogSettings, stream: TextIO) -> None:
-    """Send all logs of this process to `stream`. Called by entry points, once; calling it again replaces the set-up."""
+def configure(settings: LogSettings, stream: TextIO, *, service: bool = False) -> None:
+    """Send all logs of this process to `stream`. Called by entry points; calling it again replaces the set-up.
+
+    `service`: this process runs until somebody ends it, or belongs to one that does; `format = "auto"` means JSON then.
+    """
     level = logging.getLevelNamesMapping()[settings.level.upper()]
-    console = settings.format == "console" or (settings.format == "auto" and stream.isatty())
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    # Tracebacks are plain text: the pretty ones, and structlog's own JSON ones, print local variables, so secrets.
-    renderer = (
-        structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
-        if console
-        else structlog.processors.JSONRenderer()
-    )
-    last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info, _redact, renderer]
-    structlog.configure(
-        processors=[*shared, *last],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(stream),
-        # loggers stand in modules; a cached one would keep the set-up of the first call
-        cache_logger_on_first_use=False,
-    )
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
-        )
-    )
+    if settings.format == "json" or service:
+        handler.setFormatter(_structured(is_console=_is_console(settings, stream), has_colors=stream.isatty()))
+    else:
+        handler.setFormatter(_PlainFormatter())
     logging.basicConfig(handlers=[handler], level=max(level, _LIBRARY_LEVEL), force=True)
+    for name in event_log.ROOTS:
+        logging.getLogger(name).setLevel(level)
 
 
-def _redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    for key, value in event.items():
-        event[key] = _redacted(value)
-    return event
+def _is_console(settings: LogSettings, stream: TextIO) -> bool:
+    return settings.format == "console" or (settings.format == "auto" and stream.isatty())
 
 
-def _redacted(value: object) -> object:
-    match value:
-        case str():
-            return redact_text(value)
-        case BaseException():
-            return redact_text(str(value))
-        case dict():
-            return {key: _redacted(inner) for key, inner in cast(dict[object, object], value).items()}
-        case list() | tuple():
-            return [_redacted(inner) for inner in cast(list[object], value)]
-        case _:
-            return value
+class _PlainFormatter(logging.Formatter):
+    """Writes what a person reads beside a command's answer."""
+
+    def __init__(self) -> None:
+        super().__init__("refstore: %(level)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.__dict__["level"] = record.levelname.lower()
+        return redact_text(super().format(record))
+
+
+def _structured(*, is_console: bool, has_colors: bool) -> logging.Formatter:
+    # imported here: structlog imports rich, and together they take longer than a command may
+    import structlog
+
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[_add_fields, structlog.stdlib.add_log_level],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            # Tracebacks are plain text: the pretty ones, and structlog's JSON ones, print local variables, so secrets.
+            structlog.processors.format_exc_info,
+            _redact,
+            structlog.dev.ConsoleRenderer(colors=has_colors, exception_formatter=structlog.dev.plain_traceback)
+            if is_console
+            else structlog.processors.JSONRenderer(),
+        ],
+    )
+
+
+def _add_fields(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Take over an event's own fields. A library's record gets its logger's name, and the request it belongs to."""
+    record: Any = event["_record"]
+    if hasattr(record, "fields"):
+        return {**event, "event": record.event, **cast(dict[str, object], record.fields)}
+    return {**event, **event_log.context_fields(), "logger": record.name}
+
+
+def _redact(_logger: object, _method: str, event: EventDict) -> EventDict:
+    return {key: event_log.redacted(value) for key, value in event.items()}

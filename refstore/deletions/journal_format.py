@@ -20,9 +20,8 @@ from io import BytesIO
 from typing import Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
-import structlog
 
-from refstore.core import keys
+from refstore.core import event_log, keys
 from refstore.core.ids import Address, BranchName, Path, Token, branch_of
 from refstore.errors import ObjectNotFound
 from refstore.objects.base import ObjectStore
@@ -37,7 +36,7 @@ Line = TypeVar("Line", bound=msgspec.Struct)
 
 _UNREADABLE: Final = (zlib.error, EOFError, OSError, ObjectNotFound, msgspec.MsgspecError)
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class PendingDelete(msgspec.Struct, frozen=True, gc=False):

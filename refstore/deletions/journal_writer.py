@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
-import structlog
 
-from refstore.core import keys
+from refstore.core import event_log, keys
 from refstore.core.clock import Clock
 from refstore.core.ids import Address
 from refstore.deletions.journal_format import BEGAN, ENDED, Header, NotDeleted, PendingDelete, day_of
@@ -25,7 +24,7 @@ _COMPRESSION: Final = 1
 
 _encoder = msgspec.json.Encoder()
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class JournalWriter:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import structlog
-
+from refstore.core import event_log
 from refstore.errors import StoreMisconfigured
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Checks:

@@ -30,8 +30,7 @@ from itertools import groupby
 from random import SystemRandom
 from typing import Final, Protocol, TypeVar, cast
 
-import structlog
-
+from refstore.core import event_log
 from refstore.core.clock import Clock, SystemClock
 from refstore.errors import KVUnavailable, OutcomeUnknown
 from refstore.kv.base import ABSENT, KV, SCAN_LIMIT, Exchange, Get, Op, Result, Server, SetIf
@@ -45,7 +44,7 @@ WAIT_MAX_SECONDS: Final = 2.0
 
 T = TypeVar("T")
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Random(Protocol):

@@ -14,8 +14,8 @@ from hashlib import sha256
 from typing import Final, NoReturn, Protocol
 
 import msgspec
-import structlog
 
+from refstore.core import event_log
 from refstore.core.clock import Clock, utc_text
 from refstore.core.records import Position, decode, encode, maybe
 from refstore.core.safety import Durations
@@ -38,7 +38,7 @@ BLOCKED: Final = 1 << 53
 KEPT_SECONDS: Final = 86_400
 """Witnesses of deleters that have written none for so long are removed, once a later witness stands for them."""
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Witness(msgspec.Struct, frozen=True):

@@ -17,10 +17,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-import structlog
-
 from refstore.context import Context
-from refstore.core import keys
+from refstore.core import event_log, keys
 from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, branch_of, is_own
 from refstore.core.records import (
@@ -45,7 +43,7 @@ from refstore.versioning.markers import COMMITTED, commit_of
 PAGE: Final = 1000
 ATTEMPTS: Final = 16
 
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Settled(NamedTuple):

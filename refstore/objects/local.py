@@ -227,9 +227,9 @@ class LocalObjects(ObjectStore):
                 pass  # renamed to its key
             except OSError as error:
                 # Imported here because the import takes far longer than a deletion, which needs no log.
-                import structlog
+                from refstore.core import event_log
 
-                log = structlog.get_logger(__name__)
+                log = event_log.get_logger(__name__)
                 log.warning(
                     "a staged file could not be removed; a later sweep takes it",
                     root=self._root,

@@ -112,9 +112,9 @@ def walk(root: int, prefix: str, after: str, before: str, shown: str) -> Iterato
     finally:
         if foreign.count:
             # Imported here because the import takes far longer than a deletion, which needs no log.
-            import structlog
+            from refstore.core import event_log
 
-            log = structlog.get_logger(__name__)
+            log = event_log.get_logger(__name__)
             log.warning(
                 "left out of a listing: files that refstore could not have written",
                 root=shown,

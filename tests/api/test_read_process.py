@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
 from refstore.core.settings import ApiSettings
 from refstore.lake import Lake
@@ -21,6 +19,7 @@ from refstore_api.expensive_reads import ExpensiveReads
 from tests.api.conftest import KEY_ID
 from tests.api.service import Application, application
 from tests.api.threaded_read_process import ThreadedReadProcesses, until
+from tests.kit.logged_events import collecting_events
 
 BRANCH: Final = "feature/caf\u00e9 %2F"
 LISTING: Final = "/repositories/alpha/refs/main/objects/ls"
@@ -100,7 +99,7 @@ def test_what_nobody_foresaw_is_logged_with_the_requests_id_and_frees_the_slot(
         raise ZeroDivisionError("nobody foresaw it")
 
     monkeypatch.setattr(Repository, "page", fail)
-    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logged:
+    with collecting_events() as logged:
         answered = lake("GET", LISTING, headers={"x-request-id": "mine"})
     assert (answered.status_code, answered.json()["code"]) == (500, "internal")
     assert [(line["event"], line["request_id"]) for line in logged] == [
@@ -161,7 +160,7 @@ def test_where_no_process_can_be_started_threads_read(lake: Application, process
 
     async def ask() -> None:
         await until(lambda: not processes.is_ready())
-        with capture_logs() as logged:
+        with collecting_events() as logged:
             await until(
                 lambda: processes.is_ready() or any(line["event"] == "reads_process_not_started" for line in logged)
             )

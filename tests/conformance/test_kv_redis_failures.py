@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import redis.crc
-import structlog
 
 from refstore.core.clock import SystemClock
 from refstore.errors import InvalidSettings, KVUnavailable, OutcomeUnknown, RefstoreError, StoreMisconfigured
@@ -23,6 +22,7 @@ from refstore.kv.base import ABSENT, POSITIONS, Delete, Exchange, Get, Key, Op, 
 from refstore.kv.redis import CHECK_SECONDS, RedisKV, open_redis
 from refstore.kv.redis_calls import key_of
 from tests.kit.clock import FakeClock
+from tests.kit.logged_events import collecting_events
 from tests.servers.redis_servers import RedisCluster, RedisSentinels, RedisServer, until, valkey_binary
 from tests.servers.tcp import DeafStub, LossyProxy, RedisStub
 
@@ -312,7 +312,7 @@ def test_a_server_that_is_set_to_evict_while_it_runs_is_refused_and_taken_up_aga
     with (
         contextlib.closing(server.client()) as client,
         contextlib.closing(open_redis(server.url, clock)) as kv,
-        structlog.testing.capture_logs() as logs,
+        collecting_events() as logs,
     ):
         kv.set(key, b"1")
         client.config_set("maxmemory", "100mb")
@@ -323,7 +323,7 @@ def test_a_server_that_is_set_to_evict_while_it_runs_is_refused_and_taken_up_aga
                 kv.set(key, b"2")
         client.config_set("maxmemory-policy", "noeviction")
         assert kv.get(key) == b"1"
-    assert [(log["event"], log["log_level"]) for log in logs] == [
+    assert [(log["event"], log["level"]) for log in logs] == [
         ("kv_may_evict", "error"),
         ("kv_evicts_no_more", "info"),
     ]
@@ -344,7 +344,7 @@ def test_what_may_lose_data_is_warned_about_once(
 ) -> None:
     with (
         RedisServer(tmp_path / "redis", aof=aof, options=options) as server,
-        structlog.testing.capture_logs() as logs,
+        collecting_events() as logs,
         driver(server.url) as kv,
         contextlib.closing(server.client()) as client,
     ):
@@ -355,14 +355,14 @@ def test_what_may_lose_data_is_warned_about_once(
         kv.get(key)
     assert [log["event"] for log in logs] == [event for event, _ in expected]
     for log, (_, what) in zip(logs, expected, strict=True):
-        assert log["log_level"] == "warning"
+        assert log["level"] == "warning"
         assert any(option in log["what"] for option in what.split("|"))
 
 
 def test_what_the_server_does_not_tell_is_warned_about() -> None:
     with (
         RedisStub(lambda command: b":0\r\n" if command[0] == b"ZCARD" else b"-NOPERM no\r\n") as stub,
-        structlog.testing.capture_logs() as logs,
+        collecting_events() as logs,
     ):
         with driver(f"redis://127.0.0.1:{stub.port}") as kv:
             assert kv.count("p", limit=5) == 0

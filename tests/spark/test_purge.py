@@ -19,6 +19,7 @@ from refstore_purge import heads, index, publish, report, run, verify
 from refstore_purge import plan as planning
 from refstore_purge.report import Report
 from refstore_purge.run import Options
+from tests.kit.logged_events import collecting_events
 from tests.purge import datasets
 from tests.purge.tracking import PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
 from tests.spark.world import World
@@ -367,12 +368,13 @@ def test_no_id_stands_in_what_a_run_leaves_behind(
     csv = f"{PREFIX}broken.csv"
     commit(world, {PATH: events(secret), csv: secret.encode()})
     onboard(world.repo)
-    purge(secret)
-    with pytest.raises(RefstoreError):
-        purge(secret, id_type="integer")
+    with collecting_events() as logged:
+        purge(secret)
+        with pytest.raises(RefstoreError):
+            purge(secret, id_type="integer")
     guestids(world.folder).unlink()
     captured = capfd.readouterr()
-    assert secret not in captured.out + captured.err
+    assert secret not in captured.out + captured.err + str(logged)
     # the first version of the object, and the broken one, are data
     kept = {world.address("main~1", PATH), world.address("main", csv)}
     for file in world.folder.rglob("*"):

@@ -8,19 +8,20 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
-import structlog
 import typer
 
 from refstore import __version__, cli, errors
 from refstore.cli import common, options
-from refstore.core import logs
+from refstore.core import event_log, logs
 from refstore.core.records import Tag
 from refstore.core.settings import SETTINGS, LogSettings
 
@@ -374,13 +375,17 @@ class TestLogs:
     def stream(self) -> io.StringIO:
         return io.StringIO()
 
-    def test_json_lines_without_secrets_or_local_variables(self, stream: io.StringIO) -> None:
-        logs.configure(LogSettings(format="auto", level="info"), stream)
+    @pytest.mark.parametrize(("form", "service"), [("auto", True), ("json", False)])
+    def test_json_lines_without_secrets_or_local_variables(
+        self, stream: io.StringIO, form: Literal["auto", "json"], service: bool
+    ) -> None:
+        logs.configure(LogSettings(format=form, level="info"), stream, service=service)
         password = SECRET
-        log = structlog.get_logger()
+        log = event_log.get_logger("refstore.test")
         log.debug("too low")
         log.info("opened", url=f"redis://u:{password}@h", nested={"urls": [f"redis://u:{password}@h"]})
-        logging.getLogger("boto").warning("lost %s", f"redis://u:{password}@h")
+        with event_log.adding_fields(request_id="mine"):
+            logging.getLogger("boto").warning("lost %s", f"redis://u:{password}@h")
         logging.getLogger("boto").info("too low")
         try:
             raise ValueError(f"no redis://u:{password}@h")
@@ -393,14 +398,72 @@ class TestLogs:
             ("error", "failed"),
         ]
         assert lines[0]["nested"] == {"urls": ["redis://u:***@h"]}
+        assert (lines[1]["logger"], lines[1]["request_id"]) == ("boto", "mine")
         assert "ValueError: no redis://u:***@h" in lines[2]["exception"]
+        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", line["timestamp"]) for line in lines)
         assert SECRET not in stream.getvalue()
 
-    def test_console(self, stream: io.StringIO) -> None:
-        logs.configure(LogSettings(format="console", level="warning"), stream)
-        structlog.get_logger().info("too low")
-        structlog.get_logger().warning("eviction is on", url="redis://u:pw@h")
+    def test_a_console_line_of_a_service(self, stream: io.StringIO) -> None:
+        logs.configure(LogSettings(format="console", level="warning"), stream, service=True)
+        event_log.get_logger("refstore.test").info("too low")
+        event_log.get_logger("refstore.test").warning("eviction is on", url="redis://u:pw@h")
         line = stream.getvalue()
-        assert "eviction is on" in line
-        assert "redis://u:***@h" in line
+        assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z \[warning *\] eviction is on +url=redis://u:\*\*\*@h$", line)
         assert len(line.splitlines()) == 1
+
+    def test_a_command_logs_plain_lines_without_secrets(self, stream: io.StringIO) -> None:
+        logs.configure(LogSettings(level="info"), stream)
+        log = event_log.get_logger("refstore.test")
+        log.debug("too low")
+        log.warning("eviction is on", url="redis://u:pw@h", hint="set noeviction", empty="", lines="a\nb", many=["x"])
+        logging.getLogger("boto").info("too low")
+        logging.getLogger("boto").warning("lost %s", "redis://u:pw@h")
+        try:
+            raise ValueError("no redis://u:pw@h")
+        except ValueError:
+            log.exception("failed")
+        first, second, third, *rest = stream.getvalue().splitlines()
+        assert first == (
+            "refstore: warning: eviction is on url=redis://u:***@h "
+            "hint='set noeviction' empty='' lines='a\\nb' many=['x']"
+        )
+        assert second == "refstore: warning: lost redis://u:***@h"
+        assert (third, rest[0], rest[-1]) == (
+            "refstore: error: failed",
+            "Traceback (most recent call last):",
+            "ValueError: no redis://u:***@h",
+        )
+        assert "pw" not in stream.getvalue()
+
+
+class TestLogsOfAnApplication:
+    """What an application that embeds refstore sees."""
+
+    LOG = (
+        "from refstore.core import event_log; "
+        "event_log.get_logger('refstore.x').warning('kv_may_evict', url='redis://u:pw@h', servers=3)"
+    )
+
+    def run(self, code: str) -> tuple[str, str]:
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        return ran.stdout, ran.stderr
+
+    def test_nothing_until_it_says_where_records_go(self) -> None:
+        assert self.run(self.LOG) == ("", "")
+
+    def test_the_message_holds_the_fields(self) -> None:
+        assert self.run(f"import logging; logging.basicConfig(); {self.LOG}") == (
+            "",
+            "WARNING:refstore.x:kv_may_evict url=redis://u:***@h servers=3\n",
+        )
+
+    def test_the_record_holds_them_too_and_says_where_it_was_logged(self) -> None:
+        shaped = "format='%(event)s %(fields)s %(module)s %(funcName)s'"
+        assert self.run(f"import logging; logging.basicConfig({shaped}); {self.LOG}") == (
+            "",
+            "kv_may_evict {'url': 'redis://u:***@h', 'servers': 3} <string> <module>\n",
+        )
+
+    def test_every_package_of_the_product_is_below_one_of_the_loggers(self) -> None:
+        packages = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+        assert {Path(each).name for each in packages["packages"]} == set(event_log.ROOTS)

@@ -135,7 +135,7 @@ def test_what_others_can_get_at_is_told(reachable: Path) -> None:
     assert open_to_others(places) == [(lake, 0o2775)]
 
 
-def test_the_start_names_each_place_and_what_to_do(reachable: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_start_names_each_place_and_what_to_do(reachable: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = reachable / "a lake"
     data.mkdir()
     data.chmod(0o755)
@@ -146,14 +146,16 @@ def test_the_start_names_each_place_and_what_to_do(reachable: Path, capfd: pytes
         Settings(data=data, kv=kv, objects=objects),
         Settings(data=None, kv=kv + "?synchronous=full", objects=objects),
     ):
+        caplog.clear()
         warn_of_open_folders(settings)
-        said = "".join(capfd.readouterr())
+        said = caplog.text
         assert said.count("open_to_others") == (1 if settings.data is None else 2)
         assert f"chmod go= {data}/kv.sqlite" in said
     assert PRIVATE.folder == 0o700
     assert SHARED.folder == 0o2770
+    caplog.clear()
     warn_of_open_folders(Settings(data=None, kv="redis://h", objects="s3://b"))
-    assert "open_to_others" not in "".join(capfd.readouterr())
+    assert "open_to_others" not in caplog.text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

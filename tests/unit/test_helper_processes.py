@@ -74,7 +74,7 @@ def test_what_the_work_raises_in_a_helper_is_raised(helpers: Started) -> None:
 def test_what_a_helper_logs_goes_where_the_logs_of_the_driver_go(capfd: pytest.CaptureFixture[str]) -> None:
     helpers = Started()  # not the fixture, which may start before the output is captured
     helpers.wait_until_ready()
-    warning = "__import__('structlog').get_logger().warning('skipped', url='redis://:hidden@localhost') or []"
+    warning = "__import__('logging').getLogger('refstore.x').warning('skipped redis://:hidden@localhost') or []"
     list(helpers.share(eval, [SLOWLY] * 5 + [warning]))
     helpers.stop()
     shown = capfd.readouterr()
@@ -100,14 +100,12 @@ def test_work_that_cannot_be_sent_raises_and_nobody_waits_for_it(helpers: Starte
         list(helpers.share(pause, range(5)))
 
 
-def test_items_of_a_helper_that_ends_are_done_by_the_driver(
-    helpers: Started, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_items_of_a_helper_that_ends_are_done_by_the_driver(helpers: Started, caplog: pytest.LogCaptureFixture) -> None:
     helpers.wait_until_ready()
     ending = f"__import__('os')._exit(1) if {WHO} != [{os.getpid()}] else {WHO}"
     assert set(helpers.share(eval, [SLOWLY] * 5 + [ending])) == {os.getpid()}
     assert helpers.processes == []
-    assert "ended too early" in "".join(capfd.readouterr())
+    assert "ended too early" in caplog.text
     assert list(helpers.share(eval, [WHO] * 2)) == [os.getpid()] * 2
 
 

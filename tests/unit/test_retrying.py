@@ -25,6 +25,7 @@ from refstore.kv.base import (
 )
 from refstore.kv.memory import MemoryKV
 from refstore.kv.retrying import WAIT_FIRST_SECONDS, WAIT_MAX_SECONDS, Retrying
+from tests.kit.logged_events import collecting_events
 
 A, B, C = Key("p", "a"), Key("p", "b"), Key("p", "c")
 
@@ -392,8 +393,8 @@ def test_other_errors_are_not_retried() -> None:
     assert len(broken.calls) == 1
 
 
-def test_the_cause_of_retries_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    Retrying(Faulty(-1, -1, -1), clock=FakeClock(), random=FixedRandom()).get(A)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "kv_retry" in line]
-    assert len(lines) == 3
-    assert ["error=" in line for line in lines] == [True, False, False]
+def test_the_cause_of_retries_is_told_once() -> None:
+    with collecting_events() as events:
+        Retrying(Faulty(-1, -1, -1), clock=FakeClock(), random=FixedRandom()).get(A)
+    assert [event["event"] for event in events] == ["kv_retry"] * 3
+    assert ["error" in event for event in events] == [True, False, False]

@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 import pytest
-import structlog
 
 from refstore.errors import InvalidRules
 from refstore.lake import Lake
@@ -19,6 +18,7 @@ from refstore.retention.rules import Filter, gc_rules, read_rules
 from tests.api.service import application
 from tests.commands import Command
 from tests.kit.clock import FakeClock
+from tests.kit.logged_events import collecting_events
 
 LAKEFS = """
 {
@@ -199,7 +199,7 @@ class TestOtherClients:
         assert repo.review_retention().unused == ("mian",)
 
     def test_rules_that_are_set_over_http_are_warned_of_in_the_log(self) -> None:
-        with application() as service, structlog.testing.capture_logs() as logs:
+        with application() as service, collecting_events() as logs:
             service.lake.create_repository("sales")
             assert (
                 service("PUT", "/repositories/sales/settings/gc_rules", json=json.loads(self.MISTYPED)).status_code

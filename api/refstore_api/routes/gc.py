@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Annotated
 
-import structlog
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from refstore.core import event_log
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks, Run
 from refstore.operations import lakefs_gc_prepare, unmarking
@@ -37,7 +37,7 @@ from refstore_api.shared_parameters import AMOUNT, After, Amount, amount_of
 
 router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=EncodedNameRoute)
 RUNS_MAX = 1000
-_log = structlog.stdlib.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 Pin = Annotated[
     bool,
     Query(description="Whether to add the commits to the pins of the rules first, so that no run marks them again."),

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
+from refstore.core import event_log
 from refstore.errors import ObjectsUnavailable
 from refstore.objects.base import ListedPage, ObjectInfo, Skipped
 from refstore.objects.object_keys import fault_of
@@ -34,7 +33,7 @@ class _Found(NamedTuple):
     etag: str
 
 
-_log = structlog.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 def list_objects(bucket: Bucket, prefix: str, after: str, before: str) -> Iterator[ObjectInfo]:

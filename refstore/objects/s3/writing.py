@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import BinaryIO, Final
 
-import structlog
 from botocore.exceptions import ClientError
 
+from refstore.core import event_log
 from refstore.core.clock import Clock
 from refstore.errors import AlreadyExists, InvalidSettings, ObjectNotFound, ObjectsUnavailable, RefstoreError
 from refstore.objects.base import Body, Stored, Tally, chunks_of
@@ -31,7 +31,7 @@ _CONDITIONAL_ATTEMPTS: Final = 4
 _NO_UPLOADS: Final = frozenset({"NoSuchUpload", "NotImplemented", "MethodNotAllowed"})
 _WRITE_ID: Final = "refstore-write"
 
-_log = structlog.get_logger(__name__)
+_log = event_log.get_logger(__name__)
 
 
 class Writer:
