@@ -12,6 +12,7 @@ from pathlib import Path
 
 from refstore.core.file_modes import make_folder
 from refstore.core.settings import Loaded, Settings, candidate_files, load
+from refstore.core.user_folders import config_folder, data_folder
 from refstore.errors import InvalidSettings, NotFound
 from refstore.lake import Lake
 
@@ -20,11 +21,8 @@ def find_settings(flags: Mapping[str, object], *, given_as: str = "") -> Loaded:
     """Load the settings in force from `flags`, the environment, and the first TOML file that exists. Raises
     InvalidSettings.
     """
-    import platformdirs
-
-    files = candidate_files(Path.cwd(), platformdirs.user_config_path("refstore", appauthor=False))
-    default_data = platformdirs.user_data_path("refstore", appauthor=False)
-    return load(flags, os.environ, files, default_data=default_data, given_as=given_as)
+    files = candidate_files(Path.cwd(), config_folder())
+    return load(flags, os.environ, files, default_data=data_folder(), given_as=given_as)
 
 
 def open_lake(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from refstore.audit import AuditLog
 from refstore.core import keys
@@ -14,13 +15,15 @@ from refstore.kv.base import KV
 from refstore.objects.base import ObjectStore
 from refstore.objects.foreign_objects import ForeignStores
 from refstore.versioning.branches import Branches
-from refstore.versioning.commits.trees import Trees
 from refstore.versioning.issuance import Issuer
 from refstore.versioning.locations import Locations
 from refstore.versioning.manifest import Manifest
 from refstore.versioning.markers import Markers
 from refstore.versioning.references import References
 from refstore.versioning.staging import Staging
+
+if TYPE_CHECKING:
+    from refstore.versioning.commits.trees import Trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Context:
     kv: KV
     objects: ObjectStore
     """The store of the repository's namespace."""
-    trees: Trees
+    make_trees: Callable[[], Trees]
+    """Imported when it is called: who only stages and reads what is staged needs no trees."""
     issuer: Issuer
     clock: Clock
     ids: Ids
@@ -55,6 +59,10 @@ class Context:
     def waits(self) -> Safety:
         """How long to wait for the operations of other processes."""
         return self.durations.waits
+
+    @property
+    def trees(self) -> Trees:
+        return self.make_trees()
 
     @property
     def branches(self) -> Branches:

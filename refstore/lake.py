@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -32,16 +31,18 @@ from refstore.namespaces import NAMESPACE_OBJECT, as_folder, check_new
 from refstore.objects import child, open_objects
 from refstore.objects.base import ObjectStore
 from refstore.objects.foreign_objects import ForeignStores
-from refstore.operations import branching, rules_document
 from refstore.repository import Repository
 from refstore.versioning import manifest
 from refstore.versioning.branches import Branches
 from refstore.versioning.commits import graph
-from refstore.versioning.commits.trees import Caches, Trees
+from refstore.versioning.commits.caches import Caches
 from refstore.versioning.issuance import Issuer, keys_of
 from refstore.versioning.manifest import BranchCreated, CommitLanded, Manifest, RepositoryCreated, RepositoryDeleted
 from refstore.versioning.markers import REPOSITORY_DELETED
 from refstore.versioning.staging import Staging
+
+if TYPE_CHECKING:
+    from refstore.versioning.commits.trees import Trees
 
 _ATTEMPTS: Final = 16
 
@@ -236,6 +237,8 @@ class Lake:
         """Say which repository may be meant, or how to find out."""
         with suppress(Unavailable):
             names = [each for each, _ in self.kv.scan(keys.REPOSITORIES)]
+            from difflib import get_close_matches
+
             if close := get_close_matches(name, names, n=1):
                 return f"did you mean {close[0]!r}?"
         return "list the repositories to see which do"
@@ -302,6 +305,8 @@ class Lake:
             self._delete_repository(opened.name, opened.record.id, draft)
 
     def _delete_repository(self, checked: RepositoryName, first: RepositoryId, draft: EntryDraft) -> None:
+        from refstore.operations import branching, rules_document
+
         key = keys.repository(checked)
         for _ in range(_ATTEMPTS):
             raw = self.kv.get(key)
@@ -358,13 +363,18 @@ class Lake:
         grace = self.safety.grace_seconds if record.grace_seconds < 0 else float(record.grace_seconds)
         if self._foreign is None:
             self._foreign = ForeignStores(self.open_store, known=[*self.import_from, self.objects_url])
-        trees = Trees(objects, self.ids, self.clock, caches=self._caches)
+
+        def make_trees() -> Trees:
+            from refstore.versioning.commits.trees import Trees
+
+            return Trees(objects, self.ids, self.clock, caches=self._caches)
+
         return Context(
             record.id,
             name,
             self.kv,
             objects,
-            trees,
+            make_trees,
             self._issuer,
             self.clock,
             self.ids,

@@ -15,50 +15,73 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, Unpack
 
-from refstore.context import Context
 from refstore.core import deadline, ids
 from refstore.core.batches import batched
 from refstore.core.ids import BranchName, CommitId, RepositoryName, TagName
-from refstore.core.records import Branch, Entry, ImportSource, Mark, RepositoryRecord, Tag
-from refstore.deletions import explain
+from refstore.core.lazy_modules import LazyModule
 from refstore.errors import AlreadyExists, AlreadyLinked, Contention
-from refstore.gc_marks import Marks
-from refstore.objects.base import Body
-from refstore.operations import (
-    address_info,
-    branching,
-    committing,
-    copying,
-    deleting,
-    expire_staged,
-    importing,
-    log_and_diff,
-    purge_document,
-    reading,
-    refs,
-    restoring,
-    rule_review,
-    rules_document,
-    tagging,
-    trash,
-    unmarking,
-    uploading,
-)
-from refstore.operations.address_info import AddressInfo
-from refstore.operations.committing import CommitDetails, CommitInfo, CommitOptions
-from refstore.operations.copying import Copy, Move
-from refstore.operations.expire_staged import StagedExpiry
-from refstore.operations.importing import ImportResult, Watch
-from refstore.operations.log_and_diff import LogEntry
-from refstore.operations.reading import ListedPath, ListingPage
-from refstore.operations.restoring import RestoreOutcome, RestoreRequest, RestoreResult
-from refstore.operations.trash import InGrace
-from refstore.operations.unmarking import UnmarkResult
-from refstore.operations.uploading import IssuedAddress, Link, Stage, Upload
-from refstore.retention.rules import GcRules, Rules
-from refstore.versioning.commits.diffing import Change
+
+if TYPE_CHECKING:
+    from refstore.context import Context
+    from refstore.core.records import Branch, Entry, ImportSource, Mark, RepositoryRecord, Tag
+    from refstore.deletions import explain
+    from refstore.objects.base import Body
+    from refstore.operations import (
+        address_info,
+        branching,
+        committing,
+        copying,
+        deleting,
+        expire_staged,
+        importing,
+        log_and_diff,
+        purge_document,
+        reading,
+        refs,
+        restoring,
+        rule_review,
+        rules_document,
+        tagging,
+        trash,
+        unmarking,
+        uploading,
+    )
+    from refstore.operations.address_info import AddressInfo
+    from refstore.operations.committing import CommitDetails, CommitInfo
+    from refstore.operations.copying import Copy, Move
+    from refstore.operations.expire_staged import StagedExpiry
+    from refstore.operations.importing import ImportResult, Watch
+    from refstore.operations.log_and_diff import LogEntry
+    from refstore.operations.reading import ListedPath, ListingPage
+    from refstore.operations.restoring import RestoreRequest, RestoreResult
+    from refstore.operations.trash import InGrace
+    from refstore.operations.unmarking import UnmarkResult
+    from refstore.operations.uploading import IssuedAddress, Link, Stage, Upload
+    from refstore.retention.rules import GcRules, Rules
+    from refstore.versioning.commits.diffing import Change
+else:
+    explain = LazyModule("refstore.deletions.explain")
+    address_info = LazyModule("refstore.operations.address_info")
+    branching = LazyModule("refstore.operations.branching")
+    committing = LazyModule("refstore.operations.committing")
+    copying = LazyModule("refstore.operations.copying")
+    deleting = LazyModule("refstore.operations.deleting")
+    expire_staged = LazyModule("refstore.operations.expire_staged")
+    importing = LazyModule("refstore.operations.importing")
+    log_and_diff = LazyModule("refstore.operations.log_and_diff")
+    purge_document = LazyModule("refstore.operations.purge_document")
+    reading = LazyModule("refstore.operations.reading")
+    refs = LazyModule("refstore.operations.refs")
+    restoring = LazyModule("refstore.operations.restoring")
+    rule_review = LazyModule("refstore.operations.rule_review")
+    rules_document = LazyModule("refstore.operations.rules_document")
+    tagging = LazyModule("refstore.operations.tagging")
+    trash = LazyModule("refstore.operations.trash")
+    unmarking = LazyModule("refstore.operations.unmarking")
+    uploading = LazyModule("refstore.operations.uploading")
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -116,7 +139,7 @@ class Repository:
         milliseconds since 1970 (default: now). `if_absent`: raise AlreadyExists, and change nothing, if the path holds
         an object.
         """
-        item = Upload(
+        item = uploading.Upload(
             path=path,
             body=body,
             metadata=metadata or {},
@@ -155,7 +178,7 @@ class Repository:
         metadata: dict[str, str] | None = None,
     ) -> Entry:
         """Name an object outside the namespace, and return its entry. refstore never deletes such an object."""
-        item = Stage(path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
+        item = uploading.Stage(path=path, url=url, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
         return self.stage_many(branch, [item])[0]
 
     def stage_many(self, branch: str, items: Iterable[Stage]) -> Sequence[Entry]:
@@ -174,7 +197,7 @@ class Repository:
         message: str,
         *,
         dry_run: bool = False,
-        watch: Watch = importing.nothing_to_tell,
+        watch: Watch | None = None,
         **details: Unpack[CommitDetails],
     ) -> ImportResult:
         """Name foreign objects, single ones or all below a prefix, in one commit. No data is read, and none of these
@@ -188,8 +211,10 @@ class Repository:
         Raises Invalid (also for a source in a namespace of this lake), ObjectNotFound (it is empty), DirtyBranch,
         NothingToCommit.
         """
-        name, options = ids.branch_name(branch), CommitOptions(message=message, **details)
-        return importing.import_objects(self.context, name, sources, options, watch=watch, dry_run=dry_run)
+        name, options = ids.branch_name(branch), committing.CommitOptions(message=message, **details)
+        return importing.import_objects(
+            self.context, name, sources, options, watch=watch or importing.nothing_to_tell, dry_run=dry_run
+        )
 
     def issue(self, branch: str, path: str) -> IssuedAddress:
         """Issue a physical address that another program writes to, and the token that links it once to this path."""
@@ -215,7 +240,7 @@ class Repository:
         `size_bytes`: refuse an object of another size. Raises InvalidToken, AlreadyLinked, ObjectNotFound (nothing was
         written to the address).
         """
-        item = Link(path=path, token=token, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
+        item = uploading.Link(path=path, token=token, size_bytes=size_bytes, checksum=checksum, metadata=metadata or {})
         return self.link_many(branch, [item])[0]
 
     def link_many(self, branch: str, items: Iterable[Link]) -> Sequence[Entry]:
@@ -236,7 +261,7 @@ class Repository:
 
     def copy(self, source: str, path: str, branch: str, destination: str | None = None) -> Entry:
         """Give the object at `path` of the ref `source` another name on `branch`. No data is read."""
-        return self.copy_many(source, branch, [Copy(path, destination or path)])[0]
+        return self.copy_many(source, branch, [copying.Copy(path, destination or path)])[0]
 
     def copy_many(self, source: str, branch: str, copies: Iterable[Copy]) -> Sequence[Entry]:
         """Copy in batches of 1,000. Each batch happens as if at once, and reads what earlier batches wrote."""
@@ -249,7 +274,7 @@ class Repository:
 
     def move(self, branch: str, path: str, destination: str) -> Entry:
         """Copy an object within a branch, then delete its source. A crash in between leaves both names."""
-        return self.move_many(branch, [Move(path, destination)])[0]
+        return self.move_many(branch, [copying.Move(path, destination)])[0]
 
     @_operation
     def move_many(self, branch: str, moves: Sequence[Move], *, to: str | None = None) -> Sequence[Entry]:
@@ -355,7 +380,7 @@ class Repository:
         written to the path since stays, and the call raises AlreadyExists; `force` replaces it. `dry_run`: return what
         the call would do. Raises Gone, AddressNotFound, ObjectNotFound.
         """
-        one, name = [RestoreRequest(address, path)], ids.branch_name(branch)
+        one, name = [restoring.RestoreRequest(address, path)], ids.branch_name(branch)
         (restored,) = restoring.restore_many(self.context, name, one, force=force, dry_run=dry_run)
         if restored.error is not None:
             raise restored.error
@@ -384,9 +409,11 @@ class Repository:
         latest, older = restoring.choose(
             (item for item in lost if path is None or item.path == path), by_path=path is not None
         )
-        results = [RestoreResult(item.address, item.path, None, RestoreOutcome.OLDER) for item in older]
+        results = [
+            restoring.RestoreResult(item.address, item.path, None, restoring.RestoreOutcome.OLDER) for item in older
+        ]
         results += self._in_batches(
-            (RestoreRequest(item.address, item.path) for item in latest),
+            (restoring.RestoreRequest(item.address, item.path) for item in latest),
             lambda batch: restoring.restore_many(self.context, name, batch, force=force, dry_run=dry_run),
         )
         return results
@@ -427,7 +454,9 @@ class Repository:
     @_operation
     def commit(self, branch: str, message: str, **details: Unpack[CommitDetails]) -> CommitInfo:
         """Commit what is staged on the branch, and return the new commit. Raises NothingToCommit."""
-        return committing.commit(self.context, ids.branch_name(branch), CommitOptions(message=message, **details))
+        return committing.commit(
+            self.context, ids.branch_name(branch), committing.CommitOptions(message=message, **details)
+        )
 
     @_operation
     def merge(
@@ -445,7 +474,7 @@ class Repository:
 
         `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them. `squash`: record one parent only.
         """
-        options = CommitOptions(message=message or f"Merge {source!r} into {branch!r}", **details)
+        options = committing.CommitOptions(message=message or f"Merge {source!r} into {branch!r}", **details)
         name = ids.branch_name(branch)
         return committing.merge(self.context, source, name, options, strategy=strategy, squash=squash)
 
@@ -458,7 +487,7 @@ class Repository:
         `parent`: for a merge commit, the parent to go back to, counted from 1. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
         """
-        options = CommitOptions(message=message or f"Revert {ref}", **details)
+        options = committing.CommitOptions(message=message or f"Revert {ref}", **details)
         return committing.revert(self.context, ids.branch_name(branch), ref, options, parent=parent)
 
     @_operation
@@ -470,14 +499,14 @@ class Repository:
         `parent`: for a merge commit, the parent to compare it with, counted from 1. Raises MergeConflict, DirtyBranch,
         NothingToCommit, Gone.
         """
-        options = CommitOptions(message=message or f"Cherry-pick {ref}", **details)
+        options = committing.CommitOptions(message=message or f"Cherry-pick {ref}", **details)
         return committing.cherry_pick(self.context, ids.branch_name(branch), ref, options, parent=parent)
 
     @_operation
     def get_commit(self, ref: str) -> CommitInfo:
         """Return the commit that a ref names; for a branch, its head."""
         commit = refs.resolve(self.context, ref).commit
-        return CommitInfo(commit, refs.get_commit(self.context, commit))
+        return committing.CommitInfo(commit, refs.get_commit(self.context, commit))
 
     def log(self, ref: str, *, first_parent: bool = False, since_ms: int | None = None) -> Iterator[CommitInfo]:
         """List a ref's commit and its ancestors, newest first.
@@ -485,7 +514,10 @@ class Repository:
         `first_parent`: leave out what merges brought in. `since_ms`: follow each line of history as far as its first
         commit that is older.
         """
-        return map(CommitInfo._make, log_and_diff.log(self.context, ref, first_parent=first_parent, since_ms=since_ms))
+        return map(
+            committing.CommitInfo._make,
+            log_and_diff.log(self.context, ref, first_parent=first_parent, since_ms=since_ms),
+        )
 
     def history(self, ref: str, *, first_parent: bool = False) -> Iterator[LogEntry]:
         """List what `log` lists, each commit with its mark and its lifetime: active, marked, swept, or expired and
@@ -495,6 +527,8 @@ class Repository:
 
     def marks(self) -> Iterator[tuple[CommitId, Mark]]:
         """List every expired commit with its mark: it waits for its sweep, is being swept, or was swept."""
+        from refstore.gc_marks import Marks
+
         return Marks(self.context).scan()
 
     @_operation
@@ -599,7 +633,7 @@ class Repository:
         the result's `left` says so.
         """
         rules = self._rules() if rules is None else rules
-        total = StagedExpiry()
+        total = expire_staged.StagedExpiry()
         for name in [name for name, _ in self.branches()] if expire_staged.any_rule(rules) else []:
             total += expire_staged.expire_branch(self.context, rules, name)
         return total
@@ -619,6 +653,8 @@ class Repository:
     # ---- helpers
 
     def _rules(self) -> Rules:
+        from refstore.retention.rules import Rules
+
         retention = self.retention()
         return retention.rules if retention is not None else Rules()
 

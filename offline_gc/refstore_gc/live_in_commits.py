@@ -24,8 +24,9 @@ from refstore.core.clock import SystemClock
 from refstore.core.ids import Address, CommitId, RandomIds, is_own, made_ms
 from refstore.core.records import Commit
 from refstore.versioning.commits import columns, listings, names, ranges
+from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.metaranges import RangeRow
-from refstore.versioning.commits.store import Caches, TreeStore
+from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_codec import Cuts
 from refstore_gc.batches import SCHEMA, Batch, BatchBuilder, BatchKind, Step, in_spark, without_unchanged

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-import socket
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -46,7 +46,7 @@ def local_actor(kind: str, command: str = "") -> Actor:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without users
         user = ""
-    return Actor(kind, user, socket.gethostname(), command)
+    return Actor(kind, user, os.uname().nodename, command)
 
 
 def current_actor() -> Actor:

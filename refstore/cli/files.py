@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -57,6 +56,8 @@ def tree(folder: Path) -> list[tuple[str, SourceFile]]:
 def replaced(goal: Path) -> Generator[BinaryIO, None, None]:
     """Write a file that replaces `goal` at the end of the block; an error leaves no partial file."""
     goal.parent.mkdir(parents=True, exist_ok=True)
+    import secrets
+
     beside = goal.with_name(f".{goal.name[:200]}.{secrets.token_hex(4)}.part")
     try:
         with beside.open("xb") as file:

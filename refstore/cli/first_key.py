@@ -16,6 +16,7 @@ import typer
 
 from refstore import access_keys
 from refstore.core.file_modes import make_folder
+from refstore.core.user_folders import state_folder
 from refstore.errors import Conflict, InvalidSettings
 from refstore.lake import Lake
 
@@ -42,7 +43,7 @@ def see_to_first_key(lake: Lake, data: Path | None, environ: Mapping[str, str]) 
             typer.echo(f"refstore: warning: {KEY_ID} and {SECRET} open nothing: {error}", err=True)
         return key_id, f"${SECRET}"
     if not access_keys.any_there(lake.kv):
-        place = _make_in_file(lake, data if data is not None else _state_folder())
+        place = _make_in_file(lake, data if data is not None else state_folder())
         typer.echo(f"The first access key, an operator's, is in {place}; keep it, and remove the file", err=True)
         return place.stem.removeprefix("first-access-key-"), f"the secret in {place}"
     return "", ""
@@ -88,9 +89,3 @@ def _write_private(place: Path, text: str) -> None:
 def _remove(place: Path) -> None:
     with suppress(OSError):  # it is not there, or the folder is not; the name is random, so it is nobody else's
         place.unlink()
-
-
-def _state_folder() -> Path:
-    import platformdirs
-
-    return platformdirs.user_state_path("refstore", appauthor=False)

@@ -6,7 +6,7 @@ import hashlib
 import sys
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,11 +15,13 @@ from refstore.cli.files import local_errors, replaced
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import entry_details, entry_row
 from refstore.core.ids import is_own
-from refstore.core.records import Entry
 from refstore.core.redaction import redact_url
 from refstore.errors import CorruptObject, Invalid, ObjectNotFound, RefstoreError
-from refstore.operations.reading import ListedPath
-from refstore.repository import Repository
+
+if TYPE_CHECKING:
+    from refstore.core.records import Entry
+    from refstore.operations.reading import ListedPath
+    from refstore.repository import Repository
 
 app = typer.Typer()
 

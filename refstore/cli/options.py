@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from refstore.cli.plain_values import take_plain_values
+
 _SETTINGS: Final = {
     "data": "data",
     "kv": "kv",
@@ -111,6 +113,7 @@ def add_to(command: TyperCommand | TyperGroup) -> None:
     """
     command.rich_markup_mode = None
     command.params.extend(_declared())
+    take_plain_values(command)
     if isinstance(command, TyperGroup):
         for inner in command.commands.values():
             add_to(cast(TyperCommand | TyperGroup, inner))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import typer
 
 from refstore.core.clock import utc_text
-from refstore.core.ids import CommitId
-from refstore.core.records import Commit, Entry
 from refstore.errors import Invalid
-from refstore.operations.log_and_diff import LogEntry
+
+if TYPE_CHECKING:
+    from refstore.core.ids import CommitId
+    from refstore.core.records import Commit, Entry
+    from refstore.operations.log_and_diff import LogEntry
 
 
 def when(at_ms: int | None) -> str | None:

@@ -7,10 +7,12 @@ opens the built-in driver, so the installed packages are looked through for othe
 from __future__ import annotations
 
 from collections.abc import Collection
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from refstore.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 KV_DRIVERS: Final = "refstore.kv"
 OBJECT_DRIVERS: Final = "refstore.objects"
@@ -20,6 +22,8 @@ def load_opener(group: str, scheme: str, built_in: Collection[str], refusal: str
     """Return what the entry point `scheme` of `group` names. Raises InvalidSettings, which begins with `refusal` where
     no package has such an entry point.
     """
+    from importlib.metadata import entry_points  # imports a parser of e-mails, which few processes need
+
     installed = entry_points(group=group)
     named = [entry for entry in installed if entry.name.lower() == scheme]
     if not named:

@@ -18,10 +18,8 @@ This module does not read the environment: entry points pass it in. Secrets (URL
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
@@ -496,6 +494,8 @@ def _is_file(path: Path) -> bool:
 
 def _read(file: Path) -> dict[str, object]:
     """Return the file's settings by name. An unknown key is an error, because it may be a misspelt safety duration."""
+    import tomllib
+
     try:
         document = cast(dict[str, object], tomllib.loads(file.read_text("utf-8")))
     except OSError as error:
@@ -611,17 +611,21 @@ def _suspicious(environ: Mapping[str, str]) -> Iterator[str]:
     variables = {ENVIRONMENT_PREFIX + "CONFIG", COMMITTER, *(setting.variable for setting in SETTINGS.values())}
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in variables and not name.startswith(_ORCHESTRATORS):
-            near = get_close_matches(name, variables, n=1, cutoff=0.85)
+            near = _close_matches(name, variables, cutoff=0.85)
             if near:
                 yield f"{name} is not a setting and has no effect; did you mean {near[0]}?"
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
     by_last = {_last(other): other for other in names}
-    near = get_close_matches(name, names, n=1) or [
-        by_last[last] for last in get_close_matches(_last(name), by_last, n=1)
-    ]
+    near = _close_matches(name, names) or [by_last[last] for last in _close_matches(_last(name), by_last)]
     return f"did you mean {near[0]}? " if near else ""
+
+
+def _close_matches(name: str, names: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    from difflib import get_close_matches  # imported here: few settings are misspelt
+
+    return get_close_matches(name, names, n=1, cutoff=cutoff)
 
 
 def _last(name: str) -> str:

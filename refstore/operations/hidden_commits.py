@@ -12,18 +12,13 @@ A branch shows what its head names, marked or not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import Path
 from refstore.core.records import GcRun, Mark, RetentionRecord, decode, maybe
-from refstore.gc_marks.runs import RunState
 from refstore.operations import refs
 from refstore.operations.refs import Ref
-from refstore.retention.rules import read_rules
-
-_HIDING: Final = frozenset((RunState.MARKED, RunState.NEEDS_CONFIRMATION, RunState.SWEEPING, RunState.SWEPT))
 
 
 def check_hidden(ctx: Context, ref: Ref, paths: Sequence[Path] | None = None) -> None:
@@ -43,10 +38,16 @@ def check_hidden(ctx: Context, ref: Ref, paths: Sequence[Path] | None = None) ->
 
 
 def _is_finished(ctx: Context, mark: Mark) -> bool:
+    # imported here, as below: few reads meet a mark, and every reader would start later
+    from refstore.gc_marks.runs import RunState
+
     run = maybe(ctx.kv.get(keys.gc_run(ctx.repo, mark.mark_id)), GcRun)
-    return run is not None and run.state in _HIDING
+    hiding = (RunState.MARKED, RunState.NEEDS_CONFIRMATION, RunState.SWEEPING, RunState.SWEPT)
+    return run is not None and run.state in hiding
 
 
 def _rules_hide(ctx: Context) -> bool:
+    from refstore.retention.rules import read_rules
+
     record = maybe(ctx.kv.get(keys.retention_rules(ctx.repo)), RetentionRecord)
     return record is not None and read_rules(record.document).rules.hide_marked

@@ -16,8 +16,9 @@ from refstore.core.records import Commit, Entry
 from refstore.errors import CorruptRange
 from refstore.objects import open_objects
 from refstore.versioning.commits import listings, metaranges, names
+from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.ranges import Cut
-from refstore.versioning.commits.store import Caches, TreeStore
+from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore_gc.address_codec import Cuts, keys_of
 from refstore_gc.batches import BatchKind

@@ -21,13 +21,13 @@ from refstore.objects.base import Body, Stored
 from refstore.objects.memory import MemoryObjects
 from refstore.versioning.commits import columns, listings, names
 from refstore.versioning.commits.applying import RUNS_MAX
-from refstore.versioning.commits.cache import Cache
+from refstore.versioning.commits.caches import Cache, Caches
 from refstore.versioning.commits.changes import PAGE_ROWS, pages_of_entries, pages_of_values
 from refstore.versioning.commits.listings import Collector
 from refstore.versioning.commits.merging import CONFLICTS_MAX, Strategy
 from refstore.versioning.commits.names import hash_of
 from refstore.versioning.commits.ranges import Cut
-from refstore.versioning.commits.store import Caches, TreeStore
+from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore.versioning.commits.workers import Workers
 from tests.kit.clock import FakeClock

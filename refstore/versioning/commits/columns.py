@@ -13,33 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from importlib import import_module
 from io import SEEK_END
-from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Final, Protocol, cast
 
+from refstore.core.lazy_modules import LazyModule
 from refstore.objects.base import CHUNK_BYTES
 
-
-class _LazyModule:
-    """A module that is imported at its first use: pyarrow takes 50 MB and a third of a second.
-
-    Processes that only stage, list staged entries, or reap uncommitted ones do not need it.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._module = name
-
-    def __getattr__(self, name: str) -> object:
-        value = getattr(import_module(self._module), name)
-        setattr(self, name, value)
-        return value
-
-
-pa = cast(Any, _LazyModule("pyarrow"))
-pc = cast(Any, _LazyModule("pyarrow.compute"))
-pq = cast(Any, _LazyModule("pyarrow.parquet"))
-ipc = cast(Any, _LazyModule("pyarrow.ipc"))
+# Lazily: pyarrow takes 50 MB and a third of a second. Processes that only stage, list staged entries, or reap
+# uncommitted ones do not need it.
+pa = cast(Any, LazyModule("pyarrow"))
+pc = cast(Any, LazyModule("pyarrow.compute"))
+pq = cast(Any, LazyModule("pyarrow.parquet"))
+ipc = cast(Any, LazyModule("pyarrow.ipc"))
 
 SPOOL_BYTES: Final = 16 << 20
 """The size up to which a temporary file stays in memory."""
@@ -308,6 +293,8 @@ class Spill:
 
     def __init__(self, layout: Layout) -> None:
         self._schema = _schema(layout)
+        from tempfile import SpooledTemporaryFile
+
         self._file = SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115  # closed by `close`
         self._writer: Any = ipc.new_file(self._file, self._schema)
         self._reader: Any = None

@@ -10,25 +10,12 @@ from refstore.core.ids import Ids
 from refstore.errors import ObjectNotFound
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits import metaranges, names, ranges
-from refstore.versioning.commits.cache import Cache
+from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.columns import Column, Rows
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
 
-RANGES_CACHE_BYTES: Final = 64 << 20
-"""About 300,000 decoded entries."""
-METARANGES_CACHE_BYTES: Final = 32 << 20
-"""About 100,000 range rows: trees of 100 million entries together."""
-
 _ROW_BYTES: Final = 200
 """The bytes that a decoded range row takes besides its paths."""
-
-
-class Caches:
-    """Decoded ranges and metaranges of any number of repositories; their ids are unique across all of them."""
-
-    def __init__(self, ranges_bytes: int = RANGES_CACHE_BYTES, metaranges_bytes: int = METARANGES_CACHE_BYTES) -> None:
-        self.ranges: Cache[Rows] = Cache(ranges_bytes)
-        self.metaranges: Cache[Metarange] = Cache(metaranges_bytes)
 
 
 class TreeStore:

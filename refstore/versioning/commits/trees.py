@@ -10,26 +10,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from refstore.core import deadline
 from refstore.core.clock import Clock
 from refstore.core.ids import Address, Ids
+from refstore.core.lazy_modules import LazyModule
 from refstore.core.records import Entry
 from refstore.objects.base import ObjectStore
-from refstore.versioning.commits import changes, diffing, imported, listings, merging, names, ranges
-from refstore.versioning.commits.applying import Apply, WrittenTree
+from refstore.versioning.commits import changes, merging, names, ranges
+from refstore.versioning.commits.caches import Caches
 from refstore.versioning.commits.changes import PAGE_ROWS
 from refstore.versioning.commits.columns import Rows
 from refstore.versioning.commits.diffing import Change
 from refstore.versioning.commits.equality import Equal
 from refstore.versioning.commits.filters import PathFilter
-from refstore.versioning.commits.imported import Spool
 from refstore.versioning.commits.merging import Conflict, Strategy, Take
 from refstore.versioning.commits.metaranges import Metarange, RangeRow
 from refstore.versioning.commits.ranges import CUT, Cut
-from refstore.versioning.commits.store import Caches, TreeStore
+from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.workers import Workers
+
+if TYPE_CHECKING:
+    from refstore.versioning.commits import applying, diffing, imported, listings
+    from refstore.versioning.commits.applying import WrittenTree
+    from refstore.versioning.commits.diffing import Change
+    from refstore.versioning.commits.imported import Spool
+else:
+    applying = LazyModule("refstore.versioning.commits.applying")
+    diffing = LazyModule("refstore.versioning.commits.diffing")
+    imported = LazyModule("refstore.versioning.commits.imported")
+    listings = LazyModule("refstore.versioning.commits.listings")
 
 THREADS: Final = 8
 """How many requests are under way at once, for a store across a network."""
@@ -137,7 +148,7 @@ class Trees:
 
     def _apply(self, base: str, pages: Iterator[changes.ChangePage]) -> WrittenTree:
         with Workers(self._threads) as workers:
-            return Apply(self._store, self._cut, base, workers).run(pages)
+            return applying.Apply(self._store, self._cut, base, workers).run(pages)
 
     def replace(self, base: str, spool: Spool, prefixes: Sequence[str]) -> WrittenTree:
         """Put the spooled entries, and remove all others below the prefixes, none of which lies in another."""

@@ -1,12 +1,21 @@
-"""A bounded, thread-safe cache of immutable values, so that nothing in it is ever stale."""
+"""Bounded, thread-safe caches of immutable values, so that nothing in them is ever stale."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from refstore.versioning.commits.columns import Rows
+    from refstore.versioning.commits.metaranges import Metarange
 
 T = TypeVar("T")
+
+RANGES_CACHE_BYTES: Final = 64 << 20
+"""About 300,000 decoded entries."""
+METARANGES_CACHE_BYTES: Final = 32 << 20
+"""About 100,000 range rows: trees of 100 million entries together."""
 
 
 class Cache(Generic[T]):
@@ -45,3 +54,11 @@ class Cache(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+class Caches:
+    """Decoded ranges and metaranges of any number of repositories; their ids are unique across all of them."""
+
+    def __init__(self, ranges_bytes: int = RANGES_CACHE_BYTES, metaranges_bytes: int = METARANGES_CACHE_BYTES) -> None:
+        self.ranges: Cache[Rows] = Cache(ranges_bytes)
+        self.metaranges: Cache[Metarange] = Cache(metaranges_bytes)
