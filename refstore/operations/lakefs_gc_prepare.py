@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from refstore.context import Context
 from refstore.core import keys
+from refstore.core.arrow_arrays import array
 from refstore.core.ids import Token, staging_token
 from refstore.core.records import Entry, decode_staged_many
 from refstore.errors import Conflict, Invalid, InvalidName
@@ -92,7 +93,8 @@ def uncommitted(ctx: Context, continuation_token: str | None) -> PreparedStaging
     prefix = f"{ROOT}/uncommitted/{run_id}/"
     body = io.BytesIO()
     with pq.ParquetWriter(body, _SCHEMA) as writer:
-        writer.write_table(pa.table({"physical_address": addresses, "creation_date": dates}, schema=_SCHEMA))
+        columns = [array(addresses, pa.string()), array(dates, pa.int64())]
+        writer.write_table(pa.Table.from_arrays(columns, schema=_SCHEMA))
     ctx.objects.put(f"{prefix}{ctx.ids.unique(ctx.clock.now_ms())}.parquet", body.getvalue())
     return PreparedStaging(run_id, prefix, _continuation(run_id, *rest) if rest is not None else None)
 

@@ -16,12 +16,12 @@ from functools import cache
 from io import SEEK_END
 from typing import IO, Any, Final, Protocol, cast
 
+from refstore.core.arrow_arrays import array, pa, scalar
 from refstore.core.lazy_modules import LazyModule
 from refstore.objects.base import CHUNK_BYTES
 
 # Lazily: pyarrow takes 50 MB and a third of a second. Processes that only stage, list staged entries, or reap
 # uncommitted ones do not need it.
-pa = cast(Any, LazyModule("pyarrow"))
 pc = cast(Any, LazyModule("pyarrow.compute"))
 pq = cast(Any, LazyModule("pyarrow.parquet"))
 ipc = cast(Any, LazyModule("pyarrow.ipc"))
@@ -115,8 +115,8 @@ def _type(kind: Kind) -> Any:
 def rows_of(layout: Layout, columns: Sequence[Sequence[object]]) -> Rows:
     """Make rows. Raises ValueError for an integer beyond 64 bits, and for text that is not Unicode."""
     try:
-        arrays = [pa.array(values, _type(kind)) for values, (_, kind) in zip(columns, layout.fields, strict=True)]
-        if any(array.null_count for array in arrays):
+        arrays = [array(values, _type(kind)) for values, (_, kind) in zip(columns, layout.fields, strict=True)]
+        if any(each.null_count for each in arrays):
             raise TypeError("None where there must be a value")
         return pa.RecordBatch.from_arrays(arrays, schema=_schema(layout))
     except (pa.ArrowException, OverflowError, TypeError) as error:
@@ -131,19 +131,19 @@ def rows_from(layout: Layout, arrays: Sequence[Column]) -> Rows:
 def texts(values: Sequence[str]) -> Column:
     """Make a text column. Raises ValueError for text that is not Unicode."""
     try:
-        return pa.array(values, pa.string())
+        return array(values, pa.string())
     except (pa.ArrowException, UnicodeError) as error:
         raise ValueError(str(error)) from error
 
 
 def integers(values: Sequence[int]) -> Column:
-    return pa.array(values, pa.int64())
+    return array(values, pa.int64())
 
 
 def joined(parts: Sequence[Column | str], between: str = "") -> Column:
     """Join the parts row by row; a text part is repeated in each row. Integers become decimal digits."""
-    columns = [pa.scalar(part) if isinstance(part, str) else pc.cast(part, pa.string()) for part in parts]
-    return pc.binary_join_element_wise(*columns, between)
+    columns = [scalar(part, pa.string()) if isinstance(part, str) else pc.cast(part, pa.string()) for part in parts]
+    return pc.binary_join_element_wise(*columns, scalar(between, pa.string()))
 
 
 def mapped(column: Column, pattern: str, change: Callable[[str], str]) -> Column:
@@ -153,19 +153,19 @@ def mapped(column: Column, pattern: str, change: Callable[[str], str]) -> Column
         return column
     values: Any = column
     return pc.replace_with_mask(
-        values, places, pa.array([change(value) for value in values.filter(places).to_pylist()], pa.string())
+        values, places, array([change(value) for value in values.filter(places).to_pylist()], pa.string())
     )
 
 
 def sorted_last_wins(parts: Sequence[Rows]) -> Rows:
     """Merge the parts, sorted by key; of rows with equal keys the row of the last part is kept."""
     rows: Any = combined(parts)
-    rank = pa.array([at for at, part in enumerate(parts) for _ in range(part.num_rows)], pa.int64())
+    rank = array([at for at, part in enumerate(parts) for _ in range(part.num_rows)], pa.int64())
     ranked = pa.table({"key": rows.column(0), "rank": rank})
     order = pc.sort_indices(ranked, sort_keys=[("key", "ascending"), ("rank", "ascending")])
     keys = rows.column(0).take(order)
     if len(keys) > 1:
-        is_last = pa.concat_arrays([pc.not_equal(keys.slice(0, len(keys) - 1), keys.slice(1)), pa.array([True])])
+        is_last = pa.concat_arrays([pc.not_equal(keys.slice(0, len(keys) - 1), keys.slice(1)), array([True], pa.bool_())])
         order = order.filter(is_last)
     return rows.take(order)
 
@@ -183,7 +183,7 @@ def combined(parts: Sequence[Rows]) -> Rows:
 
 def pick(rows: Rows, places: Sequence[int]) -> Rows:
     """Return the rows at those places, in that order."""
-    return pc.take(rows, pa.array(places, pa.int64()))
+    return pc.take(rows, array(places, pa.int64()))
 
 
 # ---- looking at rows
@@ -227,7 +227,7 @@ def is_increasing(keys: Column) -> bool:
 
 def places_of(keys: Sequence[str], rows: Rows) -> list[int]:
     """Return the places of those keys that are among the rows."""
-    return pc.index_in(pa.array(keys, pa.string()), value_set=rows.column(0)).drop_null().to_pylist()
+    return pc.index_in(array(keys, pa.string()), value_set=rows.column(0)).drop_null().to_pylist()
 
 
 def equal_values(left: Rows, right: Rows, compared: Sequence[int]) -> list[bool]:
@@ -256,7 +256,7 @@ def _equal_values(left: Rows, right: Rows, compared: Sequence[int]) -> Any:
 
 
 def _without(rows: Any, places: Any) -> Rows:
-    numbers = pa.array(range(rows.num_rows), pa.int64())
+    numbers = array(range(rows.num_rows), pa.int64())
     return rows.filter(pc.invert(pc.is_in(numbers, value_set=places.cast(pa.int64()))))
 
 
@@ -280,7 +280,7 @@ def sorted_unique(parts: Sequence[Column]) -> Column:
 
 def up_to(column: Column, limit: str) -> int:
     """Return how many values of a sorted column are not above `limit`."""
-    return pc.sum(pc.less_equal(column, limit)).as_py() or 0
+    return pc.sum(pc.less_equal(column, scalar(limit, pa.string()))).as_py() or 0
 
 
 def last(column: Column) -> str:
@@ -326,7 +326,7 @@ class Spill:
 
 def is_blank(column: Column) -> bool:
     """Return whether every value is ''."""
-    return bool(pc.all(pc.equal(column, "")).as_py())
+    return bool(pc.all(pc.equal(column, scalar("", pa.string()))).as_py())
 
 
 def encode(layout: Layout, rows: Rows, metadata: Mapping[str, str] | None = None) -> bytes:
@@ -415,5 +415,5 @@ def _open(layout: Layout, source: object) -> tuple[Any, dict[str, str], Layout]:
 
 def _completed(layout: Layout, rows: Any) -> Rows:
     """Complete rows of an earlier layout, with '' in the columns that it does not have."""
-    blanks = [pa.array([""] * rows.num_rows, pa.string())] * (len(layout.fields) - rows.num_columns)
+    blanks = [array([""] * rows.num_rows, pa.string())] * (len(layout.fields) - rows.num_columns)
     return pa.RecordBatch.from_arrays([*rows.columns, *blanks], schema=_schema(layout))

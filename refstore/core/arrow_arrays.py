@@ -1,0 +1,94 @@
+"""Make Arrow arrays of Python's and NumPy's values without importing pandas.
+
+`pyarrow.array`, `pyarrow.scalar`, `Table.from_pylist`, and each compute function that is given a Python value, first
+look whether the value is of pandas, and import it for that wherever it is installed: half a second and 40 MB for a
+commit of ten files. Here arrays are made of buffers, which needs no such look. So this product calls
+`array` and `scalar` of this module in their place (tests/unit/test_imports_at_start.py).
+"""
+
+from __future__ import annotations
+
+from array import array as numbers_of
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final, cast
+
+from refstore.core.lazy_modules import LazyModule
+
+pa = cast(Any, LazyModule("pyarrow"))
+
+_CODES: Final[Mapping[str, str]] = {
+    "int8": "b",
+    "uint8": "B",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float": "f",
+    "double": "d",
+}
+"""By Arrow's name of a type, the code of Python's arrays."""
+
+
+def array(values: Any, type_: Any) -> Any:
+    """Make an array of a sequence, in which None is null, or of a NumPy array of the same type.
+
+    Raises TypeError for values of another type, OverflowError for integers beyond the type's, ValueError for text that
+    is not Unicode.
+    """
+    if hasattr(values, "dtype"):
+        if values.dtype.kind != "O":
+            return _of_numpy(values, type_)
+        values = values.tolist()
+    nulls = sum(value is None for value in values) if None in values else 0
+    validity = _bits([value is not None for value in values]) if nulls else None
+    name = str(type_)
+    if name in _CODES:
+        buffers = [numbers_of(_CODES[name], [0 if value is None else value for value in values] if nulls else values)]
+    elif name == "bool":
+        buffers = [_bits(values)]
+    elif name in ("string", "binary"):
+        buffers = _of_texts([value or b"" for value in values] if nulls else values, is_text=name == "string")
+    else:
+        raise TypeError(f"no array of type {name} is made here")
+    return _from_buffers(type_, len(values), [validity, *buffers], nulls)
+
+
+def scalar(value: object, type_: Any) -> Any:
+    """Make a scalar, as compute functions take it beside arrays."""
+    return array([value], type_)[0]
+
+
+def _of_numpy(values: Any, type_: Any) -> Any:
+    if values.dtype.kind == "b":
+        return _from_buffers(type_, len(values), [None, _bits(values.tolist())], 0)
+    same = values.astype(str(type_).replace("double", "float64"), casting="safe", order="C", copy=False)
+    return _from_buffers(type_, len(values), [None, same], 0)
+
+
+def _of_texts(values: Sequence[str | bytes], *, is_text: bool) -> list[Any]:
+    """Return the buffers of text or bytes: where each value begins, and the values."""
+    if is_text and (joined := _joined(values)) is not None and joined.isascii():
+        return [numbers_of("i", accumulate(map(len, values), initial=0)), joined.encode()]
+    encoded = [value.encode() if isinstance(value, str) else value for value in values]
+    return [numbers_of("i", accumulate(map(len, encoded), initial=0)), b"".join(encoded)]
+
+
+def _joined(values: Sequence[str | bytes]) -> str | None:
+    try:
+        return "".join(cast(Sequence[str], values))
+    except TypeError:
+        return None
+
+
+def _bits(values: Iterable[object]) -> bytes:
+    """Pack truth values, the first one into the lowest bit."""
+    digits = "".join("1" if value else "0" for value in values)
+    return int("0" + digits[::-1], 2).to_bytes((len(digits) + 7) // 8, "little")
+
+
+def _from_buffers(type_: Any, length: int, buffers: Sequence[Any], nulls: int) -> Any:
+    wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    return pa.Array.from_buffers(type_, length, wrapped, nulls)
