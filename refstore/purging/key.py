@@ -7,7 +7,6 @@ file of its own in that folder instead, which is made at first use.
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +28,7 @@ def purge_key(setting: str, data: Path | None) -> bytes | None:
         return None
     file = data / FILE
     try:
-        made = secrets.token_hex(32)
+        made = os.urandom(32).hex()
         # written under another name first, so that nobody reads half a key
         part = file.with_name(f"{FILE}.{os.getpid()}-{made[:8]}")
         if not file.exists():
