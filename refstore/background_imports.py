@@ -13,19 +13,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from refstore.context import Context
 from refstore.core import event_log, keys
 from refstore.core.ids import BranchName, CommitId
+from refstore.core.lazy_modules import LazyModule
 from refstore.core.records import Commit, ImportRecord, ImportSource, decode, encode
 from refstore.errors import CommitNotFound, Conflict, NotFound, RefstoreError, Unavailable
 from refstore.kv.base import ABSENT
 from refstore.objects.foreign_objects import ForeignStores, Prefixes
-from refstore.operations import branching, committing, importing, refs
-from refstore.operations.committing import CommitOptions
+
+if TYPE_CHECKING:
+    from refstore.operations import branching, committing, importing, refs
+    from refstore.operations.committing import CommitOptions
+else:
+    branching = LazyModule("refstore.operations.branching")
+    committing = LazyModule("refstore.operations.committing")
+    importing = LazyModule("refstore.operations.importing")
+    refs = LazyModule("refstore.operations.refs")
 
 RUNNING: Final = "running"
 COMPLETED: Final = "completed"
@@ -222,7 +230,7 @@ class _Attempt:
         try:
             if self._complete_if_landed(self._earlier):
                 return
-            options = CommitOptions(
+            options = committing.CommitOptions(
                 message=record.message,
                 committer=record.committer,
                 metadata=record.metadata,

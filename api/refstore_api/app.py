@@ -17,26 +17,12 @@ from refstore.lake import Lake
 from refstore_api import error_responses, openapi, ui
 from refstore_api.auth import Authenticator, claimed_key
 from refstore_api.connection_slots import request_slots
+from refstore_api.lazy_routes import LazyRoutes
 from refstore_api.read_process import ReadProcess
 from refstore_api.request_bodies import BodyLimits
 from refstore_api.request_metrics import Metrics
 from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
-from refstore_api.routes import (
-    branches,
-    documentation,
-    gc,
-    health,
-    imports,
-    installation,
-    objects,
-    operations,
-    purge,
-    refs,
-    repositories,
-    staging,
-    tags,
-    unsupported,
-)
+from refstore_api.routes import documentation, liveness
 from refstore_api.service import PurgeControl, ReaperControl, Service
 
 API = "/api/v1"
@@ -84,24 +70,10 @@ def create_app(
     app.state.service = service
     app.state.metrics = metrics
     authenticator = app.state.authenticator = Authenticator(service)
-    routers = (
-        staging.router,  # first, because routes are tried in order and clients use these most
-        objects.router,
-        installation.router,
-        repositories.router,
-        branches.router,
-        imports.router,
-        tags.router,
-        refs.router,
-        gc.router,
-        operations.router,
-        purge.router,
-        unsupported.router,
-    )
-    for router in routers:
-        app.include_router(router, prefix=API)
-    app.include_router(health.router)
+    app.include_router(liveness.router)
+    app.router.routes.append(LazyRoutes(app, ["/readiness", "/metrics"], _health_routers))
     app.include_router(documentation.router)
+    app.router.routes.append(LazyRoutes(app, [API], _api_routers, prefix=API))
     error_responses.install(app)
     ui.install(app)
     openapi.install(app)
@@ -115,7 +87,7 @@ def create_app(
         ),
         admit=authenticator.principal,
         claimed=claimed_key,
-        locate=lambda scope: _locate(routers, scope),
+        locate=_locate,
         public_url=settings.api.public_url,
         slots=request_slots(settings.api) if settings.api.trusted_proxies else None,
     )
@@ -124,11 +96,23 @@ def create_app(
     return app
 
 
-def _locate(routers: Sequence[APIRouter], scope: Scope) -> MatchedRoute:
+def _api_routers() -> Sequence[APIRouter]:
+    from refstore_api.routes.api_routers import ROUTERS
+
+    return ROUTERS
+
+
+def _health_routers() -> Sequence[APIRouter]:
+    from refstore_api.routes import health
+
+    return [health.router]
+
+
+def _locate(scope: Scope) -> MatchedRoute:
     """Return the route that a refused request would have reached."""
     if scope["path"].startswith(API):
         api_scope = {**scope, "path": scope["path"][len(API) :]}
-        for router in routers:
+        for router in _api_routers():
             for route in router.routes:
                 match, child_scope = route.matches(api_scope)
                 if match is Match.FULL:

@@ -11,6 +11,7 @@ keeps its own set-up.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from refstore.core import event_log
@@ -32,7 +33,7 @@ def configure(settings: LogSettings, stream: TextIO, *, service: bool = False) -
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     handler = logging.StreamHandler(stream)
     if settings.format == "json" or service:
-        handler.setFormatter(_structured(is_console=_is_console(settings, stream), has_colors=stream.isatty()))
+        handler.setFormatter(_StructuredFormatter(is_console=_is_console(settings, stream), has_colors=stream.isatty()))
     else:
         handler.setFormatter(_PlainFormatter())
     logging.basicConfig(handlers=[handler], level=max(level, _LIBRARY_LEVEL), force=True)
@@ -55,8 +56,23 @@ class _PlainFormatter(logging.Formatter):
         return redact_text(super().format(record))
 
 
-def _structured(*, is_console: bool, has_colors: bool) -> logging.Formatter:
-    # imported here: structlog imports rich, and together they take longer than a command may
+class _StructuredFormatter(logging.Formatter):
+    """Writes JSON or console lines by structlog, from the first record on: structlog imports rich, and a service
+    answers before it has anything to log.
+    """
+
+    def __init__(self, *, is_console: bool, has_colors: bool) -> None:
+        super().__init__()
+        self._make = partial(_structlog_formatter, is_console=is_console, has_colors=has_colors)
+        self._formatter: logging.Formatter | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        if self._formatter is None:
+            self._formatter = self._make()
+        return self._formatter.format(record)
+
+
+def _structlog_formatter(*, is_console: bool, has_colors: bool) -> logging.Formatter:
     import structlog
 
     return structlog.stdlib.ProcessorFormatter(

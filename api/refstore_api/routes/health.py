@@ -1,4 +1,4 @@
-"""Routes for monitoring: liveness and readiness, which need no access key, and metrics."""
+"""Routes for monitoring: readiness, which needs no access key, and metrics."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore.objects import open_objects
 from refstore_api.auth import Reader
-from refstore_api.json_answers import empty_answer
 from refstore_api.request_metrics import CONTENT_TYPE, Metrics, lake_text
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 
 router = APIRouter(tags=["health"])
-
-
-@router.get("/healthcheck", operation_id="liveness", status_code=204)
-async def liveness() -> Response:
-    """Answer that the process runs."""
-    return empty_answer()
 
 
 @router.get(

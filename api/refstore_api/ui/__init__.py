@@ -3,12 +3,15 @@
 The server renders every page (Jinja2 with autoescape), and every page works without JavaScript. One module makes the
 pages of one subject; `sessions.py` says who asks, `rendering.py` how a page is made, `forms.py` what a form sent.
 
+The modules of the pages are imported at the first request for one (`page_routers.py`).
+
 A reader sees, a writer restores, an operator does the rest. An act that destroys, or lets destroy, has a page of its
 own (GET), which shows the numbers of its dry run and asks; its form does it (POST).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
@@ -19,41 +22,9 @@ from starlette.responses import RedirectResponse, Response
 from refstore.core.redaction import redact_text
 from refstore.errors import Invalid, NotFound, RefstoreError
 from refstore_api.error_responses import status_of
-from refstore_api.ui import (
-    access,
-    audit,
-    commits,
-    marks,
-    objects,
-    overview,
-    purges,
-    reapers,
-    repository,
-    rules,
-    runs,
-    sign_in,
-    static_files,
-    trash,
-)
-from refstore_api.ui.rendering import PATH, base_of, render_error
-from refstore_api.ui.sessions import SignInNeeded, sign_in_url
+from refstore_api.lazy_routes import LazyRoutes
 
-ROUTERS: Final = (
-    static_files.router,
-    sign_in.router,
-    overview.router,
-    reapers.router,
-    access.router,
-    audit.router,
-    repository.router,
-    commits.router,
-    objects.router,
-    trash.router,
-    marks.router,
-    runs.router,
-    rules.router,
-    purges.router,
-)
+PATH: Final = "/ui"
 
 
 def install(app: FastAPI) -> None:
@@ -62,13 +33,20 @@ def install(app: FastAPI) -> None:
 
     @home.get("/")
     async def root(request: Request) -> Response:
+        from refstore_api.ui.rendering import base_of
+
         return RedirectResponse(base_of(request), 303)
 
     app.include_router(home)
-    for router in ROUTERS:
-        app.include_router(router, include_in_schema=False)
+    app.router.routes.append(LazyRoutes(app, [PATH], _routers, include_in_schema=False))
     for kind in (RefstoreError, RequestValidationError, HTTPException):
         _answer_pages_with_pages(app, kind)
+
+
+def _routers() -> Sequence[APIRouter]:
+    from refstore_api.ui.page_routers import ROUTERS
+
+    return ROUTERS
 
 
 def is_page(path: str) -> bool:
@@ -83,6 +61,9 @@ def _answer_pages_with_pages(app: FastAPI, kind: type[Exception]) -> None:
     async def handle(request: Request, error: Any) -> Response:
         if not is_page(request.url.path):
             return await others(request, error)
+        from refstore_api.ui.rendering import render_error
+        from refstore_api.ui.sessions import SignInNeeded, sign_in_url
+
         if isinstance(error, SignInNeeded):
             return RedirectResponse(sign_in_url(request), 303)
         if isinstance(error, RefstoreError):

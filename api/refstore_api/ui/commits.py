@@ -19,7 +19,8 @@ from refstore.retention.path_rules import plan
 from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.rendering import PATH, render
+from refstore_api.ui import PATH
+from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/commits", route_class=EncodedNameRoute)

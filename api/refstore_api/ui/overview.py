@@ -14,7 +14,8 @@ from refstore.core.records import Amount, RepositoryRecord
 from refstore.figures import DAY_MS, Concern, Figures, Warned
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
-from refstore_api.ui.rendering import PATH, render
+from refstore_api.ui import PATH
+from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession, Session
 
 router = APIRouter(prefix=PATH)

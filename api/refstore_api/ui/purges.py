@@ -13,9 +13,10 @@ from refstore.errors import NotFound
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
+from refstore_api.ui import PATH
 from refstore_api.ui.acts import Question, ask, say
 from refstore_api.ui.forms import read_form
-from refstore_api.ui.rendering import PATH, render
+from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc import purge_cleaning
 

@@ -15,9 +15,10 @@ from refstore.errors import CorruptRecord, Invalid
 from refstore.figures import Figures
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
+from refstore_api.ui import PATH
 from refstore_api.ui.acts import Field, Question, ask, say
 from refstore_api.ui.forms import read_form
-from refstore_api.ui.rendering import PATH, render
+from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
 router = APIRouter(prefix=PATH)

@@ -16,11 +16,11 @@ from refstore import __version__
 from refstore.core.records import DayAmount
 from refstore.core.units import age_shown, size_shown
 from refstore_api.service import Service
+from refstore_api.ui import PATH
 
 if TYPE_CHECKING:
     from refstore_api.ui.sessions import Session
 
-PATH: Final = "/ui"
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"

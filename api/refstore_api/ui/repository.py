@@ -15,7 +15,8 @@ from refstore.core.records import Amount, Branch, Entry, decode_staged_many
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
-from refstore_api.ui.rendering import PATH, render
+from refstore_api.ui import PATH
+from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}", route_class=EncodedNameRoute)

@@ -21,9 +21,10 @@ from refstore.retention.explaining import BranchLine, Totals
 from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
+from refstore_api.ui import PATH
 from refstore_api.ui.acts import CONFIRMED, say
 from refstore_api.ui.forms import Form, read_form
-from refstore_api.ui.rendering import PATH, render
+from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/rules", route_class=EncodedNameRoute)

@@ -13,9 +13,9 @@ from refstore_api.auth import authenticator_of
 from refstore_api.error_responses import TooManyGuesses, Unauthenticated
 from refstore_api.request_middleware import address_of
 from refstore_api.service import ServiceOf
-from refstore_api.ui import sessions
+from refstore_api.ui import PATH, sessions
 from refstore_api.ui.forms import check_token, read_fields, read_form
-from refstore_api.ui.rendering import PATH, base_of, render
+from refstore_api.ui.rendering import base_of, render
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=PATH)

@@ -15,9 +15,10 @@ from refstore.operations.restoring import RestoreOutcome, RestoreRequest, Restor
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
+from refstore_api.ui import PATH
 from refstore_api.ui.acts import CONFIRMED, Field, Question, ask, say
 from refstore_api.ui.forms import Form, read_form
-from refstore_api.ui.rendering import PATH, render
+from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession, WriterSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/trash", route_class=EncodedNameRoute)

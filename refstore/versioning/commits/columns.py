@@ -165,7 +165,9 @@ def sorted_last_wins(parts: Sequence[Rows]) -> Rows:
     order = pc.sort_indices(ranked, sort_keys=[("key", "ascending"), ("rank", "ascending")])
     keys = rows.column(0).take(order)
     if len(keys) > 1:
-        is_last = pa.concat_arrays([pc.not_equal(keys.slice(0, len(keys) - 1), keys.slice(1)), array([True], pa.bool_())])
+        is_last = pa.concat_arrays(
+            [pc.not_equal(keys.slice(0, len(keys) - 1), keys.slice(1)), array([True], pa.bool_())]
+        )
         order = order.filter(is_last)
     return rows.take(order)
 
