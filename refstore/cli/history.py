@@ -18,7 +18,7 @@ from refstore.errors import MergeConflict
 from refstore.operations.committing import CommitInfo
 from refstore.operations.log_and_diff import Lifetime, LogEntry, changed
 from refstore.versioning.commits.filters import PathFilter
-from refstore.versioning.commits.trees import Change
+from refstore.versioning.commits.diffing import Change
 
 app = typer.Typer()
 

@@ -7,8 +7,8 @@ read the same. A Typer without `get_runtime_param` ignores this module, and take
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, get_args, get_origin
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast, get_args, get_origin
 
 from typer.core import TyperCommand, TyperGroup
 
@@ -26,7 +26,8 @@ def take_plain_values(command: TyperCommand | TyperGroup) -> None:
         _take(option)
         return option
 
-    command.__dict__["get_help_option"] = plain_help_option
+    instance: Any = command
+    instance.get_help_option = plain_help_option
 
 
 def _take(parameter: Any) -> None:
@@ -38,7 +39,7 @@ def _take(parameter: Any) -> None:
     item = get_args(annotation)[0] if get_origin(annotation) is list else annotation
     if item in _SCALARS and "get_runtime_param" not in parameter.__dict__:
         values = _PlainValues(item, is_list=item is not annotation, by_typer=by_typer)
-        parameter.__dict__["get_runtime_param"] = values.get
+        parameter.get_runtime_param = values.get
 
 
 class _PlainValues:
@@ -54,10 +55,12 @@ class _PlainValues:
         """Convert what the command line, or the parameter's default, gives."""
         if value is None:
             return () if self._is_list else None
-        if self._is_list and isinstance(value, (list, tuple)) and all(map(self._is_plain, value)):
-            return list(value)
         if not self._is_list and self._is_plain(value):
             return value
+        if self._is_list and isinstance(value, (list, tuple)):
+            values = list(cast(Iterable[object], value))
+            if all(map(self._is_plain, values)):
+                return values
         return self._by_typer().coerce(value, param=param, ctx=ctx)
 
     def _is_plain(self, value: object) -> bool:
