@@ -14,6 +14,7 @@ from math import sin
 from random import Random
 from typing import Final
 
+from refstore.core.arrow_arrays import array
 from refstore.core.ids import CommitId
 from refstore.operations.uploading import Upload
 from refstore.repository import Repository
@@ -130,12 +131,15 @@ def lakes() -> bytes:
     """Return the Parquet file: the same rows always, the same bytes under the same version of pyarrow."""
     rng = Random(_SEED)  # noqa: S311  # the same numbers each time, no secret
     parts = (rng.choices(words, k=LAKES) for words in (_KINDS, _FIRST, _MIDDLE, _LAST))
+    names = [kind.format(first + middle + last) for kind, first, middle, last in zip(*parts, strict=True)]
+    countries = rng.choices(list(_COUNTRIES), list(_COUNTRIES.values()), k=LAKES)
+    depths = [round(rng.lognormvariate(2.2, 0.9), 1) for _ in range(LAKES)]
     table = pa.table(
         {
-            "Hylak_id": pa.array(range(1, LAKES + 1), pa.int64()),
-            "Lake_name": [kind.format(first + middle + last) for kind, first, middle, last in zip(*parts, strict=True)],
-            "Country": rng.choices(list(_COUNTRIES), list(_COUNTRIES.values()), k=LAKES),
-            "Depth_m": [round(rng.lognormvariate(2.2, 0.9), 1) for _ in range(LAKES)],
+            "Hylak_id": array(range(1, LAKES + 1), pa.int64()),
+            "Lake_name": array(names, pa.string()),
+            "Country": array(countries, pa.string()),
+            "Depth_m": array(depths, pa.float64()),
         }
     )
     sink = io.BytesIO()

@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from refstore.core.arrow_arrays import array, scalar
 from refstore_gc.untyped_arrow import pa, pc
 
 Keys = NDArray[np.uint64]
@@ -53,7 +54,7 @@ def own_addresses(characters: bytes) -> Any:
 
 def own_of(addresses: Any) -> Any:
     """Return the addresses of blobs that refstore wrote, as an Arrow array."""
-    same = pc.equal(pc.binary_length(addresses), OWN_BYTES)
+    same = pc.equal(pc.binary_length(addresses), scalar(OWN_BYTES, pa.int32()))
     return addresses if pc.all(same).as_py() else addresses.filter(same)
 
 
@@ -102,7 +103,7 @@ def among(keys: Keys, others: Sequence[Keys]) -> NDArray[np.bool_]:
         return np.zeros(len(keys), np.bool_)
     known = np.concatenate(others) if len(others) > 1 else others[0]
     # a hash table: twice as fast as sorting both sides, at these sizes
-    return pc.is_in(pa.array(keys), value_set=pa.array(known)).to_numpy(zero_copy_only=False)
+    return pc.is_in(array(keys), value_set=array(known)).to_numpy(zero_copy_only=False)
 
 
 def _by_length(addresses: Any) -> list[tuple[NDArray[np.int64] | None, Bytes]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from refstore.core.arrow_arrays import batch_of
 from refstore.core.ids import CommitId
 from refstore.errors import Corrupt
 from refstore.gc_marks import LiveBatch, LiveCommit, Marks, Run
@@ -159,7 +160,7 @@ def join_in_spark(spark: SparkSession, inputs: JoinInputs) -> list[GarbageCount]
     def task(record_batches: Iterable[Any]) -> Iterator[Any]:
         buckets = by_bucket(received(record_batches))
         counts = [count._asdict() for batches in buckets for count in join_bucket(layout, batches)]
-        yield pa.RecordBatch.from_pylist(counts, schema=_ARROW)
+        yield batch_of(counts, _ARROW)
 
     tasks = -(-cuts.buckets // shared)
     rows = frame.repartitionById(tasks, "bucket").mapInArrow(task, COUNT_SCHEMA).collect()

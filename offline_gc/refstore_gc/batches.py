@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from refstore.core.arrow_arrays import array
 from refstore_gc.address_codec import Cuts, Keys, among, keys_of, own_addresses, own_of, split
 from refstore_gc.untyped_arrow import pa, pc
 
@@ -107,10 +108,10 @@ def sent(batches: Iterable[Batch]) -> Iterator[Any]:
     for batch in batches:
         yield pa.RecordBatch.from_arrays(
             [
-                pa.array([batch.bucket], pa.int32()),
-                pa.array([int(batch.kind)], pa.int32()),
-                pa.array([batch.rows], pa.int64()),
-                pa.array([batch.body], pa.binary()),
+                array([batch.bucket], pa.int32()),
+                array([int(batch.kind)], pa.int32()),
+                array([batch.rows], pa.int64()),
+                array([batch.body], pa.binary()),
             ],
             schema=ARROW,
         )
@@ -191,7 +192,7 @@ class BatchBuilder:
         for kind, addresses in whole.items():
             buckets = self._cuts.buckets_of(addresses)
             for bucket in np.unique(buckets).tolist():
-                some = addresses.filter(pa.array(buckets == bucket))
+                some = addresses.filter(array(buckets == bucket))
                 yield Batch(bucket, kind, len(some), "".join(some.to_pylist()).encode())
         for kind, (buckets, keys) in encoded.items():
             for bucket, some in split(buckets, keys):
@@ -224,5 +225,5 @@ class BatchBuilder:
         ]
         both = np.intersect1d(*once, assume_unique=True)
         stay = ~among(keys, [both])
-        whole[BatchKind.NO_LONGER_READ] = lost.filter(pa.array(~among(lost_keys, [both])))
+        whole[BatchKind.NO_LONGER_READ] = lost.filter(array(~among(lost_keys, [both])))
         encoded[BatchKind.LIVE_IN_COMMITS] = Encoded(buckets[stay], keys[stay])

@@ -19,6 +19,7 @@ import numpy as np
 
 from refstore.context import Context
 from refstore.core import event_log, keys
+from refstore.core.arrow_arrays import array, scalar
 from refstore.core.ids import branch_of
 from refstore.deletions import journal_format
 from refstore.deletions.index_format import (
@@ -184,13 +185,13 @@ def merge(ctx: Context) -> None:
 
 def _entries_of(table: Any, source: int) -> Entries:
     """Return entries in the order of the table, without what was excluded: that was not deleted."""
-    table = table.filter(pc.not_equal(table.column("outcome"), _EXCLUDED))
+    table = table.filter(pc.not_equal(table.column("outcome"), scalar(_EXCLUDED, pa.string())))
     entries = np.zeros(table.num_rows, ENTRY)
     entries["hash"] = np.frombuffer(b"".join(map(hash_of, table.column("address").to_pylist())), ">u8")
     entries["source"] = source
     for name, names in (("outcome", OUTCOMES), ("reason", REASONS)):
-        codes = pc.index_in(table.column(name), value_set=pa.array(names))
-        entries[name] = pc.fill_null(codes, 0).to_numpy()
+        codes = pc.index_in(table.column(name), value_set=array(names, pa.string()))
+        entries[name] = pc.fill_null(codes, scalar(0, pa.int32())).to_numpy()
     return entries
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from refstore.core.arrow_arrays import array
 from refstore_gc.address_codec import Keys, among, keys_of
 from refstore_gc.batches import WHOLE, Batch, BatchKind
 from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, read_table, store_at, write_table
@@ -109,7 +110,7 @@ class Bucket:
     def addresses(self, kind: BatchKind) -> Any:
         """Return the addresses of a kind in `WHOLE`."""
         arrays = self._addresses[kind]
-        return pa.concat_arrays(arrays) if arrays else pa.array([], pa.string())
+        return pa.concat_arrays(arrays) if arrays else array([], pa.string())
 
     def chunks(self) -> Iterator[OpenChunk]:
         store = store_at(self._layout.files, self._layout)
@@ -132,7 +133,7 @@ def find_dead(layout: RunLayout, bucket: Bucket, keys: LiveKeys) -> Iterator[Gar
     identities = bucket.addresses(BatchKind.IDENTITIES)
     if not len(identities):
         return
-    dead = identities.filter(pa.array(~among(keys_of(identities, layout.seed), keys.live)))
+    dead = identities.filter(array(~among(keys_of(identities, layout.seed), keys.live)))
     if len(dead):
         key = layout.place(DEAD_IDENTITIES, bucket.number, secrets.token_hex(8))
         write_table(store_at(layout.files, layout), key, pa.table({"address": dead}))
@@ -150,7 +151,7 @@ def subtract_live(
         for what, chosen in (("listed", of_kind), ("kept", of_kind & is_live), ("pending", of_kind & is_pending)):
             yield GarbageCount(kind, "", what, "", "", int(chosen.sum()), int(sizes[chosen].sum()))
     places = np.flatnonzero(~(is_live | is_pending))
-    yield from write_garbage(layout, chunk.number, chunk.table.take(pa.array(places)), keys.expired, every_reason)
+    yield from write_garbage(layout, chunk.number, chunk.table.take(array(places)), keys.expired, every_reason)
 
 
 def write_garbage(
@@ -166,7 +167,7 @@ def write_garbage(
     store, attempt = store_at(layout.files, layout), secrets.token_hex(8)
     kinds, sizes = garbage.column("kind").to_numpy(), garbage.column("size_bytes").to_numpy()
     reasons = _reasons(kinds, among(keys_of(garbage.column("address"), layout.seed), expired), every_reason)
-    garbage = garbage.append_column("reason", pa.array(reasons, pa.string()))
+    garbage = garbage.append_column("reason", array(reasons, pa.string()))
     days = pc.utf8_slice_codeunits(garbage.column("address"), len(DATA), len(DATA) + 8).to_numpy(zero_copy_only=False)
     for part, at in enumerate(range(0, garbage.num_rows, UNIT_ROWS)):
         unit = garbage.slice(at, UNIT_ROWS)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from refstore.core import ids
+from refstore.core.arrow_arrays import array, batch_of
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits import names
 from refstore_gc.batches import Batch, BatchKind, received
@@ -96,7 +97,7 @@ def list_in_spark(run: RunContext, planned: Sequence[Interval]) -> list[ListedCh
         for batch in received(record_batches):
             number, interval = msgspec.msgpack.decode(batch.body, type=tuple[int, Interval])
             for chunk in list_interval(layout, number, interval, cutoff_ms, foreign):
-                yield pa.RecordBatch.from_pylist([chunk._asdict()], schema=_ARROW)
+                yield batch_of([chunk._asdict()], _ARROW)
 
     rows = batches_of(run.spark, batches, tasks).mapInArrow(task, LISTED).collect()
     return sorted((ListedChunk(*row) for row in rows), key=lambda chunk: chunk.number)
@@ -201,10 +202,10 @@ def list_interval(
         if addresses:
             table = pa.table(
                 {
-                    "address": pa.array(addresses, pa.string()),
-                    "size_bytes": pa.array(sizes_bytes, pa.int64()),
-                    "mtime_ms": pa.array(mtimes_ms, pa.int64()),
-                    "kind": pa.array(kinds, pa.int8()),
+                    "address": array(addresses, pa.string()),
+                    "size_bytes": array(sizes_bytes, pa.int64()),
+                    "mtime_ms": array(mtimes_ms, pa.int64()),
+                    "kind": array(kinds, pa.int8()),
                 }
             )
             write_table(files_store, place, table)

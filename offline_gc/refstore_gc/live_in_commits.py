@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from refstore.core.arrow_arrays import array, scalar
 from refstore.core.batches import batched
 from refstore.core.clock import SystemClock
 from refstore.core.ids import Address, CommitId, RandomIds, is_own, made_ms
@@ -381,7 +382,7 @@ class NewRanges:
         new = [each for each in distinct if each not in self._known]
         self._known.update(new)
         self._gathered, self._rows = [], 0
-        return _range_keys(pa.array(new, pa.string()))
+        return _range_keys(array(new, pa.string()))
 
 
 def _range_keys(ids: Any) -> Any:
@@ -389,7 +390,8 @@ def _range_keys(ids: Any) -> Any:
     invalid = ids.filter(pc.invert(pc.match_substring_regex(ids, rf"\A(?:{names.ID})\z")))
     if len(invalid):
         names.key(names.RANGES, invalid[0].as_py())
-    return pc.binary_join_element_wise(names.RANGES, ids, names.EXTENSION, "")
+    text = partial(scalar, type_=pa.string())
+    return pc.binary_join_element_wise(text(names.RANGES), ids, text(names.EXTENSION), text(""))
 
 
 def range_reader(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter]) -> Step:
@@ -442,7 +444,7 @@ def _filtered_addresses(rows: Any, tree_filter: Filter) -> Any:
         for address, how, since_ms in zip(addresses, keeps.tolist(), made_from.tolist(), strict=True)
         if how == ALL or (how == YOUNG and ((made_ms := made_of(address)) is None or made_ms >= since_ms))
     ]
-    return pa.array(chosen, pa.string())
+    return array(chosen, pa.string())
 
 
 def made_of(address: Address) -> int | None:
@@ -454,17 +456,17 @@ def _opened(store: TreeStore, tree: Tree) -> tuple[Tree, Sequence[RangeRow], Any
     if not tree.uses:
         return tree, (), store.range_ids(tree.metarange)
     rows = store.metarange(tree.metarange).rows
-    return tree, rows, pa.array([row.id for row in rows], pa.string())
+    return tree, rows, array([row.id for row in rows], pa.string())
 
 
 def _added(store: TreeStore, source: Listing) -> tuple[Any, Any]:
     """Return the addresses of a listing, and the ids of the commit's new ranges, in Arrow arrays."""
     with listings.open_listing(store, source.added) as listing:
         parts, new_ranges = list(listing.addresses), listing.new_ranges
-    addresses = pa.concat_arrays(parts) if parts else pa.array([], pa.string())
+    addresses = pa.concat_arrays(parts) if parts else array([], pa.string())
     if source.metarange and new_ranges is None:
         return addresses, store.range_ids(source.metarange)
-    return addresses, pa.array(new_ranges or () if source.metarange else (), pa.string())
+    return addresses, array(new_ranges or () if source.metarange else (), pa.string())
 
 
 def trees_of(layout: RunLayout) -> TreeStore:

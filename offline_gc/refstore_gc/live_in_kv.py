@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from refstore.core.arrow_arrays import array
 from refstore.objects.base import ObjectStore
 from refstore_gc.address_codec import Cuts
 from refstore_gc.batches import ARROW, SCHEMA, Batch, BatchBuilder, BatchKind, Step, in_spark, sent
@@ -53,7 +54,7 @@ class AddressWriter:
 
     def _write(self) -> None:
         key = self._work.place(self._folder, len(self.files))
-        write_table(self._store, key, pa.table({"address": pa.array(self._waiting, pa.string())}))
+        write_table(self._store, key, pa.table({"address": array(self._waiting, pa.string())}))
         self.files.append(key)
         self._waiting = []
 

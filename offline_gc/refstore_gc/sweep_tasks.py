@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from refstore.core.arrow_arrays import array, batch_of
 from refstore.errors import ObjectNotFound, ObjectsUnavailable
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
@@ -124,7 +125,7 @@ def settle(run: RunContext, units: Sequence[UnitRow]) -> list[Outcome]:
 
 
 def _record_batch(outcomes: Sequence[Outcome]) -> Any:
-    return pa.RecordBatch.from_pylist([outcome._asdict() for outcome in outcomes], schema=_ARROW)
+    return batch_of([outcome._asdict() for outcome in outcomes], _ARROW)
 
 
 def _settled(layout: RunLayout, unit: Unit) -> list[Outcome]:
@@ -133,7 +134,7 @@ def _settled(layout: RunLayout, unit: Unit) -> list[Outcome]:
     outcomes = before.column("outcome").to_numpy(zero_copy_only=False).copy()
     whys = before.column("why").to_numpy(zero_copy_only=False)
     places = np.flatnonzero(outcomes == TAGGED)
-    keys: list[str] = before.column("address").take(pa.array(places)).to_pylist()
+    keys: list[str] = before.column("address").take(array(places)).to_pylist()
     deleted_count = 0
     with Workers(threads_at(layout)) as workers:
         for there in workers.ahead(partial(is_there, store), keys):
@@ -143,7 +144,7 @@ def _settled(layout: RunLayout, unit: Unit) -> list[Outcome]:
     if deleted_count:
         outcomes[places[:deleted_count]] = BUCKET
         number = before.schema.get_field_index("outcome")
-        write_table(store, unit.outcome, before.set_column(number, "outcome", pa.array(outcomes, pa.string())))
+        write_table(store, unit.outcome, before.set_column(number, "outcome", array(outcomes, pa.string())))
     return _counted(unit.key, read_table(store, unit.key), outcomes, whys)
 
 
@@ -165,9 +166,9 @@ def sweep_unit(layout: RunLayout, unit: Unit, named_again: Sequence[Keys], mode:
         tagged = is_excluded & (outcomes == TAGGED)
         outcomes[is_excluded], whys[is_excluded] = EXCLUDED, ""
         if tagged.any():
-            outcomes[tagged] = _untagged(store, marked.column("address").filter(pa.array(tagged)).to_pylist())
+            outcomes[tagged] = _untagged(store, marked.column("address").filter(array(tagged)).to_pylist())
         waiting = np.flatnonzero(is_open & ~is_excluded)
-        keys: list[str] = marked.column("address").take(pa.array(waiting)).to_pylist()
+        keys: list[str] = marked.column("address").take(array(waiting)).to_pylist()
         done, others = _remove(store, keys, mode, tag) if keys else (DELETED, [])
         outcomes[waiting], whys[waiting] = done, ""
         if others:
@@ -179,8 +180,8 @@ def sweep_unit(layout: RunLayout, unit: Unit, named_again: Sequence[Keys], mode:
                 "address": marked.column("address"),
                 "size_bytes": marked.column("size_bytes"),
                 "reason": marked.column("reason"),
-                "outcome": pa.array(outcomes, pa.string()),
-                "why": pa.array(whys, pa.string()),
+                "outcome": array(outcomes, pa.string()),
+                "why": array(whys, pa.string()),
             }
         )
         write_table(store, unit.outcome, table)

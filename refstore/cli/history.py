@@ -17,8 +17,8 @@ from refstore.cli.tables import ID_CHARACTERS, shown
 from refstore.errors import MergeConflict
 from refstore.operations.committing import CommitInfo
 from refstore.operations.log_and_diff import Lifetime, LogEntry, changed
-from refstore.versioning.commits.filters import PathFilter
 from refstore.versioning.commits.diffing import Change
+from refstore.versioning.commits.filters import PathFilter
 
 app = typer.Typer()
 

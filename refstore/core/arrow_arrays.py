@@ -3,7 +3,7 @@
 `pyarrow.array`, `pyarrow.scalar`, `Table.from_pylist`, and each compute function that is given a Python value, first
 look whether the value is of pandas, and import it for that wherever it is installed: half a second and 40 MB for a
 commit of ten files. Here arrays are made of buffers, which needs no such look. So this product calls
-`array` and `scalar` of this module in their place (tests/unit/test_imports_at_start.py).
+`array`, `scalar` and `batch_of` of this module in their place (tests/unit/test_imports_at_start.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _CODES: Final[Mapping[str, str]] = {
 """By Arrow's name of a type, the code of Python's arrays."""
 
 
-def array(values: Any, type_: Any) -> Any:
-    """Make an array of a sequence, in which None is null, or of a NumPy array of the same type.
+def array(values: Any, type_: Any = None) -> Any:
+    """Make an array of a sequence, in which None is null, or of a NumPy array, whose type is taken if none is given.
 
     Raises TypeError for values of another type, OverflowError for integers beyond the type's, ValueError for text that
     is not Unicode.
@@ -61,7 +61,16 @@ def scalar(value: object, type_: Any) -> Any:
     return array([value], type_)[0]
 
 
+def batch_of(rows: Iterable[Mapping[str, object]], schema: Any) -> Any:
+    """Make a record batch of rows that have every column of the schema."""
+    listed = list(rows)
+    columns = [array([row[field.name] for row in listed], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _of_numpy(values: Any, type_: Any) -> Any:
+    if type_ is None:
+        type_ = pa.from_numpy_dtype(values.dtype)
     if values.dtype.kind == "b":
         return _from_buffers(type_, len(values), [None, _bits(values.tolist())], 0)
     same = values.astype(str(type_).replace("double", "float64"), casting="safe", order="C", copy=False)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from refstore.core.arrow_arrays import scalar
 from refstore.errors import Corrupt, ObjectNotFound
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.columns import pa, pc, pq
@@ -110,7 +111,7 @@ def outcome_key(unit: str) -> str:
 def _row(objects: ObjectStore, key: str, address: str, columns: list[str]) -> dict[str, Any] | None:
     try:
         table = pq.read_table(BytesIO(objects.read(key)), columns=columns, use_threads=False)
-        at = pc.index(table.column("address"), address).as_py()
+        at = pc.index(table.column("address"), scalar(address, pa.string())).as_py()
         return table.slice(at, 1).to_pylist()[0] if at >= 0 else None
     except ObjectNotFound as error:
         raise RunFilesLost(key) from error

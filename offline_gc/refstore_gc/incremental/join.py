@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from refstore.core.arrow_arrays import array, scalar
 from refstore.gc_marks import Run
 from refstore.versioning.commits.metaranges import RangeRow
 from refstore.versioning.commits.store import TreeStore
@@ -146,7 +147,7 @@ def _earlier_garbage(
     again, so their presence decides.
     """
     addresses = pc.unique(candidates)
-    addresses = addresses.filter(pc.less(addresses, horizon))
+    addresses = addresses.filter(pc.less(addresses, scalar(horizon, pa.string())))
     own_keys = keys_of(addresses, layout.seed)
     ordered, places = np.unique(own_keys, return_inverse=True)
     sizes = sizes_of(known, ordered)[places]
@@ -156,13 +157,13 @@ def _earlier_garbage(
     with Workers(threads_at(layout)) as workers:
         in_question = (addresses[place].as_py() for place in uncertain.tolist())
         is_garbage[uncertain] = np.fromiter(workers.ahead(partial(is_there, store), in_question), bool, len(uncertain))
-    addresses, sizes = addresses.filter(pa.array(is_garbage)), sizes[is_garbage]
+    addresses, sizes = addresses.filter(array(is_garbage)), sizes[is_garbage]
     table = pa.table(
         {
             "address": addresses,
-            "size_bytes": pa.array(sizes, pa.int64()),
+            "size_bytes": array(sizes, pa.int64()),
             "mtime_ms": pa.nulls(len(addresses), pa.int64()),
-            "kind": pa.array(np.full(len(addresses), ObjectKind.DATA, np.int8)),
+            "kind": array(np.full(len(addresses), ObjectKind.DATA, np.int8)),
         }
     )
     return table.sort_by("address")
