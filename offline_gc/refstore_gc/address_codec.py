@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from refstore.core.arrow_arrays import array, scalar
+from refstore.core.arrow_arrays import array, numpy_of, scalar
 from refstore_gc.untyped_arrow import pa, pc
 
 Keys = NDArray[np.uint64]
@@ -103,7 +103,7 @@ def among(keys: Keys, others: Sequence[Keys]) -> NDArray[np.bool_]:
         return np.zeros(len(keys), np.bool_)
     known = np.concatenate(others) if len(others) > 1 else others[0]
     # a hash table: twice as fast as sorting both sides, at these sizes
-    return pc.is_in(array(keys), value_set=array(known)).to_numpy(zero_copy_only=False)
+    return numpy_of(pc.is_in(array(keys), value_set=array(known)))
 
 
 def _by_length(addresses: Any) -> list[tuple[NDArray[np.int64] | None, Bytes]]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from refstore.context import Context
 from refstore.core import event_log, keys
-from refstore.core.arrow_arrays import array, scalar
+from refstore.core.arrow_arrays import array, numpy_of, scalar
 from refstore.core.ids import branch_of
 from refstore.deletions import journal_format
 from refstore.deletions.index_format import (
@@ -191,7 +191,7 @@ def _entries_of(table: Any, source: int) -> Entries:
     entries["source"] = source
     for name, names in (("outcome", OUTCOMES), ("reason", REASONS)):
         codes = pc.index_in(table.column(name), value_set=array(names, pa.string()))
-        entries[name] = pc.fill_null(codes, scalar(0, pa.int32())).to_numpy()
+        entries[name] = numpy_of(pc.fill_null(codes, scalar(0, pa.int32())))
     return entries
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from refstore.core.arrow_arrays import array
+from refstore.core.arrow_arrays import array, numpy_of
 from refstore_gc.address_codec import Keys, among, keys_of
 from refstore_gc.batches import WHOLE, Batch, BatchKind
 from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, read_table, store_at, write_table
@@ -145,7 +145,7 @@ def subtract_live(
 ) -> Iterator[GarbageCount]:
     """Decide: what is neither live nor in an earlier mark is garbage. `is_live`: which objects of the chunk are."""
     is_pending = among(chunk.keys, keys.pending) & ~is_live
-    kinds, sizes = chunk.table.column("kind").to_numpy(), chunk.table.column("size_bytes").to_numpy()
+    kinds, sizes = numpy_of(chunk.table.column("kind")), numpy_of(chunk.table.column("size_bytes"))
     for kind in np.unique(kinds).tolist():
         of_kind = kinds == kind
         for what, chosen in (("listed", of_kind), ("kept", of_kind & is_live), ("pending", of_kind & is_pending)):
@@ -165,10 +165,10 @@ def write_garbage(
     if not garbage.num_rows:
         return
     store, attempt = store_at(layout.files, layout), secrets.token_hex(8)
-    kinds, sizes = garbage.column("kind").to_numpy(), garbage.column("size_bytes").to_numpy()
+    kinds, sizes = numpy_of(garbage.column("kind")), numpy_of(garbage.column("size_bytes"))
     reasons = _reasons(kinds, among(keys_of(garbage.column("address"), layout.seed), expired), every_reason)
     garbage = garbage.append_column("reason", array(reasons, pa.string()))
-    days = pc.utf8_slice_codeunits(garbage.column("address"), len(DATA), len(DATA) + 8).to_numpy(zero_copy_only=False)
+    days = numpy_of(pc.utf8_slice_codeunits(garbage.column("address"), len(DATA), len(DATA) + 8))
     for part, at in enumerate(range(0, garbage.num_rows, UNIT_ROWS)):
         unit = garbage.slice(at, UNIT_ROWS)
         key = layout.place("mark", number * 1000 + part, attempt)

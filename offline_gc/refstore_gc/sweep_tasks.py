@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from refstore.core.arrow_arrays import array, batch_of
+from refstore.core.arrow_arrays import array, batch_of, numpy_of
 from refstore.errors import ObjectNotFound, ObjectsUnavailable
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
@@ -131,8 +131,8 @@ def _record_batch(outcomes: Sequence[Outcome]) -> Any:
 def _settled(layout: RunLayout, unit: Unit) -> list[Outcome]:
     store = store_at(layout.url, layout)
     before = read_table(store, unit.outcome)
-    outcomes = before.column("outcome").to_numpy(zero_copy_only=False).copy()
-    whys = before.column("why").to_numpy(zero_copy_only=False)
+    outcomes = numpy_of(before.column("outcome")).copy()
+    whys = numpy_of(before.column("why"))
     places = np.flatnonzero(outcomes == TAGGED)
     keys: list[str] = before.column("address").take(array(places)).to_pylist()
     deleted_count = 0
@@ -157,8 +157,8 @@ def sweep_unit(layout: RunLayout, unit: Unit, named_again: Sequence[Keys], mode:
         outcomes = np.full(marked.num_rows, FAILED, object)
         whys = np.full(marked.num_rows, "", object)
     else:
-        outcomes = before.column("outcome").to_numpy(zero_copy_only=False).copy()
-        whys = before.column("why").to_numpy(zero_copy_only=False).copy()
+        outcomes = numpy_of(before.column("outcome")).copy()
+        whys = numpy_of(before.column("why")).copy()
     is_open = (outcomes == FAILED) | ((outcomes == TAGGED) & (mode == "delete"))
     if is_open.any():
         # also where an earlier sweep failed to delete, or left it to the bucket: a legal hold may have come since
@@ -226,9 +226,9 @@ def _before(store: ObjectStore, unit: Unit) -> Any:
 
 
 def _counted(unit: str, marked: Any, outcomes: Any, whys: Any) -> list[Outcome]:
-    sizes = marked.column("size_bytes").to_numpy()
-    reasons = pc.cast(marked.column("reason"), pa.string()).to_numpy(zero_copy_only=False)
-    kinds = marked.column("kind").to_numpy()
+    sizes = numpy_of(marked.column("size_bytes"))
+    reasons = numpy_of(pc.cast(marked.column("reason"), pa.string()))
+    kinds = numpy_of(marked.column("kind"))
     rows: list[Outcome] = []
     for outcome in sorted({*outcomes.tolist()}):
         for reason in sorted({*reasons[outcomes == outcome].tolist()}):

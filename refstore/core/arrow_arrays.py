@@ -1,9 +1,9 @@
-"""Make Arrow arrays of Python's and NumPy's values without importing pandas.
+"""Make Arrow arrays of Python's and NumPy's values, and NumPy's of Arrow's, without importing pandas.
 
 `pyarrow.array`, `pyarrow.scalar`, `Table.from_pylist`, and each compute function that is given a Python value, first
 look whether the value is of pandas, and import it for that wherever it is installed: half a second and 40 MB for a
-commit of ten files. Here arrays are made of buffers, which needs no such look. So this product calls
-`array`, `scalar` and `batch_of` of this module in their place (tests/unit/test_imports_at_start.py).
+commit of ten files. `to_numpy` does, too. Here arrays are made of buffers, which needs no such look. So this product
+calls `array`, `scalar`, `batch_of` and `numpy_of` in their place (tests/unit/test_imports_at_start.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 from refstore.core.lazy_modules import LazyModule
 
 pa = cast(Any, LazyModule("pyarrow"))
+np = cast(Any, LazyModule("numpy"))
 
 _CODES: Final[Mapping[str, str]] = {
     "int8": "b",
@@ -30,6 +31,8 @@ _CODES: Final[Mapping[str, str]] = {
     "double": "d",
 }
 """By Arrow's name of a type, the code of Python's arrays."""
+_DTYPES: Final[Mapping[str, str]] = {"float": "float32", "double": "float64"}
+"""NumPy's name of a type, where it is another one."""
 
 
 def array(values: Any, type_: Any = None) -> Any:
@@ -68,12 +71,33 @@ def batch_of(rows: Iterable[Mapping[str, object]], schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def numpy_of(values: Any) -> Any:
+    """Return an array without nulls as NumPy's: numbers and truth values, or text as objects. It may be read only."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if values.null_count:
+        raise ValueError("an array with nulls has no NumPy array of its type")
+    name = str(values.type)
+    start, end = values.offset, values.offset + len(values)
+    if name in _CODES:
+        numbers = np.frombuffer(values.buffers()[1] or b"", _DTYPES.get(name, name))
+        return numbers[start:end]
+    if name == "bool":
+        bits = np.frombuffer(values.buffers()[1] or b"", np.uint8)
+        return np.unpackbits(bits, bitorder="little")[start:end].astype(np.bool_)
+    texts = np.empty(len(values), object)
+    texts[:] = values.to_pylist()
+    return texts
+
+
 def _of_numpy(values: Any, type_: Any) -> Any:
     if type_ is None:
         type_ = pa.from_numpy_dtype(values.dtype)
     if values.dtype.kind == "b":
         return _from_buffers(type_, len(values), [None, _bits(values.tolist())], 0)
-    same = values.astype(str(type_).replace("double", "float64"), casting="safe", order="C", copy=False)
+    same = values.astype(_DTYPES.get(str(type_), str(type_)), casting="safe", order="C", copy=False)
     return _from_buffers(type_, len(values), [None, same], 0)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from refstore.core.arrow_arrays import array, scalar
+from refstore.core.arrow_arrays import array, numpy_of, scalar
 from refstore.gc_marks import Run
 from refstore.versioning.commits.metaranges import RangeRow
 from refstore.versioning.commits.store import TreeStore
@@ -126,8 +126,8 @@ def join_bucket(layout: RunLayout, batches: Iterable[Batch], horizon: str = "") 
     for chunk in chunks:
         is_live = among(chunk.keys, keys.live)
         yield from garbage.subtract_live(layout, chunk, keys, is_live)
-        blobs = is_live & (chunk.table.column("kind").to_numpy() == ObjectKind.DATA)
-        staying.append((chunk.keys[blobs], chunk.table.column("size_bytes").to_numpy()[blobs]))
+        blobs = is_live & (numpy_of(chunk.table.column("kind")) == ObjectKind.DATA)
+        staying.append((chunk.keys[blobs], numpy_of(chunk.table.column("size_bytes"))[blobs]))
     if not horizon:
         yield from garbage.find_dead(layout, bucket, keys)
     if staying or in_commits or ranges or len(lost_keys):
