@@ -31,6 +31,7 @@ from bench import (
     report,
     retention,
     scale,
+    start,
 )
 from bench.measure import Row
 from bench.workshop import FULL, QUICK, Workshop
@@ -46,6 +47,7 @@ def _offline(module: str) -> Callable[[Workshop], Iterator[Row]]:
 
 
 BENCHMARKS: Final[dict[str, Callable[[Workshop], Iterator[Row]]]] = {
+    "start": start.run,
     "listing": listing.run,
     "branches": branches.run,
     "bookkeeping": bookkeeping.run,

@@ -75,6 +75,8 @@ class Scale:
     """Calls of the API per turn."""
     logged: int = 300
     """Commits whose log is filtered."""
+    started: int = 11
+    """Turns of programs that start."""
     expensive: int = 400
     """Expensive reads per turn."""
     uploaded: int = 400
@@ -92,6 +94,7 @@ class Scale:
 
 FULL: Final = Scale()
 QUICK: Final = Scale(
+    started=2,
     staged=3_000,
     listed=500,
     booked=2_000,

@@ -103,7 +103,10 @@ def serve(
     bound = listening.getsockname()
     address = f"http{'s' if has_tls else ''}://{'[' + bound[0] + ']' if ':' in bound[0] else bound[0]}:{bound[1]}"
 
+    answering = threading.Event()
+
     def started() -> None:
+        answering.set()
         typer.echo(f"refstore serves {address} (pages at /ui, API under /api/v1, documents at /docs)", err=True)
         typer.echo(
             "lakeFS's clients need:\n"
@@ -120,7 +123,7 @@ def serve(
             folder = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="refstore-serve-", ignore_cleanup_errors=True))
             )
-            stack.enter_context(_reaping(settings, folder))
+            stack.enter_context(_reaping(settings, folder, answering))
         if settings.api.workers == 1:
             server.serve_requests(
                 settings, listening, _Operations(folder), started, _start_of_reads(settings, folder), _Purges()
@@ -216,8 +219,8 @@ def _is_loopback(host: str) -> bool:
 
 
 @contextlib.contextmanager
-def _reaping(settings: Settings, folder: Path) -> Generator[None, None, None]:
-    """Run a reaper beside the service, and stop it after its current batch.
+def _reaping(settings: Settings, folder: Path, answering: threading.Event) -> Generator[None, None, None]:
+    """Run a reaper beside the service from when that is `answering`, and stop it after its current batch.
 
     It writes its metrics to `folder`, where every process that answers finds them.
 
@@ -226,12 +229,19 @@ def _reaping(settings: Settings, folder: Path) -> Generator[None, None, None]:
     """
     over = threading.Event()
     work = _reap if settings.kv.startswith("memory:") else _keep_reaping
-    thread = threading.Thread(target=work, args=(settings, folder, over), name="refstore-reaper")
+
+    def wait_and_work() -> None:
+        answering.wait()  # both would start more slowly together
+        if not over.is_set():
+            work(settings, folder, over)
+
+    thread = threading.Thread(target=wait_and_work, name="refstore-reaper")
     thread.start()
     try:
         yield
     finally:
         over.set()
+        answering.set()
         thread.join()
 
 
