@@ -247,7 +247,7 @@ class OfflineSettings:
 class LogSettings:
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "console", "json"] = "auto"
-    """auto: console on a terminal, JSON lines elsewhere."""
+    """auto: plain lines of a command; of a service, console lines on a terminal and JSON lines elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -464,6 +464,14 @@ class TestLogsOfAnApplication:
             "kv_may_evict {'url': 'redis://u:***@h', 'servers': 3} <string> <module>\n",
         )
 
+    def test_what_the_page_about_logs_says_works(self) -> None:
+        section = Path("docs/usage.md").read_text().partition("## Logs")[2].partition("\n## ")[0]
+        shown, silenced, shaped = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        assert self.run(shown + self.LOG)[1].startswith("WARNING:refstore.x:kv_may_evict url=redis://u:***@h")
+        assert self.run(silenced + self.LOG) == ("", "")
+        line = '{"event": "kv_may_evict", "url": "redis://u:***@h", "servers": 3}\n'
+        assert self.run(shaped + "\n" + self.LOG) == ("", line)
+
     def test_every_package_of_the_product_is_below_one_of_the_loggers(self) -> None:
         packages = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
         assert {Path(each).name for each in packages["packages"]} == set(event_log.ROOTS)
