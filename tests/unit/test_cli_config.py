@@ -14,13 +14,13 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 import typer
 
 from refstore import __version__, cli, errors
-from refstore.cli import common, options
+from refstore.cli import common, options, plain_values
 from refstore.core import event_log, logs
 from refstore.core.records import Tag
 from refstore.core.settings import SETTINGS, LogSettings
@@ -341,6 +341,47 @@ class TestAnswers:
 
         command(work)
         assert refstore("probe") == (0, "", "")
+
+
+class TestPlainValues:
+    """Typer converts what is not plain; what is plain does not get to it (`refstore/cli/plain_values.py`)."""
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            (("--number", "x"), "valid integer"),
+            (("--number", "11"), "less than or equal to 10"),
+            (("--flag", "--no-such"), "No such option"),
+            ((), "Missing parameter: words"),
+        ],
+    )
+    def test_errors_are_typers(self, options: tuple[str, ...], error: str) -> None:
+        with pytest.raises(Exception, match=error):
+            self.run(*options, *(["word"] if options else []))
+
+    def test_values_have_their_types(self) -> None:
+        assert self.run("one", "two") == (["one", "two"], None, 3, [], False)
+        options = ("--text", "", "--number", "7", "--many", "1", "--many", "2", "--flag")
+        assert self.run("one", *options) == (["one"], "", 7, [1, 2], True)
+
+    def run(self, *arguments: str) -> tuple[object, ...]:
+        app, values = typer.Typer(), []
+
+        @app.command()
+        def command(  # pyright: ignore[reportUnusedFunction]
+            words: list[str],
+            text: str | None = None,
+            number: Annotated[int, typer.Option(max=10)] = 3,
+            many: Annotated[list[int], typer.Option()] = [],  # noqa: B006  # Typer reads it
+            *,
+            flag: bool = False,
+        ) -> None:
+            values.append((words, text, number, many, flag))
+
+        made: Any = typer.main.get_command(app)
+        plain_values.take_plain_values(made)
+        made.main(list(arguments), standalone_mode=False)
+        return values[0]
 
 
 class TestStart:

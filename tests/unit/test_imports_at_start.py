@@ -163,7 +163,7 @@ def test_a_service_imports_structlog_with_its_first_record() -> None:
 
 
 FORBIDDEN: Final = re.compile(
-    r"\b(pa|pyarrow)\.(array|scalar|asarray)\(|\.(from_pylist|from_pydict|to_pandas|from_pandas)\("
+    r"\b(pa|pyarrow)\.(array|scalar|asarray)\(|\.(from_pylist|from_pydict|to_pandas|from_pandas|to_numpy)\("
 )
 
 
