@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,16 @@ from refstore.core.file_modes import make_folder
 from refstore.core.settings import Settings, embedded
 from refstore.kv import open_kv
 from refstore.lake import Lake
+from refstore_api import server
 from refstore_reaper.process_priority import NICE
-from tests.commands import Command
+from tests.commands import Command, Ran
 from tests.kit.clock import FakeClock
 from tests.servers.redis_servers import RedisServer
 
 SECONDS = 60.0
+OWN_KEY = ("AKIAENV", "the-secret-of-the-environment")
+
+on_open_service = pytest.mark.xdist_group("open service")  # one worker starts it, not each
 
 
 class Serving:
@@ -56,7 +60,8 @@ class Serving:
         raise AssertionError(f"the service did not start:\n{self.said}")
 
     def get(self, path: str, auth: tuple[str, str] | None = None) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", auth=auth, timeout=SECONDS)
+        url = self.url.replace("0.0.0.0", "127.0.0.1")  # noqa: S104  # replaced
+        return httpx.get(f"{url}{path}", auth=auth, timeout=SECONDS)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -96,6 +101,44 @@ def first_key(said: str) -> tuple[str, str] | None:
     return found["REFSTORE_ACCESS_KEY_ID"], found["REFSTORE_SECRET_ACCESS_KEY"]
 
 
+@pytest.fixture(scope="module")
+def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A service that serves several tests: beyond loopback, with a key of the environment, and without processes of its
+    own.
+    """
+    with serving(
+        tmp_path_factory.mktemp("open"),
+        "--host",
+        "0.0.0.0",  # noqa: S104  # a test's
+        "--no-reaper",
+        REFSTORE_API_PUBLIC_URL="https://lake.example.org",
+        REFSTORE_ACCESS_KEY_ID=OWN_KEY[0],
+        REFSTORE_SECRET_ACCESS_KEY=OWN_KEY[1],
+        REFSTORE_API_READS_IN="threads",
+    ) as service:
+        assert service.url
+        yield service
+        assert service.end() == 0
+        assert "Traceback" not in service.said
+
+
+@pytest.fixture
+def refused(refstore: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Return a function that runs `refstore serve` in this process, where the command must end before it serves."""
+
+    def serve_nothing(*_: object) -> None:
+        raise AssertionError("the service started")
+
+    monkeypatch.setattr(server, "serve_requests", serve_nothing)
+
+    def run(*arguments: str, **environment: str) -> Ran:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return refstore("serve", "--port", "0", "--no-reaper", *arguments)
+
+    return run
+
+
 def test_the_first_key_goes_into_a_private_file_and_works(tmp_path: Path) -> None:
     with serving(tmp_path) as service:
         assert service.get("/api/v1/user").status_code == 401
@@ -113,7 +156,8 @@ def test_the_first_key_goes_into_a_private_file_and_works(tmp_path: Path) -> Non
         assert key[1] not in again.said
 
 
-def test_without_a_data_folder_the_first_key_goes_to_the_users_state(tmp_path: Path) -> None:
+def test_with_memory_stores_it_reaps_in_a_thread_and_its_first_key_goes_to_the_users_state(tmp_path: Path) -> None:
+    """No other process could see what is to be reaped, and there is no data folder."""
     with serving(tmp_path, "--kv", "memory://x", "--objects", "memory://x") as service:
         assert service.get("/api/v1/user").status_code == 401
         assert service.get("/api/v1/user", auth=first_key(service.said)).status_code == 200
@@ -122,25 +166,28 @@ def test_without_a_data_folder_the_first_key_goes_to_the_users_state(tmp_path: P
         assert place.parent == tmp_path / "state" / "refstore"
         assert place.parent.stat().st_mode & 0o7777 == 0o700
         assert place.stat().st_mode & 0o7777 == 0o600
+        wait_until(lambda: "reaper_started" in service.said)
+        assert not children(service.process.pid)
+        assert service.end() == 0
+        assert "reaper_ended" in service.said
 
 
-def test_where_the_first_key_cannot_be_written_none_is_made(tmp_path: Path) -> None:
+def test_where_the_first_key_cannot_be_written_none_is_made(tmp_path: Path, refused: Callable[..., Ran]) -> None:
     """Else the only key would be one whose secret nobody has."""
     (tmp_path / "file").touch()
     stores = ("--kv", f"sqlite://{tmp_path}/kv", "--objects", f"file://{tmp_path}/objects")
-    with serving(tmp_path, *stores, XDG_STATE_HOME=str(tmp_path / "file")) as service:
-        assert service.process.wait(SECONDS) == 2
-        assert "REFSTORE_ACCESS_KEY_ID" in service.said
+    ran = refused(*stores, XDG_STATE_HOME=str(tmp_path / "file"))
+    assert ran.code == 2
+    assert "REFSTORE_ACCESS_KEY_ID" in ran.err
     with contextlib.closing(open_kv(f"sqlite://{tmp_path}/kv")) as kv:
         assert not access_keys.any_there(kv)
 
 
-def test_a_key_of_the_environment_works_and_is_not_printed(tmp_path: Path) -> None:
-    secret = "the-secret-of-the-environment"
-    with serving(tmp_path, REFSTORE_ACCESS_KEY_ID="AKIAENV", REFSTORE_SECRET_ACCESS_KEY=secret) as service:
-        assert service.get("/api/v1/user", auth=("AKIAENV", secret)).status_code == 200
-        assert secret not in service.said
-        assert first_key(service.said) is None
+@on_open_service
+def test_a_key_of_the_environment_works_and_is_not_printed(open_service: Serving) -> None:
+    assert open_service.get("/api/v1/user", auth=OWN_KEY).status_code == 200
+    assert OWN_KEY[1] not in open_service.said
+    assert first_key(open_service.said) is None
 
 
 def test_a_secret_of_the_environment_that_a_rotation_ended_stays_ended(tmp_path: Path) -> None:
@@ -167,12 +214,12 @@ def test_a_secret_of_the_environment_that_a_rotation_ended_stays_ended(tmp_path:
     ],
 )
 def test_a_key_of_the_environment_that_is_none_is_refused(
-    tmp_path: Path, environment: dict[str, str], said: str
+    refused: Callable[..., Ran], environment: dict[str, str], said: str
 ) -> None:
-    with serving(tmp_path, **environment) as service:
-        assert service.process.wait(SECONDS) == 2
-        assert said in service.said
-        assert "x" * 30 not in service.said
+    ran = refused(**environment)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "x" * 30 not in ran.err + ran.out
 
 
 def test_a_port_that_is_taken_is_said_so_before_anything_starts(tmp_path: Path) -> None:
@@ -185,54 +232,44 @@ def test_a_port_that_is_taken_is_said_so_before_anything_starts(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "lake.example.org", "192.0.2.1"])  # noqa: S104  # nothing listens
-def test_beyond_loopback_it_must_be_told_how_clients_reach_it(tmp_path: Path, host: str) -> None:
+def test_beyond_loopback_it_must_be_told_how_clients_reach_it(
+    tmp_path: Path, refused: Callable[..., Ran], host: str
+) -> None:
     """Else signed URLs follow whatever Host a request names."""
-    with serving(tmp_path, "--host", host) as service:
-        assert service.process.wait(SECONDS) == 2
-        assert "REFSTORE_API_PUBLIC_URL" in service.said
-        assert not (tmp_path / "lake").exists()
+    ran = refused("--host", host)
+    assert ran.code == 2
+    assert "REFSTORE_API_PUBLIC_URL" in ran.err
+    assert not (tmp_path / "lake").exists()
 
 
-def test_beyond_loopback_it_serves_when_it_was_told(tmp_path: Path) -> None:
-    with serving(
-        tmp_path,
-        "--host",
-        "0.0.0.0",  # noqa: S104  # a test's
-        "--no-reaper",
-        REFSTORE_API_PUBLIC_URL="https://lake.example.org",
-    ) as service:
-        # likewise
-        assert httpx.get(service.url.replace("0.0.0.0", "127.0.0.1") + "/healthcheck").status_code == 204  # noqa: S104
+@on_open_service
+def test_beyond_loopback_it_serves_when_it_was_told(open_service: Serving) -> None:
+    assert "refstore serves http://0.0.0.0:" in open_service.said
+    assert open_service.get("/healthcheck").status_code == 204
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("reaper", ["--reaper", "--no-reaper"])
-def test_it_ends_in_order_when_it_is_asked_to(tmp_path: Path, number: int, reaper: str) -> None:
+def test_it_ends_in_order_when_it_is_interrupted(tmp_path: Path, reaper: str) -> None:
+    """The tests below end theirs by SIGTERM."""
     with serving(tmp_path, reaper) as service:
         assert service.get("/healthcheck").status_code == 204
-        assert service.end(number) == 0
+        assert service.end(signal.SIGINT) == 0
         assert "Traceback" not in service.said
 
 
-def test_workers_answer_log_as_one_and_end_together(tmp_path: Path) -> None:
+def test_workers_answer_and_log_as_one_are_replaced_and_end_together(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2", "--no-reaper") as service:
         for _ in range(8):
             assert service.get("/api/v1/user").status_code == 401
-        workers = children(service.process.pid)
-        assert len(workers) == 2
-        assert '"event": "request"' in service.said
-        assert service.end() == 0
-        assert not [worker for worker in workers if lives(worker)]
-
-
-def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2", "--no-reaper") as service:
-        assert service.get("/healthcheck").status_code == 204
         before = children(service.process.pid)
+        assert len(before) == 2
+        assert '"event": "request"' in service.said
         os.kill(before[0], signal.SIGKILL)
         wait_until(lambda: len(found := children(service.process.pid)) == 2 and before[0] not in found)
         assert service.get("/healthcheck").status_code == 204
+        workers = children(service.process.pid)
         assert service.end() == 0
+        assert not [worker for worker in workers if lives(worker)]
 
 
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
@@ -244,46 +281,32 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         wait_until(lambda: not [worker for worker in workers if lives(worker)])
 
 
-def test_the_reaper_is_a_process_that_lets_the_service_go_first(tmp_path: Path) -> None:
+def test_the_reaper_is_a_process_that_lets_the_service_go_first_and_is_replaced(tmp_path: Path) -> None:
     with serving(tmp_path) as service:
         assert service.get("/healthcheck").status_code == 204
         wait_until(lambda: "reaper_started" in service.said)
-        (reaper,) = children(service.process.pid)
-        assert os.getpriority(os.PRIO_PROCESS, reaper) == max(
+        (killed,) = children(service.process.pid)
+        assert os.getpriority(os.PRIO_PROCESS, killed) == max(
             NICE, os.getpriority(os.PRIO_PROCESS, service.process.pid)
         )
-        assert os.sched_getscheduler(reaper) == os.SCHED_BATCH
+        assert os.sched_getscheduler(killed) == os.SCHED_BATCH
         assert os.sched_getscheduler(service.process.pid) == os.SCHED_OTHER
-        assert len(os.sched_getaffinity(reaper)) == 1
+        assert len(os.sched_getaffinity(killed)) == 1
         assert os.sched_getaffinity(service.process.pid) == os.sched_getaffinity(0)
-        assert service.end() == 0
-        assert "reaper_ended" in service.said, "it was asked, not killed"
-        assert not lives(reaper)
-
-
-def test_a_reaper_that_is_killed_is_replaced_and_the_service_does_not_notice(tmp_path: Path) -> None:
-    with serving(tmp_path) as service:
-        wait_until(lambda: "reaper_started" in service.said)
-        (killed,) = children(service.process.pid)
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: service.said.count("reaper_started") == 2)
         assert '"exit_code": -9' in service.said
         (other,) = children(service.process.pid)
         assert other != killed
         assert service.get("/healthcheck").status_code == 204
+        assert "reaper_ended" not in service.said
         assert service.end() == 0
+        assert "reaper_ended" in service.said, "it was asked, not killed"
+        assert "Traceback" not in service.said
         assert not lives(other)
 
 
-def test_the_reaper_ends_with_the_service_that_started_it(tmp_path: Path) -> None:
-    with serving(tmp_path) as service:
-        wait_until(lambda: "reaper_started" in service.said)
-        (reaper,) = children(service.process.pid)
-        service.process.kill()
-        wait_until(lambda: not lives(reaper))
-
-
-def test_expensive_reads_are_made_in_a_process_that_lets_the_service_go_first(tmp_path: Path) -> None:
+def test_expensive_reads_are_made_in_a_process_that_lets_the_service_go_first_and_is_replaced(tmp_path: Path) -> None:
     with serving(tmp_path, "--no-reaper") as service:
         assert service.get("/healthcheck").status_code == 204
         key = first_key(service.said)
@@ -292,41 +315,41 @@ def test_expensive_reads_are_made_in_a_process_that_lets_the_service_go_first(tm
         wait_until(lambda: os.sched_getscheduler(reads) == os.SCHED_BATCH)
         assert os.getpriority(os.PRIO_PROCESS, reads) == max(NICE, os.getpriority(os.PRIO_PROCESS, service.process.pid))
         assert os.sched_getscheduler(service.process.pid) == os.SCHED_OTHER
-        os.kill(reads, signal.SIGTERM)  # as whoever stops the service may tell all its processes
+        os.kill(reads, signal.SIGKILL)
+        wait_until(lambda: not lives(reads))
+        (other,) = read_until_there_is_a_process(service, key)
+        assert other != reads
+        wait_until(lambda: os.sched_getscheduler(other) == os.SCHED_BATCH)
+        ended = service.said.count("reads_process_ended")
+        os.kill(other, signal.SIGTERM)  # as whoever stops the service may tell all its processes
         assert service.get("/api/v1/repositories", auth=key).status_code == 200
         assert service.end() == 0
-        assert "reads_process_ended" not in service.said
+        assert service.said.count("reads_process_ended") == ended
         assert "Traceback" not in service.said
-        assert not lives(reads)
-
-
-def test_a_process_for_reads_that_is_killed_is_replaced_and_all_is_answered(tmp_path: Path) -> None:
-    with serving(tmp_path, "--no-reaper") as service:
-        assert service.get("/healthcheck").status_code == 204
-        key = first_key(service.said)
-        (killed,) = read_until_there_is_a_process(service, key)
-        os.kill(killed, signal.SIGKILL)
-        wait_until(lambda: not lives(killed))
-        (other,) = read_until_there_is_a_process(service, key)
-        assert other != killed
-        assert service.end() == 0
         assert not lives(other)
 
 
-def test_the_process_for_reads_ends_with_the_service_that_started_it(tmp_path: Path) -> None:
-    with serving(tmp_path, "--no-reaper") as service:
-        assert service.get("/healthcheck").status_code == 204
-        (reads,) = read_until_there_is_a_process(service, first_key(service.said))
+def test_the_reaper_and_the_process_for_reads_end_with_the_service_that_started_them(tmp_path: Path) -> None:
+    with serving(tmp_path) as service:
+        wait_until(lambda: "reaper_started" in service.said)
+        key = first_key(service.said)
+        wait_until(lambda: len(read_until_there_is_a_process(service, key)) == 2)
+        processes = children(service.process.pid)
         service.process.kill()
-        wait_until(lambda: not lives(reads))
+        wait_until(lambda: not [process for process in processes if lives(process)])
 
 
-def test_who_wants_threads_for_reads_has_no_process_for_them(tmp_path: Path) -> None:
-    with serving(tmp_path, "--no-reaper", REFSTORE_API_READS_IN="threads") as service:
-        assert service.get("/healthcheck").status_code == 204
-        assert service.get("/api/v1/repositories", auth=first_key(service.said)).status_code == 200
-        assert not children(service.process.pid)
-        assert service.end() == 0
+@on_open_service
+def test_who_wants_threads_for_reads_has_no_process_for_them(open_service: Serving) -> None:
+    assert open_service.get("/api/v1/repositories", auth=OWN_KEY).status_code == 200
+    assert not children(open_service.process.pid)
+
+
+@on_open_service
+def test_a_service_without_a_reaper_has_no_metrics_of_one(open_service: Serving) -> None:
+    said = open_service.get("/metrics", auth=OWN_KEY).text
+    assert "refstore_api_" in said
+    assert "refstore_reaper_" not in said
 
 
 def read_until_there_is_a_process(service: Serving, key: tuple[str, str] | None) -> list[int]:
@@ -339,15 +362,6 @@ def read_until_there_is_a_process(service: Serving, key: tuple[str, str] | None)
 
     wait_until(is_there)
     return [child for child in children(service.process.pid) if lives(child)]
-
-
-def test_what_only_the_service_sees_is_reaped_by_the_service(tmp_path: Path) -> None:
-    with serving(tmp_path, "--kv", "memory://x", "--objects", "memory://x") as service:
-        assert service.get("/healthcheck").status_code == 204
-        wait_until(lambda: "reaper_started" in service.said)
-        assert not children(service.process.pid)
-        assert service.end() == 0
-        assert "reaper_ended" in service.said
 
 
 def test_a_memory_kv_is_one_processes_own(refstore: Command) -> None:
@@ -449,14 +463,6 @@ def test_metrics_of_the_service_hold_those_of_its_reaper(tmp_path: Path, workers
         assert "refstore_api_requests_total" in said
         assert "refstore_reaper_beat_timestamp_seconds" in said
         assert service.end() == 0
-
-
-def test_a_service_without_a_reaper_has_no_metrics_of_one(tmp_path: Path) -> None:
-    with serving(tmp_path, "--no-reaper") as service:
-        service.url  # noqa: B018  # it has started
-        said = service.get("/metrics", auth=first_key(service.said)).text
-        assert "refstore_api_" in said
-        assert "refstore_reaper_" not in said
 
 
 @pytest.mark.server
