@@ -3,7 +3,7 @@
 # Without it, says which tests will be skipped; that is an error in CI, where nothing may be skipped. Starts no service.
 set -euo pipefail
 
-declare -A programs=([redis-server]=redis-server [redis-sentinel]=redis-sentinel [radosgw]=radosgw [ceph-mon]=ceph-mon [ceph-osd]=ceph-osd [chromium]=chromium [prometheus]=promtool [nginx]=nginx)
+declare -A programs=([redis-server]=redis-server [redis-sentinel]=redis-sentinel [radosgw]=radosgw [ceph-mon]=ceph-mon [ceph-osd]=ceph-osd [chromium-headless-shell]=chromium-headless-shell [prometheus]=promtool [nginx]=nginx)
 PATH=$PATH:/usr/sbin:/sbin
 
 missing=()
