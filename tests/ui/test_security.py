@@ -36,7 +36,7 @@ RANK = {"reader": 1, "writer": 2, "operator": 3}
 
 
 def place(path: str, site: Site) -> str:
-    return path.format(mark=site.mark, purge=site.purges[0])
+    return path.format(mark=site.mark, purge=site.purge)
 
 
 @pytest.mark.parametrize(("path", "role"), ACTS)
