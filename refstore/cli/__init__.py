@@ -17,6 +17,7 @@ import os
 import select
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, NoReturn, cast
 
 import typer
@@ -122,8 +123,13 @@ def _reader_went_away() -> bool:
 
 
 def _import(name: str) -> TyperCommand | TyperGroup:
-    module = importlib.import_module(COMMANDS[name].module)
-    group = typer.main.get_group(module.app)
+    return _make_command(importlib.import_module(COMMANDS[name].module).app, name)
+
+
+@cache
+def _make_command(app: typer.Typer, name: str) -> TyperCommand | TyperGroup:
+    """Make a command once: typer takes up to 30 ms for it, and a process of tests runs hundreds of lines."""
+    group = typer.main.get_group(app)
     command = cast(TyperCommand | TyperGroup, group.commands.get(name, group))
     command.name = name
     options.add_to(command)

@@ -49,14 +49,6 @@ def root() -> TyperGroup:
     return found
 
 
-@cache
-def top_level(name: str) -> TyperCommand | TyperGroup:
-    """Return a command with all that it takes. It is made once: that takes longer than to parse a line."""
-    _, command, _ = root().resolve_command(typer.Context(root(), info_name="refstore"), [name])
-    assert isinstance(command, TyperCommand | TyperGroup)
-    return command
-
-
 def lines(text: str) -> list[str]:
     """Command lines in a text: what stands in code, or behind "Example:", from `refstore` on."""
     found: list[str] = []
@@ -88,10 +80,7 @@ def parse(args: list[str]) -> None:
     """Take the words apart as the command would, and stop before anything is done."""
     group, context = root(), typer.Context(root(), info_name="refstore", obj=Invocation())
     while args:
-        if group is root() and args[0] in cli.COMMANDS:
-            name, command, rest = args[0], top_level(args[0]), args[1:]
-        else:
-            name, command, rest = group.resolve_command(context, args)
+        name, command, rest = group.resolve_command(context, args)
         assert isinstance(command, TyperCommand | TyperGroup)
         context = command.make_context(name, rest, parent=context, obj=Invocation())
         if not isinstance(command, TyperGroup):
