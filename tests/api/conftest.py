@@ -41,6 +41,23 @@ from tests.servers.s3_ceph import CephRgw
 KEY_ID = "AKIATESTS"
 SECRET = "a-secret-that-only-these-tests-know"
 START_SECONDS = 60.0
+SERVICES = {"embedded": "embedded_service", "redis+s3": "redis_s3_service"}
+"""The fixtures behind `service`."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Send all tests of one service to one worker: each worker that has one of them starts the service again."""
+    of_modules = ("limited", "attacked", "secure")
+    for item in items:
+        if "tests/api/" not in item.nodeid or not isinstance(item, pytest.Function):
+            continue
+        params: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
+        names = [SERVICES[str(params["service"])]] if "service" in params else []
+        names += [f"imports_{params['where']}_service"] if "where" in params else []
+        names += [name for name in (*SERVICES.values(), *of_modules) if name in item.fixturenames]
+        if names and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(names[0]))
 
 
 class Running(NamedTuple):
@@ -126,9 +143,7 @@ def redis_s3_service(tmp_path_factory: pytest.TempPathFactory, real_s3: S3Server
     scope="session", params=["embedded", pytest.param("redis+s3", marks=[pytest.mark.server, pytest.mark.slow])]
 )
 def service(request: pytest.FixtureRequest) -> Running:
-    found: Running = request.getfixturevalue(
-        {"embedded": "embedded_service", "redis+s3": "redis_s3_service"}[request.param]
-    )
+    found: Running = request.getfixturevalue(SERVICES[request.param])
     return found
 
 

@@ -13,7 +13,16 @@ from refstore.kv.base import KV
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(scope="module", params=["redis_url", "valkey_url", "redis_cluster_url", "redis_sentinel_url"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "redis_url",
+        "valkey_url",
+        # started once, in one worker: six nodes, and two with three sentinels
+        pytest.param("redis_cluster_url", marks=pytest.mark.xdist_group("redis cluster")),
+        pytest.param("redis_sentinel_url", marks=pytest.mark.xdist_group("redis sentinel")),
+    ],
+)
 def kv(request: pytest.FixtureRequest) -> Iterator[KV]:
     kv = open_kv(request.getfixturevalue(request.param), attempts=1)
     yield kv
