@@ -1,0 +1,149 @@
+"""However a test run is ended, it leaves no process: no server, no orphan in a session of its own, no reaper."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import supervisor
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_SECONDS_MAX = 120.0
+GONE_SECONDS_MAX = 30.0
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to a process of one's choice"),
+]
+
+TESTS = '''
+import os, pathlib, subprocess, sys, time
+
+from tests.servers.redis_servers import RedisServer
+
+FOLDER = pathlib.Path(os.environ["FOLDER"])
+REFSTORE = [sys.executable, "-m", "refstore", "--data", str(FOLDER / "lake")]
+ORPHAN = """
+import subprocess
+quiet = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.DEVNULL)
+print(subprocess.Popen(["sleep", "1000"], start_new_session=True, env={}, **quiet).pid)
+"""
+
+
+def test_starts_processes():
+    redis = RedisServer(FOLDER / "redis").start()
+    orphan = int(subprocess.run([sys.executable, "-c", ORPHAN], check=True, capture_output=True).stdout)
+    subprocess.run([*REFSTORE, "repo", "create", "sales"], check=True)
+    reaper = subprocess.Popen([*REFSTORE, "reaper"], start_new_session=True)
+    pids = (os.getpid(), os.getppid(), redis.pid, orphan, reaper.pid)
+    (FOLDER / "pids.new").write_text(" ".join(map(str, pids)))
+    (FOLDER / "pids.new").rename(FOLDER / "pids")
+    if "ENDS" not in os.environ:
+        time.sleep(1000)
+'''
+
+
+class Run:
+    """A run of pytest with one worker, whose test starts processes, and waits."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        (folder / "test_processes.py").write_text(TESTS)
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        self.log = folder / "run.log"
+        plugins = ("-p", "xdist", "-p", "tests.supervisor", "-p", "no:cacheprovider")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment |= {
+            "FOLDER": str(folder),
+            "PYTHONPATH": str(ROOT),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            **variables,
+        }
+        with self.log.open("wb") as log:
+            self.pytest = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *plugins, "-n", "1", str(folder)],
+                cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        pids = folder / "pids"
+        self._wait(pids.exists, READY_SECONDS_MAX)
+        started = [int(pid) for pid in pids.read_text().split()]
+        self.worker, self.controller = started[:2]
+        self._started = {pid: start_time(pid) for pid in (*started, self.pytest.pid)}
+
+    @property
+    def alive(self) -> dict[int, str]:
+        """What it has started and is there still."""
+        return {
+            pid: supervisor._command(pid) for pid, began in self._started.items() if began and start_time(pid) == began
+        }
+
+    def wait(self) -> int:
+        status = self.pytest.wait(GONE_SECONDS_MAX)
+        self._wait(lambda: not self.alive, GONE_SECONDS_MAX)
+        return status
+
+    def _wait(self, is_over: Callable[[], bool], seconds_max: float) -> None:
+        until = time.monotonic() + seconds_max
+        while not is_over():
+            assert time.monotonic() < until, self.log.read_text()
+            time.sleep(0.05)
+
+
+def stat(pid: int) -> list[str]:
+    """The fields of a process behind its name; none where it is gone, or only waited for."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [] if fields[0] == "Z" else fields
+
+
+def start_time(pid: int) -> str:
+    return stat(pid)[19] if stat(pid) else ""
+
+
+def end_pytest(run: Run) -> None:
+    run.pytest.terminate()
+
+
+def interrupt_the_process_group(run: Run) -> None:
+    os.killpg(run.pytest.pid, signal.SIGINT)
+
+
+def kill_pytest(run: Run) -> None:
+    run.pytest.kill()
+
+
+def kill_controller_and_worker(run: Run) -> None:
+    for pid in (run.controller, run.worker):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        (end_pytest, pytest.ExitCode.INTERRUPTED),
+        (interrupt_the_process_group, pytest.ExitCode.INTERRUPTED),
+        (kill_pytest, -signal.SIGKILL),
+        (kill_controller_and_worker, 128 + signal.SIGKILL),
+    ],
+)
+def test_a_run_that_is_ended_leaves_no_process(tmp_path: Path, end: Callable[[Run], None], status: int) -> None:
+    run = Run(tmp_path)
+    assert len(run.alive) == 6, "pytest, its controller and worker, and what the test started"
+    end(run)
+    assert run.wait() == status, run.log.read_text()
+
+
+def test_a_run_that_passes_names_what_its_tests_left_and_its_cpu_time(tmp_path: Path) -> None:
+    run = Run(tmp_path, ENDS="yes")
+    assert run.wait() == pytest.ExitCode.OK
+    log = run.log.read_text()
+    assert "the tests left 3 processes, which are ended now:" in log
+    assert "CPU-seconds (user " in log.splitlines()[-1]
