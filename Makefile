@@ -6,7 +6,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 # Empty: bytecode is written, whatever the environment says. The tests start Python more than a thousand times.
 export PYTHONDONTWRITEBYTECODE :=
-.PHONY: help demo check test test-all lint pytest docs bench soak explore release setup setup-spark setup-bench setup-system lock clean
+.PHONY: help demo check test test-all test-release lint style types pytest docs bench soak explore release setup setup-spark setup-bench setup-system lock clean
 
 BIN := .venv/bin
 WORKERS ?= 4
@@ -14,6 +14,8 @@ EXAMPLES ?= 1000
 SECONDS_EACH ?= 300
 FAILOVERS ?= 250
 ARGS ?=
+# which tests `make pytest` runs; those of the first tier where it is empty (addopts in pyproject.toml)
+TIERS ?=
 # files of tests/unit that `make check` leaves out: they start processes, or explore for minutes
 LEFT_OUT := api_serve deletion_index file_modes protocol_model
 
@@ -27,25 +29,34 @@ check: setup ## run ruff, the import check and the fast tests: without Spark, wi
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/pytest -n 2 -q -m "not soak and not long and not slow and not server" tests/fundamentals tests/unit $(LEFT_OUT:%=--ignore=tests/unit/test_%.py)
+	$(BIN)/pytest -n 2 -q -m "not soak and not second_tier and not slow and not server" tests/fundamentals tests/unit $(LEFT_OUT:%=--ignore=tests/unit/test_%.py)
 
-test: setup-spark setup-system ## run lint, then all tests but the long ones and the soak
-	@$(MAKE) lint
-	@$(MAKE) pytest
+test: setup-spark setup-system ## run lint and the tests of the first tier: before a merge
+	@$(MAKE) style
+	@$(MAKE) -j 2 types pytest
 
-test-all: setup-spark setup-system ## run lint, all tests and the long ones with coverage, and a short soak: before a release
+test-all: setup-spark setup-system ## run lint and the tests of both tiers, as CI does
+	@$(MAKE) style
+	@$(MAKE) -j 2 types pytest TIERS='-m "not soak"'
+
+test-release: setup-spark setup-system ## run lint, all tests with coverage and ten times the states, and a short soak: before a release
 	@$(MAKE) lint
-	REFSTORE_EXPLORE_STATES=40000 $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not soak" --cov --cov-report=term:skip-covered
+	@REFSTORE_EXPLORE_STATES=40000 $(MAKE) pytest TIERS='-m "not soak"' ARGS='--cov --cov-report=term:skip-covered'
 	@$(MAKE) soak SECONDS_EACH=10 EXAMPLES=20 FAILOVERS=5
 
-lint: setup-spark ## check format, ruff, types (pyright) and import directions
+lint: style types ## check format, ruff, import directions and types (pyright)
+
+style: setup-spark
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache --no-logo
 
-pytest: setup-spark ## run the tests alone; ARGS='-k name' to choose
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+# The supervisor ends pyright's own processes, too, where make is ended.
+types: setup-spark
+	@exec $(BIN)/python -m tests.supervisor $(BIN)/pyright
+
+pytest: setup-spark ## run the tests of the first tier alone; ARGS='-k name' to choose
+	@exec $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 40 --durations-min 1 $(TIERS) $(ARGS)
 
 docs: setup ## build the reference of the SDK in build/docs from its docstrings, and check the links of all documents
 	rm -rf build/docs

@@ -2,7 +2,7 @@
 # Make a release of this checkout: scripts/release.sh VERSION [--dry-run] [--skip-tests]
 #
 # Refuses a dirty tree, a tag that exists, and a version that refstore/__init__.py or CHANGELOG.md does not name.
-# Builds the sdist and the wheel into dist/, checks them (scripts/check_dist.py), runs the tests (`make test-all`), and
+# Builds the sdist and the wheel into dist/, checks them (scripts/check_dist.py), runs the tests (`make test-release`), and
 # tags vVERSION in this repository. Pushes nothing.
 # --dry-run: do everything but the tag. --skip-tests: for a commit whose tests have just passed elsewhere.
 set -euo pipefail
@@ -39,7 +39,7 @@ rm -rf dist
 if [[ -n $skip_tests ]]; then
   echo "release: the tests were skipped" >&2
 else
-  "${MAKE:-make}" test-all
+  "${MAKE:-make}" test-release
 fi
 [[ -z $(git status --porcelain) ]] || fail "the checks changed the tree; look at: git status"
 

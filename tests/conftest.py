@@ -11,7 +11,13 @@ from hypothesis import settings
 
 from refstore.core import event_log
 
-pytest_plugins = ["tests.supervisor", "tests.commands", "tests.servers.redis_servers", "tests.servers.s3_servers"]
+pytest_plugins = [
+    "tests.supervisor",
+    "tests.tiers",
+    "tests.commands",
+    "tests.servers.redis_servers",
+    "tests.servers.s3_servers",
+]
 
 settings.register_profile("suite", deadline=None)  # no test asserts on time
 settings.load_profile("suite")

@@ -47,11 +47,14 @@ _FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if hasattr(config, "workerinput"):  # below the supervisor already
         return None
-    return supervise()
+    return supervise("tests")
 
 
-def supervise() -> int | None:
-    """Go on in a supervised process, where this returns None; in the process that called it, return the exit status."""
+def supervise(name: str) -> int | None:
+    """Go on in a supervised process, where this returns None; in the process that called it, return the exit status.
+
+    `name` is what the line with the CPU time begins with.
+    """
     if sys.platform != "linux":
         return None
     began = time.monotonic()
@@ -71,7 +74,7 @@ def supervise() -> int | None:
         if signal.getsignal(each) != signal.SIG_IGN:  # as under nohup
             signal.signal(each, forward)
     _, status = os.waitpid(supervisor, 0)
-    print(cpu_time(time.monotonic() - began), file=sys.stderr)
+    print(f"{name}: {cpu_time(time.monotonic() - began)}", file=sys.stderr)
     return os.waitstatus_to_exitcode(status)
 
 
@@ -210,7 +213,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def main() -> int:
-    status = supervise()
+    status = supervise(Path(sys.argv[1]).name)
     if status is None:
         os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606  # the command that was given
     return status

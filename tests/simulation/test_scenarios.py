@@ -11,7 +11,7 @@ from tests.simulation.plans import Plan
 from tests.simulation.scenarios import every
 
 STATES = int(os.environ.get("REFSTORE_EXPLORE_STATES", "4000"))
-"""Per scenario; ten times as many in `make test-all`. Walks sample the rest, and `make explore` goes on from there."""
+"""Per scenario; ten times as many in `make test-release`. Walks sample the rest; `make explore` goes on from there."""
 STATES_MAX = max(STATES, 20_000)
 """Where an operation comes to its end only then."""
 WALKS = 100

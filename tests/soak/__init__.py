@@ -1,1 +1,1 @@
-"""Processes that are killed, over real servers that fail: bounded in `make test`, long in `make soak`."""
+"""Processes that are killed, over real servers that fail: bounded in the suite, long in `make soak`."""

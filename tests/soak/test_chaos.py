@@ -40,7 +40,6 @@ def test_long(arrangement: str) -> None:
     check(arrangement)
 
 
-@pytest.mark.long  # test_two_processes.py plants the same fault
 def test_a_blob_that_is_taken_away_by_hand_is_found() -> None:
     """The audit and the ledgers can fail: one run with a fault planted at its end, and with something left over."""
 

@@ -31,7 +31,6 @@ def server(request: pytest.FixtureRequest) -> S3Server:
     return found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("mode", sorted(purge_chaos.STEPS))
 def test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed(server: S3Server, mode: str) -> None:
     result = purge_chaos.run(server, SECONDS, SEED, mode=mode)

@@ -335,7 +335,7 @@ def many_runs(store: Counting, runs: int, address: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [728, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("runs", [728, 1000])
 def test_why_among_100_million_deletions_takes_20_requests_and_8_mib(
     tmp_path: Path, repo: Repository, runs: int
 ) -> None:
