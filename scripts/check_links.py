@@ -3,8 +3,8 @@
 Prints each broken link, and ends with 1 if there is one. Takes the checkout's folder as an argument; default: this one.
 """
 
+import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+BUILT = {"build", "dist", "node_modules"}
+"""Folders of which git tracks nothing."""
 PARSER = MarkdownIt("commonmark").enable("table")
 
 
@@ -59,13 +61,19 @@ def why_broken(file: Path, target: str, root: Path) -> str:
     return ""
 
 
+def documents(root: Path) -> list[Path]:
+    """Return the Markdown files below a folder. Hidden folders, and what is built, are left out."""
+    found: list[Path] = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in BUILT]
+        found += [Path(folder, name) for name in files if name.endswith(".md")]
+    return sorted(found)
+
+
 def main(root: Path) -> int:
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"]
-    names = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout
     broken = [
         f"{file.relative_to(root)}:{line}: {target}: {why}"
-        for file in (root / name for name in sorted(filter(None, names.split("\0"))))
-        if file.is_file()
+        for file in documents(root)
         for line, target in links(file)
         if (why := why_broken(file, target, root))
     ]

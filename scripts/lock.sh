@@ -19,7 +19,10 @@ compile --extra redis --extra s3 --extra metrics --extra api --extra spark --gro
 compile --extra all --group image --constraints requirements-bench.lock -o requirements-image.lock "${@}"
 
 asked=$(.venv/bin/python scripts/asked.py)
-sed -i "1i # pyproject.toml: $asked" requirements.lock requirements-spark.lock requirements-bench.lock requirements-image.lock
+for lock in requirements.lock requirements-spark.lock requirements-bench.lock requirements-image.lock; do
+  printf '%s\n' "# pyproject.toml: $asked" "$(<"$lock")" >"$lock.new"
+  mv "$lock.new" "$lock"
+done
 
 if grep -nE '[a-z]+://|find-links|index-url' requirements.lock requirements-spark.lock requirements-bench.lock requirements-image.lock; then
   echo "lock: the lines above name a package source; they must not" >&2

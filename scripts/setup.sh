@@ -15,7 +15,7 @@ trap 'rm -rf "$scratch"' EXIT
 say() { echo "setup: $*" >&2; }
 
 # The checkout's place counts: the project is installed by reference to it.
-wanted=$( { pwd; cat "$lock" pyproject.toml "$0"; } | sha256sum)
+wanted=$( { pwd; cat "$lock" pyproject.toml "$0"; } | cksum)
 if [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$wanted" ]] && .venv/bin/python -c '' 2>/dev/null; then
   exit 0
 fi

@@ -22,6 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from refstore import cli
 from refstore.cli.options import Invocation
+from tests.git import need_git
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -181,6 +182,7 @@ def test_every_block_of_the_readme_is_run_or_is_output() -> None:
 
 def test_the_blocks_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
     """In one shell, in an empty folder. An hour's wait is shortened, and another port taken."""
+    need_git()
     for name in ("pyspark", "lakefs_spec", "pandas"):
         pytest.importorskip(name)
     project = tmp_path / "any-project"

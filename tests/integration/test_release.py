@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import refstore
+from tests.git import need_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
 
@@ -28,6 +29,7 @@ def git(folder: Path, *words: str) -> str:
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with the files of this checkout, whose changelog has a section of the version."""
+    need_clone()
     folder = tmp_path_factory.mktemp("release") / "origin"
     for name in filter(None, git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")):
         if (ROOT / name).is_file():

@@ -9,6 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.git import need_git
+
 DAY_SECONDS = 86_400
 
 
@@ -16,6 +18,7 @@ class Made:
     """A git repository in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
+        need_git()
         self.folder = folder
         folder.mkdir(parents=True)
         self.now = int(time.time())

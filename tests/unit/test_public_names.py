@@ -88,7 +88,6 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
 
 
 def test_broken_links_are_noticed(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True, timeout=60)
     (tmp_path / "there.md").write_text("# A title: `code`\n\n## Same\n\n## Same\n")
     (tmp_path / "page.md").write_text(
         "[a](there.md#a-title-code) [b](there.md#same-1) [c](https://example.com/x) ![d](there.md)\n\n"

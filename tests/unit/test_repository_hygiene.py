@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.git import need_clone
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted(ROOT.glob("requirements*.lock"))
 ROOMS = ("refstore", "api", "reaper", "offline_gc", "purge")
@@ -23,6 +25,7 @@ URL = re.compile(
 
 
 def tracked() -> list[Path]:
+    need_clone()
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=60).stdout
     return [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
 
