@@ -6,7 +6,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 # Empty: bytecode is written, whatever the environment says. The tests start Python more than a thousand times.
 export PYTHONDONTWRITEBYTECODE :=
-.PHONY: help demo check test test-all test-release lint style types pytest docs bench soak explore release setup setup-spark setup-bench setup-system lock clean
+.PHONY: help demo check test test-all test-release lint style types pytest docs bench soak explore release setup setup-spark setup-java setup-bench setup-system lock clean
 
 BIN := .venv/bin
 WORKERS ?= 4
@@ -31,15 +31,15 @@ check: setup ## run ruff, the import check and the fast tests: without Spark, wi
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/pytest -n 2 -q -m "not soak and not second_tier and not slow and not server" tests/fundamentals tests/unit $(LEFT_OUT:%=--ignore=tests/unit/test_%.py)
 
-test: setup-spark setup-system ## run lint and the tests of the first tier: before a merge
+test: setup-java setup-system ## run lint and the tests of the first tier: before a merge
 	@$(MAKE) style
 	@$(MAKE) -j 2 types pytest
 
-test-all: setup-spark setup-system ## run lint and the tests of both tiers, as CI does
+test-all: setup-java setup-system ## run lint and the tests of both tiers, as CI does
 	@$(MAKE) style
 	@$(MAKE) -j 2 types pytest TIERS='-m "not soak"'
 
-test-release: setup-spark setup-system ## run lint, all tests with coverage and ten times the states, and a short soak: before a release
+test-release: setup-java setup-system ## run lint, all tests with coverage and ten times the states, and a short soak: before a release
 	@$(MAKE) lint
 	@REFSTORE_EXPLORE_STATES=40000 $(MAKE) pytest TIERS='-m "not soak"' ARGS='--cov --cov-report=term:skip-covered'
 	@$(MAKE) soak SECONDS_EACH=10 EXAMPLES=20 FAILOVERS=5
@@ -55,7 +55,7 @@ style: setup-spark
 types: setup-spark
 	@exec $(BIN)/python -m tests.supervisor $(BIN)/pyright
 
-pytest: setup-spark ## run the tests of the first tier alone; ARGS='-k name' to choose
+pytest: setup-java ## run the tests of the first tier alone; ARGS='-k name' to choose
 	@exec $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 40 --durations-min 1 $(TIERS) $(ARGS)
 
 docs: setup ## build the reference of the SDK in build/docs from its docstrings, and check the links of all documents
@@ -82,6 +82,10 @@ setup: ## make .venv with the locked packages and this project
 
 setup-spark: setup
 	@scripts/setup.sh requirements-spark.lock
+
+# Spark's classes, written down once, halve each start of Java in the tests.
+setup-java: setup-spark
+	@$(BIN)/python -m tests.spark.java
 
 setup-bench: setup-spark
 	@scripts/setup.sh requirements-bench.lock

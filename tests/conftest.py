@@ -14,6 +14,7 @@ from refstore.core import event_log
 pytest_plugins = [
     "tests.supervisor",
     "tests.tiers",
+    "tests.spark.java",
     "tests.commands",
     "tests.servers.redis_servers",
     "tests.servers.s3_servers",

@@ -13,10 +13,7 @@ from tests.spark.world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A process that runs for a minute compiles longer than it gains."""
 QUICK = {
-    "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
 }

@@ -15,7 +15,7 @@ from refstore.core import ids
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all
 from tests.spark.cluster import cluster
-from tests.spark.conftest import QUICK_JAVA
+from tests.spark.java import QUICK_JAVA
 from tests.spark.world import World
 
 ORPHANS = 60_000

@@ -23,7 +23,7 @@ from tests.commands import Command
 from tests.durations import AT_ONCE_ENVIRONMENT
 from tests.reaping import release_all
 from tests.servers.s3_base import free_port
-from tests.spark.conftest import QUICK_JAVA
+from tests.spark.java import QUICK_JAVA
 from tests.spark.world import World
 
 SECONDS = 300.0

@@ -20,6 +20,7 @@ from refstore.core.settings import embedded
 from refstore.gc_marks import live_set
 from refstore.lake import Lake
 from refstore_gc import run
+from tests.git import need_clone
 from tests.spark.git_repositories import Made, grown
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class TestAHistoryOfAllKinds:
 
 
 def test_this_projects_own_history(tmp_path: Path, spark: SparkSession) -> None:
+    need_clone()
     outcome = proven(ROOT, tmp_path / "lake", Rules(days=0, keep_last=5), spark, most=40, dangling=False)
     assert outcome.compared.findings == []
     assert len(outcome.history.commits) == 40

@@ -15,7 +15,7 @@ import pytest
 
 from tests.purge.tracking import PREFIX, event, guestids, onboard, parquet, rows_at
 from tests.spark.cluster import cluster
-from tests.spark.conftest import QUICK_JAVA
+from tests.spark.java import QUICK_JAVA
 from tests.spark.test_cluster import CONF, LOOPBACK
 from tests.spark.world import World
 
