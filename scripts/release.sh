@@ -24,6 +24,7 @@ for argument in "$@"; do
 done
 [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?$ ]] ||
   fail "'$version' is not a version; say for example: make release VERSION=1.2.3"
+git rev-parse --git-dir >/dev/null || fail "a release needs git, and a clone of the repository"
 [[ -z $(git status --porcelain) ]] || fail "the tree has uncommitted changes; commit or remove them first"
 grep -qxF "__version__ = \"$version\"" refstore/__init__.py ||
   fail "refstore/__init__.py names another version; set __version__ = \"$version\" and commit it"

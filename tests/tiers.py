@@ -4,8 +4,9 @@
   state machine.
 - Second tier (`make test-all` runs both): what `SECOND_TIER` names, for one of these reasons.
   - It tests no code of the product.
-  - It is one scenario on a further store, or with another seed; the first tier has the scenario whole.
-  - It is a storm: processes killed at random. The first tier kills the same processes at chosen places.
+  - It is one scenario on a further store, or with a larger number; the first tier has the scenario whole.
+  - It is a storm: processes killed at random. The first tier kills the same processes at chosen steps.
+  - It builds and installs what is shipped, which a change of the code seldom breaks.
 - `@pytest.mark.soak` (`make soak`, and shortly `make test-release`): runs that are as long as one likes.
 
 A test that sees a planted fault stays in the first tier, unless another test there sees the same fault.
@@ -23,11 +24,27 @@ SECOND_TIER: Final = {
     "tests/unit/test_deletion_index.py::test_why_among_100_million_deletions_takes_20_requests_and_8_mib[1000]": (
         "728 runs, in the first tier, give more segments, and so more requests"
     ),
+    "tests/integration/test_demo.py::test_on_a_real_redis_and_a_real_s3": (
+        "the demo on further stores; the first tier has it on SQLite and files"
+    ),
+    "tests/integration/test_kv_failovers.py": (
+        "a storm; tests/conformance/test_kv_redis_failures.py and tests/unit/test_kv_losses.py choose the moments"
+    ),
+    "tests/soak/test_chaos.py::test_on_redis_and_s3_with_clients_reapers_and_redis_killed_and_s3_failing": (
+        "a storm; tests/api/test_two_processes.py and tests/unit/test_reaper_crashes.py choose the moments"
+    ),
     "tests/soak/test_chaos.py::test_a_blob_that_is_taken_away_by_hand_is_found": (
-        "tests/integration/test_two_processes.py takes one away, too"
+        "tests/api/test_two_processes.py takes one away, too"
+    ),
+    "tests/soak/test_gc_chaos.py::test_on_redis_and_s3_with_clients_and_reapers_at_work_and_a_collector_killed": (
+        "a storm; tests/spark/test_crashes.py ends runs at every step"
     ),
     "tests/soak/test_purge_chaos.py::test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed": (
-        "a storm; tests/spark/test_purge_cluster.py kills purges"
+        "a storm; tests/spark/test_purge_cluster.py kills a worker, and tests/spark/test_purge.py a run"
+    ),
+    "tests/deploy/test_container.py::test_the_images_steps_work_in_a_plain_folder": "it installs what is shipped",
+    "tests/integration/test_packaging.py::test_beside_an_application_with_an_api_of_its_own_everything_runs": (
+        "it installs what is shipped"
     ),
 }
 """How the ids of its tests begin, and why they may be left to the second tier: what tests the same in the first."""

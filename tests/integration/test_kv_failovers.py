@@ -2,7 +2,7 @@
 switch stops nothing for good.
 
 Each round goes by its seed (`REFSTORE_FAILOVER_SEED`, and the next ones): steps, perhaps lost, then a loss or a switch.
-`make soak` runs 250 rounds of each arrangement, `make test` 5.
+`make soak` runs 250 rounds of each arrangement, `make test-all` 5.
 """
 
 from __future__ import annotations
