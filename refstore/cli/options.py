@@ -8,6 +8,7 @@ loaded. Their values go into the invocation (`ctx.obj`), not to the command's fu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -101,10 +102,12 @@ def _declare(
     """Declare the options; never run."""
 
 
-def _declared() -> list[Any]:
+@cache
+def _declared() -> tuple[Any, ...]:
+    """Make the parameters once: typer takes a millisecond for each, and a group has up to thirteen commands."""
     app = typer.Typer(add_completion=False)
     app.command()(_declare)
-    return [parameter for parameter in typer.main.get_command(app).params if parameter.name != "help"]
+    return tuple(parameter for parameter in typer.main.get_command(app).params if parameter.name != "help")
 
 
 def add_to(command: TyperCommand | TyperGroup) -> None:
