@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -364,6 +364,7 @@ class Lake:
         if self._foreign is None:
             self._foreign = ForeignStores(self.open_store, known=[*self.import_from, self.objects_url])
 
+        @cache
         def make_trees() -> Trees:
             from refstore.versioning.commits.trees import Trees
 
