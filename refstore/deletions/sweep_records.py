@@ -110,7 +110,7 @@ def outcome_key(unit: str) -> str:
 
 def _row(objects: ObjectStore, key: str, address: str, columns: list[str]) -> dict[str, Any] | None:
     try:
-        table = pq.read_table(BytesIO(objects.read(key)), columns=columns, use_threads=False)
+        table = pq.ParquetFile(BytesIO(objects.read(key))).read(columns=columns, use_threads=False)
         at = pc.index(table.column("address"), scalar(address, pa.string())).as_py()
         return table.slice(at, 1).to_pylist()[0] if at >= 0 else None
     except ObjectNotFound as error:
