@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.tiers",
     "tests.spark.java",
     "tests.commands",
+    "tests.engines",
     "tests.servers.redis_servers",
     "tests.servers.s3_servers",
 ]

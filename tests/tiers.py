@@ -37,10 +37,10 @@ SECOND_TIER: Final = {
         "tests/api/test_two_processes.py takes one away, too"
     ),
     "tests/soak/test_gc_chaos.py::test_on_redis_and_s3_with_clients_and_reapers_at_work_and_a_collector_killed": (
-        "a storm; tests/spark/test_crashes.py ends runs at every step"
+        "a storm; tests/offline/test_crashes.py ends runs at every step"
     ),
     "tests/soak/test_purge_chaos.py::test_on_redis_and_s3_among_clients_and_the_offline_job_with_a_purge_killed": (
-        "a storm; tests/spark/test_purge_cluster.py kills a worker, and tests/spark/test_purge.py a run"
+        "a storm; tests/spark/test_purge_cluster.py kills a worker, and tests/offline/test_purge.py a run"
     ),
     "tests/deploy/test_container.py::test_the_images_steps_work_in_a_plain_folder": "it installs what is shipped",
     "tests/integration/test_packaging.py::test_beside_an_application_with_an_api_of_its_own_everything_runs": (

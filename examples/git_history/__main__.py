@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from examples.git_history import comparing, expected, replaying
 from examples.git_history.collecting import collect, reap
@@ -25,11 +25,8 @@ from refstore.core.ids import CommitId
 from refstore.core.logs import configure
 from refstore.core.settings import LogSettings, embedded
 from refstore.errors import Conflict, Invalid
+from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.run_summary import Summary
-from refstore_gc.session import SparkOptions, session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DESCRIPTION = """\
 Replay a git repository into refstore with its dates, branches and merges. Let its history expire by rules, and run
@@ -65,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             git = Git(asked.repository)
             history = _history(git, asked.max_commits, dangling=asked.dangling)
             rules = _rules(asked, history)
-            spark = stack.enter_context(session(SparkOptions()))
-            outcome = prove(git, history, rules, kv, objects, spark, _Told())
+            engines = stack.enter_context(open_engines(EngineOptions()))
+            outcome = prove(git, history, rules, kv, objects, engines, _Told())
             shown = _shown(outcome, time.monotonic() - began)
     except RefstoreError as error:
         print(f"examples.git_history: {error}", file=sys.stderr)
@@ -94,7 +91,7 @@ def _history(git: Git, most: int, *, dangling: bool) -> History:
     return history
 
 
-def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, spark: SparkSession, told: Told) -> Outcome:
+def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, engines: Engines, told: Told) -> Outcome:
     """Replay, expire and compare. Raises Conflict if a commit's period ended while the job ran, because then the
     expected result is unknown.
     """
@@ -104,7 +101,7 @@ def prove(git: Git, history: History, rules: Rules, kv: str, objects: str, spark
         done.repo.set_retention(json.dumps(rules.document()))
         reap(lake, name)
         before = expected.active(git, history, done, rules, lake.clock.now_ms())
-        summary = collect(kv, objects, name, spark, lambda now: told(now.step, now.done, now.total or 0))
+        summary = collect(kv, objects, name, engines, lambda now: told(now.step, now.done, now.total or 0))
         active = expected.active(git, history, done, rules, lake.clock.now_ms())
         if active != before:
             raise Conflict("a commit's period ended while the offline job ran; run this again")

@@ -6,7 +6,7 @@ run the offline job like this on a lake that others write to.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from refstore import Lake
 from refstore.core.safety import Safety
@@ -14,14 +14,12 @@ from refstore.core.settings import ReaperSettings
 from refstore.errors import Conflict
 from refstore.kv import open_kv
 from refstore_gc import run
+from refstore_gc.engines.choice import Engines
 from refstore_gc.mark_breaker import Limits
 from refstore_gc.run import Options
 from refstore_gc.run_progress import Tell
 from refstore_gc.run_summary import Summary
 from refstore_reaper.daemon import Reaper
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ALONE: Final = Safety(
     operation_deadline_seconds=0,
@@ -44,7 +42,7 @@ def reap(lake: Lake, name: str) -> None:
         raise Conflict(f"the reaper met {done.error_count} errors; see its log")
 
 
-def collect(kv: str, objects: str, name: str, spark: SparkSession, tell: Tell) -> Summary:
+def collect(kv: str, objects: str, name: str, engines: Engines, tell: Tell) -> Summary:
     """Mark and sweep. Return what was marked, and what the store confirmed."""
     with Lake(open_kv(kv), objects, safety=ALONE) as lake:
-        return run.run(lake.repository(name).context, spark, AT_ONCE, tell).latest
+        return run.run(lake.repository(name).context, engines, AT_ONCE, tell).latest

@@ -5,21 +5,21 @@ of `docs/protocol.md`).
     run_context.py            what the functions of one run share, and its options
     branch_rules.py           rules that act on branches: old staged objects, the latest view
     mark_plan.py              what the rules come to; clocks and ages
-    listing.py                list the store on the executors
+    engines/                  what it runs on: this machine, or Spark
+    listing.py                list the store
     live_in_kv.py             what the KV names
     live_in_commits.py        what commits name, each distinct range read once
     anti_join.py, garbage.py  decide what is listed and not live, bucket by bucket
     complete_commits.py       expired commits that lose nothing
     incremental/              what makes a run go on from the one before; only run.py knows it
     rules_recheck.py          the rules of today, before a sweep
-    sweep_tasks.py            delete or tag on the executors
+    sweep_tasks.py            delete or tag, unit by unit
     purge_cleaning.py         end the backups of purges, and clear what their runs left
     purged_objects.py         delete the contents of purged objects that nothing names
     deleted_repositories.py   what deleted repositories left
     address_codec.py, batches.py, run_layout.py, checked_files.py    how addresses travel, and where files lie
     mark_breaker.py, statistics.py, run_summary.py, report.py, run_progress.py, gc_metrics.py    what a run reports
-    deletion_index_writer.py, bucket_lifecycle.py, session.py
+    deletion_index_writer.py, bucket_lifecycle.py, private_folder.py
 
-`pyspark` is imported in this package only, and only where something runs in Spark. What reads reports works without it.
-The online path's own deletions do not need this job.
+`pyspark` is imported by its engine only. The online path's own deletions do not need this job.
 """

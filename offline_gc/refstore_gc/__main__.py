@@ -28,8 +28,8 @@ from refstore.errors import RefstoreError, RepositoryNotFound
 from refstore.gc_marks import RunState
 from refstore_gc import run
 from refstore_gc.bucket_lifecycle import overdue
+from refstore_gc.engines.choice import EngineOptions, open_engines
 from refstore_gc.run import Options
-from refstore_gc.session import SparkOptions, session
 
 ASKING = 4
 FAILED = 5
@@ -66,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             open_lake(settings) as lake,
         ):
             names = parsed.repository or [name for name, _ in lake.repositories()]
-            with session(SparkOptions(master="")) as spark:
+            with open_engines(EngineOptions(choice="spark", master="")) as engines:
                 for name in names:
                     try:
                         repository = lake.repository(name)
-                        ran = run.run(repository.context, spark, options, on_unswept=partial(note_error, name))
+                        ran = run.run(repository.context, engines, options, on_unswept=partial(note_error, name))
                     except RefstoreError as error:  # the others do not answer for it
                         if parsed.repository or not isinstance(
                             error, RepositoryNotFound

@@ -9,17 +9,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from refstore.core.arrow_arrays import batch_of
 from refstore.core.ids import CommitId
 from refstore.errors import Corrupt
 from refstore.gc_marks import LiveBatch, LiveCommit, Marks, Run
 from refstore.gc_marks.commit_marks import PAGE
 from refstore_gc import garbage, live_in_commits, live_in_kv
 from refstore_gc.address_codec import Cuts
-from refstore_gc.batches import Batch, BatchKind, by_bucket, received
+from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.engines.base import Engine, Flow
 from refstore_gc.garbage import Chunk, GarbageCount
 from refstore_gc.listing import ListedChunk
 from refstore_gc.live_in_commits import CommitReads, Filter, LiveCommits, Sources
@@ -27,24 +28,9 @@ from refstore_gc.live_in_kv import AddressWriter
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.run_summary import UnitRow, read_units
-from refstore_gc.session import parts_of, translated
-from refstore_gc.untyped_arrow import pa
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BUCKET_ROWS: Final = 500_000
 """Small chunks of the listing share a bucket."""
-BUCKETS_MAX: Final = 8
-"""So many buckets share a task of Spark at most, because a task costs some 50 ms. It holds the keys of all of them."""
-COUNT_SCHEMA: Final = "kind int, reason string, what string, detail string, first string, objects long, bytes long"
-_ARROW: Final = pa.schema(
-    [
-        ("kind", pa.int32()),
-        *((name, pa.string()) for name in ("reason", "what", "detail", "first")),
-        *((name, pa.int64()) for name in ("objects", "bytes")),
-    ]
-)
 
 BucketJoin = Callable[[RunLayout, Iterable[Batch]], Iterator[GarbageCount]]
 """What a task does with all batches of one bucket."""
@@ -86,7 +72,7 @@ def collect_live_set(
 
 
 class JoinInputs(NamedTuple):
-    """Everything that is joined, wherever that happens."""
+    """Everything that is joined."""
 
     layout: RunLayout
     bounds: Sequence[str]
@@ -128,7 +114,7 @@ def find_garbage(
     The names of `expired` commits tell why something is garbage.
     """
     pending = pending_files(run, mark)
-    with run.steps.step("comparing what is there with what is named"), translated("comparing"):
+    with run.steps.step("comparing what is there with what is named"):
         bounds = bucket_bounds(chunks)
         inputs = JoinInputs(
             run.layout,
@@ -142,35 +128,19 @@ def find_garbage(
             live.commits.sources(expired),
             join_bucket,
         )
-        return result_of(inputs, join_in_spark(run.spark, inputs), chunks, live)
+        return result_of(inputs, join(run.engine, inputs), chunks, live)
 
 
-def join_in_spark(spark: SparkSession, inputs: JoinInputs) -> list[GarbageCount]:
-    """Bring the batches of each bucket together on the executors, and join them there."""
-    layout, cuts, parts = inputs.layout, Cuts.of(inputs.bounds), parts_of(spark)
-    frame = live_in_kv.batches_of(spark, inputs.batches, parts)
-    for place, files in ((layout, inputs.files), (layout.in_namespace(), inputs.earlier_files)):
-        if files:
-            frame = frame.unionByName(live_in_kv.read_files(spark, place, cuts, files, parts * 2))
-    in_commits, release = live_in_commits.read_addresses(spark, layout, cuts, inputs.sources, parts)
-    for each in in_commits:
-        frame = frame.unionByName(each)
-    join_bucket, shared = inputs.join_bucket, buckets_of_task(cuts.buckets, parts)
-
-    def task(record_batches: Iterable[Any]) -> Iterator[Any]:
-        buckets = by_bucket(received(record_batches))
-        counts = [count._asdict() for batches in buckets for count in join_bucket(layout, batches)]
-        yield batch_of(counts, _ARROW)
-
-    tasks = -(-cuts.buckets // shared)
-    rows = frame.repartitionById(tasks, "bucket").mapInArrow(task, COUNT_SCHEMA).collect()
-    release()
-    return [GarbageCount(*row) for row in rows]
-
-
-def buckets_of_task(buckets: int, parts: int) -> int:
-    """Return how many buckets share a task: few enough that every core has two tasks."""
-    return max(1, min(BUCKETS_MAX, buckets // (parts * 2)))
+def join(engine: Engine, inputs: JoinInputs) -> list[GarbageCount]:
+    """Bring the batches of each bucket together, and join them there."""
+    layout, cuts = inputs.layout, Cuts.of(inputs.bounds)
+    flows = [
+        Flow(inputs.batches),
+        live_in_kv.files_flow(layout, cuts, inputs.files),
+        live_in_kv.files_flow(layout.in_namespace(), cuts, inputs.earlier_files),
+        *live_in_commits.flows(layout, cuts, inputs.sources),
+    ]
+    return list(engine.join(flows, cuts.buckets, partial(inputs.join_bucket, layout)))
 
 
 def result_of(

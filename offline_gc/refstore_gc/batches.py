@@ -1,17 +1,17 @@
-"""Batches carry addresses through Spark. A row holds some thousands of them, which all lie in one bucket.
+"""Batches carry addresses through an engine. A batch holds some thousands of them, which all lie in one bucket.
 
     bucket   the partition of the next step
     kind     what the batch says of its addresses (`BatchKind`)
     rows     how many addresses there are
     body     their keys as they lie in memory, or their characters (`WHOLE`); or a value that tells a task what to read
 
-So a shuffle of a billion addresses moves some million rows of eight bytes an address, and the JVM never looks into
-them.
+So a billion addresses are some million batches of eight bytes an address. In Spark a batch is a row, and the JVM never
+looks into it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refstore.core.arrow_arrays import array
-from refstore_gc.address_codec import Cuts, Keys, among, keys_of, own_addresses, own_of, split
+from refstore_gc.address_codec import Cuts, Keys, among, distinct, keys_of, own_addresses, own_of, split
 from refstore_gc.untyped_arrow import pa, pc
 
 SCHEMA: Final = "bucket int, kind int, rows long, body binary"
@@ -117,15 +117,6 @@ def sent(batches: Iterable[Batch]) -> Iterator[Any]:
         )
 
 
-Step = Callable[[Iterable[Batch]], Iterator[Batch]]
-"""What a task makes of its batches."""
-
-
-def in_spark(step: Step) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a step as Spark's `mapInArrow` takes it."""
-    return lambda record_batches: sent(step(received(record_batches)))
-
-
 class Encoded(NamedTuple):
     """Addresses as numbers."""
 
@@ -191,7 +182,7 @@ class BatchBuilder:
             self._strike_out(whole, encoded)
         for kind, addresses in whole.items():
             buckets = self._cuts.buckets_of(addresses)
-            for bucket in np.unique(buckets).tolist():
+            for bucket in distinct(buckets).tolist():
                 some = addresses.filter(array(buckets == bucket))
                 yield Batch(bucket, kind, len(some), "".join(some.to_pylist()).encode())
         for kind, (buckets, keys) in encoded.items():

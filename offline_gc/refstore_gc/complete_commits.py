@@ -13,29 +13,26 @@ complete, and nothing is read of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from refstore.core.batches import batched
 from refstore.core.ids import CommitId
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_codec import Keys, keys_of
-from refstore_gc.batches import SCHEMA, Batch, BatchKind, in_spark, received
 from refstore_gc.checked_files import read_keys, write_keys
+from refstore_gc.engines.base import READ_BUCKETS, Engine
 from refstore_gc.live_in_commits import trees_of
-from refstore_gc.live_in_kv import batches_of
 from refstore_gc.run_layout import RunLayout, read_table, store_at, threads_at
-from refstore_gc.session import parts_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROWS_HERE: Final = 20_000_000
-"""How many addresses the driver reads itself: 160 MB of keys. If there are more, Spark reads them, and none are
-recorded.
+"""How many addresses the run's own process reads: 160 MB of keys. If there are more, tasks of the engine read them, and
+none are recorded.
 """
 GARBAGE_KEYS: Final = "carried/going.bin"
 KNOWN: Final = "carried/complete.bin"
@@ -78,7 +75,7 @@ class _Ranges(NamedTuple):
     """Those that a kept tree has, too."""
 
 
-def find(question: Question, spark: SparkSession) -> CompleteCommits:
+def find(question: Question, engine: Engine) -> CompleteCommits:
     """Return the complete commits, and what the next run can use. Raises Corrupt: something cannot be read."""
     layout, before = question.layout, question.before or CompleteCommits()
     if not question.commits:
@@ -105,7 +102,7 @@ def find(question: Question, spark: SparkSession) -> CompleteCommits:
         pending = _keys(store_at(layout.url, layout), layout, question.pending)
         unsafe_keys = np.unique(np.concatenate([garbage_keys, pending]))
     if sum(ranges.rows.values()) > ROWS_HERE:
-        garbage_ranges = _garbage_ranges_in_spark(spark, layout, ranges, unsafe_keys)
+        garbage_ranges = _garbage_ranges(engine, layout, ranges, unsafe_keys)
         complete = {commit for commit, own in ranges.of.items() if garbage_ranges.isdisjoint(own)}
         return CompleteCommits(commits=complete | again)
     complete, read = _find_complete(layout, ranges, unsafe_keys)
@@ -188,34 +185,20 @@ def _find_complete(layout: RunLayout, ranges: _Ranges, garbage_keys: Keys) -> tu
         amount *= 4
 
 
-def _garbage_ranges_in_spark(spark: SparkSession, layout: RunLayout, ranges: _Ranges, garbage_keys: Keys) -> set[str]:
-    """Return the ranges that name garbage, as the executors find them."""
+def _garbage_ranges(engine: Engine, layout: RunLayout, ranges: _Ranges, garbage_keys: Keys) -> set[str]:
+    """Return the ranges that name garbage, as tasks of the engine find them."""
     key = layout.file(GARBAGE_KEYS)
     write_keys(store_at(layout.files, layout), key, garbage_keys)
     every = sorted({each for own in ranges.of.values() for each in own})
-    tasks = parts_of(spark) * 4
-    each = -(-len(every) // tasks)
-    batches = [Batch.of_value(0, BatchKind.TO_READ, every[at : at + each], each) for at in range(0, len(every), each)]
-    rows = batches_of(spark, batches, tasks).mapInArrow(in_spark(_garbage_range_finder(layout, key)), SCHEMA).toArrow()
-    return {
-        range_id
-        for batch in received(rows.to_batches())
-        for range_id in msgspec.msgpack.decode(batch.body, type=list[str])
-    }
+    each = -(-len(every) // READ_BUCKETS)
+    return set(engine.map(partial(_find_garbage_ranges, layout, key), list(batched(every, each))))
 
 
-def _garbage_range_finder(layout: RunLayout, going_key: str) -> Callable[[Iterable[Batch]], Iterator[Batch]]:
-    def find_garbage_ranges(batches: Iterable[Batch]) -> Iterator[Batch]:
-        garbage_keys = read_keys(store_at(layout.files, layout), going_key)
-        for batch in batches:
-            ranges = _read_ranges(layout, msgspec.msgpack.decode(batch.body, type=list[str]))
-            yield Batch.of_value(
-                0,
-                BatchKind.TO_READ,
-                [each for each, keys in ranges if _overlap(garbage_keys, [keys])],
-            )
-
-    return find_garbage_ranges
+def _find_garbage_ranges(layout: RunLayout, garbage_key: str, ranges: Sequence[str]) -> Iterator[str]:
+    garbage_keys = read_keys(store_at(layout.files, layout), garbage_key)
+    for each, keys in _read_ranges(layout, ranges):
+        if _overlap(garbage_keys, [keys]):
+            yield each
 
 
 def _write_keys(layout: RunLayout, keys: Iterable[Keys], which: str) -> str:

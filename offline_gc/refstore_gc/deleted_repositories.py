@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -32,20 +32,16 @@ from refstore.namespaces import NAMESPACE_OBJECT, as_folder
 from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.retention.rules import DAY_MS, Rules
 from refstore_gc import deletion_index_writer, garbage, kv_guard, listing, sweep_tasks
-from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join_in_spark, units_of
+from refstore_gc.anti_join import JoinInputs, bucket_bounds, chunk_batches, join, units_of
 from refstore_gc.batches import BatchKind
+from refstore_gc.engines.choice import Engines
 from refstore_gc.live_in_commits import Sources
 from refstore_gc.mark_plan import age_seconds, store_now_ms
 from refstore_gc.run_context import Options, RunContext
 from refstore_gc.run_layout import BULK_KEYS, ROOT, layout_of, read_json, remove, write_json
 from refstore_gc.run_progress import Steps, Tell, silent
 from refstore_gc.run_summary import Count, Swept
-from refstore_gc.session import translated
 from refstore_gc.statistics import summarize_sweep
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 TAGGED: Final = f"{ROOT}tagged.json"
 """`Tagged`, as JSON."""
@@ -92,7 +88,7 @@ def closed(lake: Lake) -> Iterator[tuple[RepositoryId, RepositoryRecord]]:
 
 
 def clear(
-    lake: Lake, repo: RepositoryId, record: RepositoryRecord, spark: SparkSession, options: Options, tell: Tell = silent
+    lake: Lake, repo: RepositoryId, record: RepositoryRecord, engines: Engines, options: Options, tell: Tell = silent
 ) -> Cleared:
     """Raises Conflict: the namespace is not this repository's alone; nothing was deleted then. Raises KVWentBack,
     KVSettling.
@@ -110,12 +106,14 @@ def clear(
     mark_id = ctx.ids.unique(lake.clock.now_ms())
     fence = kv_guard.begin(ctx, mark_id, is_closed=True)
     layout = layout_of(ctx, mark_id, secrets.randbits(64))
-    run = RunContext(repository=ctx, spark=spark, options=options, steps=Steps(spark, tell), layout=layout)
-    with run.steps.step("listing the object store"), translated("listing the object store"):
+    engine = engines.for_objects(0)
+    run = RunContext(repository=ctx, engine=engine, options=options, steps=Steps(engine, tell), layout=layout)
+    with run.steps.step("listing the object store"):
         min_age_ms = int(age_seconds(ctx, options.min_age_seconds) * 1000)
         run = replace(run, cutoff_ms=store_now_ms(store, layout.file("clock")) - min_age_ms)
         chunks = listing.list_objects(run)
-    with run.steps.step("sweeping"), translated("sweeping"):
+    run = run.on(engines.for_objects(sum(chunk.objects for chunk in chunks)))
+    with run.steps.step("sweeping"):
         tagged = _tagged(store)
         bounds = bucket_bounds(chunks)
         inputs = JoinInputs(
@@ -127,7 +125,7 @@ def clear(
             Sources([], [], []),
             partial(garbage.join_bucket, every_reason=garbage.DELETED_REPOSITORY),
         )
-        counts = join_in_spark(spark, inputs)
+        counts = join(run.engine, inputs)
         units = units_of(counts)
         fence.pass_through()
         outcomes = sweep_tasks.sweep(run, units, Sources([], [], []), options.mode, options.tag)

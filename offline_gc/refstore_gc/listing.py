@@ -1,4 +1,4 @@
-"""List what the store holds, on the executors, in the order of keys, before anything of the KV is read (rule 13).
+"""List what the store holds, in the order of keys, before anything of the KV is read (rule 13).
 
 The namespace is cut into intervals that touch each other, so that together they are everything. The cuts lie where the
 data is. A task lists its interval and writes chunks. It fails closed: a listing that breaks off raises
@@ -10,19 +10,18 @@ A complete listing is never repeated after the live scan began: it would show ob
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from refstore.core import ids
-from refstore.core.arrow_arrays import array, batch_of
+from refstore.core.arrow_arrays import array
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits import names
-from refstore_gc.batches import Batch, BatchKind, received
-from refstore_gc.live_in_kv import batches_of
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import DATA, ROOT, ObjectKind, RunLayout, kind_of, store_at, write_table
 from refstore_gc.untyped_arrow import pa
@@ -41,19 +40,6 @@ _DAY_MS: Final = 24 * HOUR_MS
 _BEHIND: Final = "0"
 """Follows the slash: `data0` sorts after everything in `data/`."""
 _HEX: Final = "0123456789abcdef"
-
-LISTED: Final = (
-    "number long, key string, first string, objects long, bytes long, young long, young_bytes long, foreign long, "
-    "foreign_bytes long"
-)
-_ARROW: Final = pa.schema(
-    [
-        ("number", pa.int64()),
-        ("key", pa.string()),
-        ("first", pa.string()),
-        *((name, pa.int64()) for name in ("objects", "bytes", "young", "young_bytes", "foreign", "foreign_bytes")),
-    ]
-)
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -82,25 +68,14 @@ def list_objects(run: RunContext, data_from: str = "") -> list[ListedChunk]:
     """List everything that was written by the run's cutoff; the chunks in order. `data_from`: of the blobs only those
     from there on.
     """
-    tasks = run.parts * INTERVALS_PER_CORE
-    now_ms = run.repository.clock.now_ms()
-    return list_in_spark(run, intervals(run.repository.objects, now_ms=now_ms, pieces_min=tasks, data_from=data_from))
-
-
-def list_in_spark(run: RunContext, planned: Sequence[Interval]) -> list[ListedChunk]:
-    """List intervals on the executors."""
-    layout, cutoff_ms, foreign = run.layout, run.cutoff_ms, run.options.foreign
-    batches = [Batch.of_value(0, BatchKind.LISTED, each) for each in enumerate(planned)]
-    tasks = len(batches) if len(batches) > run.parts * INTERVALS_PER_CORE else run.parts
-
-    def task(record_batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in received(record_batches):
-            number, interval = msgspec.msgpack.decode(batch.body, type=tuple[int, Interval])
-            for chunk in list_interval(layout, number, interval, cutoff_ms, foreign):
-                yield batch_of([chunk._asdict()], _ARROW)
-
-    rows = batches_of(run.spark, batches, tasks).mapInArrow(task, LISTED).collect()
-    return sorted((ListedChunk(*row) for row in rows), key=lambda chunk: chunk.number)
+    planned = intervals(
+        run.repository.objects,
+        now_ms=run.repository.clock.now_ms(),
+        pieces_min=run.engine.parts * INTERVALS_PER_CORE,
+        data_from=data_from,
+    )
+    work = partial(list_interval, run.layout, run.cutoff_ms, run.options.foreign)
+    return sorted(run.engine.map(work, list(enumerate(planned))), key=lambda chunk: chunk.number)
 
 
 def intervals(store: ObjectStore, *, now_ms: int, pieces_min: int, data_from: str = "") -> list[Interval]:
@@ -127,9 +102,9 @@ def _data_cuts(store: ObjectStore, *, now_ms: int, pieces_min: int, data_from: s
     """Return keys that cut the data where it is. They need not exist; only their order counts."""
     if pieces_min < 2:
         return []
-    first_keys = [info.key for info in islice(store.list(DATA, after=data_from), _FEW)]
+    first_keys = [info.key for info in islice(store.list(DATA, after=data_from), _FEW + 1)]
     start_ms = _time_of(first_keys[0]) if first_keys else None
-    if len(first_keys) < _FEW or start_ms is None:
+    if len(first_keys) <= _FEW or start_ms is None:
         return []
     spans: list[tuple[int, int]] = [(start_ms, max(now_ms, start_ms) + _DAY_MS)]
     with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="refstore-gc-probe") as pool:
@@ -172,19 +147,15 @@ def _next_key(store: ObjectStore, after: str) -> str | None:
 
 
 def list_interval(
-    layout: RunLayout,
-    number: int,
-    interval: Interval,
-    cutoff_ms: int,
-    foreign: bool,
-    on_key: Callable[[], None] = lambda: None,
+    layout: RunLayout, cutoff_ms: int, foreign: bool, numbered: tuple[int, Interval]
 ) -> Iterator[ListedChunk]:
-    """List an interval and write its chunks. `on_key` is called for each key.
+    """List an interval and write its chunks.
 
     File names contain the attempt, because a task that was taken for lost may go on. It cuts its chunks elsewhere,
     because something was deleted meanwhile. Under the same names its chunks would replace those whose first keys were
     reported.
     """
+    number, interval = numbered
     attempt = secrets.token_hex(8)
     store, files_store = store_at(layout.url, layout), store_at(layout.files, layout)
     addresses: list[str] = []  # by column: Python's garbage collector has nothing to look at then
@@ -218,7 +189,6 @@ def list_interval(
         return chunk
 
     for info in store.list(interval.prefix, after=interval.after, before=interval.before):
-        on_key()
         kind = kind_of(info.key)
         if kind is ObjectKind.OURS or info.key.startswith(ROOT):
             continue

@@ -1,5 +1,5 @@
-"""The addresses that commits name. The executors read each distinct range once, and only what was added of a commit
-whose parent is live.
+"""The addresses that commits name. Tasks of the engine read each distinct range once, and only what was added of a
+commit whose parent is live.
 
 A commit's tree is its first parent's tree with changes. Where the parent is live, the commit's other addresses stand in
 its listing of added addresses, and the ids of its other ranges, too. So only that is read. A tree is read whole only
@@ -12,9 +12,9 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,21 +30,15 @@ from refstore.versioning.commits.metaranges import RangeRow
 from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc.address_codec import Cuts
-from refstore_gc.batches import SCHEMA, Batch, BatchBuilder, BatchKind, Step, in_spark, without_unchanged
-from refstore_gc.helper_processes import helpers
-from refstore_gc.live_in_kv import batches_of
+from refstore_gc.batches import Batch, BatchBuilder, BatchKind, without_unchanged
+from refstore_gc.engines.base import READ_BUCKETS, Flow
 from refstore_gc.run_layout import RunLayout, store_at, threads_at
 from refstore_gc.untyped_arrow import pa, pc
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-T = TypeVar("T")
-
 BATCH: Final = 32
-"""How many trees, or listings, one batch holds."""
+"""How many trees, and how many listings, one batch holds."""
 SHARE: Final = 128
-"""How many ranges a helper reads at a time: some 10 ms of work."""
+"""How many ranges a task reads at least: some 10 ms of work."""
 IDS_MAX: Final = 1 << 17
 """How many ids of ranges a task gathers before it looks for new ones: 12 MB."""
 
@@ -136,7 +130,7 @@ class CommitReads(msgspec.Struct, frozen=True):
 
 
 class LiveCommits:
-    """Gathers commits in the driver, some hundred bytes for each, and says what to read of them."""
+    """Gathers commits in the run's own process, some hundred bytes for each, and says what to read of them."""
 
     def __init__(self) -> None:
         self._full: dict[CommitId, _Brief] = {}
@@ -256,105 +250,55 @@ class LiveCommits:
         return self._past.get(commit) or (self._part[commit][0] if commit in self._part else None)
 
 
-def read_addresses(
-    spark: SparkSession, layout: RunLayout, cuts: Cuts, sources: Sources, parts: int
-) -> tuple[list[DataFrame], Callable[[], object]]:
-    """Return batches of keys, and what to call after they were used."""
-    trees, filters, lone = sources.trees, sources.filters, sources.ranges
-    batches = _to_open(sources)
-    opener, reader = (
-        in_spark(tree_opener(layout, cuts, filters, parts * 2)),
-        in_spark(range_reader(layout, cuts, filters)),
-    )
-    frames: list[DataFrame] = []
-    if lone:
-        shares = enumerate(_deal(lone, parts * 2))
-        some = [Batch.of_value(number, BatchKind.TO_READ, each, len(each)) for number, each in shares]
-        frames.append(batches_of(spark, some, parts * 2).mapInArrow(reader, SCHEMA))
-    if not batches:
-        return frames, lambda: None
-    opened = batches_of(spark, batches, parts * 2).mapInArrow(opener, SCHEMA)
-    if not any(tree.uses for tree in trees):
-        return [*frames, opened], lambda: None
-    opened.persist()
-    of_ranges = opened.where(f"kind = {int(BatchKind.TO_READ)}")
-    read = of_ranges.repartitionById(parts * 2, "bucket").mapInArrow(reader, SCHEMA)
-    return [*frames, opened.where(f"kind != {int(BatchKind.TO_READ)}"), read], opened.unpersist
-
-
-def read_addresses_here(layout: RunLayout, cuts: Cuts, sources: Sources) -> Iterator[Batch]:
-    """Yield the same, read in this process and by its helpers."""
-    to_read = [Batch.of_value(0, BatchKind.TO_READ, some, len(some)) for some in batched(sources.ranges, SHARE)]
-    for batch in tree_opener(layout, cuts, sources.filters, 1)(_to_open(sources)):
-        if batch.kind is BatchKind.TO_READ:
-            to_read.append(batch)
-        else:
-            yield batch
-    yield from helpers.share(partial(_read_share, layout, cuts, sources.filters), to_read)
-
-
-def _read_share(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batch: Batch) -> Iterator[Batch]:
-    return range_reader(layout, cuts, filters)([batch])
+def flows(layout: RunLayout, cuts: Cuts, sources: Sources) -> list[Flow]:
+    """Return the flows of the addresses and ranges that commits name."""
+    read = partial(read_ranges, layout, cuts, sources.filters)
+    each = max(SHARE, -(-len(sources.ranges) // READ_BUCKETS))  # neighbours stay together
+    lone = [Batch.of_value(0, BatchKind.TO_READ, some, len(some)) for some in batched(sources.ranges, each)]
+    return [Flow(lone, read), Flow(_to_open(sources), partial(open_trees, layout, cuts, sources.filters), read)]
 
 
 def _to_open(sources: Sources) -> list[Batch]:
-    # in turn: a task gets neighbours, and a tree takes longer than a listing
+    # both kinds in each batch: a task gets neighbours, and a tree takes longer than a listing
     return [
-        Batch.of_value(0, BatchKind.TO_READ, (what, some[at : at + BATCH]))
+        Batch.of_value(0, BatchKind.TO_READ, (sources.trees[at : at + BATCH], sources.added[at : at + BATCH]))
         for at in range(0, max(len(sources.trees), len(sources.added)), BATCH)
-        for what, some in (("trees", sources.trees), ("added", sources.added))
-        if some[at : at + BATCH]
     ]
 
 
-def _deal(ranges_: Sequence[T], tasks: int) -> list[Sequence[T]]:
-    """Split ranges for the tasks; neighbours stay together."""
-    each = -(-len(ranges_) // tasks)
-    return [ranges_[at : at + each] for at in range(0, len(ranges_), each)] if each else []
-
-
-def tree_opener(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], tasks: int) -> Step:
-    """Return a step that opens trees and reads listings of added addresses. It also yields which ranges to read, as
-    batches for so many tasks.
+def open_trees(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Open trees and read listings of added addresses. Also yield which ranges to read, dealt into `READ_BUCKETS`, for
+    `read_ranges`.
     """
-
-    def open_trees(batches: Iterable[Batch]) -> Iterator[Batch]:
-        store = trees_of(layout)
-        builder = BatchBuilder(cuts, layout.seed)
-        new_ranges = NewRanges()
-        to_read: dict[tuple[str, int, int], None] = {}
-        with Workers(threads_at(layout)) as workers:
-            for batch in batches:
-                what, items = msgspec.msgpack.decode(batch.body, type=tuple[str, list[Any]])
-                if what == "added":
-                    of_commits = msgspec.convert(items, list[Listing])
-                    found = workers.ahead(lambda each: _added(store, each), of_commits)
-                    for listing, (column, ids) in zip(of_commits, found, strict=True):
-                        for range_keys in new_ranges.add(ids):
-                            yield from builder.add(BatchKind.RANGES, range_keys)
-                        yield from builder.add(BatchKind(listing.kind), column)
-                    continue
-                for tree, rows, ids in workers.ahead(
-                    lambda each: _opened(store, each), msgspec.convert(items, list[Tree])
-                ):
-                    for range_keys in new_ranges.add(ids):
-                        yield from builder.add(BatchKind.RANGES, range_keys)
-                    for kind, number in tree.uses:
-                        tree_filter = filters[number] if number >= 0 else None
-                        to_read.update(
-                            ((row.id, kind, number), None)
-                            for row in rows
-                            if tree_filter is None or tree_filter.may_keep(row.first_path, row.last_path)
-                        )
-        yield from builder.add(BatchKind.RANGES, new_ranges.keys())
-        yield from builder.flush()
-        dealt: dict[int, list[tuple[str, int, int]]] = {}
-        for each in to_read:
-            dealt.setdefault(int(each[0][:8], 16) % tasks, []).append(each)
-        for bucket, some in dealt.items():
-            yield Batch.of_value(bucket, BatchKind.TO_READ, some, len(some))
-
-    return open_trees
+    store = trees_of(layout)
+    builder = BatchBuilder(cuts, layout.seed)
+    new_ranges = NewRanges()
+    to_read: dict[tuple[str, int, int], None] = {}
+    with Workers(threads_at(layout)) as workers:
+        for batch in batches:
+            trees, listings_ = msgspec.msgpack.decode(batch.body, type=tuple[list[Tree], list[Listing]])
+            found = workers.ahead(partial(_added, store), listings_)
+            for listing, (column, ids) in zip(listings_, found, strict=True):
+                for range_keys in new_ranges.add(ids):
+                    yield from builder.add(BatchKind.RANGES, range_keys)
+                yield from builder.add(BatchKind(listing.kind), column)
+            for tree, rows, ids in workers.ahead(partial(_opened, store), trees):
+                for range_keys in new_ranges.add(ids):
+                    yield from builder.add(BatchKind.RANGES, range_keys)
+                for kind, number in tree.uses:
+                    tree_filter = filters[number] if number >= 0 else None
+                    to_read.update(
+                        ((row.id, kind, number), None)
+                        for row in rows
+                        if tree_filter is None or tree_filter.may_keep(row.first_path, row.last_path)
+                    )
+    yield from builder.add(BatchKind.RANGES, new_ranges.keys())
+    yield from builder.flush()
+    dealt: dict[int, list[tuple[str, int, int]]] = {}
+    for each in to_read:
+        dealt.setdefault(int(each[0][:8], 16) % READ_BUCKETS, []).append(each)
+    for bucket, some in dealt.items():
+        yield Batch.of_value(bucket, BatchKind.TO_READ, some, len(some))
 
 
 class NewRanges:
@@ -394,40 +338,36 @@ def _range_keys(ids: Any) -> Any:
     return pc.binary_join_element_wise(text(names.RANGES), ids, text(names.EXTENSION), text(""))
 
 
-def range_reader(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter]) -> Step:
-    """Return a step that reads ranges, each once."""
+def read_ranges(layout: RunLayout, cuts: Cuts, filters: Sequence[Filter], batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield the addresses of ranges, each range read once."""
+    uses_of: dict[str, set[tuple[int, int]]] = {}
+    for batch in batches:
+        for range_id, kind, number in msgspec.msgpack.decode(batch.body, type=list[tuple[str, int, int]]):
+            uses_of.setdefault(range_id, set()).add((kind, number))
+    store = trees_of(layout)
+    builder = BatchBuilder(cuts, layout.seed, own=frozenset(BatchKind))
 
-    def read_ranges(batches: Iterable[Batch]) -> Iterator[Batch]:
-        uses_of: dict[str, set[tuple[int, int]]] = {}
-        for batch in batches:
-            for range_id, kind, number in msgspec.msgpack.decode(batch.body, type=list[tuple[str, int, int]]):
-                uses_of.setdefault(range_id, set()).add((kind, number))
-        store = trees_of(layout)
-        builder = BatchBuilder(cuts, layout.seed, own=frozenset(BatchKind))
+    def opened(range_id: str) -> tuple[Any, Any]:
+        """Return the addresses, and the rows where only a part of them is kept."""
+        if all(number < 0 for _, number in uses_of[range_id]):
+            return store.range_addresses(range_id), None
+        rows = store.range(range_id)
+        return rows.column(ranges.ADDRESS), rows
 
-        def opened(range_id: str) -> tuple[Any, Any]:
-            """Return the addresses, and the rows where only a part of them is kept."""
-            if all(number < 0 for _, number in uses_of[range_id]):
-                return store.range_addresses(range_id), None
-            rows = store.range(range_id)
-            return rows.column(ranges.ADDRESS), rows
+    def addresses_by_use(workers: Workers) -> Iterator[tuple[BatchKind, Any]]:
+        for uses, (addresses_, rows) in zip(uses_of.values(), workers.ahead(opened, list(uses_of)), strict=True):
+            whole = {BatchKind(kind) for kind, number in uses if number < 0}
+            for kind in whole & {BatchKind.LIVE_IN_COMMITS} or whole:  # what is live is not expired, too
+                yield kind, addresses_
+            if BatchKind.LIVE_IN_COMMITS not in whole:
+                for _, number in uses:
+                    if number >= 0:
+                        yield BatchKind.LIVE_IN_COMMITS, _filtered_addresses(rows, filters[number])
 
-        def addresses_by_use(workers: Workers) -> Iterator[tuple[BatchKind, Any]]:
-            for uses, (addresses_, rows) in zip(uses_of.values(), workers.ahead(opened, list(uses_of)), strict=True):
-                whole = {BatchKind(kind) for kind, number in uses if number < 0}
-                for kind in whole & {BatchKind.LIVE_IN_COMMITS} or whole:  # what is live is not expired, too
-                    yield kind, addresses_
-                if BatchKind.LIVE_IN_COMMITS not in whole:
-                    for _, number in uses:
-                        if number >= 0:
-                            yield BatchKind.LIVE_IN_COMMITS, _filtered_addresses(rows, filters[number])
-
-        with Workers(threads_at(layout)) as workers:
-            for kind, addresses_ in without_unchanged(addresses_by_use(workers)):
-                yield from builder.add(kind, addresses_)
-        yield from builder.flush()
-
-    return read_ranges
+    with Workers(threads_at(layout)) as workers:
+        for kind, addresses_ in without_unchanged(addresses_by_use(workers)):
+            yield from builder.add(kind, addresses_)
+    yield from builder.flush()
 
 
 def _filtered_addresses(rows: Any, tree_filter: Filter) -> Any:

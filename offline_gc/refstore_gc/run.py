@@ -16,15 +16,14 @@ import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.core.records import GcRun
-from refstore.errors import Corrupt, KVUnavailable, RefstoreError, RunStopped
+from refstore.errors import Corrupt, KVUnavailable, NotFound, RefstoreError, RunStopped
 from refstore.gc_marks import STANDING, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.gc_marks.live_set import scan_live_set
@@ -45,6 +44,8 @@ from refstore_gc import (
 )
 from refstore_gc.anti_join import JoinResult, LiveSet, collect_live_set, earlier_commits
 from refstore_gc.complete_commits import CompleteCommits
+from refstore_gc.engines.base import Engine
+from refstore_gc.engines.choice import Engines
 from refstore_gc.incremental import baseline as baselines
 from refstore_gc.incremental import join as incremental
 from refstore_gc.incremental.baseline import Baseline
@@ -68,23 +69,19 @@ from refstore_gc.run_summary import (
     write_manifest,
     write_summary,
 )
-from refstore_gc.session import translated
 from refstore_gc.statistics import summarize_mark, summarize_sweep
 from refstore_gc.sweep_tasks import settle
 from refstore_gc.sweep_tasks import sweep as sweep_units
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SIMULATED: Final = "simulated"
 """The state in the summary of a simulation, which marks nothing."""
 
 
-def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silent) -> Summary:
+def mark(ctx: Context, engines: Engines, options: Options, tell: Tell = silent) -> Summary:
     """Mark what nobody needs.
 
     Why an object is garbage is four hops from here: `anti_join.find_garbage` says what is compared;
-    `anti_join.join_in_spark` brings it together in buckets; `incremental.join.join_bucket` is the task of one bucket
+    `anti_join.join` brings it together in buckets; `incremental.join.join_bucket` is the task of one bucket
     (`garbage.join_bucket` where nothing is recorded for the next run); `garbage.subtract_live` decides. Only what an
     earlier run listed is decided elsewhere: `incremental.join._earlier_garbage`. The listing leaves out what is younger
     than the cutoff (`listing.list_interval`). What counts as named: `refstore/gc_marks/live_set.py`.
@@ -93,10 +90,11 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
     read), Unavailable.
     """
     layout = layout_of(ctx, new_mark_id(ctx), secrets.randbits(64))
-    run = _new_run(ctx, spark, options, tell, layout, controlled_as="mark")
+    engine = engines.for_objects(_last_compared(ctx))
+    run = _new_run(ctx, engine, options, tell, layout, controlled_as="mark")
     with closing(run.steps):
         try:
-            summary = _mark(run)
+            summary = _mark(run, engines)
         except RefstoreError as error:
             gc_figures.note_failure(ctx, error)
             raise
@@ -104,7 +102,7 @@ def mark(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silen
     return summary
 
 
-def _mark(run: RunContext) -> Summary:
+def _mark(run: RunContext, engines: Engines) -> Summary:
     ctx, options = run.repository, run.options
     marks, store, mark_id = Marks(ctx), ctx.objects, run.layout.mark_id
     min_age_seconds = age_seconds(ctx, options.min_age_seconds)
@@ -140,6 +138,7 @@ def _mark(run: RunContext) -> Summary:
             baseline = None
             run = _with_seed(run, secrets.randbits(64))
             chunks, live = _list_then_scan(run, begun, decision, None)
+        run = run.on(engines.for_objects(max(_last_compared(ctx), sum(chunk.objects for chunk in chunks))))
         recorded = live.reads is not None and not options.foreign
         if baseline is not None and live.reads is not None:
             result = incremental.find_garbage(run, begun, chunks, live, live.reads, baseline)
@@ -201,12 +200,20 @@ def _mark(run: RunContext) -> Summary:
     return summary
 
 
+def _last_compared(ctx: Context) -> int:
+    """Return how many objects the last finished run compared; 0: there is none, or its summary cannot be read."""
+    finished = [each.mark_id for each in Marks(ctx).runs() if each.record.finished_ms]
+    with suppress(NotFound, Corrupt):
+        return read_summary(ctx.objects, finished[-1]).listed.objects if finished else 0
+    return 0
+
+
 def _new_run(
-    ctx: Context, spark: SparkSession, options: Options, tell: Tell, layout: RunLayout, *, controlled_as: str = ""
+    ctx: Context, engine: Engine, options: Options, tell: Tell, layout: RunLayout, *, controlled_as: str = ""
 ) -> RunContext:
     """`controlled_as`: the kind of run that operators see, and can stop; '': they cannot."""
     control = RunControl(ctx, layout.mark_id, controlled_as, _owner()) if controlled_as else None
-    return RunContext(repository=ctx, spark=spark, options=options, steps=Steps(spark, tell, control), layout=layout)
+    return RunContext(repository=ctx, engine=engine, options=options, steps=Steps(engine, tell, control), layout=layout)
 
 
 def _owner() -> str:
@@ -221,7 +228,7 @@ def _list_then_scan(
     run: RunContext, begun: Run, decision: Decision, baseline: Baseline | None
 ) -> tuple[Sequence[ListedChunk], LiveSet]:
     """List the store, and scan what is live after the listing is complete (rule 13)."""
-    with run.steps.step("listing the object store"), translated("listing the object store"):
+    with run.steps.step("listing the object store"):
         chunks = incremental.list_objects(run, baseline) if baseline else listing.list_objects(run)
     with run.steps.step("reading what the KV names") as report_rows:
         scan = Marks(run.repository).scan_live(begun)
@@ -232,7 +239,7 @@ def _find_complete(
     run: RunContext, marked: Iterable[CommitId], result: JoinResult, baseline: Baseline | None
 ) -> CompleteCommits:
     """Find the marked commits that name no garbage."""
-    with run.steps.step("looking for commits that are complete"), translated("looking for commits that are complete"):
+    with run.steps.step("looking for commits that are complete"):
         commits = result.live.commits
         landed = {commit: metarange for commit in marked if (metarange := commits.metarange(commit)) is not None}
         question = complete_commits.Question(
@@ -243,18 +250,19 @@ def _find_complete(
             result.pending_files,
             baseline.complete_commits if baseline else None,
         )
-        return complete_commits.find(question, run.spark)
+        return complete_commits.find(question, run.engine)
 
 
-def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = silent) -> Summary:
+def simulate(ctx: Context, engines: Engines, options: Options, tell: Tell = silent) -> Summary:
     """Return what `mark` would mark now, by the repository's rules or by `options.rules`.
 
     A simulation changes nothing: it marks no commit and waits for nobody. It writes its own files to a temporary folder
     (on a cluster: to the namespace, until it ends). It is an estimate where others write meanwhile.
     """
     marks, now, mark_id = Marks(ctx), ctx.clock.now_ms(), new_mark_id(ctx)
-    with _scratch(ctx, spark, mark_id) as layout:
-        run = _new_run(ctx, spark, options, tell, layout)
+    engine = engines.for_objects(_last_compared(ctx))
+    with _scratch(ctx, engine, mark_id) as layout:
+        run = _new_run(ctx, engine, options, tell, layout)
         online = _apply_branch_rules(run, dry_run=True)
         decision = decide(ctx, rules=options.rules, grace_days=options.grace_days)
         standing = tuple(each.mark_id for each in marks.runs() if each.state in STANDING)
@@ -263,7 +271,7 @@ def simulate(ctx: Context, spark: SparkSession, options: Options, tell: Tell = s
         simulated = Run(mark_id, record)
         expired = {**dict.fromkeys((*decision.commits, *decision.given_up), ("",)), **dict(decision.partly)}
         run = replace(run, cutoff_ms=now - int(age_seconds(ctx, options.min_age_seconds) * 1000))
-        with run.steps.step("listing the object store"), translated("listing the object store"):
+        with run.steps.step("listing the object store"):
             chunks = listing.list_objects(run)
         with run.steps.step("reading what the KV names") as report_rows:
             scan = _as_if_marked(scan_live_set(ctx, simulated, PAGE), expired, set(decision.given_up))
@@ -304,12 +312,12 @@ def _both(marked: tuple[str, ...], would_be_marked: tuple[str, ...]) -> tuple[st
 
 
 @contextmanager
-def _scratch(ctx: Context, spark: SparkSession, mark_id: str) -> Generator[RunLayout, None, None]:
+def _scratch(ctx: Context, engine: Engine, mark_id: str) -> Generator[RunLayout, None, None]:
     """Yield where a simulation writes its own files."""
     seed = secrets.randbits(64)
-    if str(spark.sparkContext.master).startswith("local"):
-        with TemporaryDirectory(prefix="refstore-gc-") as folder:
-            yield layout_of(ctx, mark_id, seed, files=f"file://{folder}?fsync=0")
+    if engine.is_on_one_machine:
+        with engine.scratch_folder() as folder:
+            yield layout_of(ctx, mark_id, seed, files=f"{folder.as_uri()}?fsync=0")
         return
     try:
         yield layout_of(ctx, mark_id, seed)
@@ -320,7 +328,7 @@ def _scratch(ctx: Context, spark: SparkSession, mark_id: str) -> Generator[RunLa
 # ---- the sweep
 
 
-def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, *, mode: Mode | None = None) -> Summary:
+def sweep(ctx: Context, engines: Engines, mark_id: str, tell: Tell = silent, *, mode: Mode | None = None) -> Summary:
     """Delete, or tag, what a mark holds and nothing names again. Made again it goes on; once swept it does nothing.
 
     The bucket deletes what is tagged. Until it has, the sweep made again asks how far it is (`_settle`), and the mark
@@ -335,7 +343,7 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, 
         read_summary(ctx.objects, mark_id)  # while it can still be unmarked
         read_units(ctx.objects, mark_id)
     if marks.run(mark_id).is_tagged and mode != "delete":
-        return _settle(ctx, spark, marks.run(mark_id), tell)
+        return _settle(ctx, engines, marks.run(mark_id), tell)
     fence = kv_guard.begin(ctx, mark_id)
     if marks.run(mark_id).state in (RunState.MARKED, RunState.SWEEPING):
         seen = read_manifest(ctx.objects, mark_id).servers
@@ -345,16 +353,18 @@ def sweep(ctx: Context, spark: SparkSession, mark_id: str, tell: Tell = silent, 
         return read_summary(ctx.objects, mark_id)
     summary, manifest = read_summary(ctx.objects, mark_id), read_manifest(ctx.objects, mark_id)
     mode = mode or ("tag" if manifest.mode == "tag" else "delete")
-    layout = layout_of(ctx, mark_id, manifest.seed)
-    run = _new_run(ctx, spark, Options(mode=mode), tell, layout, controlled_as="sweep")
+    layout, engine = layout_of(ctx, mark_id, manifest.seed), engines.for_objects(summary.marked.objects)
+    run = _new_run(ctx, engine, Options(mode=mode), tell, layout, controlled_as="sweep")
     excluded = _excluded(marks, begun.run)
     excluded_count = len([*excluded.commits()])
     by_rules = rules_recheck.keep(marks, begun, excluded)
     fence.pass_through()
-    with closing(run.steps), run.steps.step("sweeping"), translated("sweeping"):
+    with closing(run.steps), run.steps.step("sweeping"):
         outcomes = sweep_units(run, manifest.units, excluded.sources(), mode, manifest.tag)
     swept = summarize_sweep(outcomes, mode, excluded_count, ctx.clock.now_ms(), run.steps.seconds.get("sweeping", 0.0))
-    swept = msgspec.structs.replace(swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed)
+    swept = msgspec.structs.replace(
+        swept, dropped_out_by_rules=by_rules, rules_changed=begun.changed, engine=run.engine.name
+    )
     if not (swept.failed or swept.tagged.objects):  # the identities' own objects are gone
         purged = purged_objects.delete_dead(ctx, run.layout, manifest.dead_identities, excluded)
         swept = msgspec.structs.replace(swept, purged=purged)
@@ -369,11 +379,12 @@ def _excluded(marks: Marks, swept_run: Run) -> LiveCommits:
     return excluded
 
 
-def _settle(ctx: Context, spark: SparkSession, tagged: Run, tell: Tell) -> Summary:
+def _settle(ctx: Context, engines: Engines, tagged: Run, tell: Tell) -> Summary:
     """Ask what the bucket has deleted of what a mark tagged; with the last of it the mark is swept."""
     summary, manifest = read_summary(ctx.objects, tagged.mark_id), read_manifest(ctx.objects, tagged.mark_id)
-    run = _new_run(ctx, spark, Options(mode="tag"), tell, layout_of(ctx, tagged.mark_id, manifest.seed))
-    with run.steps.step("asking what the bucket has deleted"), translated("asking what the bucket has deleted"):
+    engine = engines.for_objects(summary.marked.objects)
+    run = _new_run(ctx, engine, Options(mode="tag"), tell, layout_of(ctx, tagged.mark_id, manifest.seed))
+    with run.steps.step("asking what the bucket has deleted"):
         outcomes = settle(run, manifest.units)
     swept, before = summarize_sweep(outcomes, "tag", 0, ctx.clock.now_ms(), 0.0), summary.swept
     if manifest.dead_identities and not (swept.failed or swept.tagged.objects):
@@ -438,7 +449,7 @@ class Ran:
 
 def run(
     ctx: Context,
-    spark: SparkSession,
+    engines: Engines,
     options: Options,
     tell: Tell = silent,
     *,
@@ -464,15 +475,15 @@ def run(
         on_unswept("purge", error)
         unswept.add("purge")
     swept: dict[str, Summary] = {}
-    for each in _sweep_due(ctx, spark, tell, on_unswept, unswept):
+    for each in _sweep_due(ctx, engines, tell, on_unswept, unswept):
         swept[each.mark_id] = each
         if on_swept is not None:
             on_swept(each)
-    marked = mark(ctx, spark, options, tell)
+    marked = mark(ctx, engines, options, tell)
     if cleaned not in (None, CleaningSummary()):
         marked = msgspec.structs.replace(marked, cleaned=cleaned)
         write_summary(ctx.objects, marked)
-    swept |= {each.mark_id: each for each in _sweep_due(ctx, spark, tell, on_unswept, unswept)}
+    swept |= {each.mark_id: each for each in _sweep_due(ctx, engines, tell, on_unswept, unswept)}
     forget_old(ctx)
     deletion_index_writer.catch_up_or_log(ctx)
     _draw(ctx, [marked, *swept.values()])
@@ -488,7 +499,7 @@ def run(
 
 def _sweep_due(
     ctx: Context,
-    spark: SparkSession,
+    engines: Engines,
     tell: Tell,
     on_unswept: Callable[[str, RefstoreError], None] | None,
     unswept: set[str],
@@ -505,7 +516,7 @@ def _sweep_due(
         ):  # its state now: the earlier sweeps took their time
             continue
         try:
-            done = sweep(ctx, spark, mark_id, tell)
+            done = sweep(ctx, engines, mark_id, tell)
         except RefstoreError as error:
             if on_unswept is None or isinstance(error, KVUnavailable | RunStopped):
                 raise

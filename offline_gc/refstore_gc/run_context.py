@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
 
 from refstore.context import Context
 from refstore.objects.base import ObjectStore
 from refstore.retention.rules import Rules
+from refstore_gc.engines.base import Engine
 from refstore_gc.mark_breaker import Limits
 from refstore_gc.run_layout import TAG, RunLayout, store_at
 from refstore_gc.run_progress import Steps
 from refstore_gc.run_summary import Mode
-from refstore_gc.session import parts_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalLimits:
-    """How much an incremental run does in the driver, without Spark."""
-
-    keys: int = 200_000
-    """Objects that are listed."""
-    rows: int = 2_000_000
-    """Addresses that are compared; and as many that are read from changed ranges."""
-    buckets: int = 16
-    """Buckets of what earlier runs recorded: some 12 MB for each bucket and run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +32,6 @@ class Options:
     """Whether the run lists and reads everything, although it could be incremental."""
     full_days: float = 7.0
     """How old the last complete run may be, for a run to be incremental."""
-    local_limits: LocalLimits | None = field(default_factory=LocalLimits)
-    """What an incremental run does in the driver. None: Spark does everything."""
     signed_seconds: float = 0.0
     """How long URLs are valid that services sign: so long no content goes that a purge has replaced."""
     take_over: bool = False
@@ -63,20 +45,20 @@ class RunContext:
     """One run on one repository: functions take this instead of its parts."""
 
     repository: Context
-    spark: SparkSession
+    engine: Engine
     options: Options
     steps: Steps
     layout: RunLayout
     cutoff_ms: int = 0
     """Objects that were written later, by the store's clock, are left alone."""
 
+    def on(self, engine: Engine) -> RunContext:
+        """Return the run on another engine, between two steps."""
+        self.steps.use(engine)
+        return replace(self, engine=engine)
+
     @property
     def files(self) -> ObjectStore:
         """The store that holds the run's own files."""
         layout = self.layout
         return self.repository.objects if layout.files == layout.url else store_at(layout.files, layout)
-
-    @property
-    def parts(self) -> int:
-        """Into how many tasks Spark cuts work."""
-        return parts_of(self.spark)

@@ -6,10 +6,10 @@
     _refstore/gc/<mark id>/sweep/<number>-<attempt>.parquet      what became of each, as the store confirmed it
     _refstore/gc/<mark id>/*.json, report.html         counts, for machines and for people
 
-The driver and the executors read and write them through refstore's own object stores: a run needs no other storage. A
-file is written whole or not at all. A step that is done again writes the same names again, except the listing and the
-mark. These depend on what the store says at the time, so each attempt of a task has names of its own, and reports
-them.
+A run's own process and its tasks read and write them through refstore's own object stores: a run needs no other
+storage. A file is written whole or not at all. A step that is done again writes the same names again, except the
+listing and the mark. These depend on what the store says at the time, so each attempt of a task has names of its own,
+and reports them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RunLayout(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     """The seed of the addresses' keys."""
     io_timeout_seconds: float = Safety().objects_io_seconds
-    """How long a request of a task may take: as long as one of the driver."""
+    """How long a request of a task may take: as long as one of the run's own process."""
 
     def place(self, folder: str, number: int, attempt: str = "") -> str:
         """Return a file's key. `attempt`: of the task, where another attempt may write something else."""
@@ -168,7 +168,8 @@ def read_table(store: ObjectStore, key: str, columns: Sequence[str] | None = Non
     file.
     """
     try:
-        return pq.read_table(BytesIO(store.read(key)), columns=columns, use_threads=False)
+        # `pq.read_table` would import pyarrow.dataset, and with it pandas
+        return pq.ParquetFile(BytesIO(store.read(key))).read(columns=columns, use_threads=False)
     except ObjectNotFound as error:
         raise Corrupt(f"{key} is not in {store.url}; the run that wrote it cannot be trusted, mark again") from error
     except (pa.ArrowException, OSError) as error:

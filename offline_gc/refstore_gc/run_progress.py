@@ -1,7 +1,7 @@
 """The steps of a run: how long each took, how far it is, and what is left; and a sign of life for the run's flag.
 
-During a step a thread asks Spark how many tasks are done, and beats for the run, so that no other run takes it over. It
-also writes the progress to the KV, and cancels Spark's jobs if an operator asked the run to stop.
+During a step a thread asks the engine how many tasks are done, and beats for the run, so that no other run takes it
+over. It also writes the progress to the KV, and cancels the engine's work if an operator asked the run to stop.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from refstore.run_control import BEAT_SECONDS as CONTROL_SECONDS
 from refstore.run_control import RunControl
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from refstore_gc.engines.base import Engine
 
 LOOK_SECONDS: Final = 0.5
 BEAT_SECONDS: Final = 60.0
@@ -25,7 +23,7 @@ BEAT_SECONDS: Final = 60.0
 class Progress(NamedTuple):
     step: str
     done: int
-    """Tasks of Spark, or what the step counts."""
+    """Tasks of the engine, or what the step counts."""
     total: int | None
     seconds: float
     """Since the step began."""
@@ -46,9 +44,9 @@ def silent(_: Progress) -> None:
 
 
 class Steps:
-    def __init__(self, spark: SparkSession, tell: Tell, control: RunControl | None = None) -> None:
+    def __init__(self, engine: Engine, tell: Tell, control: RunControl | None = None) -> None:
         """`control`: None, if nobody can see or stop the run, such as a simulation."""
-        self._spark = spark
+        self._engine = engine
         self._tell = tell
         self._control = control
         self._last = Progress("", 0, None, 0.0)
@@ -56,9 +54,13 @@ class Steps:
         self.seconds: dict[str, float] = {}
         self._job = (0, 1)
 
+    def use(self, engine: Engine) -> None:
+        """Go on with another engine, between two steps."""
+        self._engine = engine
+
     def of_jobs(self, done: int, total: int) -> None:
-        """Say which of a step's jobs of Spark, all of about the same size, begins: its number from 0, and how many
-        there are. Without this a step has one.
+        """Say which of a step's calls of the engine, all of about the same size, begins: its number from 0, and how
+        many there are. Without this a step has one.
         """
         self._job = (done, total)
 
@@ -80,7 +82,7 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Generator[Callable[[int], None], None, None]:
-        """Run a step. Yields a function by which a step outside of Spark reports how far it is. Raises RunStopped."""
+        """Run a step. Yields a function by which a step without the engine reports how far it is. Raises RunStopped."""
         began = time.monotonic()
         self._job = (0, 1)
         self._last = Progress(name, 0, None, 0.0)
@@ -98,7 +100,7 @@ class Steps:
         try:
             yield report
         except Exception:
-            self.check()  # a job of Spark that was cancelled fails; the cause is the request to stop
+            self.check()  # work that was cancelled fails; the cause is the request to stop
             raise
         finally:
             over.set()
@@ -127,25 +129,11 @@ class Steps:
                     self._beat()
                 except Exception:  # noqa: BLE001  # the run itself looks at its flag before it concludes anything
                     return
-            done, total = self._tasks()
+            done, total = self._engine.count_tasks()
             before, jobs = self._job
             if total:
                 self._report(Progress(name, before * total + done, jobs * total, now - began))
             if now - shown >= CONTROL_SECONDS:
                 shown = now
                 if self._beat_control():
-                    self._spark.sparkContext.cancelAllJobs()
-
-    def _tasks(self) -> tuple[int, int]:
-        tracker = self._spark.sparkContext.statusTracker()
-        done = total = 0
-        for job_id in tracker.getActiveJobsIds():
-            job = tracker.getJobInfo(job_id)
-            # no types
-            stages: list[int] = list(job.stageIds) if job else []  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-            for stage_id in stages:
-                stage = tracker.getStageInfo(stage_id)
-                if stage is not None:
-                    done += stage.numCompletedTasks
-                    total += stage.numTasks
-        return done, total
+                    self._engine.cancel()

@@ -110,6 +110,8 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """What became of what was marked, as the store confirmed it."""
 
     mode: str
+    engine: str = ""
+    """What the last call of the sweep ran on: `local` or `spark`."""
     at_ms: int
     outcomes: Counts
     """deleted, tagged (and not deleted by the bucket yet), deleted by the bucket, already gone, failed, dropped out."""
@@ -169,6 +171,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     repository: str
     mark_id: str
     state: str
+    engine: str = ""
+    """What compared: `local` or `spark`."""
     began_ms: int
     deletes_at_ms: int
     min_age_seconds: float

@@ -55,6 +55,7 @@ def summarize_mark(
         repository=run.repository.name,
         mark_id=mark.mark_id,
         state=mark.shown,
+        engine=run.engine.name,
         began_ms=mark.record.began_ms,
         deletes_at_ms=mark.record.deletes_at_ms,
         min_age_seconds=age_seconds(run.repository, run.options.min_age_seconds),

@@ -1,4 +1,4 @@
-"""Sweep on the executors: delete what a mark holds and nothing excludes, and write down what became of each.
+"""Sweep in tasks of the engine: delete what a mark holds and nothing excludes, and write down what became of each.
 
 A task deletes a unit of the mark, then writes the unit's outcome. A sweep that is run again skips what has an outcome,
 and tries again what failed. Where a killed worker had deleted a key, the store says that it is missing, and it counts
@@ -11,40 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from refstore.core.arrow_arrays import array, batch_of, numpy_of
+from refstore.core.arrow_arrays import array, numpy_of
 from refstore.errors import ObjectNotFound, ObjectsUnavailable
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc import live_in_commits
 from refstore_gc.address_codec import Cuts, Keys, among, keys_of
-from refstore_gc.batches import Batch, BatchKind, received
+from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.deletion_index_writer import outcome_key
+from refstore_gc.engines.base import Flow
 from refstore_gc.live_in_commits import Sources
-from refstore_gc.live_in_kv import batches_of
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import TAG, RunLayout, is_there, read_table, store_at, threads_at, write_table
 from refstore_gc.run_summary import BUCKET, DELETED, EXCLUDED, FAILED, MISSING, TAGGED, Mode, UnitRow
 from refstore_gc.untyped_arrow import pa, pc
-
-TASKS_PER_CORE: Final = 4
-"""A task costs some hundredths of a second to begin; more tasks would only balance better."""
-OUTCOMES: Final = "unit string, outcome string, reason string, kind int, why string, objects long, bytes long"
-_ARROW: Final = pa.schema(
-    [
-        ("unit", pa.string()),
-        ("outcome", pa.string()),
-        ("reason", pa.string()),
-        ("kind", pa.int32()),
-        ("why", pa.string()),
-        ("objects", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
-)
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -78,31 +63,22 @@ def sweep(run: RunContext, units: Sequence[UnitRow], excluded: Sources, mode: Mo
 
     `excluded`: the commits whose addresses are named again. `tag`: the tag's key.
     """
-    if not units:
-        return []
-    layout, tasks = run.layout, run.parts * TASKS_PER_CORE
-    frame = batches_of(run.spark, unit_batches([unit.key for unit in units]), tasks)
-    cuts = Cuts.of([unit.first for unit in units[1:]])
-    named_again, release = live_in_commits.read_addresses(run.spark, layout, cuts, excluded, run.parts)
-    for each in named_again:
-        frame = frame.unionByName(each)
-    if named_again:
-        frame = frame.repartitionById(min(cuts.buckets, tasks), "bucket")
+    layout, cuts = run.layout, Cuts.of([unit.first for unit in units[1:]])
+    flows = [Flow(unit_batches([unit.key for unit in units])), *live_in_commits.flows(layout, cuts, excluded)]
+    return list(run.engine.join(flows, cuts.buckets, partial(sweep_bucket, layout, mode, tag))) if units else []
 
-    def task(record_batches: Iterable[Any]) -> Iterator[Any]:
-        buckets: list[tuple[int, Unit]] = []
-        keys: dict[int, list[Keys]] = {}
-        for batch in received(record_batches):
-            if batch.kind is BatchKind.LISTED:
-                buckets.append((batch.bucket, msgspec.msgpack.decode(batch.body, type=Unit)))
-            else:
-                keys.setdefault(batch.bucket, []).append(batch.keys)
-        for bucket, unit in buckets:
-            yield _record_batch(sweep_unit(layout, unit, keys.get(bucket, []), mode, tag))
 
-    rows = frame.mapInArrow(task, OUTCOMES).collect()
-    release()
-    return [Outcome(*row) for row in rows]
+def sweep_bucket(layout: RunLayout, mode: Mode, tag: str, batches: Iterable[Batch]) -> Iterator[Outcome]:
+    """Delete, or tag, the addresses of the unit of one bucket."""
+    units: list[Unit] = []
+    named_again: list[Keys] = []
+    for batch in batches:
+        if batch.kind is BatchKind.LISTED:
+            units.append(msgspec.msgpack.decode(batch.body, type=Unit))
+        else:
+            named_again.append(batch.keys)
+    for unit in units:
+        yield from sweep_unit(layout, unit, named_again, mode, tag)
 
 
 def settle(run: RunContext, units: Sequence[UnitRow]) -> list[Outcome]:
@@ -112,20 +88,8 @@ def settle(run: RunContext, units: Sequence[UnitRow]) -> list[Outcome]:
     A unit is asked for object by object up to the first that is still there. So each object is asked for once when it
     is gone, and a unit that waits costs one request a night. What still counts as tagged is an upper bound.
     """
-    if not units:
-        return []
-    layout = run.layout
-
-    def task(record_batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in received(record_batches):
-            yield _record_batch(_settled(layout, msgspec.msgpack.decode(batch.body, type=Unit)))
-
-    frame = batches_of(run.spark, unit_batches([unit.key for unit in units]), run.parts * TASKS_PER_CORE)
-    return [Outcome(*row) for row in frame.mapInArrow(task, OUTCOMES).collect()]
-
-
-def _record_batch(outcomes: Sequence[Outcome]) -> Any:
-    return batch_of([outcome._asdict() for outcome in outcomes], _ARROW)
+    own_units = [Unit(unit.key, outcome_key(unit.key)) for unit in units]
+    return list(run.engine.map(partial(_settled, run.layout), own_units))
 
 
 def _settled(layout: RunLayout, unit: Unit) -> list[Outcome]:

@@ -1,11 +1,12 @@
-"""The purge: find the rows of given ids in onboarded data sets, and rewrite the objects that have them, on Spark.
+"""The purge: find the rows of given ids in onboarded data sets, and rewrite the objects that have them, on an engine
+of the offline job.
 
 run.py                        one run over all data sets of a repository
 run_state.py                  its options, and what it knows so far
 ids.py, ids_file.py           the ids, as tasks look them up
 plan.py, version_plan.py      which objects there are: at the heads, or in every version
 finding.py, erasing.py        which of them have rows of the ids, or are to be erased
-tasks.py, formats/            read and write objects on the executors
+tasks.py, formats/            read and write objects, in tasks of the engine
 heads.py, publish.py          the mode `keep-history`: one commit for each branch
 versions.py                   the modes `rewrite` and `erase`: a new content for each object (rule 22)
 index.py, ledger.py           keyed hashes: of the ids that objects have, and of those that were purged

@@ -8,7 +8,6 @@ from typing import Final
 
 from refstore.errors import Conflict, Invalid
 from refstore.purging.document import ERASE, Dataset
-from refstore_gc.session import translated
 from refstore_purge import ids_file, index, tasks
 from refstore_purge.ledger import AnyIds
 from refstore_purge.plan import Unit
@@ -17,7 +16,7 @@ from refstore_purge.tasks import Done, Job
 from refstore_purge.untyped_arrow import pa
 
 FOUND_PER_PART: Final = 2048
-"""How many objects each core looks through in one job of Spark, of which progress knows the end."""
+"""How many objects each core looks through in one call of the engine, of which progress knows the end."""
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -94,7 +93,7 @@ def _list_indexes(run: PurgeRun, datasets: Sequence[Dataset], units: Iterable[Un
 
 def find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> set[str]:
     """Look for the ids in what was not looked at yet; return the addresses of the objects that have rows of them."""
-    with run.steps.step("looking for the ids"), translated("looking for the ids"):
+    with run.steps.step("looking for the ids"):
         _find(run, job, units, attempt)
     return {piece.address for unit in units for piece in unit.pieces.values() if run.state.found[piece.content].matched}
 
@@ -107,7 +106,7 @@ def _find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> None:
     state.found.update({piece.content: Done(address=piece.content, by="partition") for _, piece in ruled_out})
     todo = [(unit, piece) for unit, piece in todo if piece.content not in state.found]
     for some in run.jobs(todo, FOUND_PER_PART):
-        for done in tasks.run(run.spark, job, [run.indexed(run.work(unit, piece), unit) for unit, piece in some]):
+        for done in tasks.run(run.engine, job, [run.indexed(run.work(unit, piece), unit) for unit, piece in some]):
             state.found[done.address] = done
     for unit, piece in every:
         done, row = state.found[piece.content], run.row(unit)

@@ -4,7 +4,7 @@ plan      which objects the heads have in onboarded data sets, by partition
 find      look for the ids in each distinct object (`finding.py`)
 copies    refuse objects that have a name outside the data sets
 breaker   stop where more rows would go than anybody expects
-rewrite   write the objects that have some again; executors do
+rewrite   write the objects that have some again; tasks do
 publish   one commit for each branch
 again     look at the heads that have moved meanwhile, or whose publication was refused: up to three attempts
 """
@@ -19,7 +19,6 @@ from refstore.errors import BranchNotFound
 from refstore.purging.document import Dataset
 from refstore.repository import Repository
 from refstore_gc.purge_cleaning import delete_abandoned
-from refstore_gc.session import translated
 from refstore_purge import finding, tasks
 from refstore_purge.plan import Name, NotPurged, Plan, Unit, plan_heads
 from refstore_purge.publish import Publication, Rewritten
@@ -28,7 +27,7 @@ from refstore_purge.run_state import ATTEMPTS, PurgeRun
 from refstore_purge.tasks import Done, Job
 
 REWRITTEN_PER_PART: Final = 32
-"""How many objects each core writes in one job of Spark: their addresses are issued before, and expire."""
+"""How many objects each core writes in one call of the engine: their addresses are issued before, and expire."""
 
 
 def purge_heads(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: Plan) -> None:
@@ -47,7 +46,7 @@ def purge_heads(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: P
             return
         publication = Publication(repo, state.report.run, attempt, planned.heads)
         try:
-            with run.steps.step("rewriting"), translated("rewriting"):
+            with run.steps.step("rewriting"):
                 _rewrite(run, job, units, left, publication)
             with run.steps.step("publishing"):
                 published, refused = publication.publish(f"Purge {state.report.ids} ids (run {state.report.run})")
@@ -122,7 +121,7 @@ def _rewrite(run: PurgeRun, job: Job, units: Sequence[Unit], wanted: set[str], p
         issued = publication.issue([piece for _, piece in some])
         works = [run.work(unit, piece, to=issued[piece.address][0]) for unit, piece in some]
         rewritten: list[Rewritten] = []
-        for (unit, piece), done in zip(some, tasks.run(run.spark, job, works), strict=True):
+        for (unit, piece), done in zip(some, tasks.run(run.engine, job, works), strict=True):
             if done.failure:
                 run.fail(unit, piece, done.failure)
                 continue

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
 from refstore.errors import Invalid
+from refstore_gc.private_folder import private_folder
 from refstore_purge import ids
 from refstore_purge.formats.base import Kind, kind_of
 from refstore_purge.untyped_arrow import pa, pacsv, pc, pq
 
 KINDS: Final[tuple[Kind, ...]] = ("string", "integer", "binary")
 PARQUET: Final = b"PAR1"
+FOLDER_PREFIX: Final = "refstore-purge-ids-"
+"""What the name of a folder with ids begins with."""
+
+
+def ids_folder() -> AbstractContextManager[Path]:
+    """Make a folder for ids, for a block."""
+    return private_folder(FOLDER_PREFIX)
 
 
 def load(file: Path, folder: Path, *, column: str = "", id_type: str = "") -> int:

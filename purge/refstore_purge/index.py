@@ -24,7 +24,7 @@ from refstore.purging.document import Dataset
 from refstore_purge.formats.base import Kind
 from refstore_purge.ids import comparable
 from refstore_purge.store_file import StoreFile
-from refstore_purge.untyped_arrow import pa, pandas_util, pc, pq
+from refstore_purge.untyped_arrow import pa, pc, pq, siphash
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,10 +76,7 @@ def hash_each(distinct: Any, kind: Kind, hash_key: bytes) -> NDArray[np.uint64]:
     found: list[NDArray[np.uint64]] = []
     for start in range(0, len(distinct), CHUNK_ROWS):
         objects = distinct.slice(start, CHUNK_ROWS).to_numpy(zero_copy_only=False)
-        hashed = pandas_util.hash_array(
-            objects, encoding="latin-1", hash_key=hash_key.decode("latin-1"), categorize=False
-        )
-        found.append(np.asarray(hashed, dtype=np.uint64) >> np.uint64(64 - BITS))
+        found.append(np.asarray(siphash(objects, hash_key), dtype=np.uint64) >> np.uint64(64 - BITS))
     return np.concatenate([*found, np.zeros(0, dtype=np.uint64)])
 
 

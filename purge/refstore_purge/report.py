@@ -65,6 +65,8 @@ class Published(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, kw_only=True):
     run: str
     state: State
+    engine: str = ""
+    """What found and rewrote: `local` or `spark`."""
     began_ms: int
     ended_ms: int = 0
     ids: int = 0

@@ -12,36 +12,31 @@ It may be killed anywhere and run again: nothing is published before it is whole
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from refstore.errors import Invalid, RefstoreError
 from refstore.purging.document import KEEP_HISTORY, PurgeDocument
 from refstore.repository import Repository
 from refstore.run_control import RunControl
+from refstore_gc.engines.choice import Engines
 from refstore_gc.purge_cleaning import DAY_MS
 from refstore_gc.run_progress import Steps, Tell
-from refstore_purge import finding, ids_file, index, ledger, report, tasks
+from refstore_purge import finding, ids_file, index, ledger, report
 from refstore_purge.heads import purge_heads
 from refstore_purge.ids import IdSet, write_index_hashes
 from refstore_purge.ledger import AnyIds
 from refstore_purge.plan import Plan, Unit, plan_heads
-from refstore_purge.private_folder import private_folder
 from refstore_purge.report import LISTED_MAX, Report
 from refstore_purge.run_state import FLOOR_ROWS, SHARE, Options, PurgeRun, State
 from refstore_purge.tasks import Job
 from refstore_purge.version_plan import plan_versions
 from refstore_purge.versions import purge_versions
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 __all__ = ["FLOOR_ROWS", "SHARE", "Options", "run"]
 
 
-def run(repo: Repository, spark: SparkSession, options: Options, tell: Tell) -> Report:
+def run(repo: Repository, engines: Engines, options: Options, tell: Tell) -> Report:
     """Purge what is onboarded in a repository, and return the report, which is in its namespace, too.
 
     Raises NotFound (nothing is onboarded), Invalid (the ids, their type, or a table of Delta or Iceberg), Conflict (the
@@ -56,15 +51,16 @@ def run(repo: Repository, spark: SparkSession, options: Options, tell: Tell) -> 
     ctx = repo.context
     run_id = ctx.ids.unique(ctx.clock.now_ms())
     state = State(Report(run=run_id, state="running", began_ms=ctx.clock.now_ms()))
-    with private_folder() as folder:
+    engine = engines.for_objects(0)
+    with ids_file.ids_folder() as folder:
         owner = f"{socket.gethostname()}:{os.getpid()}"
-        steps = Steps(spark, tell, RunControl(ctx, run_id, "purge", owner))
+        steps = Steps(engine, tell, RunControl(ctx, run_id, "purge", owner))
         key = index.Key.of(options.purge_key) if options.purge_key else None
         ids = _load(repo, options, folder / "ids", key)
         state.report.ids, state.report.of_ledger = ids.count, options.ids is None
         with ctx.audit.change("purge.run", repository=repo.name) as draft:
             try:
-                _purge(document, PurgeRun(repo, spark, options, steps, state, folder / "ids", ids, key))
+                _purge(document, PurgeRun(repo, engine, options, steps, state, folder / "ids", ids, key), engines)
                 if key is not None and isinstance(ids, IdSet) and not options.dry_run:
                     ledger.write(ctx.objects, key, run_id, ids, ctx.clock.now_ms())
                 state.report.state = "dry run" if options.dry_run else "done"
@@ -83,7 +79,7 @@ def run(repo: Repository, spark: SparkSession, options: Options, tell: Tell) -> 
     return state.report
 
 
-def _purge(document: PurgeDocument, run: PurgeRun) -> None:
+def _purge(document: PurgeDocument, run: PurgeRun, engines: Engines) -> None:
     datasets = document.onboarded
     heads = [each for each in datasets if each.mode == KEEP_HISTORY]
     versions = [each for each in datasets if each.mode != KEEP_HISTORY]
@@ -97,6 +93,7 @@ def _purge(document: PurgeDocument, run: PurgeRun) -> None:
     every = sorted([*of_heads.units, *of_versions.units], key=lambda unit: unit.order)
     run.state.report.not_purged = [*of_heads.not_purged, *of_versions.not_purged]
     _limit(run, every)
+    run = run.on(engines.for_objects(sum(len(unit.pieces) for unit in every)))
     finding.prepare(run, datasets, run.chosen(every), every)
     job = _job(run)
     try:
@@ -105,7 +102,7 @@ def _purge(document: PurgeDocument, run: PurgeRun) -> None:
         if versions:
             purge_versions(run, job, versions, of_versions)
     finally:
-        tasks.remove_ids(run.spark, job)
+        run.engine.remove_shared(job.ids)
 
 
 def _limit(run: PurgeRun, units: list[Unit]) -> None:
@@ -134,19 +131,10 @@ def _load(repo: Repository, options: Options, folder: Path, key: index.Key | Non
 
 def _job(run: PurgeRun) -> Job:
     ctx = run.repo.context
-    context: Any = run.spark.sparkContext
-    on_cluster = not str(context.master).startswith("local")
-    name = str(run.folder)
-    if on_cluster:
-        name = f"refstore-purge-{secrets.token_hex(8)}"
-        for file in sorted(run.folder.iterdir()):
-            shipped = file.rename(file.with_name(f"{name}-{file.name}"))
-            context.addFile(str(shipped))
     return Job(
         url=ctx.objects.url,
         io_timeout_seconds=ctx.safety.objects_io_seconds,
-        ids=name,
-        on_cluster=on_cluster,
+        ids=run.engine.share_folder(run.folder),
         hash_key=run.key.hash_key if run.key is not None else b"",
     )
 

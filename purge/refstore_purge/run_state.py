@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from refstore.purging.document import KEEP_HISTORY
 from refstore.repository import Repository
+from refstore_gc.engines.base import Engine
 from refstore_gc.run_progress import Steps
-from refstore_gc.session import parts_of
 from refstore_purge import index
 from refstore_purge.ledger import AnyIds
 from refstore_purge.plan import NotPurged, Piece, Unit
 from refstore_purge.report import Report, Row
 from refstore_purge.tasks import Done, Work
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ATTEMPTS: Final = 3
 SHARE: Final = 0.5
@@ -72,7 +69,7 @@ class State:
 @dataclass(frozen=True, slots=True)
 class PurgeRun:
     repo: Repository
-    spark: SparkSession
+    engine: Engine
     options: Options
     steps: Steps
     state: State
@@ -80,6 +77,12 @@ class PurgeRun:
     """Of the ids."""
     ids: AnyIds
     key: index.Key | None
+
+    def on(self, engine: Engine) -> PurgeRun:
+        """Return the run on another engine, between two steps."""
+        self.steps.use(engine)
+        self.state.report.engine = engine.name
+        return replace(self, engine=engine)
 
     def row(self, unit: Unit) -> Row:
         """Return the row of the report for a partition."""
@@ -101,8 +104,8 @@ class PurgeRun:
     def jobs(
         self, todo: Sequence[tuple[Unit, Piece]], per_part: int, part_bytes: int = sys.maxsize
     ) -> Iterator[Sequence[tuple[Unit, Piece]]]:
-        """Yield what each job of Spark has to do: for each core at most so many objects, of about so many bytes."""
-        parts = parts_of(self.spark)
+        """Yield what each call of the engine does: for each core at most so many objects, of about so many bytes."""
+        parts = self.engine.parts
         jobs: list[list[tuple[Unit, Piece]]] = []
         size = 0
         for unit, piece in todo:

@@ -1,34 +1,30 @@
-"""Find and rewrite on the executors: each task has some objects, and knows nothing of the KV.
+"""Find and rewrite in tasks of the engine: each task has some objects, and knows nothing of the KV.
 
 The driver chose the new address. The first attempt that finishes writing there wins, and what it wrote never changes:
-Spark may run a task twice, and all attempts write the same.
+an engine may run a task twice, and all attempts write the same.
 """
 
 from __future__ import annotations
 
 import ctypes
 import tempfile
-import time
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
+from typing import Any, BinaryIO, Final, Literal, cast
 
 import msgspec
 
-from refstore.errors import AlreadyExists, Corrupt, Invalid, ObjectNotFound, RefstoreError
+from refstore.errors import AlreadyExists, Corrupt, Invalid, MissingExtra, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import FileFormat
-from refstore_gc.session import parts_of
+from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge import formats
 from refstore_purge.formats.base import Format, PurgeError, Task, kinds_of, name_of
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import orc, pa, pq
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CHUNK_BYTES: Final = 1024 * 1024
 TASKS_PER_CORE: Final = 8
@@ -47,9 +43,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """Of the namespace."""
     io_timeout_seconds: float
-    ids: str
-    """The ids' folder; of a cluster the name that Spark's files of them begin with."""
-    on_cluster: bool
+    ids: SharedFolder
     hash_key: bytes = b""
     """For the index; empty: there is none."""
 
@@ -100,42 +94,43 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is left as it was; names columns and types, and no value."""
 
 
-def run(spark: SparkSession, job: Job, works: list[Work]) -> list[Done]:
+def run(engine: Engine, job: Job, works: list[Work]) -> list[Done]:
     """Do the work of all objects; return what became of each, in their order. A failure of one fails only that."""
     if not works:
         return []
-    context: Any = spark.sparkContext
-    groups = grouped(works, parts_of(spark))
-    return context.parallelize(groups, len(groups)).flatMap(partial(_do_all, job)).collect()
+    groups = grouped(works, engine.parts)
+    done = dict(engine.map(partial(_do_all, job), groups))
+    return [done[number] for number in range(len(works))]
 
 
-def grouped(works: list[Work], cores: int) -> list[list[Work]]:
-    """Return the works in groups, a task each: a task costs Spark as much as a small object costs a task. There are
-    enough groups for all cores, and for progress that moves.
+def grouped(works: list[Work], cores: int) -> list[list[tuple[int, Work]]]:
+    """Return the numbered works in groups, a task each: a task costs Spark as much as a small object costs. There
+    are enough groups for all cores, and for progress that moves.
     """
     tasks = cores * TASKS_PER_CORE
     bytes_max = min(TASK_BYTES, sum(work.size_bytes for work in works) // tasks)
     objects_max = min(TASK_OBJECTS, -(-len(works) // tasks))
-    groups: list[list[Work]] = []
+    groups: list[list[tuple[int, Work]]] = []
     size = 0
-    for work in works:
+    for number, work in enumerate(works):
         if not groups or size > bytes_max or len(groups[-1]) >= objects_max:
             groups.append([])
             size = 0
-        groups[-1].append(work)
+        groups[-1].append((number, work))
         size += work.size_bytes
     return groups
 
 
-def _do_all(job: Job, works: list[Work]) -> list[Done]:
-    return [do(job, work) for work in works]
+def _do_all(job: Job, numbered: list[tuple[int, Work]]) -> Iterator[tuple[int, Done]]:
+    for number, work in numbered:
+        yield number, do(job, work)
 
 
 def do(job: Job, work: Work) -> Done:
     """Do one object's work."""
     _choose_memory(work.size_bytes)
     store = _store(job.url, job.io_timeout_seconds)
-    ids = _ids(job.ids, job.on_cluster)
+    ids = _ids(job.ids)
     source = StoreFile(store, work.address, work.size_bytes)
     try:
         if not work.to:
@@ -198,11 +193,14 @@ def _find(job: Job, work: Work, store: ObjectStore, source: StoreFile, ids: AnyI
 
 
 def format_of(name: FileFormat) -> Format:
-    """Return the module of a format."""
+    """Return the module of a format. Raises MissingExtra."""
     from importlib import import_module
 
     module = {"json": "json_lines"}.get(name, name)
-    return cast(Format, import_module(f"{formats.__name__}.{module}"))
+    try:
+        return cast(Format, import_module(f"{formats.__name__}.{module}"))
+    except ModuleNotFoundError as error:
+        raise MissingExtra("purge", f"the format {name}") from error
 
 
 def check_kind(store: ObjectStore, work: Work, ids: AnyIds) -> None:
@@ -246,32 +244,6 @@ def _put(store: ObjectStore, address: str, target: Any) -> Stored:
         return measured
 
 
-def remove_ids(spark: SparkSession, job: Job) -> None:
-    """Remove the ids that Spark copied to a cluster's executors and to the driver. An executor that is gone keeps them
-    until its worker's folder is cleaned.
-    """
-    if not job.on_cluster:
-        return
-    context: Any = spark.sparkContext
-    _remove_shipped(job.ids)
-    with suppress(Exception):  # no executor may be left
-        executors = context._jsc.sc().getExecutorMemoryStatus().size()  # PySpark has no other way
-        parts = max(executors, parts_of(spark)) * TASKS_PER_CORE
-        context.parallelize(range(parts), parts).foreach(partial(_remove_where_it_runs, job.ids))
-
-
-def _remove_where_it_runs(name: str, _: int) -> None:
-    _remove_shipped(name)
-    time.sleep(0.02)  # so that each executor gets some of these tasks
-
-
-def _remove_shipped(name: str) -> None:
-    from pyspark import SparkFiles
-
-    for file in Path(SparkFiles.getRootDirectory()).glob(f"{name}-*"):
-        file.unlink(missing_ok=True)
-
-
 def _choose_memory(size_bytes: int) -> None:
     """For a large object let Arrow take memory from the system, which gets it back at once. Arrow's own pool is faster,
     and keeps what a row group took.
@@ -290,9 +262,5 @@ def _store(url: str, io_timeout_seconds: float) -> ObjectStore:
 
 
 @lru_cache(maxsize=1)
-def _ids(name: str, on_cluster: bool) -> AnyIds:
-    if not on_cluster:
-        return open_ids(Path(name))
-    from pyspark import SparkFiles
-
-    return open_ids(Path(SparkFiles.getRootDirectory()), prefix=f"{name}-")
+def _ids(shared: SharedFolder) -> AnyIds:
+    return open_ids(shared.path, prefix=shared.prefix)

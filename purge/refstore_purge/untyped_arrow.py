@@ -5,9 +5,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from refstore.errors import MissingExtra
+
 pa: Any = import_module("pyarrow")
 pc: Any = import_module("pyarrow.compute")
 pq: Any = import_module("pyarrow.parquet")
 pacsv: Any = import_module("pyarrow.csv")
 orc: Any = import_module("pyarrow.orc")
-pandas_util: Any = import_module("pandas.util")
+
+
+def siphash(values: Any, key: bytes) -> Any:
+    """Return the SipHash-2-4 of each value of an array of objects, by pandas. Raises MissingExtra."""
+    try:
+        pandas_util = import_module("pandas.util")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("purge", "the index and the ledger of purged ids") from error
+    return pandas_util.hash_array(values, encoding="latin-1", hash_key=key.decode("latin-1"), categorize=False)

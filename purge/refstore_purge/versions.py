@@ -4,7 +4,7 @@ plan      which objects the data sets have in any commit, tag, branch or staging
 find      look for the ids in each distinct content (`finding.py`); of `erase`, in its names (`erasing.py`)
 copies    refuse objects that have a name outside the data sets in any version
 breaker   stop where more rows would go than anybody expects
-replace   intend, write the contents again on executors, and publish (`replacing.py`)
+replace   intend, write the contents again in tasks, and publish (`replacing.py`)
 again     look at what came meanwhile, and at what others replaced: up to three attempts
 """
 
@@ -20,7 +20,6 @@ from refstore.core.ids import Address
 from refstore.core.records import Content
 from refstore.errors import DeadlineExceeded
 from refstore.purging.document import ERASE, Dataset
-from refstore_gc.session import translated
 from refstore_purge import erasing, finding, tasks
 from refstore_purge.plan import Name, Piece, Plan, Unit, held_prefixes
 from refstore_purge.replacing import Attempt, Original, replace
@@ -29,7 +28,7 @@ from refstore_purge.tasks import Done, Job
 from refstore_purge.version_plan import names_outside, plan_versions
 
 REWRITTEN_PER_PART: Final = 32
-"""How many objects each core writes in one job of Spark."""
+"""How many objects each core writes in one call of the engine."""
 PART_BYTES: Final = 4 << 30
 """How many bytes, so that a job ends well within the deadline of an operation."""
 ERASED_AT_ONCE: Final = 1000
@@ -56,7 +55,7 @@ def purge_versions(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned
         run.repo.context.locations.announce()
         todo = [(unit, piece) for unit in units for piece in unit.pieces.values() if piece.address in wanted]
         busy: list[Item] = []
-        with run.steps.step("rewriting"), translated("rewriting"):
+        with run.steps.step("rewriting"):
             for some in run.jobs(
                 [item for item in todo if item[1].address not in erased], REWRITTEN_PER_PART, PART_BYTES
             ):
@@ -140,7 +139,7 @@ def _original(piece: Piece) -> Original:
 
 def _rewritten(run: PurgeRun, job: Job, items: Sequence[Item], attempts: Sequence[Attempt]) -> list[Done]:
     works = [run.work(items[attempt.number][0], _at(items, attempt), to=attempt.to) for attempt in attempts]
-    return tasks.run(run.spark, job, works)
+    return tasks.run(run.engine, job, works)
 
 
 def _erased(attempts: Sequence[Attempt]) -> list[Done]:

@@ -25,6 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from refstore import __version__
 from refstore.cli import errors, options
+from refstore.core import python_gc
 
 
 class Command(NamedTuple):
@@ -123,7 +124,8 @@ def _reader_went_away() -> bool:
 
 
 def _import(name: str) -> TyperCommand | TyperGroup:
-    return _make_command(importlib.import_module(COMMANDS[name].module).app, name)
+    with python_gc.collect_seldom():  # an import makes many objects, and next to no garbage
+        return _make_command(importlib.import_module(COMMANDS[name].module).app, name)
 
 
 @cache
@@ -183,4 +185,6 @@ def run(args: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
+    # nothing here multiplies matrices, and starting the threads for it takes as long as the rest of NumPy's import
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run(sys.argv[1:]))

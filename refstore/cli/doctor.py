@@ -94,8 +94,8 @@ def _versions() -> Check:
 
 def _java() -> Check:
     if find_spec("pyspark") is None:
-        return Check("java", "ok", "pyspark is not installed", "for the offline job: pip install 'refstore[spark]'")
-    from refstore_gc.session import find_java
+        return Check("java", "ok", "pyspark is not installed; the offline job runs on the local engine")
+    from refstore_gc.engines.spark_session import find_java
 
     try:
         return Check("java", "ok", find_java())

@@ -1,6 +1,6 @@
 """`refstore gc`: the offline job. Mark garbage, sweep it after its grace period, and report both.
 
-Marking and sweeping run in Spark (the extra `spark`). status, unmark, confirm, report and lifecycle do not need it.
+Marking and sweeping run on this machine or on Spark (the extra `spark`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from refstore.cli.files import local_errors
 from refstore.cli.gc_job import (
     FLOOR_OBJECTS,
     SHARE,
+    EngineRequest,
     Job,
     clear_deleted,
     make_options,
     run_all,
     show_progress,
-    spark_session,
     sweep_mode,
     tell_of_the_wait,
 )
@@ -64,8 +64,16 @@ GraceDays = Annotated[
     float | None, typer.Option(min=0, metavar="N", help="Days between mark and sweep; replaces the rules' value.")
 ]
 MinAge = Annotated[float | None, typer.Option(min=0, metavar="N", help="Ignore younger objects; default: one day.")]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="local: this machine; spark; or auto: Spark for large lakes, if it is installed. Default: the settings.",
+    ),
+]
 Master = Annotated[
-    str, typer.Option(metavar="URL", help="Spark's: local[4], spark://host:7077, yarn, k8s://...", rich_help_panel=None)
+    str | None, typer.Option(metavar="URL", help="Use Spark, at local[4], spark://host:7077, yarn, k8s://...")
 ]
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
@@ -123,7 +131,8 @@ def _marking(what: str) -> Callable[..., None]:
         purge_ledger: PurgeLedger = False,
         every: Every = None,
         metrics_port: MetricsPort = None,
-        master: Master = "local[*]",
+        engine: EngineOption = None,
+        master: Master = None,
         conf: Conf = None,
     ) -> None:
         offline = settings_of(ctx).offline
@@ -156,7 +165,7 @@ def _marking(what: str) -> Callable[..., None]:
         if every is None:
             if metrics_port is not None:
                 ctx.fail("--metrics-port is for --every")
-            _in_spark(ctx, repo_name, all_, job, master, conf)
+            _run(ctx, repo_name, all_, job, EngineRequest(engine, master, conf))
             return
         if dry_run or (repo_name is None) != all_:
             ctx.fail("--every goes without --dry-run" if dry_run else "name one repository, or give --all")
@@ -166,7 +175,9 @@ def _marking(what: str) -> Callable[..., None]:
         if metrics_port is not None:
             settings = replace(settings, offline=replace(offline, metrics_port=metrics_port))
         run_every(
-            ctx, duration_seconds("--every", every), PassRequest(settings, repo_name, job, master, list(conf or ()))
+            ctx,
+            duration_seconds("--every", every),
+            PassRequest(settings, repo_name, job, EngineRequest(engine, master, conf)),
         )
 
     return command
@@ -183,6 +194,7 @@ group.command(
 
     \b
     Example: refstore gc mark sales --dry-run
+             refstore gc mark --all --engine spark
              refstore gc mark --all --master spark://host:7077
     """,
 )(_marking("mark"))
@@ -223,7 +235,8 @@ def sweep(
         ),
     ] = None,
     dry_run: DryRun = False,
-    master: Master = "local[*]",
+    engine: EngineOption = None,
+    master: Master = None,
     conf: Conf = None,
 ) -> None:
     """Delete marked objects that are due and that nothing names. A repeated call continues where the last one stopped.
@@ -255,12 +268,12 @@ def sweep(
             return
         done: list[Summary] = []
         troubles: list[tuple[str, RefstoreError]] = []
-        with spark_session(master, conf) as spark, show_progress() as tell:
+        with EngineRequest(engine, master, conf).open(settings_of(ctx).offline) as engines, show_progress() as tell:
             from refstore_gc.run import sweep as run_sweep
 
             for each in chosen:
                 try:
-                    done.append(run_sweep(repo.context, spark, each, tell, mode=chosen_mode))
+                    done.append(run_sweep(repo.context, engines, each, tell, mode=chosen_mode))
                 except RefstoreError as error:  # no sweep rests on another
                     troubles.append((each, error))
         if done or not troubles:
@@ -311,7 +324,8 @@ def simulate(
     ] = None,
     min_age_seconds: MinAge = None,
     foreign: Foreign = False,
-    master: Master = "local[*]",
+    engine: EngineOption = None,
+    master: Master = None,
     conf: Conf = None,
 ) -> None:
     """Show what would be marked now, by the repository's rules or by others. Change nothing.
@@ -321,7 +335,7 @@ def simulate(
     """
     document = read_document(str(rules)) if rules is not None else None
     options = partial(make_options, min_age_seconds=min_age_seconds, foreign=foreign)
-    _in_spark(ctx, repo_name, False, Job("simulate", options, document), master, conf)
+    _run(ctx, repo_name, False, Job("simulate", options, document), EngineRequest(engine, master, conf))
 
 
 @group.command("unmark")
@@ -515,12 +529,10 @@ def lifecycle(
         print(json.dumps(made, indent=2))
 
 
-# ---- in Spark
+# ---- on an engine
 
 
-def _in_spark(
-    ctx: typer.Context, repo_name: str | None, every: bool, job: Job, master: str, conf: Sequence[str] | None
-) -> None:
+def _run(ctx: typer.Context, repo_name: str | None, every: bool, job: Job, request: EngineRequest) -> None:
     if (repo_name is None) != every:
         ctx.fail("name one repository, or give --all")
     with open_lake(ctx) as lake:
@@ -529,9 +541,9 @@ def _in_spark(
         )
         if job.what != "simulate":
             tell_of_the_wait(lake)
-        with spark_session(master, conf) as spark, show_progress() as tell:
-            done, asking, failed, troubles, _ = run_all(lake, names, job, spark, tell)
-            cleared = clear_deleted(lake, job, spark, tell, troubles) if every and job.what == "run" else []
+        with request.open(settings_of(ctx).offline) as engines, show_progress() as tell:
+            done, asking, failed, troubles, _ = run_all(lake, names, job, engines, tell)
+            cleared = clear_deleted(lake, job, engines, tell, troubles) if every and job.what == "run" else []
         if done or cleared or not troubles:
             emit_summaries(ctx, done, cleared)
         _raise_last(troubles, of_many=every)

@@ -1,6 +1,6 @@
 """`refstore gc run --every 6h`: run the offline job again and again, until SIGTERM.
 
-    pass    a process of its own: opens the stores and Spark, runs each repository, reports through a pipe, and ends
+    pass    a process of its own: opens the stores and an engine, runs each repository, reports through a pipe, and ends
     loop    starts a pass, prints and counts its reports, and waits for the next
 
 A pass has its own process, and so its own Java. Between two passes no memory is held, and a pass that the system kills
@@ -33,7 +33,7 @@ import typer
 from refstore import configured_lake
 from refstore.cli.common import invocation_of, open_lake, settings_of, stopping
 from refstore.cli.errors import exit_code
-from refstore.cli.gc_job import Job, clear_deleted, run_all, show_progress, spark_session
+from refstore.cli.gc_job import EngineRequest, Job, clear_deleted, run_all, show_progress
 from refstore.cli.gc_tables import emit_summaries
 from refstore.core import event_log
 from refstore.core.redaction import redact_text
@@ -94,19 +94,16 @@ class PassRequest(NamedTuple):
     repository: str | None
     """None: all."""
     job: Job
-    master: str
-    conf: Sequence[str]
+    engine: EngineRequest
 
 
 def run_every(ctx: typer.Context, seconds: float, request: PassRequest) -> None:
     """Run passes until SIGTERM or SIGINT, then return. Raises what no later pass can avoid, and typer.Exit with
     its code.
     """
-    from refstore_gc.session import check_installed
-
-    check_installed()
     settings_of(ctx, service=True)
     request.job.options()  # wrong options fail before anything begins
+    request.engine.check(request.settings.offline)
     with open_lake(ctx) as lake:
         if request.repository is not None:
             lake.repository(request.repository)
@@ -286,10 +283,10 @@ def work(request: PassRequest, sending: Connection, folder: str) -> None:
 def _work(request: PassRequest, send: Callable[[RepositoryReport], None]) -> None:
     with _lake(request.settings) as lake:
         names = [request.repository] if request.repository is not None else [name for name, _ in lake.repositories()]
-        with spark_session(request.master, request.conf) as spark, show_progress() as step:
+        with request.engine.open(request.settings.offline) as engines, show_progress() as step:
             for name in names:
                 began = time.monotonic()
-                found = run_all(lake, [name], request.job, spark, step)
+                found = run_all(lake, [name], request.job, engines, step)
                 troubles = [Trouble.of(error) for _, error in found.troubles]
                 if not found.done and not troubles:  # it was deleted since it was listed
                     if request.repository is not None:
@@ -307,7 +304,7 @@ def _work(request: PassRequest, send: Callable[[RepositoryReport], None]) -> Non
                 )
             if request.repository is None and request.job.what == "run":
                 lost: list[tuple[str, RefstoreError]] = []
-                cleared = clear_deleted(lake, request.job, spark, step, lost)
+                cleared = clear_deleted(lake, request.job, engines, step, lost)
                 if cleared or lost:
                     send(
                         RepositoryReport("", cleared=cleared, troubles=[_alone(Trouble.of(error)) for _, error in lost])

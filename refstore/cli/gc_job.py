@@ -12,16 +12,18 @@ import typer
 
 from refstore.cli.common import progress
 from refstore.cli.shapes import when
+from refstore.core import python_gc
 from refstore.errors import InvalidSettings, NotFound, RefstoreError, RepositoryNotFound
 from refstore.gc_marks import RunState, barrier_seconds
 from refstore.lake import Lake
 from refstore.repository import Repository
 
 if TYPE_CHECKING:
+    from refstore.core.settings import OfflineSettings
+    from refstore_gc.engines.choice import EngineOptions, Engines
     from refstore_gc.run import Options
     from refstore_gc.run_progress import Progress as StepProgress
     from refstore_gc.run_summary import Mode, Summary
-    from refstore_gc.session import SparkSession
 
 SHARE: Final = 0.5
 """A mark of more than this share of a repository waits for an operator."""
@@ -50,7 +52,7 @@ def sweep_mode(text: str) -> Mode:
 def make_options(
     *, mode: Mode = "delete", share: float = SHARE, floor: int = FLOOR_OBJECTS, tag: str = "", **others: Any
 ) -> Options:
-    """Make the options of a run. Call it only if pyspark is installed, because they need its modules."""
+    """Make the options of a run. It imports the offline job, which takes a moment."""
     from refstore_gc.mark_breaker import Limits
     from refstore_gc.run import Options
     from refstore_gc.run_layout import TAG
@@ -71,7 +73,7 @@ class AllRan(NamedTuple):
     """Whether the last summary is of a new mark, in the last repository."""
 
 
-def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tell: Any) -> AllRan:
+def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: Any) -> AllRan:
     """Run the job in each of these repositories. An error in one does not stop the others."""
     from refstore.retention.rules import read_rules
     from refstore_gc import run
@@ -96,19 +98,19 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tel
             if repo is None:
                 continue
             if job.what == "simulate":
-                done.append(run.simulate(repo.context, spark, options, tell))
+                done.append(run.simulate(repo.context, engines, options, tell))
             elif job.what == "mark":
-                done.append(run.mark(repo.context, spark, options, tell))
+                done.append(run.mark(repo.context, engines, options, tell))
                 asking += bool(done[-1].question)
             else:
                 ran = run.run(
-                    repo.context, spark, options, tell, on_unswept=partial(unswept, name), on_swept=swept.append
+                    repo.context, engines, options, tell, on_unswept=partial(unswept, name), on_swept=swept.append
                 )
                 done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
                 asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
                 failed += ran.failed
                 if job.purge_key is not None:
-                    _purge_again(repo, spark, job.purge_key, tell)
+                    _purge_again(repo, engines, job.purge_key, tell)
                 for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
             marked = True
@@ -118,13 +120,13 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, spark: SparkSession, tel
     return AllRan(done, asking, failed, troubles, marked)
 
 
-def _purge_again(repo: Repository, spark: SparkSession, key: bytes, tell: Any) -> None:
+def _purge_again(repo: Repository, engines: Engines, key: bytes, tell: Any) -> None:
     """Purge what the ledger has from what came or returned since; nothing onboarded, or no ledger, is no error."""
     from refstore_purge import run as purging
 
     with suppress(NotFound):
         repo.purge_document()
-        purging.run(repo, spark, purging.Options(ids=None, purge_key=key), tell)
+        purging.run(repo, engines, purging.Options(ids=None, purge_key=key), tell)
 
 
 def _if_there(lake: Lake, name: str) -> Repository | None:
@@ -136,7 +138,7 @@ def _if_there(lake: Lake, name: str) -> Repository | None:
 
 
 def clear_deleted(
-    lake: Lake, job: Job, spark: SparkSession, tell: Any, troubles: list[tuple[str, RefstoreError]]
+    lake: Lake, job: Job, engines: Engines, tell: Any, troubles: list[tuple[str, RefstoreError]]
 ) -> list[dict[str, Any]]:
     from refstore_gc import bucket_lifecycle as lifecycle_
     from refstore_gc.deleted_repositories import clear, closed
@@ -144,7 +146,7 @@ def clear_deleted(
     rows: list[dict[str, Any]] = []
     for repo, record in list(closed(lake)):
         try:
-            found = clear(lake, repo, record, spark, job.options(), tell)
+            found = clear(lake, repo, record, engines, job.options(), tell)
         except RefstoreError as error:
             troubles.append((repo, error))
             continue
@@ -186,18 +188,56 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes and rest else f"{minutes} min" if minutes else f"{seconds:g} s"
 
 
-@contextmanager
-def spark_session(master: str, conf: Sequence[str] | None) -> Generator[SparkSession, None, None]:
-    from refstore_gc.session import SparkOptions, session
+class EngineRequest(NamedTuple):
+    """The options of a command that choose an engine."""
 
-    given: dict[str, str] = {}
-    for each in conf or ():
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise InvalidSettings(f"--conf {each!r} is not KEY=VALUE; write it as spark.executor.memory=4g")
-        given[name] = value
-    with session(SparkOptions(master=master, conf=given)) as spark:
-        yield spark
+    choice: str | None
+    """None: as the settings say."""
+    master: str | None
+    conf: Sequence[str] | None
+
+    def options(self, settings: OfflineSettings) -> EngineOptions:
+        """Raises InvalidSettings."""
+        from refstore_gc.engines.choice import EngineOptions
+
+        choice = self.choice if self.choice is not None else settings.engine
+        if choice != "auto" and choice != "local" and choice != "spark":  # noqa: PLR1714  # the type checker follows it
+            raise InvalidSettings(f"{choice!r} is not an engine; use auto, local or spark")
+        if self.choice == "local" and (self.master is not None or self.conf):
+            raise InvalidSettings("--master and --conf are for Spark; leave them out, or give --engine spark")
+        conf: dict[str, str] = {}
+        for each in self.conf or ():
+            name, equals, value = each.partition("=")
+            if not equals or not name:
+                raise InvalidSettings(f"--conf {each!r} is not KEY=VALUE; write it as spark.executor.memory=4g")
+            conf[name] = value
+        return EngineOptions(
+            choice="spark"
+            if choice == "spark" or self.master is not None
+            else "local"
+            if choice == "local"
+            else "auto",
+            spark_from_objects=settings.spark_from_objects,
+            spill_folder=settings.spill_folder,
+            master=self.master,
+            conf=conf,
+        )
+
+    def check(self, settings: OfflineSettings) -> None:
+        """Raises InvalidSettings, MissingExtra: Spark is asked for, and not installed."""
+        from refstore_gc.engines.spark_session import check_installed
+
+        if self.options(settings).choice == "spark":
+            check_installed()
+
+    @contextmanager
+    def open(self, settings: OfflineSettings) -> Generator[Engines, None, None]:
+        """Yield the engines, for a block. Raises InvalidSettings."""
+        with python_gc.collect_seldom():  # before the imports, which make many objects
+            from refstore_gc.engines.choice import open_engines
+
+            with open_engines(self.options(settings)) as engines:
+                yield engines
 
 
 @contextmanager

@@ -47,6 +47,7 @@ def _summary_row(summary: Summary) -> dict[str, object]:
         "repository": summary.repository,
         "mark": summary.mark_id,
         "state": summary.state,
+        "engine": summary.engine,
         "sweep_from": when(summary.deletes_at_ms),
         "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete or 'everything was listed and read'}",
         "listed": _shown(summary.listed),

@@ -14,7 +14,7 @@ import typer
 from refstore.cli.common import emit, invocation_of, open_lake, repository_of, settings_of
 from refstore.cli.destroying import Yes, confirm
 from refstore.cli.files import local_errors
-from refstore.cli.gc import Conf, Master
+from refstore.cli.gc import Conf, EngineOption, Master
 from refstore.cli.places import SCHEMES, location
 from refstore.cli.retention import By, read_document, who
 from refstore.cli.shapes import when
@@ -178,7 +178,8 @@ def run(
         int, typer.Option(min=0, metavar="N", help="Fewer rows than this never stop it.")
     ] = 10_000,
     yes: Yes = False,
-    master: Master = "local[*]",
+    engine: EngineOption = None,
+    master: Master = None,
     conf: Conf = None,
 ) -> int | None:
     """Remove the rows of the ids from onboarded data sets.
@@ -192,7 +193,7 @@ def run(
              refstore purge run sales --ledger --yes
     Exit code 4: something is left; the report says what, and why.
     """
-    from refstore.cli.gc_job import show_progress, spark_session
+    from refstore.cli.gc_job import EngineRequest, show_progress
 
     if bool(ids) == ledger:
         ctx.fail("give the ids with --ids FILE, or --ledger for those that were purged before")
@@ -200,10 +201,10 @@ def run(
     key = purge_key(settings.purge_key, settings.data)
     with open_lake(ctx) as lake, nullcontext() if ledger else _ids_file(lake, ids) as file:
         repo = lake.repository(repo_name)
-        repo.purge_document()  # before Spark is started
+        repo.purge_document()  # before an engine is started
         if not dry_run:
             confirm(ctx, f"the rows of the ids will be removed from the onboarded data sets of {repo.name!r}", yes=yes)
-        with spark_session(master, conf) as spark, show_progress() as tell:
+        with EngineRequest(engine, master, conf).open(settings.offline) as engines, show_progress() as tell:
             from refstore_purge import run as running
 
             options = running.Options(
@@ -220,7 +221,7 @@ def run(
             )
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
-            report = running.run(repo, spark, options, tell)
+            report = running.run(repo, engines, options, tell)
         _emit(ctx, report)
         return None if report.is_whole else LEFT
 
@@ -344,14 +345,14 @@ def _ids_file(lake: Lake, name: str) -> Generator[Path, None, None]:
     if "://" not in name:
         yield Path(name)
         return
-    from refstore_purge.private_folder import private_folder
+    from refstore_purge.ids_file import ids_folder
 
     if not name.startswith(SCHEMES):
         raise Invalid(f"{name!r} is no place for ids; give a file, or lakefs://REPO/REF/PATH")
     repo_name, ref, path = location(name)
     if not path:
         raise Invalid(f"{name!r} names no object; write lakefs://REPO/REF/PATH")
-    with private_folder() as folder:
+    with ids_folder() as folder:
         file = folder / "ids"
         with local_errors(), file.open("wb") as target:
             for chunk in lake.repository(repo_name).get(ref, path):
@@ -363,6 +364,7 @@ def _summary(report: Report) -> dict[str, Any]:
     return {
         "run": report.run,
         "state": report.state,
+        "engine": report.engine,
         "began": when(report.began_ms),
         "ids": report.ids,
         "objects": sum(row.objects for row in report.rows),

@@ -96,7 +96,7 @@ def _of_numpy(values: Any, type_: Any) -> Any:
     if type_ is None:
         type_ = pa.from_numpy_dtype(values.dtype)
     if values.dtype.kind == "b":
-        return _from_buffers(type_, len(values), [None, _bits(values.tolist())], 0)
+        return _from_buffers(type_, len(values), [None, np.packbits(values, bitorder="little")], 0)
     same = values.astype(_DTYPES.get(str(type_), str(type_)), casting="safe", order="C", copy=False)
     return _from_buffers(type_, len(values), [None, same], 0)
 

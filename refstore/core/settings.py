@@ -231,6 +231,14 @@ class OfflineSettings:
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     """The port where Prometheus reads the metrics of `refstore gc run --every`. 0: no metrics."""
+    engine: Literal["auto", "local", "spark"] = "auto"
+    """What the offline job and the purge run on: this machine, Spark, or, with auto, Spark for large runs (if it is
+    installed).
+    """
+    spark_from_objects: int = 5_000_000
+    """With the engine auto: a run gets Spark if it, or the last one, compares more objects than this."""
+    spill_folder: Path | None = None
+    """Where the engine local writes what does not fit into memory. Default: the system's folder for temporary files."""
 
     def __post_init__(self) -> None:
         name = self.tag_name
@@ -241,6 +249,7 @@ class OfflineSettings:
             )
         _within("offline.tag_wait_days", self.tag_wait_days, 0, 3650)
         _within("offline.metrics_port", self.metrics_port, 0, 65_535)
+        _within("offline.spark_from_objects", self.spark_from_objects, 0, 10**15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ Without a record the content lies at the identity. Each change is a `set_if` fro
 whoever publishes, restores, retires or deletes learns that another was faster. Each function takes many objects, in a
 few round trips; no identity may be given twice in one call.
 
-Only the driver of a run calls `intend` and `publish`; executors never see the KV.
+Only a run's own process calls `intend` and `publish`; its tasks never see the KV.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from refstore.lake import Lake
 from refstore.repository import Repository
 from tests.api.conftest import Running
 from tests.kit import collecting
+from tests.offline.world import SkippingClock
 from tests.reaping import release_all
-from tests.spark.world import SkippingClock
 
 DAY_MS = 86_400_000
 

@@ -22,7 +22,6 @@ import uvicorn
 
 from refstore.core.settings import ApiSettings, embedded
 from refstore.errors import InvalidSettings
-from refstore_api import connection_slots as connection_slots_module
 from refstore_api.connection_slots import (
     LOG_EVERY_SECONDS,
     Proxies,
@@ -37,6 +36,7 @@ from tests.api.conftest import KEY_ID, Running, serving
 from tests.api.service import application
 from tests.api.test_limits import raw, status, wait_until
 from tests.api.test_security_guessing import HERE, WRONG, WRONG_MAX
+from tests.kit.logged_events import collecting_events
 
 MIB: Final = 1 << 20
 CONNECTIONS_MAX: Final = 24
@@ -350,22 +350,16 @@ class Monotonic:
         return self.now
 
 
-def test_slots_are_bounded_by_site_and_in_all_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, object]] = []
-    monkeypatch.setattr(
-        connection_slots_module._log,
-        "warning",
-        lambda event, **fields: told.append({"event": event, **fields}),
-        raising=False,
-    )
+def test_slots_are_bounded_by_site_and_in_all_and_given_back() -> None:
     clock = Monotonic()
     slots = Slots("connections", 4, 2, monotonic_seconds=clock)
-    assert [slots.take("192.0.2.1") for _ in range(4)] == [True, True, False, False]
-    assert [slots.take(f"2001:db8:1:2::{number}") for number in range(3)] == [True, True, False], "one site, one client"
-    assert not slots.take("192.0.2.2")
-    assert len(told) == 1
-    clock.now += LOG_EVERY_SECONDS
-    assert not slots.take("192.0.2.2")
+    with collecting_events() as told:
+        assert [slots.take("192.0.2.1") for _ in range(4)] == [True, True, False, False]
+        assert [slots.take(f"2001:db8:1:2::{n}") for n in range(3)] == [True, True, False], "one site, one client"
+        assert not slots.take("192.0.2.2")
+        assert len(told) == 1
+        clock.now += LOG_EVERY_SECONDS
+        assert not slots.take("192.0.2.2")
     assert [(line["client"], line["bound"], line["refused"]) for line in told] == [
         ("192.0.2.1", "address", 1),
         ("192.0.2.2", "total", 4),

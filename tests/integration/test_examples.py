@@ -1,5 +1,5 @@
-"""`examples/purge_events` as people start it, with a process for each command. `tests/spark/test_purge_example.py` has
-its parts, and that its comparison can fail.
+"""`examples/purge_events` as people start it, with a process for each command. `tests/offline/test_purge_example.py`
+has its parts, and that its comparison can fail.
 """
 
 from __future__ import annotations

@@ -16,9 +16,12 @@ import sysconfig
 import urllib.request
 import zipfile
 from collections.abc import Mapping
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import refstore
 from refstore.core.safety import Safety
@@ -173,6 +176,63 @@ def test_beside_an_application_with_an_api_of_its_own_everything_runs(environmen
         if demo.poll() is None:
             demo.send_signal(signal.SIGTERM)
             demo.communicate(timeout=60)
+
+
+BASE_ONLY = """
+import os, sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["REFUSED"].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+if "REFUSED" in os.environ:
+    sys.meta_path.insert(0, Refused())
+"""
+
+
+def modules_beyond_the_base() -> set[str]:
+    """Return the modules of this environment that `pip install` without extras would not bring."""
+    wanted, base = ["refstore"], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name in base:
+            continue
+        base.add(name)
+        for required in requires(name) or ():
+            requirement = Requirement(required)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                wanted.append(canonicalize_name(requirement.name))
+    modules = packages_distributions()
+    return {name for name, of in modules.items() if base.isdisjoint(canonicalize_name(each) for each in of)}
+
+
+def test_without_extras_the_nightly_job_runs_and_starts_no_java(environment: Path) -> None:
+    refused = modules_beyond_the_base()
+    assert {"pandas", "pyspark", "pyorc", "boto3", "redis", "fastapi"} <= refused
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "base_only.py").write_text(BASE_ONLY)
+    (site / "base_only.pth").write_text("import base_only\n")
+    names = variables(environment) | {
+        "REFSTORE_DATA": "base",
+        "REFUSED": ",".join(sorted(refused)),
+        "PATH": str(environment / "bin"),  # no Java here
+    }
+
+    def run(*command: str, **more: str) -> str:
+        return finish(start(environment, *command, variables={**names, **more}))[0]
+
+    (environment / "app" / "rules.json").write_text('{"default_retention_days": 30, "grace_days": 0}')
+    run("refstore", "repo", "create", "sales")
+    run("refstore", "retention", "set", "sales", "rules.json")
+    run("refstore", "upload", "sales", "main", "rules.json", "a")
+    run("refstore", "commit", "sales", "main", "-m", "first")
+    set_agreed(embedded(environment / "app" / "base")[0], AT_ONCE)
+    nightly = ("refstore", "gc", "run", "--all", "--min-age-seconds", "0", "--json")
+    (ran,) = json.loads(run(*nightly, **AT_ONCE_ENVIRONMENT))["runs"]
+    set_agreed(embedded(environment / "app" / "base")[0], Safety())
+    assert (ran["engine"], ran["kept"]["objects"] > 0, ran["marked"]["objects"]) == ("local", True, 0)
+    assert run("refstore", "cat", "sales", "main", "a").startswith("{")
 
 
 def check_demo(out: str, errors: str) -> None:

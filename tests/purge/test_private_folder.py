@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from refstore_purge.private_folder import PREFIX, private_folder
+from refstore_purge.ids_file import FOLDER_PREFIX, ids_folder
 
 KILLED = """
 import os, signal
-from refstore_purge.private_folder import private_folder
-with private_folder() as folder:
+from refstore_purge.ids_file import ids_folder
+with ids_folder() as folder:
     (folder / "ids").write_text("bob")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -30,7 +30,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_only_its_owner_reads_it_and_it_goes_with_the_block(temporary: Path) -> None:
-    with private_folder() as folder:
+    with ids_folder() as folder:
         assert folder.parent == temporary
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not list(temporary.iterdir())
@@ -42,9 +42,9 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(temporary: Pat
         [sys.executable, "-c", KILLED], env={**os.environ, "PYTHONPATH": paths}, check=False, timeout=60
     )
     assert ran.returncode == -signal.SIGKILL
-    (left,) = temporary.glob(f"{PREFIX}*")
+    (left,) = temporary.glob(f"{FOLDER_PREFIX}*")
     assert (left / "ids").read_text() == "bob"
-    with private_folder() as one:
+    with ids_folder() as one:
         assert not left.exists()
-        with private_folder() as two:
+        with ids_folder() as two:
             assert {one, two} == set(temporary.iterdir())

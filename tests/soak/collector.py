@@ -33,15 +33,16 @@ def client(kv: str, objects: str, repo: str, name: str, seed: str, ledger: str) 
 
 
 def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
+    from refstore_gc.engines.choice import open_engines
     from refstore_gc.mark_breaker import Limits
     from refstore_gc.run import Options, run
-    from refstore_gc.session import SparkOptions, session
-    from tests.spark.conftest import QUICK
+    from tests.engines import SPARK
 
     if blind:
         _blind()
     options = Options(grace_days=0, min_age_seconds=0, limits=Limits(share=1), take_over=True)
-    with session(SparkOptions(master="local[2]", conf=QUICK)) as spark:
+    with open_engines(SPARK) as engines:
+        engines.for_objects(0)
         tell(state="ready")
         for line in sys.stdin:
             alone = line.strip() == "alone"
@@ -49,7 +50,7 @@ def collect(kv: str, objects: str, repo: str, blind: str = "") -> None:
             try:
                 with unchecked_lake(kv, objects, safety=safety) as lake:
                     ctx = lake.repository(repo).context
-                    done = run(ctx, spark, replace(options, full=alone), lambda now: tell(step=now.step)).latest
+                    done = run(ctx, engines, replace(options, full=alone), lambda now: tell(step=now.step)).latest
             except RefstoreError as error:
                 tell(state="failed", code=error.code, error=str(error)[:500])
                 continue

@@ -204,18 +204,18 @@ def collect(kv: str, objects: str, repo: str) -> None:
 
 def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, fault: str = "") -> None:
     from refstore_gc import purge_cleaning
-    from refstore_gc.session import SparkOptions, session
+    from refstore_gc.engines.choice import EngineOptions, open_engines
     from refstore_purge import publish, tasks
     from refstore_purge.run import Options, run
-    from tests.spark.conftest import QUICK
+    from tests.engines import QUICK
 
     tasks._do_all = partial(unluckily, f"{folder}/died-{os.getpid()}", fault)
     tasks.TASKS_PER_CORE = 2
     if fault == "over":
         publish.Publication._land = _over
     small = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
-    with session(SparkOptions(master=master, conf=QUICK | small)) as spark:
-        spark.sparkContext.parallelize(range(8), 8).foreach(warm)
+    with open_engines(EngineOptions(choice="spark", master=master, conf=QUICK | small)) as engines:
+        list(engines.for_objects(0).map(warm, range(8)))
         tell(state="ready")
         for line in sys.stdin:
             asked = json.loads(line)
@@ -224,7 +224,7 @@ def purge(kv: str, objects: str, repo: str, ids: str, folder: str, master: str, 
             options = Options(ids=Path(ids), including_copies=asked.get("copies", False), share=1, purge_key=PURGE_KEY)
             try:
                 with Lake.open(kv, objects, safety=SAFETY) as lake:
-                    report = run(lake.repository(repo), spark, options, _telling(asked.get("kill")))
+                    report = run(lake.repository(repo), engines, options, _telling(asked.get("kill")))
             except RefstoreError as error:
                 tell(state="failed", code=error.code, retryable=error.retryable, error=str(error)[:500])
                 continue
@@ -254,16 +254,17 @@ def _telling(kill: tuple[str, float] | None) -> Callable[[Any], None]:
     return told
 
 
-def warm(_: int) -> None:
+def warm(_: int) -> list[int]:
     from refstore_purge import index
     from refstore_purge.formats import json_lines, parquet
 
     assert index
     assert json_lines
     assert parquet
+    return []
 
 
-def unluckily(died: str, fault: str, job: Any, works: list[Any]) -> list[Any]:
+def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
     """`tasks._do_all`, with the planted faults. Spark sends it whole, because it is of the main module."""
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
@@ -284,13 +285,13 @@ def unluckily(died: str, fault: str, job: Any, works: list[Any]) -> list[Any]:
             return written
 
         json_lines.rewrite = one_too_many
-    every: list[Any] = []
-    for work in works:
+    every: list[tuple[int, Any]] = []
+    for number, work in numbered:
         if not work.to:
-            every.append(tasks.do(job, work))
+            every.append((number, tasks.do(job, work)))
             continue
         with ThreadPoolExecutor(2) as both:
-            every.append(random.choice(list(both.map(partial(tasks.do, job), [work, work]))))
+            every.append((number, random.choice(list(both.map(partial(tasks.do, job), [work, work])))))
         with suppress(FileExistsError):
             Path(died).touch(exist_ok=False)
             os.kill(os.getpid(), signal.SIGKILL)

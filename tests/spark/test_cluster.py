@@ -13,10 +13,10 @@ import pytest
 
 from refstore.core import ids
 from tests.durations import AT_ONCE_ENVIRONMENT
+from tests.offline.world import World
 from tests.reaping import release_all
 from tests.spark.cluster import cluster
 from tests.spark.java import QUICK_JAVA
-from tests.spark.world import World
 
 ORPHANS = 60_000
 """Six units of the mark: two are under way when the first is seen to be done, and some are not begun, however busy

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.offline.world import World
 from tests.purge.tracking import PREFIX, event, guestids, onboard, parquet, rows_at
 from tests.spark.cluster import cluster
 from tests.spark.java import QUICK_JAVA
 from tests.spark.test_cluster import CONF, LOOPBACK
-from tests.spark.world import World
 
 OBJECTS = 200
 ROWS = 40

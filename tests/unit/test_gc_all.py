@@ -23,7 +23,7 @@ from refstore_gc.run import Options
 from refstore_gc.run_summary import Count, Swept
 from tests.commands import Command
 
-NO_SPARK = cast(Any, None)
+NO_ENGINES = cast(Any, None)
 JOB = cast(Job, SimpleNamespace(purge_key=None, what="run", options=Options, rules=None, tag_wait_days=3.0))
 
 
@@ -37,7 +37,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 @contextmanager
-def no_session(*_: object) -> Generator[None, None, None]:
+def no_engines(*_: object) -> Generator[None, None, None]:
     yield
 
 
@@ -58,7 +58,7 @@ def test_a_failing_repository_stops_no_other_repositorys_collection(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(run, "run", collected(asked))
-    troubles = run_all(lake, ["broken", "sales"], JOB, NO_SPARK, None).troubles
+    troubles = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Conflict)]
     assert asked == ["broken", "sales"]
 
@@ -78,7 +78,7 @@ def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
         again.open_store = opened
         asked: list[str] = []
         monkeypatch.setattr(run, "run", collected(asked))
-        troubles = run_all(again, ["broken", "sales"], JOB, NO_SPARK, None).troubles
+        troubles = run_all(again, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Corrupt)]
     assert asked == ["sales"]
 
@@ -94,10 +94,10 @@ def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
 
     monkeypatch.setattr(run, "run", collect)
     if how == "command":
-        done, _, _, troubles, _ = run_all(lake, ["broken", "sales"], JOB, NO_SPARK, None)
+        done, _, _, troubles, _ = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None)
         assert (len(done), troubles) == (1, [])
     else:
-        monkeypatch.setattr(job, "session", no_session)
+        monkeypatch.setattr(job, "open_engines", no_engines)
         assert job.main(["--data", str(tmp_path / "lake")]) == 0
         assert capsys.readouterr().err == ""
 
@@ -107,7 +107,7 @@ def test_so_it_is_where_spark_submit_runs_the_job(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(run, "run", collected(asked))
-    monkeypatch.setattr(job, "session", no_session)
+    monkeypatch.setattr(job, "open_engines", no_engines)
     assert job.main(["--data", str(tmp_path / "lake")]) == 1
     said = capsys.readouterr()
     assert [json.loads(line) for line in said.out.splitlines()] == [{"repository": "sales"}]
@@ -169,7 +169,7 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting(sweeps: Sweeps) -> N
     def tell(mark_id: str, error: RefstoreError) -> None:
         told.append((mark_id, error))
 
-    ran = run.run(sweeps.ctx, NO_SPARK, Options(), on_unswept=tell)
+    ran = run.run(sweeps.ctx, NO_ENGINES, Options(), on_unswept=tell)
     assert [(mark_id, type(error)) for mark_id, error in told] == [(bad, Corrupt)]
     assert sweeps.asked == [bad, good], "it is tried once in a run"
     assert sweeps.states([bad, good]) == [RunState.MARKED, RunState.SWEPT]
@@ -180,7 +180,7 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting(sweeps: Sweeps) -> N
 def test_what_kept_a_mark_from_being_swept_is_told_by_the_command(lake: Lake, sweeps: Sweeps) -> None:
     sweeps.marked(Corrupt("it lost its files"))
     sweeps.marked()
-    done, _, _, troubles, _ = run_all(lake, ["sales"], JOB, NO_SPARK, None)
+    done, _, _, troubles, _ = run_all(lake, ["sales"], JOB, NO_ENGINES, None)
     assert [(name, type(error)) for name, error in troubles] == [("sales", Corrupt)]
     assert len(done) == 2
 
@@ -194,7 +194,7 @@ def test_what_was_swept_is_told_although_another_run_marks(
         raise RunUnderWay("mark x is being made; wait for it")
 
     monkeypatch.setattr(run, "mark", busy)
-    found = run_all(lake, ["sales"], JOB, NO_SPARK, None)
+    found = run_all(lake, ["sales"], JOB, NO_ENGINES, None)
     assert [each.mark_id for each in found.done] == [swept]
     assert [type(error) for _, error in found.troubles] == [RunUnderWay]
     assert not found.marked
@@ -203,13 +203,13 @@ def test_what_was_swept_is_told_although_another_run_marks(
 def test_whoever_asks_for_nothing_else_hears_it_at_once(sweeps: Sweeps) -> None:
     sweeps.marked(Corrupt("it lost its files"))
     with pytest.raises(Corrupt):
-        run.run(sweeps.ctx, NO_SPARK, Options())
+        run.run(sweeps.ctx, NO_ENGINES, Options())
 
 
 def test_a_kv_that_does_not_answer_ends_the_run(sweeps: Sweeps) -> None:
     first, _ = sweeps.marked(KVUnavailable("down")), sweeps.marked()
     with pytest.raises(KVUnavailable):
-        run.run(sweeps.ctx, NO_SPARK, Options(), on_unswept=nothing)
+        run.run(sweeps.ctx, NO_ENGINES, Options(), on_unswept=nothing)
     assert sweeps.asked == [first]
 
 
@@ -224,14 +224,14 @@ def test_a_mark_that_somebody_took_back_meanwhile_is_no_trouble(
         return sweep(*of)
 
     monkeypatch.setattr(run, "sweep", slowly)
-    ran = run.run(sweeps.ctx, NO_SPARK, Options())
+    ran = run.run(sweeps.ctx, NO_ENGINES, Options())
     assert [each.mark_id for each in ran.swept] == [first]
 
 
 def test_what_the_store_deleted_at_the_second_try_did_not_fail(sweeps: Sweeps) -> None:
     """A sweep that left some keys is made again behind the marking."""
     mark_id = sweeps.marked(3)
-    ran = run.run(sweeps.ctx, NO_SPARK, Options())
+    ran = run.run(sweeps.ctx, NO_ENGINES, Options())
     assert sweeps.states([mark_id]) == [RunState.SWEPT]
     assert ran.failed == 0
     assert [each.mark_id for each in ran.swept] == [mark_id]
@@ -242,7 +242,7 @@ def test_gc_sweep_sweeps_what_can_be_swept_and_says_what_cannot(
 ) -> None:
     bad, good = sweeps.marked(Corrupt("it lost its files")), sweeps.marked()
 
-    monkeypatch.setattr(gc, "spark_session", no_session)
+    monkeypatch.setattr(gc.EngineRequest, "open", no_engines)
     monkeypatch.setattr(gc, "emit_summaries", nothing)
     ran = refstore("gc", "sweep", "sales")
     assert (ran.code, ran.err) == (6, f"{bad}: it lost its files\nrefstore: it lost its files\n")
@@ -254,7 +254,7 @@ def test_the_command_ends_with_what_went_wrong_and_says_where(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(run, "run", collected(asked))
-    monkeypatch.setattr(gc, "spark_session", no_session)
+    monkeypatch.setattr(gc.EngineRequest, "open", no_engines)
     monkeypatch.setattr(gc, "emit_summaries", nothing)
     assert refstore("gc", "run", "nowhere").code == 3
     assert refstore("gc", "run", "sales").code == 0

@@ -20,8 +20,8 @@ from refstore.operations.log_and_diff import Lifetime
 from refstore.repository import Repository
 from tests.commands import Command
 from tests.kit import collecting
+from tests.offline.world import SkippingClock
 from tests.reaping import release_all
-from tests.spark.world import SkippingClock
 
 DAY_MS = 86_400_000
 

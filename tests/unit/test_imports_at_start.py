@@ -95,28 +95,30 @@ def test_a_commit_and_what_follows_import_no_pandas(data: str) -> None:
     assert modules & {*SERVERS, *CLIENTS, *CONSOLE, "pandas", "pydantic"} == set()
 
 
-def test_the_offline_jobs_work_on_this_machine_imports_no_pandas(data: str) -> None:
-    """What its tasks do with addresses, batches and the index of deletions, without Spark."""
-    code = """
-    import numpy as np
-    from refstore.core.arrow_arrays import array
-    from refstore_gc import address_codec, batches, deletion_index_writer, run_layout
-    from refstore_gc.untyped_arrow import pa
-    addresses = array([f"data/{number:020d}" for number in range(100)], pa.string())
-    keys = address_codec.keys_of(addresses, 7)
-    assert address_codec.among(keys, [keys[:50]]).sum() == 50
-    [record_batch] = batches.sent([batches.Batch.of_value(0, batches.BatchKind.LISTED, (1, "a"))])
-    [batch] = batches.received([record_batch])
-    assert batch.bucket == 0
-    names = ["deleted", "failed", deletion_index_writer._EXCLUDED]
-    outcomes = array([names[number % 3] for number in range(100)], pa.string())
-    reasons = array(["expired"] * 100, pa.string())
-    table = pa.table({"address": addresses, "outcome": outcomes, "reason": reasons})
-    assert len(deletion_index_writer._entries_of(table, 1)) == 67
+def test_nightly_runs_on_this_machine_import_no_pandas(tmp_path: Path) -> None:
+    """A complete run that sweeps, one that builds on it, a simulation, and what is said of a deletion."""
+    code = f"""
+from pathlib import Path
+from refstore_gc.engines.choice import EngineOptions, open_engines
+from refstore_gc.run import Options, run, simulate
+from tests.offline.world import World
+from tests.reaping import release_all
+world = World(Path({str(tmp_path)!r}))
+world.commit(days_ago=9, a=b"old", b=b"kept")
+world.commit(days_ago=8, a=b"new")
+release_all(world.repo)
+world.age()
+with open_engines(EngineOptions()) as engines:
+    assert simulate(world.ctx, engines, Options()).marked.objects > 0
+    (swept,) = run(world.ctx, engines, Options()).swept
+    assert swept.swept.outcomes["deleted"].objects > 0
+    world.commit(c=b"later")
+    assert run(world.ctx, engines, Options()).marked.goes_on_from
+assert world.repo.why_path("main", "a")
 """
-    modules = imported_by(EMBEDDED.format(data=data) + code)
+    modules = imported_by(code, cwd=Path(__file__).parents[2])
     assert {"pyarrow", "numpy"} <= modules
-    assert modules & {"pandas", "pyspark", "structlog", "rich"} == set()
+    assert modules & {"pandas", "pyspark", "structlog", "rich", "pydantic"} == set()
 
 
 def test_the_service_answers_before_it_has_imported_its_routes_and_pages(data: str) -> None:

@@ -25,7 +25,7 @@ RULES = ROOT / "deploy/prometheus/refstore.rules.yaml"
 DASHBOARD = ROOT / "deploy/grafana/refstore.json"
 _NAME = re.compile(r"\brefstore_[a-z_]+\b")
 NOT_A_LAKES = {metrics.GC_DELETED.exposed}
-"""What only `refstore gc run --every` serves: tests/spark/test_every.py sees it change."""
+"""What only `refstore gc run --every` serves: tests/offline/test_every.py sees it change."""
 
 
 def names_in(text: str) -> set[str]:
@@ -111,7 +111,7 @@ def test_real_work_changes_every_metric_of_the_alerts_and_the_dashboard(tmp_path
     reap()
     service.answered("GET", "/x", 200, 0.1)
     look()
-    # tests/spark/test_figures.py sees the job's figures change
+    # tests/offline/test_figures.py sees the job's figures change
     of_the_job = {
         metric.exposed
         for metric in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,11 @@ from refstore.versioning.commits.ranges import Cut
 from refstore.versioning.commits.store import TreeStore
 from refstore.versioning.commits.trees import Trees
 from refstore_gc.address_codec import Cuts, keys_of
-from refstore_gc.batches import BatchKind
+from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.engines.helper_processes import Helpers
+from refstore_gc.engines.local import LocalEngine
 from refstore_gc.incremental.join import changed_sources
-from refstore_gc.live_in_commits import ALL, NOTHING, Filter, LiveCommits, Part, Sources, read_addresses_here
+from refstore_gc.live_in_commits import ALL, NOTHING, Filter, LiveCommits, Part, Sources, flows
 from refstore_gc.run_layout import RunLayout
 from refstore_gc.untyped_arrow import pa
 
@@ -67,8 +69,13 @@ class Line:
 
     def named_ranges(self, sources: Sources) -> list[int]:
         """Return the keys of the ranges that reading the sources finds."""
-        batches = read_addresses_here(self.layout, Cuts.of([]), sources)
-        return [key for batch in batches if batch.kind is BatchKind.RANGES for key in batch.keys.tolist()]
+
+        def range_keys(batches: list[Batch]) -> Iterator[int]:
+            for batch in batches:
+                if batch.kind is BatchKind.RANGES:
+                    yield from batch.keys.tolist()
+
+        return list(LocalEngine(helpers=Helpers(0)).join(flows(self.layout, Cuts.of([]), sources), 1, range_keys))
 
     def keys_of(self, range_ids: set[str]) -> set[int]:
         keys = pa.array([names.key(names.RANGES, each) for each in sorted(range_ids)], pa.string())

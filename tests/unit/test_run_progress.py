@@ -1,20 +1,20 @@
-"""What a step on Spark tells about how far it is."""
+"""What a step on an engine tells about how far it is."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any, cast
 
 import pytest
 
 from refstore_gc import run_progress
+from refstore_gc.engines.local import LocalEngine
 from refstore_gc.run_progress import Progress, Steps
 
 
-class HalfDone(Steps):
-    """Spark has done five of ten tasks, whenever it is asked."""
+class HalfDone(LocalEngine):
+    """Has done five of ten tasks, whenever it is asked."""
 
-    def _tasks(self) -> tuple[int, int]:
+    def count_tasks(self) -> tuple[int, int]:
         return 5, 10
 
 
@@ -28,7 +28,7 @@ def test_the_estimate_is_of_the_whole_step_and_not_of_one_job(monkeypatch: pytes
         if now.total == 30:
             heard.set()
 
-    steps = HalfDone(cast(Any, None), tell)
+    steps = Steps(HalfDone(), tell)
     with steps.step("looking"):
         steps.of_jobs(1, 3)
         assert heard.wait(30)

@@ -96,6 +96,8 @@ def test_every_setting_may_be_given_in_a_file_and_as_a_variable(toml) -> None:
         "safety.scrub_after_seconds": "9000",
         "safety.witness": "always",
         "offline.tag_name": "expire-now",
+        "offline.engine": "local",
+        "offline.spill_folder": "spill",
         "offline.metrics_host": "0.0.0.0",  # noqa: S104  # likewise
     }
     for name, setting in SETTINGS.items():

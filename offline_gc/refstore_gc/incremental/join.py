@@ -7,7 +7,6 @@ named by a commit that is not kept any more, or by the KV. Such objects are pass
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -24,14 +23,12 @@ from refstore_gc.anti_join import JoinInputs, JoinResult, LiveSet
 from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.checked_files import read_required, write_value
 from refstore_gc.garbage import Bucket, GarbageCount, LiveKeys
-from refstore_gc.incremental import local_executor
 from refstore_gc.incremental.baseline import Baseline, bucket_key
 from refstore_gc.incremental.known_keys import KnownKeys, ranges_in, sizes_of, still_named
 from refstore_gc.listing import ListedChunk
 from refstore_gc.live_in_commits import CommitReads, Listing, LiveCommits, Sources, Tree, trees_of
 from refstore_gc.run_context import RunContext
 from refstore_gc.run_layout import ObjectKind, RunLayout, is_there, store_at, threads_at
-from refstore_gc.session import translated
 from refstore_gc.untyped_arrow import pa, pc
 
 EARLIER_NUMBERS: Final = 1_000_000_000
@@ -39,10 +36,7 @@ EARLIER_NUMBERS: Final = 1_000_000_000
 
 
 def list_objects(run: RunContext, baseline: Baseline) -> list[ListedChunk]:
-    """List the objects that are newer than the baseline's horizon; in the driver if there are few."""
-    if run.options.local_limits:
-        with suppress(local_executor.TooLarge):
-            return local_executor.list_here(run, baseline.horizon, run.options.local_limits)
+    """List the objects that are newer than the baseline's horizon."""
     return listing.list_objects(run, baseline.horizon)
 
 
@@ -51,7 +45,7 @@ def find_garbage(
 ) -> JoinResult:
     """Find garbage as `anti_join.find_garbage` does, but read only the changes since the baseline."""
     pending = anti_join.pending_files(run, mark)
-    with run.steps.step("comparing existing objects with named ones"), translated("comparing"):
+    with run.steps.step("comparing what is there with what is named"):
         bounds = anti_join.bucket_bounds(chunks, baseline.cuts(listing.DATA))
         earlier_files = [(key, BatchKind.PENDING) for key in pending]
         earlier_files += [(key, BatchKind.FORMERLY_IN_KV) for key in baseline.former]
@@ -64,14 +58,7 @@ def find_garbage(
             changed_sources(live.commits, reads, baseline.units, run.layout),
             partial(join_bucket, horizon=baseline.horizon),
         )
-        return anti_join.result_of(inputs, _joined(run, inputs), chunks, live)
-
-
-def _joined(run: RunContext, inputs: JoinInputs) -> list[GarbageCount]:
-    if run.options.local_limits:
-        with suppress(local_executor.TooLarge):
-            return local_executor.join_here(inputs, run.options.local_limits)
-    return anti_join.join_in_spark(run.spark, inputs)
+        return anti_join.result_of(inputs, anti_join.join(run.engine, inputs), chunks, live)
 
 
 def changed_sources(commits: LiveCommits, reads: CommitReads, before: CommitReads, layout: RunLayout) -> Sources:

@@ -1,0 +1,13 @@
+"""The engines that the offline work runs on: `local` (processes of this machine) or `spark`.
+
+    base.py              what an engine does for a run: `Engine`
+    choice.py            which engine a run gets: `Engines`
+    local.py             this process and its helpers, in bounded memory
+    helper_processes.py  the processes that take a share of a local engine's work
+    spill.py             batches that wait on disk where memory is bounded
+    spark.py             Spark
+    spark_session.py     Spark's session, its settings, and its Java
+
+What is done to batches and objects is the same on both: functions that are given to an engine. `pyspark` is imported in
+`spark.py` and `spark_session.py` only, and only when a run gets Spark.
+"""

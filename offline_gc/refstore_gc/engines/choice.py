@@ -1,0 +1,96 @@
+"""Which engine a run gets."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from refstore.core import python_gc
+from refstore.errors import InvalidSettings
+from refstore_gc.engines import spark_session
+from refstore_gc.engines.base import Engine
+from refstore_gc.engines.local import LocalEngine
+from refstore_gc.engines.spark_session import SparkOptions
+
+Choice = Literal["auto", "local", "spark"]
+
+SPARK_FROM_OBJECTS: Final = 5_000_000
+"""Up to so many objects two cores take as long to compare as Spark takes to start."""
+LOCAL_MASTER: Final = "local[*]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    choice: Choice = "auto"
+    spark_from_objects: int = SPARK_FROM_OBJECTS
+    """With `auto` and without a master: a run that compares more objects gets Spark, if that is installed."""
+    spill_folder: Path | None = None
+    """Where the local engine writes what does not fit into memory. None: the system's folder for temporary files."""
+    master: str | None = None
+    """Spark's; with it `auto` is Spark. '': what spark-submit, or Spark's own configuration, says. None: all cores of
+    this machine.
+    """
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Spark settings, over the defaults."""
+
+
+class Engines:
+    """Gives each run its engine, and opens an engine when a run first gets it."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._opened = ExitStack()
+        self._local: LocalEngine | None = None
+        self._spark: Engine | None = None
+
+    def for_objects(self, objects: int) -> Engine:
+        """Return the engine for a run that compares so many objects. Raises MissingExtra, InvalidSettings."""
+        if self._takes_spark(objects):
+            self._spark = self._spark or self._open_spark()
+            return self._spark
+        if self._local is None:
+            folder = self._options.spill_folder
+            if folder is not None and not folder.is_dir():
+                raise InvalidSettings(
+                    f"offline.spill_folder is {str(folder)!r}, and no folder; make it, or set another"
+                )
+            self._local = LocalEngine(self._options.spill_folder)
+            self._opened.callback(self._local.close)
+        return self._local
+
+    def close(self) -> None:
+        self._opened.close()
+
+    def _takes_spark(self, objects: int) -> bool:
+        options = self._options
+        if options.choice != "auto":
+            return options.choice == "spark"
+        is_large = objects > options.spark_from_objects and spark_session.is_installed()
+        return options.master is not None or is_large
+
+    def _open_spark(self) -> Engine:
+        """Open Spark. A session that is there already (under spark-submit, in a notebook) is used, and left running."""
+        spark_session.check_installed()
+        from refstore_gc.engines.spark import SparkEngine
+
+        session = spark_session.active()
+        if session is not None:
+            return SparkEngine(session)
+        master = LOCAL_MASTER if self._options.master is None else self._options.master
+        engine = SparkEngine(spark_session.start(SparkOptions(master=master, conf=self._options.conf)))
+        self._opened.callback(engine.close)
+        return engine
+
+
+@contextmanager
+def open_engines(options: EngineOptions) -> Generator[Engines, None, None]:
+    """Open engines for the block, in a process of refstore's own."""
+    engines = Engines(options)
+    try:
+        with python_gc.collect_seldom():
+            yield engines
+    finally:
+        engines.close()

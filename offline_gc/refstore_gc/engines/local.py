@@ -1,0 +1,136 @@
+"""The local engine: this process and its helpers, in bounded memory, without Java."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.engines.base import Flow, SharedFolder, Step
+from refstore_gc.engines.helper_processes import Helpers
+from refstore_gc.engines.spill import FOLDER_PREFIX, Spill, WaitingBatch, loaded, spilling
+from refstore_gc.private_folder import private_folder
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+HELPERS_MAX: Final = 15
+"""Each takes some 100 MB."""
+MEMORY_BYTES: Final = 64 * 1024 * 1024
+"""How many bytes of batches wait in memory for their bucket: the keys of eight million addresses."""
+
+
+class CancelledError(Exception):
+    """The work was cancelled. `Steps` says why."""
+
+
+class LocalEngine:
+    """Implements `base.Engine`."""
+
+    name: Literal["local"] = "local"
+    is_on_one_machine = True
+
+    def __init__(
+        self,
+        spill_folder: Path | None = None,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        helpers: Helpers | None = None,
+    ) -> None:
+        """`spill_folder`: where batches lie that exceed `memory_bytes`. `helpers`: None: one for each other core."""
+        self._spill_folder = spill_folder
+        self._memory_bytes = memory_bytes
+        self._helpers = helpers or Helpers(min(HELPERS_MAX, _cores() - 1))
+        self.parts = max(2, self._helpers.amount + 1)
+        self._tasks_done = self._tasks = 0
+        self._is_cancelled = False
+
+    def map(self, work: Callable[[A], Iterable[T]], items: Sequence[A]) -> Generator[T, None, None]:
+        self._begin()
+        yield from self._map(work, items)
+
+    def join(self, flows: Sequence[Flow], buckets: int, work: Callable[[list[Batch]], Iterable[T]]) -> Iterator[T]:  # noqa: ARG002  # it has no tasks to cut
+        self._begin()
+        spill = Spill(self._spill_folder, self._memory_bytes)
+        try:
+            for flow in flows:
+                self._gather(flow, spill)
+            yield from self._map(partial(_join_bucket, work), spill.buckets())
+        finally:
+            spill.close()
+
+    @contextmanager
+    def scratch_folder(self) -> Generator[Path, None, None]:
+        with ExitStack() as stack:
+            with spilling(self._spill_folder):
+                folder = stack.enter_context(private_folder(FOLDER_PREFIX, self._spill_folder))
+            yield folder
+
+    def share_folder(self, folder: Path) -> SharedFolder:
+        return SharedFolder(str(folder))
+
+    def remove_shared(self, shared: SharedFolder) -> None:
+        """Leave the folder to the caller, whose own it is."""
+
+    def count_tasks(self) -> tuple[int, int]:
+        return self._tasks_done, self._tasks
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def close(self) -> None:
+        self._helpers.stop()
+
+    def _begin(self) -> None:
+        self._tasks_done = self._tasks = 0
+        self._is_cancelled = False
+
+    def _gather(self, flow: Flow, spill: Spill) -> None:
+        if flow.step is None:
+            for batch in flow.batches:
+                spill.add(batch)
+            return
+        to_read: dict[int, list[Batch]] = {}
+        for batch in self._map(partial(_take_step, flow.step), [[each] for each in flow.batches]):
+            if flow.second_step is not None and batch.kind is BatchKind.TO_READ:
+                to_read.setdefault(batch.bucket, []).append(batch)
+            else:
+                spill.add(batch)
+        if flow.second_step is not None:
+            for batch in self._map(partial(_take_step, flow.second_step), list(to_read.values())):
+                spill.add(batch)
+
+    def _map(self, work: Callable[[A], Iterable[T]], items: Sequence[A]) -> Generator[T, None, None]:
+        self._tasks += len(items)
+        for result in self._helpers.map(partial(_ended, work), items):
+            if self._is_cancelled:
+                raise CancelledError
+            if isinstance(result, _End):
+                self._tasks_done += 1
+            else:
+                yield result
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _End:
+    """Comes behind the results of an item."""
+
+
+def _ended(work: Callable[[A], Iterable[T]], item: A) -> Iterator[T | _End]:
+    yield from work(item)
+    yield _End()
+
+
+def _take_step(step: Step, batches: list[Batch]) -> Iterator[Batch]:
+    return step(batches)
+
+
+def _join_bucket(work: Callable[[list[Batch]], Iterable[T]], batches: list[WaitingBatch]) -> Iterable[T]:
+    return work(loaded(batches))

@@ -1,0 +1,105 @@
+"""What a mark holds, against a walk over every commit and every key: slow, and plainly right."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from refstore.core import ids, keys
+from refstore.core.ids import CommitId
+from refstore.errors import NothingToCommit
+from refstore.gc_marks import Marks
+from refstore.versioning.commits import names
+from refstore_gc import run
+from refstore_gc.run import Options
+from tests.offline.world import World, marked_in
+from tests.reaping import release_all
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+
+def live_happily(world: World, rng: random.Random) -> None:
+    """Three months of uploads, deletions, copies out of history, branches, merges and deleted branches."""
+    branches = ["main"]
+    for day in range(90, 0, -3):
+        branch = rng.choice(branches)
+        for _ in range(rng.randrange(1, 5)):
+            path = f"{rng.choice('ab')}/{rng.randrange(12)}"
+            if rng.random() < 0.25:
+                world.repo.delete(branch, path)
+            else:
+                world.repo.upload(branch, path, rng.randbytes(8))
+        if rng.random() < 0.2:
+            listed = [each.path for each in world.repo.list(f"{branch}@")]
+            if listed:
+                world.repo.copy(f"{branch}@", rng.choice(listed), branch, f"copied/{day}")
+        world.commit(branch, days_ago=day)
+        if rng.random() < 0.2:
+            world.repo.create_branch(f"branch-{day}", branch)
+            branches.append(f"branch-{day}")
+        if rng.random() < 0.2 and branch != "main":
+            with suppress(NothingToCommit):
+                world.repo.merge(
+                    branch, "main", strategy="source-wins", date_ms=world.clock.now_ms() - day * 86_400_000
+                )
+        if rng.random() < 0.1 and len(branches) > 2:
+            world.repo.delete_branch(branches.pop())
+    world.repo.upload("main", "staged", b"staged")
+
+
+def obviously(world: World) -> set[str]:
+    """The blobs that no unmarked commit, no head, no staged entry and no reference names."""
+    repo, ctx = world.repo, world.ctx
+    marked = {commit for commit, _ in Marks(ctx).scan()}
+    heads = {record.head for _, record in repo.branches()} | {tag.commit for _, tag in repo.tags()}
+    named: set[str] = set()
+    for name, _ in ctx.kv.scan_all(keys.commits(ctx.repo)):
+        if name not in marked or CommitId(name) in heads:
+            metarange = repo.get_commit(name)[1].metarange
+            named |= {address for page in ctx.trees.addresses(metarange) for address in page}
+    for branch, _ in repo.branches():
+        named |= {each.entry.address for each in repo.list(branch) if each.entry is not None}
+    for shard in range(keys.SHARDS):
+        named |= {name for name, _ in ctx.kv.scan_all(keys.references(ctx.repo, shard))}
+    return world.data() - named
+
+
+def ranges_of_commits(world: World) -> set[str]:
+    """The keys of the ranges and metaranges of all commits, which stay also when their blobs are swept."""
+    named: set[str] = set()
+    for name, _ in world.ctx.kv.scan_all(keys.commits(world.ctx.repo)):
+        if metarange := world.repo.get_commit(name)[1].metarange:
+            named.add(names.key(names.METARANGES, metarange))
+            named |= {names.key(names.RANGES, each) for each in world.ctx.trees.ranges(metarange)}
+    return named
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, both_engines: Engines, seed: int) -> None:
+    rules = {"default_retention_days": 20, "branches": [{"branch_id": "main", "retention_days": 45}], "grace_days": 0}
+    world = World(tmp_path, rules=json.dumps(rules))
+    live_happily(world, random.Random(seed))
+    release_all(world.repo)
+    orphan = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
+    world.age()
+    summary = run.mark(world.ctx, both_engines, Options())
+    wanted, ranges = obviously(world), ranges_of_commits(world)
+    found = {
+        address: reason for address, reason in marked_in(world, summary.mark_id).items() if address.startswith("data/")
+    }
+    assert len(wanted) > 5
+    assert set(found) == wanted
+    assert [address for address, reason in found.items() if reason != "expired"] == [orphan]
+    run.sweep(world.ctx, both_engines, summary.mark_id)
+    for branch, _ in world.repo.branches():
+        assert all(world.repo.read(branch, each.path) is not None for each in world.repo.list(branch))
+    assert not world.data() & wanted
+    assert len(ranges) > 20
+    assert {each for each in ranges if (world.blobs / each).exists()} == ranges
+    world.close()

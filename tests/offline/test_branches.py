@@ -1,0 +1,149 @@
+"""Rules that act on branches, in the nightly job: what was staged too long ago, and the latest view. And where what
+goes had lain.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from refstore.core import ids
+from refstore.gc_marks import Marks
+from refstore.versioning.commits import names
+from refstore_gc import run
+from refstore_gc.report import page
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Count, Online
+from tests.offline.world import World, everything_in, marked_in
+from tests.reaping import delete_due, release_all
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+DAY_SECONDS = 86_400
+
+
+def rules(world: World, *path_rules: dict[str, Any], **fields: Any) -> None:
+    world.repo.set_retention(json.dumps({"default_retention_days": 365, "grace_days": 0, "rules": path_rules} | fields))
+
+
+def rule(prefix: str, kind: str, days: int) -> dict[str, Any]:
+    return {"filter": {"prefix": prefix}, "expiration": {kind: {"days": days}}}
+
+
+def wait(world: World, days: float) -> None:
+    world.clock.skipped_seconds += days * DAY_SECONDS
+
+
+@pytest.fixture
+def staged(world: World) -> World:
+    """Six days ago `tmp/a` was staged, whose rule gives it two, and `other`."""
+    rules(world, rule("tmp/", "uncommitted", 2))
+    for path in ("tmp/a", "other"):
+        world.repo.upload("main", path, b"1234")
+    wait(world, 6)
+    return world
+
+
+def test_what_was_staged_too_long_ago_is_reset_and_the_online_path_deletes_it(staged: World, engines: Engines) -> None:
+    address, other = staged.address("main", "tmp/a"), staged.address("main", "other")
+    summary = run.run(staged.ctx, engines, Options()).latest
+    assert summary.online == Online(staged=Count(1, 4))
+    assert [each.path for each in staged.repo.list("main")] == ["other"]
+    assert address not in marked_in(staged, summary.mark_id)
+    wait(staged, 1)
+    delete_due(staged.repo)
+    assert staged.data() == {other}
+
+
+def test_a_simulation_says_what_would_be_reset_and_resets_nothing(staged: World, engines: Engines) -> None:
+    before = everything_in(staged)
+    assert run.simulate(staged.ctx, engines, Options()).online == Online(staged=Count(1, 4))
+    assert everything_in(staged) == before
+    assert [each.path for each in staged.repo.list("main")] == ["other", "tmp/a"]
+
+
+def test_a_branch_that_could_not_be_looked_through_is_named(staged: World, engines: Engines) -> None:
+    rules(staged, rule("", "all", 2), allow_deletion_from_latest_view=True)
+    staged.commit(old=b"old")
+    wait(staged, 6)
+    staged.repo.upload("main", "staged", b"")
+    summary = run.mark(staged.ctx, engines, Options())
+    assert summary.online.left == ["paths * of branch 'main': it has uncommitted changes"]
+    assert "it has uncommitted changes" in page(summary, [])
+
+
+@pytest.fixture
+def old(world: World) -> World:
+    """Twelve days ago `logs/a` and `other` were committed, and the rules let the first go from the branch, after
+    ten.
+    """
+    rules(world, rule("logs/", "all", 10), allow_deletion_from_latest_view=True)
+    world.commit(logs__a=b"1234", other=b"other")
+    wait(world, 12)
+    release_all(world.repo)
+    world.age()
+    return world
+
+
+def test_the_latest_view_is_left_by_a_commit_and_the_object_goes_after_its_grace(old: World, engines: Engines) -> None:
+    before, address = old.repo.get_branch("main").head, old.address("main", "logs/a")
+    summary = run.mark(old.ctx, engines, Options(grace_days=7))
+    assert summary.online == Online(latest_view=Count(1, 4), commits=1)
+    assert [each.path for each in old.repo.list("main")] == ["other"]
+    assert old.repo.get_commit("main")[1].parents == (before,)
+    assert address in marked_in(old, summary.mark_id)
+    assert old.repo.read(before, "logs/a") == b"1234"
+    wait(old, 8)
+    run.run(old.ctx, engines, Options())
+    assert old.data() == {old.address("main", "other")}
+
+
+def test_until_then_it_can_be_taken_back(old: World, engines: Engines) -> None:
+    summary = run.mark(old.ctx, engines, Options(grace_days=7))
+    Marks(old.ctx).unmark(old.repo.get_commit("main~1")[0])
+    old.repo.revert("main", "main@")
+    release_all(old.repo)
+    wait(old, 8)
+    run.sweep(old.ctx, engines, summary.mark_id)
+    assert old.repo.read("main", "logs/a") == b"1234"
+
+
+def test_what_another_branch_shows_stays_while_it_does(old: World, engines: Engines) -> None:
+    """One with staged changes, which is left as it is."""
+    old.repo.create_branch("dev", "main")
+    old.repo.upload("dev", "mine", b"mine")
+    run.run(old.ctx, engines, Options())
+    assert [each.path for each in old.repo.list("main")] == ["other"]
+    assert old.repo.read("dev", "logs/a") == b"1234"
+    assert old.repo.read("dev", "mine") == b"mine"
+
+
+def test_without_the_flag_nothing_leaves_a_branch(old: World, engines: Engines) -> None:
+    rules(old, rule("logs/", "all", 10))
+    ran = run.run(old.ctx, engines, Options())
+    assert ran.latest.online == Online()
+    assert ran.latest.marked.objects == 0
+    assert old.repo.read("main", "logs/a") == b"1234"
+
+
+def test_a_simulation_says_what_would_leave_the_latest_view_and_touches_nothing(old: World, engines: Engines) -> None:
+    before = everything_in(old)
+    assert run.simulate(old.ctx, engines, Options()).online == Online(latest_view=Count(1, 4))
+    assert everything_in(old) == before
+
+
+def test_the_counts_say_where_what_goes_had_lain(world: World, engines: Engines) -> None:
+    world.commit(days_ago=9, a=b"old")
+    world.commit(days_ago=8, a=b"new")
+    release_all(world.repo)
+    world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()), b"12345")
+    world.plant(names.key(names.RANGES, names.new_id("0" * 64, world.ctx.ids.unique(world.clock.now_ms()))), b"x")
+    world.age()
+    summary = run.run(world.ctx, engines, Options()).latest
+    assert summary.by_prefix == {"data/": Count(2, 8), "_refstore/ranges/": Count(1, 1)}
+    assert summary.swept is not None
+    assert summary.swept.by_prefix == {"data/": {"deleted": Count(2, 8)}, "_refstore/ranges/": {"deleted": Count(1, 1)}}
+    assert "_refstore/ranges/: deleted" in page(summary, [])

@@ -1,0 +1,259 @@
+"""Commits that have expired and are complete: nothing of what they name goes, and they stay what they were."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from refstore.core import keys
+from refstore.core.ids import CommitId
+from refstore.errors import Gone, OutcomeUnknown
+from refstore.gc_marks import Marks, RunState
+from refstore.operations.log_and_diff import Lifetime
+from refstore_gc import complete_commits, run
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Summary
+from tests.offline.world import World, marked_in
+from tests.reaping import release_all
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+COMPLETE, MARKED, SWEPT, ACTIVE = Lifetime.COMPLETE, Lifetime.MARKED, Lifetime.SWEPT, Lifetime.ACTIVE
+
+
+def rules(world: World, **fields: Any) -> None:
+    world.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": 7} | fields))
+
+
+def settled(world: World) -> None:
+    """Whatever the online path has to do is done, and all objects are old enough."""
+    release_all(world.repo)
+    world.age()
+
+
+def lifetimes(world: World, *commits: CommitId) -> list[Lifetime]:
+    known = {line.commit: line.lifetime for branch, _ in world.repo.branches() for line in world.repo.history(branch)}
+    return [known[commit] for commit in commits]
+
+
+def ever_marked(world: World) -> set[CommitId]:
+    """What any run marked, whatever became of it."""
+    marks, kv = Marks(world.ctx), world.lake.kv
+    return {
+        CommitId(name)
+        for each in marks.runs()
+        for name, _ in kv.scan_all(keys.gc_marked_by(world.ctx.repo, each.mark_id))
+    }
+
+
+def two_views(world: World) -> tuple[CommitId, ...]:
+    """Branch abc: T1 (APPEND), T2 (APPEND), T3 (SNAPSHOT), T4 (APPEND); xyz forks from it at T2: T5 (APPEND)."""
+    repo, made = world.repo, list[CommitId]()
+    repo.create_branch("abc", "main")
+
+    def transaction(branch: str, kind: str, name: str) -> CommitId:
+        repo.upload(branch, name, name.encode())
+        day = 20 - len(made)
+        made.append(
+            repo.commit(
+                branch, name, metadata={"refstore.transaction": kind}, date_ms=world.clock.now_ms() - day * 86_400_000
+            ).id
+        )
+        return made[-1]
+
+    transaction("abc", "APPEND", "t1")
+    repo.create_branch("xyz", transaction("abc", "APPEND", "t2"))
+    repo.delete_many("abc", ["t1", "t2"])
+    transaction("abc", "SNAPSHOT", "t3")
+    transaction("abc", "APPEND", "t4")
+    transaction("xyz", "APPEND", "t5")
+    settled(world)
+    return tuple(made)
+
+
+def test_a_policy_on_abc_does_not_mark_what_is_in_the_latest_view_of_xyz(world: World, engines: Engines) -> None:
+    first, second, third, fourth, fifth = two_views(world)
+    rules(world, keep_latest_view=True)
+    run.run(world.ctx, engines, Options(grace_days=0))
+    assert ever_marked(world).isdisjoint((first, second, third, fourth, fifth))
+    assert set(lifetimes(world, first, second, third, fourth, fifth)) == {ACTIVE}
+    world.repo.delete_branch("xyz")
+    settled(world)
+    run.run(world.ctx, engines, Options(grace_days=0))
+    assert ever_marked(world) >= {first, second}
+    assert ever_marked(world).isdisjoint((third, fourth))
+    assert lifetimes(world, first, second, third, fourth) == [SWEPT, SWEPT, ACTIVE, ACTIVE]
+
+
+def test_expired_commits_are_complete_while_a_head_names_their_data(world: World, engines: Engines) -> None:
+    first, second, third, fourth, fifth = two_views(world)
+    before = world.data()
+    done = run.run(world.ctx, engines, Options(grace_days=0)).latest
+    assert world.data() == before
+    assert lifetimes(world, first, second, third, fourth, fifth) == [COMPLETE, COMPLETE, COMPLETE, ACTIVE, ACTIVE]
+    assert (done.commits["complete"], done.commits["commits_marked"]) == (3, 0)
+    repo = world.repo
+    assert repo.read(first, "t1") == b"t1"
+    repo.copy(second, "t2", "abc", "copied")
+    repo.create_branch("at-it", first)
+    repo.create_tag("v1", second)
+    repo.cherry_pick("at-it", second)
+    assert repo.read("at-it", "t2") == b"t2"
+    for branch in ("xyz", "at-it"):
+        repo.delete_branch(branch)
+    repo.delete_tag("v1")
+    repo.reset("abc")
+    settled(world)
+    run.run(world.ctx, engines, Options(grace_days=0))
+    assert lifetimes(world, first, second, third, fourth) == [SWEPT, SWEPT, COMPLETE, ACTIVE]
+    assert len(world.data()) == 2
+
+
+def lines_of(world: World, days: int) -> list[CommitId]:
+    """Each day adds a file; the one of the first day is deleted on the last."""
+    made = [world.commit(days_ago=30 - day, **{f"day__{day:02d}": b"%d" % day}) for day in range(days)]
+    settled(world)
+    return made
+
+
+@pytest.mark.parametrize("rows_here", [0, 1_000_000])
+def test_those_of_which_something_goes_stay_marked(
+    world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch, rows_here: int
+) -> None:
+    monkeypatch.setattr(complete_commits, "ROWS_HERE", rows_here)
+    rules(world)
+    made = lines_of(world, 6)
+    made += [world.commit(days_ago=20, day__03=None), world.commit(days_ago=19, last=b"last")]
+    settled(world)
+    summary = run.mark(world.ctx, engines, Options())
+    assert lifetimes(world, *made) == [COMPLETE] * 3 + [MARKED] * 3 + [COMPLETE, ACTIVE]
+    assert list(marked_in(world, summary.mark_id)) == [world.address(made[3], "day/03")]
+    with pytest.raises(Gone, match="will be deleted from"):
+        world.repo.create_branch("late", made[4])
+    world.repo.create_branch("early", made[2])
+
+
+def test_a_night_with_complete_commits_goes_on_and_reads_nothing_of_them(
+    world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules(world)
+    made = lines_of(world, 12)
+    read: list[str] = []
+    reads = complete_commits._read_ranges
+
+    def counted(work: Any, ranges: Any) -> Any:
+        read.extend(ranges)
+        return reads(work, ranges)
+
+    monkeypatch.setattr(complete_commits, "_read_ranges", counted)
+    first = run.mark(world.ctx, engines, Options())
+    assert first.commits["complete"] == 12
+    assert read
+    read.clear()
+    second = run.mark(world.ctx, engines, Options())
+    assert (second.goes_on_from, second.commits["complete"], read) == (first.mark_id, 12, [])
+    world.repo.create_branch("at-a-complete-one", made[3])
+    world.commit(days_ago=1, of_today=b"today")
+    world.plant("data/2020010100/00000000000000000000000000")
+    settled(world)
+    third = run.mark(world.ctx, engines, Options())
+    assert third.goes_on_from == second.mark_id, "a commit that was complete and is a head now ends nothing"
+    assert lifetimes(world, *made) == [COMPLETE] * 3 + [ACTIVE] + [COMPLETE] * 8
+    world.repo.delete_branch("at-a-complete-one")
+    world.commit(day__05=None)
+    world.commit(then=b"then")
+    settled(world)
+    fourth = run.mark(world.ctx, engines, Options())
+    assert fourth.goes_on_from == third.mark_id
+    assert lifetimes(world, *made) == [COMPLETE] * 5 + [MARKED] * 7
+    assert world.address(made[5], "day/05") in marked_in(world, fourth.mark_id)
+    fifth = run.mark(world.ctx, engines, Options())
+    assert (fifth.goes_on_from, fifth.commits["commits_marked"]) == (fourth.mark_id, 0)
+    assert lifetimes(world, *made) == [COMPLETE] * 5 + [MARKED] * 7
+
+
+def test_an_incremental_run_marks_a_complete_commit_once_its_shared_data_expires(
+    world: World, engines: Engines
+) -> None:
+    rules(world)
+    old = world.commit(days_ago=9, a=b"a", b=b"b")
+    world.commit(days_ago=8)  # the same tree
+    settled(world)
+    first = run.mark(world.ctx, engines, Options())
+    assert lifetimes(world, old) == [COMPLETE]
+    world.commit(days_ago=7, a=None)
+    settled(world)
+    second = run.mark(world.ctx, engines, Options())
+    assert second.goes_on_from == first.mark_id
+    assert world.address(old, "a") in marked_in(world, second.mark_id)
+    assert lifetimes(world, old) == [MARKED]
+
+
+def test_what_an_older_mark_is_to_sweep_is_not_complete(world: World, engines: Engines) -> None:
+    rules(world)
+    old = world.commit(days_ago=9, a=b"a")
+    world.commit(days_ago=8, a=None)
+    world.commit(days_ago=7, b=b"b")
+    settled(world)
+    older = run.mark(world.ctx, engines, Options())
+    assert world.repo.unmark(old).unmarked == 1
+    assert world.repo.unmark(old, dry_run=True).expired == [old]
+    newer = run.mark(world.ctx, engines, Options())
+    assert lifetimes(world, old) == [MARKED]
+    assert [mark.mark_id for mark in Marks(world.ctx).of([old]) if mark] == [newer.mark_id]
+    assert Marks(world.ctx).run(older.mark_id).state is RunState.MARKED
+
+
+def test_a_run_that_dies_while_it_unmarks_leaves_everything_active(
+    world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules(world)
+    made = lines_of(world, 4)
+    world.commit(day__00=None)
+    world.commit(last=b"last")
+    settled(world)
+    took_off = Marks.unmark_complete
+
+    def dies(marks: Marks, *args: Any) -> int:
+        took_off(marks, *args)
+        raise OutcomeUnknown("planted")
+
+    monkeypatch.setattr(Marks, "unmark_complete", dies)
+    with pytest.raises(OutcomeUnknown, match="planted"):
+        run.mark(world.ctx, engines, Options())
+    assert Marks(world.ctx).of(made) == [None] * 4
+    monkeypatch.undo()
+    assert _states(run.mark(world.ctx, engines, Options())) == (2, 4)
+    assert lifetimes(world, *made) == [MARKED] * 4
+
+
+def _states(summary: Summary) -> tuple[int, int]:
+    return summary.commits["complete"], summary.commits["commits_marked"]
+
+
+def test_a_part_of_which_nothing_goes_leaves_its_commit_as_it_is(world: World, engines: Engines) -> None:
+    rules(
+        world,
+        default_retention_days=365,
+        rules=[{"filter": {"prefix": "tmp/"}, "expiration": {"noncurrent": {"days": 1}}}],
+    )
+    kept = world.commit(days_ago=9, tmp__a=b"a", tmp__b=b"b")
+    gone = world.commit(days_ago=8, tmp__c=b"c")
+    world.commit(days_ago=7, tmp__c=None)
+    world.commit(days_ago=6, other=b"o")
+    settled(world)
+    summary = run.mark(world.ctx, engines, Options())
+    assert [bool(mark) for mark in Marks(world.ctx).of([kept, gone])] == [False, True]
+    assert set(lifetimes(world, kept, gone)) == {ACTIVE}
+    assert summary.commits["complete"] == 0
+    world.repo.copy(kept, "tmp/a", "main", "copied")
+
+
+def test_a_simulation_says_how_many_would_be_complete(world: World, engines: Engines) -> None:
+    rules(world)
+    lines_of(world, 4)
+    assert run.simulate(world.ctx, engines, Options()).commits["complete"] == 4
+    assert ever_marked(world) == set()

@@ -1,0 +1,128 @@
+"""What operators see of the offline job: figures and progress of real runs, and how a run is stopped."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from refstore import figures, run_control
+from refstore.errors import NotFound, RunStopped
+from refstore.figures import Concern
+from refstore.gc_marks import Marks, RunState
+from refstore_gc import run as nightly
+from refstore_gc.mark_breaker import Limits
+from refstore_gc.run import Options
+from refstore_gc.run_context import RunContext
+from refstore_gc.run_progress import Progress
+from refstore_reaper.survey import survey
+from tests.offline.world import World
+from tests.reaping import release_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from refstore_gc.engines.choice import Engines
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.commit(days_ago=9, a=b"old")
+    made.commit(days_ago=8, a=b"new")
+    release_all(made.repo)
+    made.plant("data/2020010100/01e0000000000000000000000a", b"orphan")
+    made.age()
+    return made
+
+
+def figures_of(world: World) -> figures.Figures:
+    return figures.read(world.ctx.kv, world.ctx.repo)
+
+
+def test_a_run_tells_what_it_found_and_what_it_deleted(world: World, engines: Engines) -> None:
+    seen: list[str] = []
+
+    def watch(progress: Progress) -> None:
+        seen.extend(each.progress.kind for each in run_control.runs_under_way(world.ctx))
+
+    nightly.run(world.ctx, engines, Options(min_age_seconds=0), watch)
+    gc = figures_of(world).gc
+    assert gc.marked_ms
+    assert gc.run_ms >= gc.marked_ms
+    assert gc.orphans.objects == 1
+    assert [(day.objects, day.bytes) for day in gc.reclaimed] == [(2, 3 + len(b"orphan"))]
+    assert (gc.error, gc.failed) == ("", 0)
+    assert {"mark", "sweep"} <= set(seen)
+    assert not list(run_control.runs_under_way(world.ctx))  # it has ended
+
+
+def test_a_mark_that_waits_is_measured_by_the_reaper(world: World, engines: Engines) -> None:
+    limits = Limits(share=0.01, floor_objects=1)
+    nightly.run(world.ctx, engines, Options(min_age_seconds=0, grace_days=3, limits=limits))
+    found = survey(world.ctx, world.repo.record, lambda: True)
+    assert found is not None
+    assert (found.marked.objects, found.questions, found.next_sweep_ms) == (2, 1, 0)
+    warned = figures.warnings(figures.Figures(found), 0, world.clock.now_ms())
+    assert Concern.QUESTION in [each.concern for each in warned]
+    Marks(world.ctx).confirm(next(Marks(world.ctx).runs()).mark_id, "a-test")
+    found = survey(world.ctx, world.repo.record, lambda: True)
+    assert found is not None
+    assert found.questions == 0
+    assert found.next_sweep_ms > world.clock.now_ms()
+
+
+def test_a_run_that_fails_says_why_until_one_succeeds(
+    world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise NotFound("there is no such thing; make one")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nightly, "decide", fail)
+        with pytest.raises(NotFound):
+            nightly.run(world.ctx, engines, Options(min_age_seconds=0))
+    assert figures_of(world).gc.error == "there is no such thing; make one"
+    nightly.run(world.ctx, engines, Options(min_age_seconds=0))
+    assert figures_of(world).gc.error == ""
+
+
+def test_a_marking_that_is_stopped_marks_nothing(world: World, engines: Engines) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.step.startswith("waiting"):
+            for each in run_control.runs_under_way(world.ctx):
+                run_control.request_stop(world.ctx, each.run, "ada")
+
+    with pytest.raises(RunStopped, match=r"ada stopped the run"):
+        nightly.mark(world.ctx, engines, Options(min_age_seconds=0), stop)
+    (run,) = Marks(world.ctx).runs()
+    assert run.state is RunState.ABANDONED
+    assert "ada stopped the run" in run.record.ended
+    assert not list(Marks(world.ctx).scan())
+    assert figures_of(world).gc.error == ""  # nobody is warned of what an operator did
+    assert nightly.run(world.ctx, engines, Options(min_age_seconds=0)).marked.marked.objects == 2
+
+
+def test_a_sweep_that_is_stopped_goes_on_with_the_next_run(
+    world: World, both_engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sweep_for_long(run: RunContext, *_: object) -> None:
+        run_control.request_stop(world.ctx, run.layout.mark_id, "ada")
+        list(run.engine.map(partial(map, time.sleep), [[0.05]] * 2400))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nightly, "sweep_units", sweep_for_long)
+        with pytest.raises(RunStopped, match=r"ada stopped the run"):
+            nightly.run(world.ctx, both_engines, Options(min_age_seconds=0))
+    assert [run.state for run in Marks(world.ctx).runs()] == [RunState.SWEEPING]
+    assert not list(run_control.runs_under_way(world.ctx))
+    done = nightly.run(world.ctx, both_engines, Options(min_age_seconds=0))
+    assert {each.state for each in done.swept} == {"swept"}
+    assert sum(day.objects for day in figures_of(world).gc.reclaimed) == 2
+
+
+def test_only_a_run_under_way_can_be_stopped(world: World) -> None:
+    with pytest.raises(NotFound, match="may have ended just now"):
+        run_control.request_stop(world.ctx, "01none", "ada")

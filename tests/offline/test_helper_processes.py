@@ -1,0 +1,165 @@
+"""Helper processes take a share of a local engine's work. Whatever becomes of them, this process has every result.
+
+The work here is Python source, because a helper imports nothing of the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from refstore.errors import CorruptRange
+from refstore_gc.engines.helper_processes import Helper, Helpers
+
+SECONDS_MAX = 60.0
+WHO = "[__import__('os').getpid()]"
+SLOWLY = f"(__import__('time').sleep(0.02), {WHO})[1]"
+
+
+class Started(Helpers):
+    """One helper, started at once, of which a test sees the process."""
+
+    def __init__(self) -> None:
+        super().__init__(1, start_after_seconds=0)
+        self._helpers[0] = Helper()
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        return [helper.process for helper in self._helpers.values()]
+
+    def wait_until_ready(self) -> None:
+        until = time.monotonic() + SECONDS_MAX
+        while not all(helper.is_ready() for helper in self._helpers.values()):
+            assert time.monotonic() < until, "a helper does not start"
+
+
+@pytest.fixture
+def helpers() -> Iterator[Started]:
+    made = Started()
+    yield made
+    made.stop()
+
+
+def test_both_processes_take_items_and_every_item_has_its_result(helpers: Started) -> None:
+    helpers.wait_until_ready()
+    items = [f"(__import__('time').sleep(0.01), [{number}] + {WHO})[1]" for number in range(20)]
+    done: list[int] = list(helpers.map(eval, items))
+    assert sorted(done[::2]) == list(range(20))
+    assert set(done[1::2]) == {os.getpid(), helpers.processes[0].pid}
+
+
+def test_this_process_does_not_wait_for_a_helper_to_start(helpers: Started) -> None:
+    helpers.processes[0].send_signal(signal.SIGSTOP)
+    try:
+        assert set(helpers.map(eval, [WHO] * 3)) == {os.getpid()}
+    finally:
+        helpers.processes[0].send_signal(signal.SIGCONT)
+
+
+def test_what_the_work_raises_in_a_helper_is_raised(helpers: Started) -> None:
+    helpers.wait_until_ready()
+    failing = "(_ for _ in ()).throw(__import__('refstore.errors').errors.CorruptRange('damaged'))"
+    with pytest.raises(CorruptRange, match="damaged"):
+        list(helpers.map(eval, [SLOWLY] * 5 + [failing]))
+    assert sorted(helpers.map(eval, ["[1, 2]", "[]", "[3]"])) == [1, 2, 3]
+
+
+def test_what_a_helper_logs_goes_where_the_logs_of_its_starter_go(capfd: pytest.CaptureFixture[str]) -> None:
+    helpers = Started()  # not the fixture, which may start before the output is captured
+    helpers.wait_until_ready()
+    warning = "__import__('logging').getLogger('refstore.x').warning('skipped redis://:hidden@localhost') or []"
+    list(helpers.map(eval, [SLOWLY] * 5 + [warning]))
+    helpers.stop()
+    shown = capfd.readouterr()
+    assert "skipped" in shown.err
+    assert "hidden" not in shown.err + shown.out
+
+
+def test_a_result_that_a_helper_cannot_send_is_made_by_this_process(helpers: Started) -> None:
+    helpers.wait_until_ready()
+    made = list(helpers.map(eval, [SLOWLY] * 5 + ["[lambda: 1]"]))
+    assert [callable(each) for each in made].count(True) == 1
+    assert helpers.processes == []
+
+
+def test_work_that_cannot_be_sent_raises_and_nobody_waits_for_it(helpers: Started) -> None:
+    helpers.wait_until_ready()
+
+    def pause(item: int) -> list[int]:
+        time.sleep(0.02)
+        return [item]
+
+    with pytest.raises(AttributeError, match="pickle"):
+        list(helpers.map(pause, range(5)))
+
+
+def test_items_of_a_helper_that_ends_are_done_by_this_process(
+    helpers: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    helpers.wait_until_ready()
+    ending = f"__import__('os')._exit(1) if {WHO} != [{os.getpid()}] else {WHO}"
+    assert set(helpers.map(eval, [SLOWLY] * 5 + [ending])) == {os.getpid()}
+    assert helpers.processes == []
+    assert "ended too early" in caplog.text
+    assert list(helpers.map(eval, [WHO] * 2)) == [os.getpid()] * 2
+
+
+def test_a_helper_that_was_killed_between_two_steps_is_left_out(helpers: Started) -> None:
+    helpers.wait_until_ready()
+    helpers.processes[0].kill()
+    helpers.processes[0].wait()
+    assert list(helpers.map(eval, [SLOWLY] * 5)) == [os.getpid()] * 5
+    assert helpers.processes == []
+
+
+def test_a_step_that_is_broken_off_ends_at_once_and_leaves_the_helpers_to_the_next(
+    helpers: Started, tmp_path: Path
+) -> None:
+    helpers.wait_until_ready()
+    items = [f"[__import__('time').sleep(0.02), open({str(tmp_path / str(at))!r}, 'x').close()]" for at in range(1000)]
+    steps = helpers.map(eval, items)
+    next(steps)
+    steps.close()
+    assert len(list(tmp_path.iterdir())) < 20
+    assert helpers.processes[0].pid in set(helpers.map(eval, [SLOWLY] * 20))
+
+
+def test_a_second_step_at_the_same_time_is_done_without_helpers(helpers: Started) -> None:
+    helpers.wait_until_ready()
+    first = helpers.map(eval, [SLOWLY] * 20)
+    begun = next(first)
+    assert set(helpers.map(eval, [SLOWLY] * 5)) == {os.getpid()}
+    assert helpers.processes[0].pid in {begun, *first}
+
+
+def test_a_helper_does_not_outlive_its_starter_when_that_is_killed() -> None:
+    source = (
+        "import time; from refstore_gc.engines.helper_processes import Helper\n"
+        "helper = Helper(); print(helper.process.pid, flush=True)\n"
+        "while not helper.is_ready(): pass\n"
+        "print('ready', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        pid = int(driver.stdout.readline())
+        assert driver.stdout.readline() == "ready\n"
+        driver.kill()
+    until = time.monotonic() + SECONDS_MAX
+    while _is_running(pid):
+        assert time.monotonic() < until, "the helper still runs"
+        time.sleep(0.01)
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a process runs. One that has ended may wait for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,84 @@
+"""The comparison itself, over many buckets: what each side has is made here, and compared as sets of strings."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from refstore.core import ids
+from refstore.objects import open_objects
+from refstore_gc import garbage
+from refstore_gc.address_codec import Cuts
+from refstore_gc.anti_join import JoinInputs, join
+from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.engines.spark import buckets_of_task
+from refstore_gc.garbage import Chunk
+from refstore_gc.live_in_commits import Sources
+from refstore_gc.run_layout import RunLayout, kind_of, read_table, write_table
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+STRETCH = 30
+
+
+def some_addresses(rng: random.Random, count: int, hours: int) -> list[str]:
+    made = ids.RandomIds()
+    blobs = [str(ids.new_address(made, 1_700_000_000_000 + rng.randrange(hours * 3_600_000))) for _ in range(count)]
+    ranges = [
+        f"_refstore/ranges/{rng.randbytes(32).hex()}.{made.unique(1_700_000_000_000)}.parquet"
+        for _ in range(count // 5)
+    ]
+    return sorted(blobs + ranges)
+
+
+@pytest.mark.parametrize("hours", [1, 300])
+def test_what_is_left_is_what_is_listed_and_named_by_nobody(tmp_path: Path, both_engines: Engines, hours: int) -> None:
+    """One slice that is cut within, or many slices in a bucket."""
+    rng = random.Random(hours)
+    listed = some_addresses(rng, 1000, hours)
+    pending, expired = set(listed[3::50]), set(rng.sample(listed, 300))
+    named = [each for each in listed if rng.random() < 0.8 and each not in pending]
+    rng.shuffle(named)
+    url = f"file://{tmp_path}?fsync=0"
+    store = open_objects(url)
+    work = RunLayout(url=url, files=url, mark_id="m", seed=rng.getrandbits(64))
+    told: list[Batch] = []
+    firsts: list[str] = []
+    for number, at in enumerate(range(0, len(listed), STRETCH)):
+        some = listed[at : at + STRETCH]
+        key = work.place("listing", number)
+        columns = {
+            "address": pa.array(some),
+            "size_bytes": pa.array([len(some)] * len(some), pa.int64()),
+            "mtime_ms": pa.array([1] * len(some), pa.int64()),
+            "kind": pa.array([int(kind_of(each)) for each in some], pa.int8()),
+        }
+        write_table(store, key, pa.table(columns))
+        firsts.append(some[0])
+        told.append(Batch.of_value(number, BatchKind.LISTED, Chunk(number, key)))
+    files: list[tuple[str, BatchKind]] = []
+    for number, (side, some) in enumerate(
+        ((BatchKind.LIVE_IN_KV, named), (BatchKind.PENDING, sorted(pending)), (BatchKind.EXPIRED, sorted(expired)))
+    ):
+        key = work.place("kept", number)
+        write_table(store, key, pa.table({"address": pa.array(some)}))
+        files.append((key, side))
+    assert Cuts.of(firsts[1:]).buckets == len(told)
+    engine = both_engines.for_objects(0)
+    assert buckets_of_task(len(told), engine.parts) > 1
+    inputs = JoinInputs(work, firsts[1:], told, files, [], Sources([], [], []), garbage.join_bucket)
+    rows = join(engine, inputs)
+    found: dict[str, str] = {}
+    for unit in (row for row in rows if row.what == "unit"):
+        table = read_table(store, unit.detail)
+        found.update(zip(table.column("address").to_pylist(), table.column("reason").to_pylist(), strict=True))
+    assert set(found) == set(listed) - set(named) - pending
+    assert {each for each, reason in found.items() if reason == "expired"} == set(found) & expired
+    assert sum(row.objects for row in rows if row.what == "listed") == len(listed)
+    assert sum(row.objects for row in rows if row.what == "kept") == len(named)
+    assert sum(row.objects for row in rows if row.what == "pending") == len(pending)

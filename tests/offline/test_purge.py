@@ -1,0 +1,431 @@
+"""The purge on Spark: what it removes from the heads, what it leaves, and what its report says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from refstore.core.ids import CommitId
+from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
+from refstore_gc.purge_cleaning import ABANDONED_MS, HIDDEN_BRANCHES
+from refstore_purge import heads, index, publish, report, run, verify
+from refstore_purge import plan as planning
+from refstore_purge.report import Report
+from refstore_purge.run import Options
+from tests.kit.logged_events import collecting_events
+from tests.offline.world import World
+from tests.purge import datasets
+from tests.purge.tracking import PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
+
+Purge = Callable[..., Report]
+
+
+@pytest.fixture
+def purge(world: World, engines: Engines) -> Purge:
+    return purge_on(world, engines)
+
+
+def purge_on(world: World, engines: Engines) -> Purge:
+    def made(*guests: str | None, **options: Any) -> Report:
+        ids = guestids(world.folder, *guests)
+        return run.run(world.repo, engines, Options(ids=ids, **options), lambda _: None)
+
+    return made
+
+
+def commit(world: World, files: dict[str, bytes]) -> CommitId:
+    for path, body in files.items():
+        world.repo.upload("main", path, body)
+    return world.repo.commit("main", "change").id
+
+
+def events(*guests: str | None) -> bytes:
+    return parquet([event(guest, number) for number, guest in enumerate(guests)])
+
+
+def guests_at(world: World, ref: str, path: str = PATH) -> list[str | None]:
+    return [row["metadata"]["guestid"] for row in rows_at(world.repo, ref, path)]
+
+
+def test_the_example_of_seed_002(world: World, both_engines: Engines) -> None:
+    purge = purge_on(world, both_engines)
+    rows = [event(guest, number) for number, guest in enumerate(["ann", "bob", None, "cid", "bob"])]
+    other = f"{PREFIX}datepartition=2017-02-16-00/is_guest=1/part-0.parquet"
+    before = commit(world, {PATH: parquet(rows), other: parquet([event("eve", 9)])})
+    onboard(world.repo)
+    made = purge("bob", "nobody", None)
+
+    assert rows_at(world.repo, "main", PATH) == [rows[0], rows[2], rows[3]]
+    body = world.repo.read("main", PATH)
+    assert world.repo.stat("main", PATH).md5 == hashlib.md5(body, usedforsecurity=False).hexdigest()
+    assert rows_at(world.repo, before, PATH) == rows  # the history stays
+    assert world.address("main", other) == world.address(before, other)
+    (published,) = made.published
+    head = world.repo.get_commit("main")
+    assert (published.branch, published.commit, published.paths) == ("main", head.id, 1)
+    assert head.record.metadata["refstore.purge"] == made.run
+    assert [(row.partition, row.objects, row.matched, row.rewritten) for row in made.rows] == [
+        (PARTITION, 1, 1, 1),
+        (PARTITION[:-1] + "1", 1, 0, 0),
+    ]
+    assert [(row.rows_before, row.rows_changed, row.rows_after) for row in made.rows] == [(5, 2, 3), (0, 0, 0)]
+    assert (made.state, made.ids, made.is_whole) == ("done", 2, True)
+    assert report.read(world.repo) == made
+    again = purge("bob")
+    assert (again.published, again.rows[0].matched) == ([], 0)
+    assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
+    assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+    assert [left.rows for left in verify.verify(world.repo, guestids(world.folder, "ann"))] == [1]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_data_sets_lose_the_rows_of_the_ids_and_nothing_else(
+    world: World, both_engines: Engines, seed: int
+) -> None:
+    """Branches that differ, a merge, copies, renames: a plain reader reads every path of every head afterwards."""
+    rng = random.Random(seed)
+    for names in (True, False):  # ids that are strings, then ids that are integers
+        cases = [case for case in datasets.CASES if case.is_integer != names]
+        world.repo.onboard_purge(datasets.document_of(cases, "keep-history"), by="tests")
+
+        def upload(branch: str, cases: list[datasets.Case] = cases) -> None:
+            for case in cases:
+                for _ in range(2):
+                    rows = datasets.make_rows(rng, case, rng.choice([0, 3, 60]))
+                    path = f"{case.name}/day={rng.randrange(2)}/{rng.randrange(3)}"
+                    world.repo.upload(branch, path, datasets.write(case, rows))
+            world.repo.commit(branch, "data", allow_empty=True)
+
+        upload("main")
+        branch = f"dev-{names}"
+        world.repo.create_branch(branch, "main")
+        upload(branch)
+        upload("main")
+        for case in cases[:3]:
+            paths = [path for path, _ in world.repo.list("main", prefix=f"{case.name}/")]
+            world.repo.copy("main", paths[0], "main", f"{case.name}/day=9/copied")
+        world.repo.commit("main", "copies")
+        before = _content(world, cases)
+        ids = set(rng.sample(datasets.GUESTS, 4)) if names else set(rng.sample(range(200), 30))
+        file = world.folder / "ids.parquet"
+        pq.write_table(pa.table({"id": pa.array(sorted(ids))}), file)
+        if seed:  # the run below reads what this one wrote
+            other = world.folder / "other.parquet"
+            pq.write_table(pa.table({"id": pa.array(["guest-7"] if names else [7])}), other)
+            run.run(world.repo, both_engines, Options(ids=other, dry_run=True, purge_key=TestIndex.KEY), lambda _: None)
+        key = TestIndex.KEY if seed else None
+        made = run.run(world.repo, both_engines, Options(ids=file, share=1, purge_key=key), lambda _: None)
+
+        assert made.is_whole, made
+        assert any(row.by_index for row in made.rows) == bool(seed)
+        after = _content(world, cases)
+        assert after.keys() == before.keys()
+        by_name = {case.name: case for case in cases}
+        changed: dict[str, int] = {}
+        for (ref, path), (address, rows) in before.items():
+            case = by_name[path.partition("/")[0]]
+            kept = [row for row in rows if not case.has_id(row, ids)]
+            assert after[ref, path][1] == kept, (ref, path)
+            if len(kept) == len(rows):
+                assert after[ref, path][0] == address
+            else:
+                changed[address] = len(rows) - len(kept)
+        assert sum(row.rows_changed for row in made.rows) == sum(changed.values())
+        assert sum(row.rewritten for row in made.rows) == len(changed)
+        assert list(verify.verify(world.repo, file)) == []
+
+
+def _content(world: World, cases: list[datasets.Case]) -> dict[tuple[str, str], tuple[str, list[datasets.Row]]]:
+    return {
+        (branch, path): (entry.address, datasets.read(case, world.repo.read(branch, path)))
+        for branch, _ in world.repo.branches()
+        for case in cases
+        for path, entry in world.repo.list(branch, prefix=f"{case.name}/")
+        if entry is not None
+    }
+
+
+class TestWhatIsLeft:
+    def test_what_is_staged_is_listed_and_the_branch_left_as_it_is(self, world: World, purge: Purge) -> None:
+        commit(world, {PATH: events("bob")})
+        onboard(world.repo)
+        world.repo.upload("main", f"{PREFIX}new.parquet", events("bob"))
+        made = purge("bob")
+        assert not made.is_whole
+        told = {each.path: each.reason for each in made.not_purged}
+        assert told[f"{PREFIX}new.parquet"].startswith("staged: commit it")
+        assert "uncommitted changes" in told[""]
+        assert guests_at(world, "main") == ["bob"]
+        world.repo.commit("main", "staged")
+        assert purge("bob").is_whole
+        assert guests_at(world, "main") == []
+
+    def test_what_has_a_name_outside_the_data_sets_is_left_unless_copies_are_included(
+        self, world: World, purge: Purge
+    ) -> None:
+        commit(world, {PATH: events("bob", "ann")})
+        world.repo.create_branch("dev", "main")
+        world.repo.copy("dev", PATH, "dev", "elsewhere/copy")
+        world.repo.commit("dev", "copy")
+        onboard(world.repo)
+        (left,) = purge("bob").not_purged
+        assert "'elsewhere/copy' on 'dev'" in left.reason
+        assert "--including-copies" in left.reason
+        assert guests_at(world, "main") == ["bob", "ann"]
+        made = purge("bob", including_copies=True)
+        assert (made.is_whole, sorted(each.branch for each in made.published)) == (True, ["dev", "main"])
+        assert guests_at(world, "main") == guests_at(world, "dev") == ["ann"]
+        assert guests_at(world, "dev", "elsewhere/copy") == ["ann"]
+
+    def test_what_a_legal_hold_covers_is_listed(self, world: World, purge: Purge) -> None:
+        commit(world, {PATH: events("bob")})
+        world.repo.set_retention(
+            json.dumps({"default_retention_days": 0, "legal_holds": [{"prefix": PREFIX, "reason": "a case"}]})
+        )
+        onboard(world.repo)
+        made = purge("bob")
+        assert [each.reason for each in made.not_purged] == ["a legal hold covers it"]
+        assert guests_at(world, "main") == ["bob"]
+
+    def test_a_file_that_cannot_be_read_fails_alone(self, world: World, purge: Purge) -> None:
+        broken = f"{PREFIX}broken.parquet"
+        commit(world, {PATH: events("bob"), broken: events("bob")[:-20]})
+        onboard(world.repo)
+        made = purge("bob")
+        assert [(each.path, "damaged" in each.reason) for each in made.not_purged] == [(broken, True)]
+        assert guests_at(world, "main") == []
+        assert sum(row.failed for row in made.rows) == 1
+
+    def test_hidden_files_are_no_data(self, world: World, purge: Purge) -> None:
+        commit(world, {PATH: events("bob"), f"{PREFIX}_SUCCESS": b"", f"{PREFIX}.x.crc": b"?"})
+        onboard(world.repo)
+        assert purge("bob").is_whole
+
+    def test_only_the_branches_that_are_named_are_purged(self, world: World, purge: Purge) -> None:
+        commit(world, {PATH: events("bob")})
+        world.repo.create_branch("dev", "main")
+        onboard(world.repo, branches=["d*"])
+        assert [each.branch for each in purge("bob").published] == ["dev"]
+        assert guests_at(world, "main") == ["bob"]
+
+
+class TestWhatIsRefused:
+    def test_nothing_onboarded(self, world: World, purge: Purge) -> None:
+        with pytest.raises(NotFound, match="onboard"):
+            purge("bob")
+        onboard(world.repo, name="other.event")  # described, but not on the whitelist
+        with pytest.raises(Invalid, match="no data set of 'sales' is onboarded"):
+            purge("bob")
+
+    def test_ids_of_another_type_than_the_column(self, world: World, engines: Engines) -> None:
+        commit(world, {PATH: events("1")})
+        onboard(world.repo)
+        file = world.folder / "ids.parquet"
+        pq.write_table(pa.table({"id": pa.array([1])}), file)
+        with pytest.raises(Invalid, match="--id-type string"):
+            run.run(world.repo, engines, Options(ids=file), lambda _: None)
+        assert run.run(world.repo, engines, Options(ids=file, id_type="string"), lambda _: None).is_whole
+        assert guests_at(world, "main") == []
+
+    @pytest.mark.parametrize(
+        ("path", "table"), [("_delta_log/0.json", "Delta"), ("t/metadata/v1.metadata.json", "Iceberg")]
+    )
+    def test_tables_that_know_their_files(self, world: World, purge: Purge, path: str, table: str) -> None:
+        commit(world, {PATH: events("bob"), f"{PREFIX}{path}": b"{}"})
+        onboard(world.repo)
+        with pytest.raises(Invalid, match=f"{table}'s own means"):
+            purge("bob")
+        assert guests_at(world, "main") == ["bob"]
+
+    def test_more_than_anybody_expects(self, world: World, purge: Purge) -> None:
+        commit(world, {PATH: events("bob", "bob", "ann")})
+        onboard(world.repo)
+        with pytest.raises(Conflict, match=r"2 of 3 rows would go.*--breaker-share 1"):
+            purge("bob", floor_rows=1)
+        assert report.read(world.repo).state == "failed"
+        assert guests_at(world, "main") == ["bob", "bob", "ann"]
+        assert purge("bob", floor_rows=1, share=1).is_whole
+
+
+class TestRunningAgain:
+    def test_a_dry_run_finds_and_writes_nothing(self, world: World, purge: Purge) -> None:
+        head = commit(world, {PATH: events("bob", "ann")})
+        onboard(world.repo)
+        data = world.data()
+        made = purge("bob", dry_run=True)
+        assert (made.state, made.rows[0].matched, made.rows[0].rewritten, made.published) == ("dry run", 1, 0, [])
+        assert (world.data(), world.repo.get_branch("main").head) == (data, head)
+
+    def test_partitions_are_done_in_order_up_to_a_number_and_from_a_watermark(self, world: World, purge: Purge) -> None:
+        paths = {f"{PREFIX}day={day}/x": events("bob") for day in range(3)}
+        commit(world, paths)
+        onboard(world.repo)
+        made = purge("bob", max_units=2)
+        assert (made.units_left, made.watermark, made.is_whole) == (1, f"{PREFIX}day=1", False)
+        assert [guests_at(world, "main", path) for path in paths] == [[], [], ["bob"]]
+        assert purge("bob", max_units=2, after=made.watermark).is_whole
+        assert guests_at(world, "main", f"{PREFIX}day=2/x") == []
+
+    def test_a_branch_that_moved_meanwhile_is_looked_at_again(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = f"{PREFIX}other.parquet"
+        commit(world, {PATH: events("bob", "ann"), other: events("bob")})
+        onboard(world.repo)
+        stage = publish.Publication.stage
+
+        def move_once(self: publish.Publication, rewritten: Any) -> None:
+            stage(self, rewritten)
+            monkeypatch.setattr(publish.Publication, "stage", stage)
+            commit(world, {PATH: events("bob", "cid", "bob"), f"{PREFIX}late.parquet": events("bob", "dan")})
+
+        monkeypatch.setattr(publish.Publication, "stage", move_once)
+        made = purge("bob")
+        assert made.is_whole
+        assert guests_at(world, "main") == ["cid"]
+        assert guests_at(world, "main", other) == []
+        assert guests_at(world, "main", f"{PREFIX}late.parquet") == ["dan"]
+
+    @pytest.mark.parametrize("when", ["its changes are listed", "copies are looked for", "objects are staged"])
+    def test_a_branch_that_is_deleted_meanwhile_stops_nothing(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch, when: str
+    ) -> None:
+        commit(world, {PATH: events("bob", "ann")})
+        world.repo.create_branch("dev", "main")
+        world.repo.upload("dev", f"{PREFIX}dev.parquet", events("bob"))
+        world.repo.commit("dev", "events")
+        onboard(world.repo)
+        owner, name = {
+            "its changes are listed": (planning, "_staged"),
+            "copies are looked for": (heads, "_with_copies"),
+            "objects are staged": (publish.Publication, "stage"),
+        }[when]
+        real = getattr(owner, name)
+
+        def deleting(*args: Any) -> Any:
+            monkeypatch.setattr(owner, name, real)
+            world.repo.delete_branch("dev")
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, deleting)
+        made = purge("bob")
+        assert made.is_whole, made
+        assert guests_at(world, "main") == ["ann"]
+        assert [each.branch for each in made.published] == ["main"]
+
+    def test_a_run_that_is_killed_leaves_nothing_that_the_next_one_minds(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commit(world, {PATH: events("bob", "ann")})
+        onboard(world.repo)
+        for step in ("issue", "stage", "publish"):
+            with monkeypatch.context() as patched:
+                real = getattr(publish.Publication, step)
+
+                def killed(self: publish.Publication, *args: Any, real: Any = real) -> None:
+                    real(self, *args)
+                    raise KeyboardInterrupt
+
+                patched.setattr(publish.Publication, step, killed)
+                patched.setattr(publish.Publication, "close", _nothing)
+                with pytest.raises(KeyboardInterrupt):
+                    purge("ann" if step == "publish" else "bob")
+            assert guests_at(world, "main") == (["bob"] if step == "publish" else ["bob", "ann"])
+        assert len(list(world.repo.branches(prefix=HIDDEN_BRANCHES))) == 3
+        world.clock.sleep(2 * ABANDONED_MS / 1000)
+        assert purge("bob").is_whole
+        assert not list(world.repo.branches(prefix=HIDDEN_BRANCHES))
+        assert guests_at(world, "main") == []
+
+
+def _nothing(_: publish.Publication) -> None: ...
+
+
+class TestSetNull:
+    def test_columns_are_set_to_null_once(self, world: World, purge: Purge) -> None:
+        rows = [event("bob", 1), event("ann", 2)]
+        commit(world, {PATH: parquet(rows)})
+        onboard(world.repo, set_null=["metadata.device", "col_a"])
+        made = purge("bob")
+        assert (made.is_whole, made.rows[0].rows_changed, made.rows[0].rows_after) == (True, 1, 2)
+        nulled = {"metadata": {"guestid": "bob", "device": None}, "col_a": None, "col_b": 1}
+        assert rows_at(world.repo, "main", PATH) == [nulled, rows[1]]
+        assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+        assert purge("bob").published == []
+
+
+def test_no_id_stands_in_what_a_run_leaves_behind(
+    world: World, purge: Purge, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secret = "4b1d-secret-guest"
+    csv = f"{PREFIX}broken.csv"
+    commit(world, {PATH: events(secret), csv: secret.encode()})
+    onboard(world.repo)
+    with collecting_events() as logged:
+        purge(secret)
+        with pytest.raises(RefstoreError):
+            purge(secret, id_type="integer")
+    guestids(world.folder).unlink()
+    captured = capfd.readouterr()
+    assert secret not in captured.out + captured.err + str(logged)
+    # the first version of the object, and the broken one, are data
+    kept = {world.address("main~1", PATH), world.address("main", csv)}
+    for file in world.folder.rglob("*"):
+        if file.is_file() and not any(str(file).endswith(address) for address in kept):
+            assert secret.encode() not in file.read_bytes(), file
+
+
+class TestIndex:
+    KEY = b"a key of at least thirty-two characters"
+
+    def test_a_later_run_reads_only_objects_that_may_match(self, world: World, purge: Purge) -> None:
+        paths = {
+            f"{PREFIX}day={day}/x": events(*(f"guest-{day}-{number}" for number in range(3000))) for day in range(4)
+        }
+        commit(world, paths)
+        onboard(world.repo)
+        # lies between the others, so that statistics do not tell
+        first = purge("guest-0-5", "guest-3-5", "guest-9", dry_run=True, purge_key=self.KEY)
+        assert [(row.by_index, row.index_bytes > 0, row.by_column) for row in first.rows] == [
+            (0, True, 1),
+            (0, False, 0),
+            (0, False, 0),
+            (0, True, 1),
+        ]
+        again = purge("guest-0-7", "guest-3-none", dry_run=True, purge_key=self.KEY)
+        assert [(row.by_index, row.by_statistics, row.matched) for row in again.rows] == [
+            (0, 0, 1),
+            (0, 1, 0),
+            (0, 1, 0),
+            (1, 0, 0),
+        ]
+        assert again.rows[3].read_bytes < first.rows[3].read_bytes
+        made = purge("guest-0-7", purge_key=self.KEY)
+        assert made.is_whole
+        kept = [info.key for info in world.ctx.objects.list(index.FOLDER)]
+        assert [key.partition("data/")[2] for key in kept] == [
+            world.address("main", f"{PREFIX}day=3/x").partition("data/")[2]
+        ]  # what was purged has none
+        assert purge("guest-3-1", purge_key=b"another key of at least thirty-two characters").rows[3].by_index == 0
+        assert kept[0] not in {info.key for info in world.ctx.objects.list(index.FOLDER)}
+
+    def test_an_index_that_is_damaged_is_not_believed(self, world: World, purge: Purge) -> None:
+        commit(world, {PATH: events("bob", "ann", "cid")})
+        onboard(world.repo)
+        purge("b", dry_run=True, purge_key=self.KEY)
+        (info,) = world.ctx.objects.list(index.FOLDER)
+        world.ctx.objects.put(info.key, b"no Parquet at all")
+        assert purge("bob", purge_key=self.KEY).published
+        assert guests_at(world, "main") == ["ann", "cid"]

@@ -1,0 +1,251 @@
+"""Backups of purges: how long they stay, what the nightly job deletes, and what can be restored."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from refstore.core.ids import Address
+from refstore.errors import KVWentBack, NotFound
+from refstore.losses.known import check_repository
+from refstore_gc import purge_cleaning
+from refstore_gc import run as nightly
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Count
+from refstore_purge import restoring
+from refstore_purge.restoring import Scope
+from tests.offline.world import World
+from tests.purging import announce, content_of, content_to_be, intend, publish, rewrite, write
+from tests.reaping import release_all
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+DAY_SECONDS = 86_400
+OLD, NEW, NEWER = b"old rows", b"new", b"newer"
+
+
+def set_days(world: World, *, days: int = 30, versions: int = 2, trash: int = 7) -> None:
+    dataset = {"name": "a", "prefix": "a/", "format": "csv", "identifier": "id", "mode": "rewrite"}
+    document = {
+        "whitelist": ["*"],
+        "datasets": [dataset],
+        "backup": {"days": days, "versions": versions},
+        "trash": {"days": trash},
+    }
+    world.repo.onboard_purge(json.dumps(document), by="tests")
+
+
+def settle(world: World) -> None:
+    """Let as much time pass as readers, signed URLs and operations may need."""
+    world.clock.sleep(2 * world.ctx.safety.operation_deadline_seconds)
+
+
+def one_object(world: World, body: bytes = OLD) -> str:
+    world.commit(**{"a/x": body})
+    release_all(world.repo)
+    return world.repo.resolve("main", "a/x").entry.address
+
+
+class TestTheEndOfBackups:
+    def test_days_are_over(self, world: World) -> None:
+        set_days(world, days=3)
+        identity = one_object(world)
+        published = rewrite(world.repo, "main", "a/x", NEW)
+        assert purge_cleaning.clean(world.ctx).waiting == Count(1, len(OLD))
+        world.clock.sleep(3 * DAY_SECONDS)
+        looked = purge_cleaning.clean(world.ctx, dry_run=True)
+        assert looked.backups == Count(1, len(OLD))
+        assert world.data() == {identity, content_of(published)}
+        assert [(each.address, each.goes_ms) for each in purge_cleaning.backups(world.ctx)] == [(identity, 0)]
+        done = purge_cleaning.clean(world.ctx)
+        assert (done.backups, done.waiting, done.failed) == (Count(1, len(OLD)), Count(), 0)
+        assert world.data() == {content_of(published)}
+        assert world.repo.read("main", "a/x") == NEW
+        assert list(purge_cleaning.backups(world.ctx)) == []
+        assert purge_cleaning.clean(world.ctx).backups == Count()
+
+    def test_of_versions_only_the_newest_stay(self, world: World) -> None:
+        set_days(world, versions=1)
+        identity = one_object(world)
+        first = rewrite(world.repo, "main", "a/x", NEW, run="run-1")
+        second = rewrite(world.repo, "main", "a/x", NEWER, run="run-2")
+        settle(world)
+        assert purge_cleaning.clean(world.ctx).backups == Count(1, len(OLD))
+        assert world.data() == {content_of(first), content_of(second)}
+        assert identity not in world.data()
+
+    def test_readers_and_operations_end_before_a_backup_does(self, world: World) -> None:
+        set_days(world, days=0, versions=0)
+        one_object(world)
+        rewrite(world.repo, "main", "a/x", NEW)
+        assert purge_cleaning.clean(world.ctx).backups == Count()
+        settle(world)
+        assert purge_cleaning.clean(world.ctx, signed_seconds=DAY_SECONDS).backups == Count()
+        assert purge_cleaning.clean(world.ctx).backups == Count(1, len(OLD))
+
+    def test_a_legal_hold_keeps_a_backup(self, world: World) -> None:
+        set_days(world, days=0, versions=0)
+        identity = one_object(world)
+        rewrite(world.repo, "main", "a/x", NEW)
+        settle(world)
+        world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": "a/", "reason": "a case"}]}))
+        assert (purge_cleaning.clean(world.ctx).held, identity in world.data()) == (1, True)
+        world.repo.set_retention(json.dumps({}))
+        assert purge_cleaning.clean(world.ctx).backups == Count(1, len(OLD))
+
+    def test_what_an_attempt_left_goes_and_no_attempt_under_way(self, world: World) -> None:
+        set_days(world)
+        one_object(world)
+        announce(world.repo)
+        intended = intend(world.repo, "main", "a/x")
+        assert intended is not None
+        write(world.repo, intended, NEW)
+        assert purge_cleaning.clean(world.ctx).attempts == Count()
+        settle(world)
+        assert purge_cleaning.clean(world.ctx).attempts == Count(1, 0)
+        assert content_to_be(intended) not in world.data()
+        assert publish(world.repo, intended, NEW) is None
+        assert world.repo.read("main", "a/x") == OLD
+
+    def test_a_store_that_fails_is_told_and_asked_again(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        set_days(world, days=0, versions=0)
+        identity = one_object(world)
+        rewrite(world.repo, "main", "a/x", NEW)
+        settle(world)
+        real = type(world.ctx.objects).delete_many
+
+        def refusing(self: Any, keys: Any) -> Any:
+            done = real(self, [key for key in keys if key != identity])
+            return done._replace(failed=((identity, "slow down"),) if identity in keys else ())
+
+        monkeypatch.setattr(type(world.ctx.objects), "delete_many", refusing)
+        done = purge_cleaning.clean(world.ctx)
+        assert (done.failed, done.backups) == (1, Count())
+        monkeypatch.undo()
+        assert purge_cleaning.clean(world.ctx).going == Count(1, 0)
+        assert identity not in world.data()
+
+    def test_a_kv_that_forgot_the_content_ends_no_backup(self, world: World) -> None:
+        from refstore.core import keys
+
+        set_days(world, days=0, versions=0)
+        identity = one_object(world)
+        first = rewrite(world.repo, "main", "a/x", NEW)
+        restoring.keep_in_manifest(world.ctx, [first], "a run")
+        settle(world)
+        world.ctx.kv.delete(keys.location(world.ctx.repo, first.identity))
+        rewrite(world.repo, "main", "a/x", NEWER, run="run-2")
+        settle(world)
+        with pytest.raises(KVWentBack, match="another run has published under its number"):
+            purge_cleaning.clean(world.ctx)
+        assert identity in world.data()
+
+    def test_the_nightly_job_does_it_and_its_report_says_so(self, world: World, engines: Engines) -> None:
+        set_days(world, days=0, versions=0)
+        identity = one_object(world)
+        published = rewrite(world.repo, "main", "a/x", NEW)
+        settle(world)
+        ran = nightly.run(world.ctx, engines, Options(full=True))
+        assert ran.latest.cleaned is not None
+        assert ran.latest.cleaned.backups == Count(1, len(OLD))
+        assert world.data() == {content_of(published)}
+        assert identity not in world.data()
+
+
+class TestRestore:
+    def test_what_a_run_replaced_comes_back_and_goes_to_trash_in_turn(self, world: World) -> None:
+        set_days(world, trash=2)
+        identity = one_object(world)
+        published = rewrite(world.repo, "main", "a/x", NEW, run="run-1")
+        looked = restoring.restore(world.repo, Scope(run="run-1"), dry_run=True)
+        assert (looked.objects, world.repo.read("main", "a/x")) == (1, NEW)
+        done = restoring.restore(world.repo, Scope(run="run-1"))
+        assert (done.objects, done.bytes, done.already) == (1, len(OLD), 0)
+        assert world.repo.read("main", "a/x") == OLD
+        assert world.repo.stat("main", "a/x").address == identity
+        check_repository(world.ctx)
+        again = restoring.restore(world.repo, Scope(run="run-1"))
+        assert (again.objects, again.already) == (0, 1)
+        assert [(each.address, each.is_trash) for each in purge_cleaning.backups(world.ctx)] == [
+            (content_of(published), True)
+        ]
+        world.clock.sleep(2 * DAY_SECONDS)
+        assert purge_cleaning.clean(world.ctx).trash == Count(1, len(NEW))
+        assert world.data() == {identity}
+        rewrite(world.repo, "main", "a/x", NEWER, run="run-2")
+        assert world.repo.read("main", "a/x") == NEWER
+
+    def test_what_a_later_run_replaced_is_left_unless_a_backup_is_named(self, world: World) -> None:
+        set_days(world)
+        identity = one_object(world)
+        first = rewrite(world.repo, "main", "a/x", NEW, run="run-1")
+        rewrite(world.repo, "main", "a/x", NEWER, run="run-2")
+        done = restoring.restore(world.repo, Scope(run="run-1"))
+        assert (done.objects, done.not_restored_count) == (0, 1)
+        assert "'run-2' has replaced it since" in done.not_restored[0].reason
+        assert restoring.restore(world.repo, Scope()).objects == 1  # the last known good
+        assert world.repo.read("main", "a/x") == NEW
+        assert restoring.restore(world.repo, Scope(backup=identity)).objects == 1
+        assert world.repo.read("main", "a/x") == OLD
+        assert restoring.restore(world.repo, Scope(backup=content_of(first))).objects == 1
+        assert world.repo.read("main", "a/x") == NEW
+
+    def test_a_part_of_a_run(self, world: World) -> None:
+        set_days(world)
+        world.commit(**{"a/day=1/x": OLD, "a/day=2/x": OLD + b"!", "other": OLD + b"?"})
+        for path in ("a/day=1/x", "a/day=2/x", "other"):
+            rewrite(world.repo, "main", path, NEW + path.encode(), run="run-1")
+        assert restoring.restore(world.repo, Scope(run="run-1", dataset="a", partition="day=2")).objects == 1
+        assert world.repo.read("main", "a/day=2/x") == OLD + b"!"
+        assert restoring.restore(world.repo, Scope(run="run-1", path="other")).objects == 1
+        assert world.repo.read("main", "a/day=1/x") == NEW + b"a/day=1/x"
+
+    @pytest.mark.parametrize(
+        ("scope", "told"),
+        [
+            (Scope(run="no-such"), "has a backup of the run 'no-such'"),
+            (Scope(path="a/nothing"), "has a backup to restore"),
+            (Scope(dataset="b"), "there is no data set 'b'; the purge document describes: a"),
+        ],
+    )
+    def test_no_candidate_is_an_error(self, world: World, scope: Scope, told: str) -> None:
+        set_days(world)
+        one_object(world)
+        rewrite(world.repo, "main", "a/x", NEW)
+        with pytest.raises(NotFound, match=told):
+            restoring.restore(world.repo, scope)
+
+    def test_past_its_days_nothing_is_restored(self, world: World) -> None:
+        set_days(world, days=0, versions=0)
+        one_object(world)
+        rewrite(world.repo, "main", "a/x", NEW, run="run-1")
+        settle(world)
+        purge_cleaning.clean(world.ctx)
+        with pytest.raises(NotFound):
+            restoring.restore(world.repo, Scope(run="run-1"))
+        identity = world.repo.resolve("main", "a/x").entry.address
+        with pytest.raises(NotFound):
+            world.ctx.locations.restore(identity, identity, "run-2")
+
+
+def test_the_trash_of_an_erased_object_leaves_no_address_behind(world: World) -> None:
+    """An erased content lies nowhere, so it is dropped from the record and never asked for at the store."""
+    from refstore.core.records import Content
+    from refstore.versioning.locations import Publication
+
+    set_days(world, trash=0)
+    identity = one_object(world)
+    announce(world.repo)
+    intended = intend(world.repo, "main", "a/x")
+    assert intended is not None
+    world.ctx.locations.publish([Publication(intended, Content(Address(""), 0, "", run="run-1"))], "run-1")
+    restoring.restore(world.repo, Scope(run="run-1"))
+    settle(world)
+    assert purge_cleaning.clean(world.ctx).trash == Count()
+    (record,) = world.ctx.locations.get_many([intended.identity])
+    assert record is not None
+    assert (record.backups, record.going) == ((), ())
+    assert world.data() == {identity}

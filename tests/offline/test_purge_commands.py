@@ -1,0 +1,194 @@
+"""`refstore purge`: what people type."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from refstore.agreed_durations import shared_seconds
+from refstore.core import keys
+from refstore.core.records import DurationsRecord, encode
+from refstore_purge.ids_file import FOLDER_PREFIX
+from tests.commands import Command
+from tests.durations import COLLECTOR
+from tests.offline.world import World
+from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, parquet, rows_at
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
+
+
+@pytest.fixture
+def lake(refstore: Command, engines: Engines) -> World:
+    world = World(refstore.folder / "lake")
+    world.repo.upload("main", PATH, parquet([event("bob", 1), event("ann", 2)]))
+    world.repo.commit("main", "events")
+    return world
+
+
+def test_onboard_run_verify_and_report(refstore: Command, lake: World) -> None:
+    document = refstore.folder / "purge.json"
+    document.write_text(json.dumps(DOCUMENT, indent=2))
+    ids = guestids(refstore.folder, "bob")
+    assert refstore.json("purge", "validate", "sales", document)[0]["purged"] is True
+    refstore.ok("purge", "onboard", "sales", document, "--dry-run")
+    assert refstore("purge", "show", "sales").code == 3
+    refstore.ok("purge", "onboard", "sales", document)
+    assert json.loads(refstore.ok("purge", "show", "sales").out) == DOCUMENT
+
+    assert refstore("purge", "verify", "sales", "--ids", ids).code == 4
+    tried = refstore.json("purge", "run", "sales", "--ids", ids, "--dry-run")
+    assert (tried["state"], tried["rows"][0]["matched"]) == ("dry run", 1)
+    assert refstore("purge", "run", "sales", "--ids", ids).code == 2  # nobody to ask
+    made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
+    assert made["published"][0]["branch"] == "main"
+    assert rows_at(lake.repo, "main", PATH) == [event("ann", 2)]
+    refstore.ok("purge", "verify", "sales", "--ids", ids)
+    left = refstore("purge", "verify", "sales", "--ids", ids, "--history")
+    assert left.code == 4
+    assert PATH in left.out
+    assert [row["state"] for row in refstore.json("purge", "status", "sales")] == ["done", "dry run"]
+    assert refstore.json("purge", "report", "sales") == made
+    assert "commit" in refstore.ok("purge", "report", "sales", made["run"]).out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "sales", "--ids", "nothing.csv", "--dry-run"], "nothing.csv"),
+        (["report", "sales"], "no purge was run"),
+        (["run", "sales", "--ids", "ids.csv", "--max-units", "0"], "max-units"),
+    ],
+)
+def test_a_wrong_call_is_told_what_is_wrong(
+    refstore: Command, lake: World, words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(refstore.folder)
+    lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
+    ran = refstore("purge", *words)
+    assert ran.code in (2, 3)
+    assert told in ran.err
+
+
+def test_a_document_with_a_mistake_is_told_the_line(refstore: Command, lake: World) -> None:
+    document = refstore.folder / "purge.json"
+    document.write_text(json.dumps({**DOCUMENT, "whitelists": []}, indent=1))
+    ran = refstore("purge", "onboard", "sales", document)
+    assert ran.code == 2
+    assert "line" in ran.err
+    assert "whitelists" in ran.err
+
+
+def test_ids_may_lie_in_the_lake(refstore: Command, lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = refstore.folder / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # others purge at the same time
+    lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
+    file = guestids(refstore.folder, "bob")
+    other = lake.lake.create_repository("requests")
+    other.upload("main", "today/guestids.parquet", file.read_bytes())
+    place = "lakefs://requests/main/today/guestids.parquet"
+    assert refstore("purge", "verify", "sales", "--ids", place).code == 4
+    refstore.ok("purge", "run", "sales", "--ids", place, "--yes")
+    assert rows_at(lake.repo, "main", PATH) == [event("ann", 2)]
+    refstore.ok("purge", "verify", "sales", "--ids", place)
+    assert not list(folder.glob(f"{FOLDER_PREFIX}*"))
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("lakefs://requests/main/nothing", "requests"),
+        ("lakefs://sales/main/nothing", "nothing"),
+        ("lakefs://sales/main", "names no object"),
+        ("s3://bucket/ids.csv", "give a file, or lakefs://"),
+    ],
+)
+def test_ids_that_do_not_lie_in_the_lake(refstore: Command, lake: World, place: str, told: str) -> None:
+    lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
+    ran = refstore("purge", "run", "sales", "--ids", place, "--yes")
+    assert ran.code in (2, 3)
+    assert told in ran.err
+
+
+def test_a_report_is_a_page_and_tables_too(refstore: Command, lake: World) -> None:
+    lake.repo.onboard_purge(json.dumps(DOCUMENT), by="tests")
+    ids = guestids(refstore.folder, "bob")
+    lake.repo.upload("main", f"{PREFIX}{PARTITION}/<b>&.parquet", b"no Parquet")
+    lake.repo.commit("main", "damage")
+    assert refstore("purge", "run", "sales", "--ids", ids, "--yes").code == 4
+    page, folder = refstore.folder / "purge.html", refstore.folder / "tables"
+    made = refstore.json("purge", "report", "sales", "--html", page, "--parquet", folder)
+    shown = page.read_text("utf-8")
+    assert html.escape(f"{PREFIX}{PARTITION}/<b>&.parquet") in shown
+    assert "<b>" not in shown
+    assert made["published"][0]["commit"] in shown
+    assert "bob" not in shown
+    assert not re.search(r"https?://|<script|src=", shown)
+    (row,) = pq.read_table(folder / "partitions.parquet").to_pylist()
+    assert row == {"run": made["run"], **made["rows"][0]}
+    (row,) = pq.read_table(folder / "commits.parquet").to_pylist()
+    assert row == {"run": made["run"], **made["published"][0]}
+    (row,) = pq.read_table(folder / "not_purged.parquet").to_pylist()
+    assert row == {"run": made["run"], **made["not_purged"][0]}
+
+
+class TestEveryVersion:
+    """The mode `rewrite`, with the commands that only it needs."""
+
+    @pytest.fixture
+    def ids(self, refstore: Command, lake: World) -> Path:
+        document = refstore.folder / "purge.json"
+        dataset = {**DOCUMENT["datasets"][0], "mode": "rewrite"}
+        policy = {"backup": {"days": 0, "versions": 0}, "trash": {"days": 0}}
+        document.write_text(json.dumps({**DOCUMENT, "datasets": [dataset], **policy}))
+        refstore.ok("purge", "onboard", "sales", document)
+        return guestids(refstore.folder, "bob")
+
+    def test_run_restore_and_clean(self, refstore: Command, lake: World, ids: Path) -> None:
+        first = lake.repo.get_branch("main").head
+        made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
+        assert (made["rows"][0]["rewritten"], made["published"]) == (1, [])
+        assert made["final_ms"] > 0
+        assert rows_at(lake.repo, first, PATH) == [event("ann", 2)]
+        refstore.ok("purge", "verify", "sales", "--ids", ids)
+        assert "final: with the first nightly job" in refstore.ok("purge", "report", "sales").out
+        (backup,) = refstore.json("purge", "backups", "sales")
+        assert (backup["by"], backup["kind"]) == (made["run"], "backup")
+        assert refstore("purge", "backups", "sales", "no-such-run").out.count(backup["of"]) == 0
+        assert refstore("purge", "restore", "sales", made["run"]).code == 2  # nobody to ask
+        assert refstore.json("purge", "restore", "sales", made["run"], "--dry-run")["objects"] == 1
+        assert refstore.json("purge", "restore", "sales", made["run"], "--yes")["objects"] == 1
+        assert rows_at(lake.repo, first, PATH) == [event("bob", 1), event("ann", 2)]
+        assert refstore("purge", "restore", "sales", "no-such-run", "--yes").code == 3
+        cleaned = refstore.json("purge", "clean", "sales", "--yes")
+        assert cleaned["waiting"]["objects"] == 1  # readers may still be on their way
+        assert "trash of restores past its days" in refstore.ok("purge", "clean", "sales", "--dry-run").out
+        assert "is" in refstore.ok("why", "sales", backup["address"]).out
+
+    def test_the_nightly_job_looks_for_what_came_late(self, refstore: Command, lake: World, ids: Path) -> None:
+        agreed = DurationsRecord(shared_seconds(COLLECTOR), "a-test", 0)
+        lake.ctx.kv.set(keys.DURATIONS, encode(agreed))  # so that the job has not to wait for an hour
+        made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
+        assert [row["run"] for row in refstore.json("purge", "ledger", "sales")] == [made["run"]]
+        late = f"{PREFIX}late.parquet"
+        lake.repo.upload("main", late, parquet([event("bob", 1), event("dan", 2)]))
+        lake.repo.commit("main", "late")
+        refstore.ok("gc", "run", "sales", "--purge-ledger")
+        assert rows_at(lake.repo, "main", late) == [event("dan", 2)]
+        assert [row["state"] for row in refstore.json("purge", "status", "sales")] == ["done", "done"]
+        assert refstore("purge", "run", "sales").code == 2
+        assert refstore("purge", "run", "sales", "--ledger", "--ids", ids).code == 2
+        assert refstore.json("purge", "run", "sales", "--ledger", "--yes")["of_ledger"]
+        assert refstore.json("purge", "ledger", "sales", "--forget", made["run"], "--yes") == []
+        assert refstore("purge", "run", "sales", "--ledger", "--yes").code == 3
+        refstore.ok("gc", "run", "sales", "--purge-ledger")

@@ -1,0 +1,164 @@
+"""The ledger: ids that were purged are found again when their rows come late or return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from refstore.errors import Corrupt, Invalid, NotFound
+from refstore_purge import index, ledger, restoring, run
+from refstore_purge.ledger import LedgerSet
+from refstore_purge.report import Report
+from refstore_purge.restoring import Scope
+from refstore_purge.run import Options
+from tests.offline.world import World
+from tests.purge.tracking import PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from refstore_gc.engines.choice import Engines
+
+SECRET = b"a key of at least thirty-two characters"
+KEY = index.Key.of(SECRET)
+PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
+
+Purge = Callable[..., Report]
+
+
+@pytest.fixture
+def purge(world: World, engines: Engines) -> Purge:
+    def made(*guests: str, **options: Any) -> Report:
+        ids = guestids(world.folder, *guests) if guests else None
+        return run.run(world.repo, engines, Options(ids=ids, **{"purge_key": SECRET, **options}), lambda _: None)
+
+    return made
+
+
+def commit(world: World, *guests: str | None, path: str = PATH) -> None:
+    world.repo.upload("main", path, parquet([event(guest, number) for number, guest in enumerate(guests)]))
+    world.repo.commit("main", "events")
+
+
+def guests_at(world: World, path: str = PATH) -> list[str | None]:
+    return [row["metadata"]["guestid"] for row in rows_at(world.repo, "main", path)]
+
+
+@pytest.mark.parametrize("mode", ["keep-history", "rewrite"])
+def test_what_comes_late_is_purged_without_the_ids(world: World, purge: Purge, mode: str) -> None:
+    commit(world, "ann", "bob", "cid")
+    onboard(world.repo, mode=mode)
+    purge("bob")
+    purge("cid")
+    late = f"{PREFIX}late.parquet"
+    commit(world, "bob", "cid", "dan", None, path=late)
+    assert [(each.ids, each.kind) for each in ledger.scan(world.ctx.objects, KEY)] == [(1, "string"), (1, "string")]
+    made = purge()
+    assert (made.of_ledger, made.ids, made.is_whole) == (True, 2, True)
+    assert guests_at(world, late) == ["dan", None]
+    assert len(list(ledger.scan(world.ctx.objects, KEY))) == 2
+    assert sum(row.matched for row in purge().rows) == 0
+
+
+def test_what_a_restore_brings_back_is_found(world: World, purge: Purge) -> None:
+    commit(world, "ann", "bob")
+    onboard(world.repo, mode="rewrite")
+    first = purge("bob")
+    restoring.restore(world.repo, Scope(run=first.run))
+    assert guests_at(world) == ["ann", "bob"]
+    assert purge().is_whole
+    assert guests_at(world) == ["ann"]
+
+
+def test_objects_are_erased_again(world: World, purge: Purge) -> None:
+    onboard(world.repo, mode="erase", identifier="guestid", format=None)
+    for number in range(2):
+        world.repo.upload("main", f"{PREFIX}guestid=bob/{number}", b"a picture")
+        world.repo.commit("main", "pictures")
+        made = purge("bob") if not number else purge()
+        assert sum(row.erased for row in made.rows) == 1
+
+
+def test_a_run_is_forgotten(world: World, purge: Purge) -> None:
+    commit(world, "ann", "bob")
+    onboard(world.repo)
+    first = purge("bob")
+    ledger.forget(world.ctx.objects, KEY, first.run)
+    with pytest.raises(NotFound, match="no run"):
+        ledger.forget(world.ctx.objects, KEY, first.run)
+    with pytest.raises(NotFound, match="the ledger has no ids"):
+        purge()
+
+
+def test_without_the_key_it_says_nothing(world: World, purge: Purge) -> None:
+    commit(world, "ann", "bob")
+    onboard(world.repo)
+    purge("bob")
+    body = b"".join(world.ctx.objects.read(info.key) for info in world.ctx.objects.list(ledger.FOLDER))
+    assert b"bob" not in body
+    with pytest.raises(NotFound):
+        purge(purge_key=b"another key of at least thirty-two characters")
+    with pytest.raises(Invalid, match="needs the key"):
+        purge(purge_key=None)
+    assert not any(b"bob" in world.ctx.objects.read(info.key) for info in world.ctx.objects.list("_refstore/purge/"))
+
+
+def test_a_run_that_failed_or_only_looked_adds_nothing(world: World, purge: Purge) -> None:
+    commit(world, "bob", "bob")
+    onboard(world.repo)
+    purge("bob", dry_run=True)
+    with pytest.raises(Exception, match="would go"):
+        purge("bob", floor_rows=1)
+    assert list(ledger.scan(world.ctx.objects, KEY)) == []
+
+
+def test_a_damaged_ledger_stops_the_run(world: World, purge: Purge) -> None:
+    commit(world, "ann", "bob")
+    onboard(world.repo)
+    purge("bob")
+    (info,) = world.ctx.objects.list(ledger.FOLDER)
+    world.ctx.objects.put(info.key, b"no Parquet")
+    with pytest.raises(Corrupt, match="the ledger's file"):
+        purge()
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "found"),
+    [
+        (pa.array(["a", "b", ""]), pa.array(["b", "c", None, "a", "b"]), [True, False, False, True, True]),
+        (pa.array([1, -7, 2**62]), pa.array([7, -7, None, 1], pa.int16()), [False, True, False, True]),
+        (pa.array([2**64 - 1], pa.uint64()), pa.array([2**64 - 1, 0], pa.uint64()), [True, False]),
+        (pa.array([b"\0x", b"y"]), pa.array([b"y", b"\0x", b"\0"]), [True, True, False]),
+        (pa.array(["a"]), pa.array(["a", "b", "a"]).dictionary_encode(), [True, False, True]),
+        (pa.array(["a"]), pa.array([], pa.string()), []),
+    ],
+)
+def test_values_are_compared_as_ids_are(world: World, tmp_path: Path, ids: Any, values: Any, found: list[bool]) -> None:
+    from refstore_purge import ids as id_sets
+    from refstore_purge import ids_file
+
+    file = tmp_path / "ids.parquet"
+    pq.write_table(pa.table({"id": ids}), file)
+    ids_file.load(file, tmp_path / "ids")
+    opened = id_sets.IdSet(tmp_path / "ids")
+    ledger.write(world.ctx.objects, KEY, "run", opened, 1)
+    ledger.load(world.ctx.objects, KEY, tmp_path / "ledger")
+    told = LedgerSet(tmp_path / "ledger")
+    assert (told.kind, told.count) == (opened.kind, opened.count)
+    assert told.matches(values).tolist() == opened.matches(values).tolist() == found
+
+
+def test_ids_that_share_a_hash_are_told_apart(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    monkeypatch.setattr(index, "hash_each", lambda values, *_: np.full(len(values), 7, np.uint64))
+    from refstore_purge import ids as id_sets
+
+    id_sets.write(tmp_path / "ids", "string", [pa.array(["a", "b", "c"])])
+    ledger.write(world.ctx.objects, KEY, "run", id_sets.IdSet(tmp_path / "ids"), 1)
+    ledger.load(world.ctx.objects, KEY, tmp_path / "ledger")
+    assert LedgerSet(tmp_path / "ledger").matches(pa.array(["d", "c", "a"])).tolist() == [False, True, True]

@@ -1,0 +1,290 @@
+"""The purge of every version (modes `rewrite` and `erase`): identities and commits stay, contents change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from refstore.core.ids import CommitId
+from refstore.errors import Conflict, Gone
+from refstore_purge import run, tasks, verify, versions
+from refstore_purge.report import Report
+from refstore_purge.run import Options
+from tests.offline.world import World
+from tests.purge import datasets
+from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
+from tests.purging import rewrite as rewrite_at
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+PATH = f"{PREFIX}{PARTITION}/part-0.parquet"
+
+Purge = Callable[..., Report]
+
+
+@pytest.fixture
+def purge(world: World, engines: Engines) -> Purge:
+    def made(*guests: str | None, **options: Any) -> Report:
+        ids = guestids(world.folder, *guests)
+        return run.run(world.repo, engines, Options(ids=ids, **options), lambda _: None)
+
+    return made
+
+
+def commit(world: World, files: dict[str, bytes], branch: str = "main") -> CommitId:
+    for path, body in files.items():
+        world.repo.upload(branch, path, body)
+    return world.repo.commit(branch, "change").id
+
+
+def events(*guests: str | None) -> bytes:
+    return parquet([event(guest, number) for number, guest in enumerate(guests)])
+
+
+def md5_of(body: bytes) -> str:
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
+def guests_at(world: World, ref: str, path: str = PATH) -> list[str | None]:
+    return [row["metadata"]["guestid"] for row in rows_at(world.repo, ref, path)]
+
+
+def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Purge) -> None:
+    first = commit(world, {PATH: events("ann", "bob")})
+    world.repo.create_tag("v1", first)
+    second = commit(world, {PATH: events("ann", "bob", "cid")})
+    world.repo.create_branch("dev", first)
+    world.repo.upload("dev", PATH, events("bob", "dan"))  # staged
+    onboard(world.repo, mode="rewrite")
+    identities = {ref: world.repo.resolve(ref, PATH).entry for ref in (first, second, "dev")}
+    made = purge("bob")
+
+    assert made.is_whole, made
+    assert [(row.objects, row.matched, row.rewritten, row.rows_changed) for row in made.rows] == [(3, 3, 3, 3)]
+    assert made.published == []
+    assert made.final_ms == made.ended_ms + 30 * 86_400_000
+    assert made.not_final == []
+    assert guests_at(world, first) == guests_at(world, "v1") == ["ann"]
+    assert guests_at(world, second) == guests_at(world, "main") == ["ann", "cid"]
+    assert guests_at(world, "dev") == ["dan"]
+    assert world.repo.get_branch("main").head == second
+    assert {ref: world.repo.resolve(ref, PATH).entry for ref in identities} == identities
+    shown = world.repo.stat(first, PATH)
+    assert shown.address != identities[first].address
+    body = world.repo.read(first, PATH)
+    assert shown.size_bytes == len(body)
+    assert (shown.checksum, shown.md5) == (hashlib.sha256(body).hexdigest(), md5_of(body))
+    assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+    assert len(list(verify.verify(world.repo, guestids(world.folder, "ann")))) >= 2
+    again = purge("bob")
+    assert [(row.matched, row.rewritten) for row in again.rows] == [(0, 0)]
+    purge("ann")
+    assert guests_at(world, first) == []
+    assert guests_at(world, "main") == ["cid"]
+
+
+def test_the_kv_that_forgets_a_purge_is_found_out(world: World, purge: Purge) -> None:
+    from refstore.core import keys
+    from refstore.losses.known import lost_of_repository
+
+    commit(world, {PATH: events("ann", "bob")})
+    onboard(world.repo, mode="rewrite")
+    identity = world.repo.resolve("main", PATH).entry.address
+    purge("bob")
+    waiting = world.ctx.manifest.waiting()
+    assert lost_of_repository(world.ctx, waiting) == []
+    key = keys.location(world.ctx.repo, identity)
+    record = world.ctx.kv.get(key)
+    world.ctx.kv.delete(key)
+    (lost,) = lost_of_repository(world.ctx, waiting)
+    assert (lost.entry.kind, lost.reason) == ("locations", "it is not there")
+    assert isinstance(record, bytes)
+
+
+def test_what_matches_nothing_changes_nothing(world: World, purge: Purge) -> None:
+    commit(world, {PATH: events("ann", "bob")})
+    onboard(world.repo, mode="rewrite")
+    assert purge("eve").is_whole
+    assert not world.ctx.locations.are_announced()
+    assert [(row.matched, row.rows_found) for row in purge("bob", dry_run=True).rows] == [(1, 1)]
+    assert not world.ctx.locations.are_announced()
+    assert guests_at(world, "main") == ["ann", "bob"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_histories_lose_the_rows_of_the_ids_in_every_version(world: World, engines: Engines, seed: int) -> None:
+    rng = random.Random(seed)
+    for names in (True, False):
+        cases = [case for case in datasets.CASES if case.is_integer != names]
+        world.repo.onboard_purge(datasets.document_of(cases, "rewrite"), by="tests")
+        refs: list[str] = []
+
+        def upload(branch: str, cases: list[datasets.Case] = cases, refs: list[str] = refs) -> None:
+            for case in cases:
+                rows = datasets.make_rows(rng, case, rng.choice([0, 3, 60]))
+                world.repo.upload(branch, f"{case.name}/{rng.randrange(2)}", datasets.write(case, rows))
+            refs.append(world.repo.commit(branch, "data", allow_empty=True).id)
+
+        upload("main")
+        branch = f"dev-{names}"
+        world.repo.create_branch(branch, "main")
+        upload(branch)
+        upload("main")
+        world.repo.create_tag(f"v-{names}", refs[0])
+        refs += ["main", branch, f"v-{names}"]
+        before = _contents(world, cases, refs)
+        ids = set(rng.sample(datasets.GUESTS, 4)) if names else set(rng.sample(range(200), 30))
+        file = world.folder / "ids.parquet"
+        pq.write_table(pa.table({"id": pa.array(sorted(ids))}), file)
+        made = run.run(world.repo, engines, Options(ids=file, share=1), lambda _: None)
+        assert made.is_whole, made
+        after = _contents(world, cases, refs)
+        assert after.keys() == before.keys()
+        by_name = {case.name: case for case in cases}
+        for (ref, path), rows in before.items():
+            case = by_name[path.partition("/")[0]]
+            assert after[ref, path] == [row for row in rows if not case.has_id(row, ids)], (ref, path)
+        assert list(verify.verify(world.repo, file)) == []
+
+
+def _contents(world: World, cases: list[datasets.Case], refs: list[str]) -> dict[tuple[str, str], list[datasets.Row]]:
+    return {
+        (ref, path): datasets.read(case, world.repo.read(ref, path))
+        for ref in refs
+        for case in cases
+        for path, entry in world.repo.list(ref, prefix=f"{case.name}/")
+        if entry is not None
+    }
+
+
+class TestWhatIsLeft:
+    def test_an_object_with_a_name_elsewhere_in_any_version(self, world: World, purge: Purge) -> None:
+        commit(world, {PATH: events("ann", "bob")})
+        world.repo.copy("main", PATH, "main", "elsewhere/copy")
+        old = world.repo.commit("main", "copied").id
+        world.repo.delete("main", "elsewhere/copy")
+        world.repo.commit("main", "deleted again")
+        onboard(world.repo, mode="rewrite")
+        made = purge("bob")
+        (left,) = made.not_purged
+        assert "also named outside the onboarded data sets ('elsewhere/copy'" in left.reason
+        assert guests_at(world, "main") == ["ann", "bob"]
+        assert purge("bob", including_copies=True).is_whole
+        assert guests_at(world, old, "elsewhere/copy") == ["ann"]
+
+    def test_what_a_legal_hold_covers_under_any_name(self, world: World, purge: Purge) -> None:
+        commit(world, {PATH: events("ann", "bob"), f"{PREFIX}other": events("bob")})
+        world.repo.copy("main", PATH, "main", f"{PREFIX}held/copy")
+        world.repo.commit("main", "copied")
+        world.repo.set_retention(json.dumps({"legal_holds": [{"prefix": f"{PREFIX}held/", "reason": "a case"}]}))
+        onboard(world.repo, mode="rewrite")
+        made = purge("bob")
+        assert [(left.path, left.reason) for left in made.not_purged] == [
+            (f"{PREFIX}held/copy", "a legal hold covers it")
+        ]
+        assert guests_at(world, "main") == ["ann", "bob"]
+        assert guests_at(world, "main", f"{PREFIX}other") == []
+
+    def test_what_another_run_replaces_meanwhile_is_purged_in_the_next_attempt(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commit(world, {PATH: events("ann", "bob", "cid")})
+        onboard(world.repo, mode="rewrite")
+        real = tasks.run
+        others: list[object] = []
+
+        def meanwhile(engines: Any, job: Any, works: Any) -> Any:
+            done = real(engines, job, works)
+            if works[0].to and not others:
+                others.append(rewrite_at(world.repo, "main", PATH, events("bob", "cid"), run="other"))
+            return done
+
+        monkeypatch.setattr(versions.tasks, "run", meanwhile)
+        made = purge("bob")
+        assert made.is_whole, made
+        assert guests_at(world, "main") == ["cid"]
+        record = world.ctx.locations.get_many([world.repo.resolve("main", PATH).entry.address])[0]
+        assert record is not None
+        assert record.replaced == 2
+        assert world.data() >= {each.content.address for each in record.backups}
+
+    def test_what_takes_longer_than_an_operation_is_left(
+        self, world: World, purge: Purge, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commit(world, {PATH: events("ann", "bob")})
+        onboard(world.repo, mode="rewrite")
+        real = tasks.run
+
+        def slow(engines: Any, job: Any, works: Any) -> Any:
+            done = real(engines, job, works)
+            if works[0].to:
+                world.clock.sleep(world.ctx.safety.operation_deadline_seconds + 1)
+            return done
+
+        monkeypatch.setattr(versions.tasks, "run", slow)
+        made = purge("bob")
+        assert [row.failed for row in made.rows] == [1]
+        assert "within its deadline" in made.not_purged[0].reason
+        assert guests_at(world, "main") == ["ann", "bob"]
+
+    def test_more_rows_than_anybody_expects(self, world: World, purge: Purge) -> None:
+        commit(world, {PATH: events("ann", "bob", "bob")})
+        onboard(world.repo, mode="rewrite")
+        with pytest.raises(Conflict, match="2 of 3 rows would go"):
+            purge("bob", floor_rows=1)
+        assert guests_at(world, "main") == ["ann", "bob", "bob"]
+
+
+class TestErase:
+    @pytest.mark.parametrize(
+        ("description", "path", "metadata"),
+        [
+            ({}, "faces/guestid=bob/1.jpg", {}),
+            ({}, "faces/1.jpg", {"guestid": "bob"}),
+            ({"path": "**/{guestid}-*.jpg"}, "faces/a/b/bob-1.jpg", {}),
+        ],
+    )
+    def test_objects_go_and_their_paths_stay(
+        self, world: World, purge: Purge, description: dict[str, str], path: str, metadata: dict[str, str]
+    ) -> None:
+        world.repo.upload("main", path, b"a picture", metadata=metadata)
+        world.repo.upload("main", "faces/guestid=ann/x-1.jpg", b"of another guest")
+        first = world.repo.commit("main", "pictures").id
+        world.repo.delete("main", path)
+        world.repo.commit("main", "deleted")
+        faces = {"name": "faces", "prefix": "faces/", "identifier": "guestid", "mode": "erase", **description}
+        world.repo.onboard_purge(json.dumps({**DOCUMENT, "whitelist": ["faces"], "datasets": [faces]}), by="tests")
+        assert [left.path for left in verify.verify(world.repo, guestids(world.folder, "bob"))] == [path]
+        made = purge("bob")
+        assert made.is_whole, made
+        assert sum(row.erased for row in made.rows) == 1
+        shown = world.repo.stat(first, path)
+        assert (shown.address, shown.size_bytes) == ("", 0)
+        with pytest.raises(Gone, match=f"was erased by the purge {made.run}"):
+            world.repo.read(first, path)
+        assert path in {name for name, _ in world.repo.list(first)}
+        assert world.repo.read("main", "faces/guestid=ann/x-1.jpg") == b"of another guest"
+        assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+        assert sum(row.erased for row in purge("bob").rows) == 0
+
+    @pytest.mark.parametrize("number", [7, -7, 2**63 + 1])
+    def test_ids_may_be_integers_and_paths_may_have_none(self, world: World, engines: Engines, number: int) -> None:
+        for guest in (number, "nobody", "__HIVE_DEFAULT_PARTITION__"):
+            world.repo.upload("main", f"faces/guest={guest}/1.jpg", b"a picture")
+        world.repo.commit("main", "pictures")
+        faces = {"name": "faces", "prefix": "faces/", "identifier": "guest", "mode": "erase"}
+        world.repo.onboard_purge(json.dumps({"whitelist": ["faces"], "datasets": [faces]}), by="tests")
+        file = world.folder / "ids.csv"
+        file.write_text(f"guest\n{number}\n")
+        made = run.run(world.repo, engines, Options(ids=file, id_type="integer"), lambda _: None)
+        assert made.is_whole, made
+        erased = [path for path, entry in world.repo.list("main") if entry is not None and not entry.address]
+        assert erased == [f"faces/guest={number}/1.jpg"]

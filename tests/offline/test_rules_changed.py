@@ -1,0 +1,287 @@
+"""Rules that change between mark and sweep: what the rules of today keep is not deleted, a legal hold's data least of
+all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from refstore.core import ids, keys
+from refstore.core.ids import CommitId
+from refstore.core.records import RetentionRecord, encode
+from refstore.errors import CorruptRecord, NotFound
+from refstore.gc_marks import LiveCommit, Marks, RunState
+from refstore.operations import rules_document
+from refstore.retention.path_rules import Plan, plan
+from refstore_gc import mark_plan, rules_recheck, run
+from refstore_gc.live_in_commits import ALL, NOTHING, Filter, Part
+from refstore_gc.mark_plan import decide, filters_of
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Summary
+from tests.offline.world import World, marked_in
+from tests.reaping import release_all
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+HOLD = [{"prefix": "held/", "reason": "case 4711"}]
+
+
+def rules(world: World, **fields: Any) -> None:
+    world.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": 0} | fields))
+
+
+def settled(world: World) -> None:
+    """Whatever the online path has to do is done, and all objects are old enough."""
+    release_all(world.repo)
+    world.age()
+
+
+@pytest.fixture
+def old(world: World) -> CommitId:
+    """A commit whose `held/a` and `other` nothing else names."""
+    made = world.commit(days_ago=9, held__a=b"held", other=b"other")
+    world.commit(days_ago=8, held__a=None, other=None)
+    world.commit(days_ago=7, new=b"new")
+    settled(world)
+    return made
+
+
+def outcomes(summary: Summary) -> dict[str, int]:
+    assert summary.swept is not None
+    return {name: count.objects for name, count in summary.swept.outcomes.items()}
+
+
+def hold_set_after_the_mark(world: World, engines: Engines, old: CommitId) -> None:
+    """The check: raises AssertionError where the held object is gone."""
+    held, other = world.address(old, "held/a"), world.address(old, "other")
+    summary = run.mark(world.ctx, engines, Options())
+    assert {held, other} <= set(marked_in(world, summary.mark_id))
+    rules(world, legal_holds=HOLD)
+    swept = run.sweep(world.ctx, engines, summary.mark_id)
+    assert held in world.data()
+    assert other not in world.data()
+    assert outcomes(swept) == {"deleted": 1, "dropped out": 1}
+    assert swept.swept is not None
+    assert swept.swept.rules_changed
+
+
+def test_a_legal_hold_that_is_set_after_the_mark_saves_the_data(world: World, engines: Engines, old: CommitId) -> None:
+    hold_set_after_the_mark(world, engines, old)
+    assert world.repo.read(old, "held/a") == b"held"
+
+
+def without_holds(*given: Any) -> Plan:
+    history, refs, found, now_ms = given
+    return plan(history, refs, msgspec.structs.replace(found, legal_holds=()), now_ms)
+
+
+def test_were_the_hold_ignored_at_the_sweep_that_check_would_fail(
+    world: World, engines: Engines, old: CommitId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules_recheck, "plan", without_holds)
+    with pytest.raises(AssertionError):
+        hold_set_after_the_mark(world, engines, old)
+
+
+def test_and_no_later_run_takes_it_either(world: World, engines: Engines, old: CommitId) -> None:
+    hold_set_after_the_mark(world, engines, old)
+    left = world.data()
+    world.commit(days_ago=6, newer=b"newer")
+    settled(world)
+    run.run(world.ctx, engines, Options())
+    assert left <= world.data()
+
+
+def test_were_the_hold_ignored_when_marking_that_check_would_fail(
+    world: World, engines: Engines, old: CommitId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_set_after_the_mark(world, engines, old)
+    held = world.address(old, "held/a")
+    monkeypatch.setattr(mark_plan, "plan", without_holds)
+    monkeypatch.setattr(rules_recheck, "plan", without_holds)
+    run.run(world.ctx, engines, Options())
+    assert held not in world.data()
+
+
+def test_a_hold_that_is_set_while_the_sweep_reads_the_history_counts(
+    world: World, engines: Engines, old: CommitId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = world.address(old, "held/a")
+    summary = run.mark(world.ctx, engines, Options())
+    read = rules_document.read_history
+
+    def read_history(ctx: Any) -> Any:
+        found = read(ctx)
+        rules(world, legal_holds=HOLD)
+        return found
+
+    monkeypatch.setattr(rules_document, "read_history", read_history)
+    run.sweep(world.ctx, engines, summary.mark_id)
+    assert held in world.data()
+
+
+def test_a_hold_keeps_what_a_swept_commit_named_there_and_another_one_elsewhere(world: World, engines: Engines) -> None:
+    first = world.commit(days_ago=9, held__a=b"data", own=b"nobody else's")
+    world.repo.copy("main", "held/a", "main", "elsewhere")
+    world.commit(days_ago=8, held__a=None, own=None)
+    settled(world)
+    address = world.address("main", "elsewhere")
+    run.run(world.ctx, engines, Options())
+    assert Marks(world.ctx).of([first])[0].swept_ms
+    world.commit(days_ago=7, elsewhere=None)
+    settled(world)
+    summary = run.mark(world.ctx, engines, Options())
+    assert address in marked_in(world, summary.mark_id)
+    rules(world, legal_holds=HOLD)
+    run.sweep(world.ctx, engines, summary.mark_id)
+    assert address in world.data()
+
+
+def longer(world: World) -> None:
+    rules(world, default_retention_days=30)
+
+
+def pinned(world: World) -> None:
+    rules(world, pins={"commits": [world.repo.get_commit("main~2")[0]]})
+
+
+def none(world: World) -> None:
+    world.repo.delete_retention()
+
+
+def all_held(world: World) -> None:
+    rules(world, legal_holds=[{"prefix": ""}])
+
+
+@pytest.mark.parametrize("change", [longer, pinned, none, all_held])
+def test_a_commit_that_the_rules_keep_by_now_is_active_again(
+    world: World, engines: Engines, old: CommitId, change: Callable[[World], object]
+) -> None:
+    orphan = world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
+    world.age()
+    before = world.data()
+    summary = run.mark(world.ctx, engines, Options())
+    change(world)
+    swept = run.sweep(world.ctx, engines, summary.mark_id)
+    assert world.data() == before - {orphan}
+    assert outcomes(swept) == {"deleted": 1, "dropped out": 2}
+    assert Marks(world.ctx).of([old]) == [None]
+    assert world.repo.copy(old, "other", "main", "back").size_bytes == 5
+
+
+def test_the_summary_says_how_many_the_rules_took_out(world: World, engines: Engines, old: CommitId) -> None:
+    summary = run.mark(world.ctx, engines, Options())
+    rules(world, default_retention_days=30)
+    swept = run.sweep(world.ctx, engines, summary.mark_id).swept
+    assert swept is not None
+    assert swept.commits_dropped_out == swept.dropped_out_by_rules == summary.commits["commits_marked"]
+
+
+def test_a_branch_that_keeps_longer_brings_back_what_came_before_it(
+    world: World, engines: Engines, old: CommitId
+) -> None:
+    """The rules are what they were; the history is not."""
+    rules(world, branches=[{"branch_id": "audit-*", "retention_days": 365}])
+    held = world.address(old, "held/a")
+    summary = run.mark(world.ctx, engines, Options())
+    world.repo.create_branch("audit-2026", "main")
+    swept = run.sweep(world.ctx, engines, summary.mark_id).swept
+    assert held in world.data()
+    assert swept is not None
+    assert swept.dropped_out_by_rules == summary.commits["commits_marked"]
+
+
+NONCURRENT = [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"days": 3}}}]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rules": []},
+        {"rules": [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"days": 60}}}]},
+        {"rules": NONCURRENT, "legal_holds": [{"prefix": "lo"}]},
+        {"rules": NONCURRENT, "legal_holds": [{"prefix": "logs/a"}]},
+    ],
+    ids=["no path rule", "a longer one", "a hold above it", "a hold below it"],
+)
+def test_what_a_path_rule_had_marked_stays_if_the_rules_keep_it_by_now(
+    world: World, engines: Engines, fields: dict[str, Any]
+) -> None:
+    rules(world, default_retention_days=365, rules=NONCURRENT)
+    world.commit(days_ago=30, logs__a=b"log")
+    world.commit(days_ago=20, logs__a=None)
+    world.commit(days_ago=0, new=b"new")
+    settled(world)
+    log = world.address("main~2", "logs/a")
+    summary = run.mark(world.ctx, engines, Options())
+    assert log in marked_in(world, summary.mark_id)
+    rules(world, **({"default_retention_days": 365} | fields))
+    run.sweep(world.ctx, engines, summary.mark_id)
+    assert log in world.data()
+
+
+def test_the_sweep_unmarks_a_partly_marked_commit_that_todays_rules_keep_whole(world: World, engines: Engines) -> None:
+    """Data that stays under a mark that says it is gone could not be copied any more."""
+    rules(world, default_retention_days=365, rules=NONCURRENT)
+    commit = world.commit(days_ago=30, logs__a=b"log")
+    world.commit(days_ago=20, logs__a=None)
+    world.commit(days_ago=0, new=b"new")
+    settled(world)
+    summary = run.mark(world.ctx, engines, Options())
+    assert [mark.prefixes for mark in Marks(world.ctx).of([commit]) if mark] == [("logs/",)]
+    rules(world, default_retention_days=365)
+    swept = run.sweep(world.ctx, engines, summary.mark_id).swept
+    assert Marks(world.ctx).of([commit]) == [None]
+    assert world.repo.copy(commit, "logs/a", "main", "back").size_bytes == 3
+    assert swept is not None
+    assert swept.dropped_out_by_rules == swept.commits_dropped_out == summary.commits["commits_partly_marked"]
+
+
+def test_what_became_too_young_for_a_path_rule_stays(world: World, engines: Engines) -> None:
+    """`all` counts from when the object was made, which its address says: so this one is made when it says."""
+    days = {"filter": {"prefix": "logs/"}, "expiration": {"all": {"days": 2}}}
+    rules(world, default_retention_days=365, rules=[days])
+    world.commit(logs__a=b"log")
+    world.commit(logs__a=None)
+    world.clock.skipped_seconds += 5 * 86_400
+    settled(world)
+    log = world.address("main~1", "logs/a")
+    summary = run.mark(world.ctx, engines, Options())
+    assert log in marked_in(world, summary.mark_id)
+    rules(world, default_retention_days=365, rules=[days | {"expiration": {"all": {"days": 20}}}])
+    run.sweep(world.ctx, engines, summary.mark_id)
+    assert log in world.data()
+
+
+def test_rules_that_cannot_be_read_end_the_sweep_and_nothing_is_deleted(
+    world: World, engines: Engines, old: CommitId
+) -> None:
+    summary = run.mark(world.ctx, engines, Options())
+    before = world.data()
+    world.ctx.kv.set(
+        keys.retention_rules(world.ctx.repo), encode(RetentionRecord('{"from_a_later_version": 1}', 0, "", "w"))
+    )
+    with pytest.raises(CorruptRecord, match="set them again"):
+        run.sweep(world.ctx, engines, summary.mark_id)
+    assert world.data() == before
+    assert Marks(world.ctx).run(summary.mark_id).state is RunState.MARKED
+
+
+def test_a_hold_covers_a_commit_that_the_rules_know_nothing_of(world: World, old: CommitId) -> None:
+    """One that came behind the reading of the history."""
+    rules(world, legal_holds=HOLD)
+    kept_of = filters_of(decide(world.ctx).plan)
+    record = world.repo.get_commit(old)[1]
+    found = kept_of(LiveCommit(CommitId("0" * 64), record, ("",)))
+    assert found == Filter((Part("", NOTHING), Part("held/", ALL)))
+
+
+def test_a_mark_that_is_not_there_is_said_so(world: World, engines: Engines) -> None:
+    with pytest.raises(NotFound):
+        run.sweep(world.ctx, engines, "m-none")
