@@ -2,8 +2,7 @@
 
 Publishing is against bare conditional writes of records of the same size, in the same batches. The nightly job is a
 complete run on the embedded default with real files, before and after every object of the lake has got a location: the
-files are moved to new addresses, as they lie when the backups have ended. Spark has started, and nobody else is at
-work.
+files are moved to new addresses, as they lie when the backups have ended. Nobody else is at work.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Final
 from bench import lakes
 from bench.measure import Row, Series, at_least, at_most, in_turns, rates
 from bench.offline_again import Earlier, make_lake
-from bench.offline_mark import MASTER
 from bench.offline_sweep import AT_ONCE, EVERYTHING
 from bench.workshop import Workshop
 from refstore.context import Context
@@ -31,7 +29,7 @@ from refstore.kv.base import KV, Key, SetIf
 from refstore.lake import Lake
 from refstore.versioning.locations import Intention, LocatedIdentity, Locations, Publication
 from refstore_gc import run as job
-from refstore_gc.session import SparkOptions, session
+from refstore_gc.engines.choice import EngineOptions, open_engines
 
 PUBLISH_FACTOR: Final = 0.5
 NIGHT_FACTOR: Final = 1.2
@@ -100,19 +98,19 @@ def _nightly(shop: Workshop) -> Row:
     kv_url, objects_url = lakes.stores_in(folder)
     shop.say(f"locations: {amount:,} objects with their files")
     blobs = make_lake(folder, amount)
-    with session(SparkOptions(master=MASTER)) as spark, Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
+    with open_engines(EngineOptions()) as engines, Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
 
         def night() -> float:
             options = job.Options(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, full=True)
             began = time.perf_counter()
-            ran = job.run(ctx, spark, options)
+            ran = job.run(ctx, engines, options)
             seconds = time.perf_counter() - began
             assert not ran.marked.by_kind.get("data"), f"{ran.marked.by_kind} were marked"
             shop.say(f"locations: a complete run of {seconds:.1f} s; {ran.marked.seconds}")
             return seconds
 
-        night()  # not counted: the first run of this Spark
+        night()  # not counted: the first run
         without = [night() for _ in range(shop.scale.long_turns)]
         shop.say(f"locations: moving {amount:,} contents")
         _move_all(ctx, blobs)

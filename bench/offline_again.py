@@ -8,7 +8,7 @@ And the same beside commits that have expired and are complete: an append-only b
 are marked and unmarked by every run. Against the same lake under rules that keep these commits.
 
 All are whole runs, from the rules to the summary, on the embedded default with real files. Nobody else is at work in
-this lake, so there is nobody to wait for; Spark has started. The first upload is of ten days ago, as its addresses say:
+this lake, so there is nobody to wait for. The first upload is of ten days ago, as its addresses say:
 a run lists again what was made in the last hours.
 """
 
@@ -22,7 +22,6 @@ from typing import Any, Final
 
 from bench import lakes
 from bench.measure import Row, Series, at_most, in_fresh_process, seconds_of
-from bench.offline_mark import MASTER
 from bench.offline_sweep import AT_ONCE, EVERYTHING
 from bench.workshop import Workshop
 from refstore.core.clock import SystemClock
@@ -30,7 +29,7 @@ from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects import open_objects
 from refstore_gc import run as job
-from refstore_gc.session import SparkOptions, session
+from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 
 FACTOR: Final = 0.1
 CHANGED: Final = 100
@@ -57,12 +56,10 @@ def run(shop: Workshop) -> Iterator[Row]:
     shop.say(f"marking again: {count:,} objects with their files")
     blobs = make_lake(folder, count)
     began = time.perf_counter()
-    with session(SparkOptions(master=MASTER)) as spark, Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
+    with open_engines(EngineOptions()) as engines, Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
-        first = job.mark(ctx, spark, EVERYTHING)
-        shop.say(
-            f"Spark's start and a first complete run, not counted: {time.perf_counter() - began:.1f} s; {first.seconds}"
-        )
+        first = job.mark(ctx, engines, EVERYTHING)
+        shop.say(f"a first complete run, not counted: {time.perf_counter() - began:.1f} s; {first.seconds}")
         rng = random.Random(1)
         for where, choose in (("directories", _directories), ("at random", _at_random)):
             again: list[float] = []
@@ -70,8 +67,8 @@ def run(shop: Workshop) -> Iterator[Row]:
             for _ in range(shop.scale.long_turns):
                 changed = choose(rng, count)
                 change(folder, blobs, changed, SystemClock())
-                again.append(_marked(ctx, spark, full=False, expected=len(changed)))
-                complete.append(_marked(ctx, spark, full=True, expected=0))
+                again.append(_marked(ctx, engines, full=False, expected=len(changed)))
+                complete.append(_marked(ctx, engines, full=True, expected=0))
                 shop.say(f"marking {count:,} again, {where}: {again[-1]:.1f} s, completely {complete[-1]:.1f} s")
             yield Row(
                 what=f"mark {count:,} objects again, one in {CHANGED} changed, {where}",
@@ -100,7 +97,7 @@ def beside_complete_commits(shop: Workshop) -> Iterator[Row]:
         _append(folder, blobs[rules], range(count, count + commits * APPENDED), commits)
         change(folder, blobs[rules], range(count), Earlier())
     seconds: dict[str, list[float]] = {rules: [] for rules in folders}
-    with session(SparkOptions(master=MASTER)) as spark:
+    with open_engines(EngineOptions()) as engines:
         for turn in range(shop.scale.turns + 1):
             changed = _directories(random.Random(turn), count)
             for rules, folder in folders.items():
@@ -110,9 +107,9 @@ def beside_complete_commits(shop: Workshop) -> Iterator[Row]:
                 with Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
                     ctx = lake.repository(lakes.REPOSITORY).context
                     if turn:
-                        seconds[rules].append(_marked(ctx, spark, full=False, expected=len(changed)))
+                        seconds[rules].append(_marked(ctx, engines, full=False, expected=len(changed)))
                         continue
-                    found = job.mark(ctx, spark, EVERYTHING).commits["complete"]
+                    found = job.mark(ctx, engines, EVERYTHING).commits["complete"]
                     assert found == (commits if rules == RULES else 0), f"{found} commits are complete"
             shop.say(
                 f"marking {count:,} again beside {commits:,} commits, turn {turn}: "
@@ -152,11 +149,11 @@ def _at_random(rng: random.Random, count: int) -> list[int]:
     return rng.sample(range(count), count // CHANGED)
 
 
-def _marked(ctx: Any, spark: Any, *, full: bool, expected: int) -> float:
+def _marked(ctx: Any, engines: Engines, *, full: bool, expected: int) -> float:
     """Seconds. What commits no longer name, and was marked before, is not marked again."""
     found: list[Any] = []
     options = job.Options(grace_days=0, min_age_seconds=0, limits=EVERYTHING.limits, full=full)
-    seconds = seconds_of(lambda: found.append(job.mark(ctx, spark, options)))
+    seconds = seconds_of(lambda: found.append(job.mark(ctx, engines, options)))
     assert (found[0].goes_on_from == "") is full, found[0].why_complete
     data = found[0].by_kind.get("data")
     assert (data.objects if data else 0) == expected, f"{data} were marked, not {expected}"

@@ -1,8 +1,9 @@
 """The offline job's comparison: what a listing has and nobody names, against DuckDB on the same files; and what commits
 cost to read.
 
-Spark runs in this process on two cores, as the bar has it. Its start, with a first small job that makes the executors'
-processes import what they need, is not part of any turn; the table's note says how long it took.
+The local engine runs on two processors, in this process and a helper; a first small comparison starts it. Spark runs on
+two cores. Its start, with a first small job that makes the executors' processes import what they need, is not part of
+any turn; the table's note says how long it took.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -26,22 +26,22 @@ from refstore.core import ids
 from refstore.repository import Repository
 from refstore_gc import live_in_commits
 from refstore_gc.address_codec import Cuts
-from refstore_gc.anti_join import JoinInputs, join_in_spark
+from refstore_gc.anti_join import JoinInputs, join
 from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.engines.base import Engine
+from refstore_gc.engines.choice import EngineOptions, open_engines
+from refstore_gc.engines.helper_processes import Helpers
+from refstore_gc.engines.local import LocalEngine
 from refstore_gc.garbage import Chunk, GarbageCount
-from refstore_gc.helper_processes import helpers
 from refstore_gc.incremental.join import join_bucket
-from refstore_gc.incremental.local_executor import join_here
 from refstore_gc.live_in_commits import LiveCommits, Sources
-from refstore_gc.run_context import LocalLimits
 from refstore_gc.run_layout import RunLayout
-from refstore_gc.session import SparkOptions, session
 from refstore_gc.untyped_arrow import pa, pq
 
 MASTER: Final = "local[2]"
 THREADS: Final = 2
 """Of DuckDB: as many as Spark has cores."""
-FACTOR: Final = 1.5
+FACTOR: Final = 1.7
 COMMITS_FACTOR: Final = 2.0
 FILE_ROWS: Final = 500_000
 LIVE_SHARE: Final = 0.9
@@ -49,43 +49,44 @@ SPAN_MS: Final = 30 * 86_400_000
 START_MS: Final = 1_763_708_400_000
 ADDRESS_BYTES: Final = 42
 MARK_ID: Final = "bench"
-EVERYTHING_HERE: Final = LocalLimits(keys=1 << 40, rows=1 << 40, buckets=1 << 20)
 
 
 def run(shop: Workshop) -> Iterator[Row]:
     began = time.perf_counter()
-    with session(SparkOptions(master=MASTER)) as spark:
+    with open_engines(EngineOptions(choice="spark", master=MASTER)) as engines:
+        spark = engines.for_objects(0)
         warm = shop.in_memory("mark-warm")
         make_sides(warm, 2_000)
         compare(spark, warm)
         start = f"Spark's start, not counted: {time.perf_counter() - began:.1f} s"
         for count in shop.scale.marked:
             yield from _against_duckdb(shop, spark, count, start, judged=count == shop.scale.marked_judged)
-        yield from _commits(shop, spark)
+    with on_processors(THREADS):
+        local = LocalEngine(helpers=Helpers(THREADS - 1, start_after_seconds=0))
+        try:
+            yield from _commits(shop, local)
+        finally:
+            local.close()
 
 
-def _against_duckdb(shop: Workshop, spark: Any, count: int, note: str, *, judged: bool) -> Iterator[Row]:
+def _against_duckdb(shop: Workshop, spark: Engine, count: int, start: str, *, judged: bool) -> Iterator[Row]:
     shop.say(f"marking: writing {count:,} listed and {int(count * LIVE_SHARE):,} live addresses")
     folder = shop.in_memory("mark")
     make_sides(folder, count)
     expected = count - int(count * LIVE_SHARE)
 
-    def timed(compared: Callable[[Path], int]) -> float:
+    def seconds_on(engine: Engine) -> float:
         for each in ("mark", "carried"):
             shutil.rmtree(folder / "_refstore" / "gc" / MARK_ID / each, ignore_errors=True)
         found = 0
 
         def work() -> None:
             nonlocal found
-            found = compared(folder)
+            found = compare(engine, folder)
 
         seconds = seconds_of(work)
         assert found == expected, f"{found} of {expected} were marked"
         return seconds
-
-    def ours(number: int) -> float:
-        shop.say(f"marking {count:,}: turn {number + 1}")
-        return timed(partial(compare, spark))
 
     def duckdb(_number: int) -> float:
         return duckdb_seconds(folder, expected)
@@ -93,38 +94,34 @@ def _against_duckdb(shop: Workshop, spark: Any, count: int, note: str, *, judged
     turns = shop.scale.long_turns if count <= shop.scale.marked_judged else 1
     what = f"mark: {count:,} listed against {int(count * LIVE_SHARE):,} live, Parquet to Parquet"
     other_name = f"DuckDB anti join, {THREADS} threads"
-    mine, theirs = in_turns(turns, ours, duckdb)
+    with on_processors(THREADS):
+        local = LocalEngine(helpers=Helpers(THREADS - 1, start_after_seconds=0))
+        seconds_on(local)  # meanwhile its helper starts
+        mine, theirs = in_turns(turns, lambda _turn: seconds_on(local), duckdb)
+        local.close()
+    yield Row(
+        what=f"{what}, local engine",
+        ours=Series(mine, "s"),
+        other=Series(theirs, "s"),
+        other_name=other_name,
+        bar=at_most(FACTOR) if judged else None,
+        note="two processes",
+    )
+    shop.say(f"marking {count:,} in Spark")
+    mine, theirs = in_turns(turns, lambda _turn: seconds_on(spark), duckdb)
     yield Row(
         what=f"{what}, {MASTER}",
         ours=Series(mine, "s"),
         other=Series(theirs, "s"),
         other_name=other_name,
-        bar=at_most(FACTOR) if judged else None,
-        note=note,
+        note=start,
     )
-    if judged:
-        with on_processors(THREADS):  # so there is one helper
-            helpers.start()
-            timed(compare_without_spark)  # meanwhile it starts
-            mine, theirs = in_turns(turns, lambda _turn: timed(compare_without_spark), duckdb)
-            helpers.stop()
-        yield Row(
-            what=f"{what}, the same in two processes without Spark",
-            ours=Series(mine, "s"),
-            other=Series(theirs, "s"),
-            other_name=other_name,
-        )
     shop.drop(folder)
 
 
-def compare(spark: Any, folder: Path) -> int:
-    """How many were marked: the product's own comparison, from the listing's files and the files of what is named."""
-    return _marked_in(join_in_spark(spark, _inputs(folder)))
-
-
-def compare_without_spark(folder: Path) -> int:
-    """The same steps in this process and its helpers: what is left of the time without any share of Spark's."""
-    return _marked_in(join_here(_inputs(folder), EVERYTHING_HERE))
+def compare(engine: Engine, folder: Path) -> int:
+    """Return how many were marked by the product, from the files of what is listed and of what is named."""
+    return _marked_in(join(engine, _inputs(folder)))
 
 
 def _inputs(folder: Path) -> JoinInputs:
@@ -205,7 +202,7 @@ def _strings(values: Any) -> Any:
 # ---- commits
 
 
-def _commits(shop: Workshop, spark: Any) -> Iterator[Row]:
+def _commits(shop: Workshop, engine: Engine) -> Iterator[Row]:
     """Reading what so many commits name, against one of them; each changed a hundred paths of a large branch."""
     count, commits = shop.scale.committed, shop.scale.marked_commits
     folder = shop.in_memory("mark-commits")
@@ -226,11 +223,11 @@ def _commits(shop: Workshop, spark: Any) -> Iterator[Row]:
                 repo.commit("main", "a few")
             chain = [commit for commit, _ in islice(repo.log("main"), commits)]
             every, one = _wanted(repo, chain), _wanted(repo, chain[-1:])
-            _read(spark, repo, one)
+            _read(engine, repo, one)
             mine, theirs = in_turns(
                 shop.scale.long_turns,
-                lambda _turn, every=every: _read(spark, repo, every),
-                lambda _turn, one=one: _read(spark, repo, one),
+                lambda _turn, every=every: _read(engine, repo, every),
+                lambda _turn, one=one: _read(engine, repo, one),
             )
             yield Row(
                 what=f"read what {commits:,} commits name, {CHANGES} changes {where}, of a branch of {count:,}",
@@ -249,16 +246,15 @@ def _wanted(repo: Repository, commits: list[ids.CommitId]) -> LiveCommits:
     return wanted
 
 
-def _read(spark: Any, repo: Repository, wanted: LiveCommits) -> float:
+def _read(engine: Engine, repo: Repository, wanted: LiveCommits) -> float:
     url = repo.context.objects.url
-    work = RunLayout(url=url, files=url, mark_id=MARK_ID, seed=1)
+    layout = RunLayout(url=url, files=url, mark_id=MARK_ID, seed=1)
 
-    def work_it() -> None:
-        found, done = live_in_commits.read_addresses(spark, work, Cuts.of([]), wanted.sources(), THREADS)
-        packets = found[0]
-        for each in found[1:]:
-            packets = packets.unionByName(each)
-        assert packets.selectExpr("sum(rows)").collect()
-        done()
+    def work() -> None:
+        assert sum(engine.join(live_in_commits.flows(layout, Cuts.of([]), wanted.sources()), 1, _count_rows))
 
-    return seconds_of(work_it)
+    return seconds_of(work)
+
+
+def _count_rows(batches: list[Batch]) -> Iterator[int]:
+    yield sum(batch.rows for batch in batches)

@@ -1,7 +1,7 @@
 """The offline job's sweep: on local files against what peers delete with, on S3 against bare bulk deletes.
 
 Ours is the whole sweep: the re-check of the marks, the deletions on the executors, an outcome for every key written
-down. The mark is made before, and Spark has started. Nobody else is at work in these lakes, so there is nobody to wait
+down. The mark is made before. Nobody else is at work in these lakes, so there is nobody to wait
 for.
 """
 
@@ -12,13 +12,12 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from bench import lakes, peers
 from bench.listing import fill
 from bench.measure import Row, at_least, in_fresh_process, in_turns, rates, seconds_of
-from bench.offline_mark import MASTER
 from bench.reaping_s3 import DELETE_KEYS, delete_bare, left
 from bench.workshop import Workshop
 from refstore.core import ids
@@ -27,9 +26,9 @@ from refstore.kv import open_kv
 from refstore.lake import Lake
 from refstore.objects.s3.client import CONCURRENT_REQUESTS
 from refstore_gc import run as job
+from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.mark_breaker import Limits
 from refstore_gc.run import Options
-from refstore_gc.session import SparkOptions, session
 
 FACTOR_S3: Final = 0.8
 AT_ONCE: Final = Safety(
@@ -45,19 +44,19 @@ SLICES: Final = 20
 
 def run(shop: Workshop) -> Iterator[Row]:
     began = time.perf_counter()
-    with session(SparkOptions(master=MASTER)) as spark:
-        _swept(shop, spark, 100)
-        shop.say(f"Spark's start and a first small sweep, not counted: {time.perf_counter() - began:.1f} s")
-        yield from _local(shop, spark)
-        yield _s3(shop, spark)
+    with open_engines(EngineOptions()) as engines:
+        _swept(shop, engines, 100)
+        shop.say(f"a first small sweep, not counted: {time.perf_counter() - began:.1f} s")
+        yield from _local(shop, engines)
+        yield _s3(shop, engines)
 
 
-def _local(shop: Workshop, spark: Any) -> Iterator[Row]:
+def _local(shop: Workshop, engines: Engines) -> Iterator[Row]:
     count, turns = shop.scale.swept, shop.scale.long_turns
 
     def ours(number: int) -> float:
         shop.say(f"sweeping {count:,} of {2 * count:,} local files: turn {number + 1} of {turns}")
-        return _swept(shop, spark, count)
+        return _swept(shop, engines, count)
 
     def peer(name: str, _turn: int) -> float:
         folder = shop.in_memory(name.split(maxsplit=1)[0])
@@ -86,7 +85,7 @@ def _local(shop: Workshop, spark: Any) -> Iterator[Row]:
         )
 
 
-def _swept(shop: Workshop, spark: Any, count: int) -> float:
+def _swept(shop: Workshop, engines: Engines, count: int) -> float:
     """Seconds of the sweep of as many orphans, beside as many objects that are named."""
     folder = shop.in_memory("sweep")
     kv_url, objects_url = lakes.stores_in(folder)
@@ -99,9 +98,9 @@ def _swept(shop: Workshop, spark: Any, count: int) -> float:
         write(address, lakes.body_of(0))
     with Lake(open_kv(kv_url), objects_url, safety=AT_ONCE) as lake:
         ctx = lake.repository(lakes.REPOSITORY).context
-        summary = job.mark(ctx, spark, EVERYTHING)
+        summary = job.mark(ctx, engines, EVERYTHING)
         assert summary.marked.objects == count, f"{summary.marked.objects} of {count} were marked"
-        seconds = seconds_of(lambda: job.sweep(ctx, spark, summary.mark_id))
+        seconds = seconds_of(lambda: job.sweep(ctx, engines, summary.mark_id))
     there = sum(len(files) for _, _, files in os.walk(Path(blobs) / "data"))
     assert there == count, f"{there} files are left, not {count}"
     shop.drop(folder)
@@ -113,7 +112,7 @@ def _orphans(count: int) -> list[str]:
     return [ids.new_address(made, 1_700_000_000_000 + number % SLICES * 3_600_000) for number in range(count)]
 
 
-def _s3(shop: Workshop, spark: Any) -> Row:
+def _s3(shop: Workshop, engines: Engines) -> Row:
     count, turns = shop.scale.reaped_s3, shop.scale.long_turns
     server = shop.s3()
 
@@ -132,9 +131,9 @@ def _s3(shop: Workshop, spark: Any) -> Row:
                 ctx.objects.put(
                     "_refstore/gc/now", b""
                 )  # until the store's clock, which counts whole seconds, has gone on
-            summary = job.mark(ctx, spark, EVERYTHING)
+            summary = job.mark(ctx, engines, EVERYTHING)
             assert summary.marked.objects == count, f"{summary.marked.objects} of {count} were marked"
-            seconds = seconds_of(lambda: job.sweep(ctx, spark, summary.mark_id))
+            seconds = seconds_of(lambda: job.sweep(ctx, engines, summary.mark_id))
         assert not left(server, f"{namespace}/data/"), "objects are left on the server"
         return seconds
 

@@ -1,9 +1,9 @@
 """The purge: finding and rewriting against bare pyarrow, what an index saves, how it grows, and what memory a worker
 takes.
 
-Ours are steps of whole runs on a lake of the embedded default, on tmpfs, with Spark started and warmed up; the bare
-side does the same to the same files in as many processes, which have done it before, too. The files are in memory for
-both.
+Ours are steps of whole runs on a lake of the embedded default, on tmpfs, with the engine started and warmed up; the
+bare side does the same to the same files in as many processes, which have done it before, too. The files are in memory
+for both.
 
 An object is looked at by one task, so the memory is that of a task in a process that did nothing else before, but for
 one small object.
@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 
 from bench import lakes
 from bench.measure import Bar, Row, Series, at_least, at_most, in_fresh_process, in_turns, rates, seconds_of
-from bench.offline_mark import MASTER
 from bench.purge_data import (
     IDENTIFIER,
     PLANTED,
@@ -37,8 +36,8 @@ from bench.purge_data import (
 from bench.workshop import Workshop
 from refstore.operations.uploading import Upload
 from refstore.repository import Repository
+from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.run_progress import silent
-from refstore_gc.session import SparkOptions, session
 from refstore_purge import ids
 from refstore_purge import run as job
 from refstore_purge.report import Report
@@ -55,7 +54,7 @@ MEMORY_GROUPS: Final = 3
 TEXT_GROUP_MIB: Final = 64.0
 """What counts as a row group of text."""
 PROCESSES: Final = 2
-"""As many as Spark has cores."""
+"""As many as this machine has cores."""
 ROWS_A_GUEST: Final = 4
 REWRITTEN: Final = 5
 """One object in so many is rewritten in a turn."""
@@ -94,7 +93,7 @@ class Purged:
     repo: Repository
     blobs: Path
     folder: Path
-    spark: Any
+    engines: Engines
     pool: Any
     objects: int
     shape: Shape
@@ -111,7 +110,7 @@ class Purged:
         return write_ids(self.folder / f"ids-{seed}.parquet", planted, self.shape, count, seed=seed)
 
     def run(self, ids: Path, expected: int, **options: Any) -> Report:
-        report = job.run(self.repo, self.spark, Options(ids=ids, **options), silent)
+        report = job.run(self.repo, self.engines, Options(ids=ids, **options), silent)
         matched = sum(row.matched for row in report.rows)
         assert report.is_whole, report.not_purged
         assert matched == expected, f"{matched} objects matched, not {expected}"
@@ -126,19 +125,19 @@ class Purged:
 def run(shop: Workshop) -> Iterator[Row]:
     began = time.perf_counter()
     with (
-        session(SparkOptions(master=MASTER)) as spark,
+        open_engines(EngineOptions()) as engines,
         multiprocessing.get_context("spawn").Pool(PROCESSES) as pool,
     ):
-        _warm(shop, spark, pool)
-        start = f"Spark's start and a first small run, not counted: {time.perf_counter() - began:.1f} s"
+        _warm(shop, engines, pool)
+        start = f"a first small run, not counted: {time.perf_counter() - began:.1f} s"
         scale = shop.scale
-        with _lake(shop, spark, pool, scale.purged, Shape(scale.purged_rows, ROWS_A_GUEST)) as lake:
+        with _lake(shop, engines, pool, scale.purged, Shape(scale.purged_rows, ROWS_A_GUEST)) as lake:
             yield from _find(shop, lake, judged=True, note=start)
             yield from _more_ids(shop, lake)
             yield from _rewrite(shop, lake)
-        with _lake(shop, spark, pool, max(2, scale.purged // 5), Shape(scale.purged_rows, 1)) as lake:
+        with _lake(shop, engines, pool, max(2, scale.purged // 5), Shape(scale.purged_rows, 1)) as lake:
             yield from _find(shop, lake, judged=False, note="every row has an id of its own")
-        yield from _growth(shop, spark, pool)
+        yield from _growth(shop, engines, pool)
     for large in LARGE:
         yield _memory(shop, large)
 
@@ -264,7 +263,7 @@ def _more_ids(shop: Workshop, lake: Purged) -> Iterator[Row]:
     files[many].unlink()
 
 
-def _growth(shop: Workshop, spark: Any, pool: Any) -> Iterator[Row]:
+def _growth(shop: Workshop, engines: Engines, pool: Any) -> Iterator[Row]:
     few, many = shop.scale.purged_growth
     shape = Shape(shop.scale.purged_growth_rows, 10, is_sparse=True)
 
@@ -277,8 +276,8 @@ def _growth(shop: Workshop, spark: Any, pool: Any) -> Iterator[Row]:
 
     contents = min(few, SPREAD)
     with (
-        _lake(shop, spark, pool, few, shape, contents=contents) as small,
-        _lake(shop, spark, pool, many, shape, contents=contents) as large,
+        _lake(shop, engines, pool, few, shape, contents=contents) as small,
+        _lake(shop, engines, pool, many, shape, contents=contents) as large,
     ):
         ours, other = in_turns(shop.scale.long_turns, lambda turn: whole(large, turn), lambda turn: whole(small, turn))
         yield Row(
@@ -326,7 +325,7 @@ def _memory(shop: Workshop, large: Large) -> Row:
 
 @contextmanager
 def _lake(
-    shop: Workshop, spark: Any, pool: Any, objects: int, shape: Shape, *, contents: int | None = None
+    shop: Workshop, engines: Engines, pool: Any, objects: int, shape: Shape, *, contents: int | None = None
 ) -> Generator[Purged, None, None]:
     """Make a lake of committed Parquet files, of which `contents` differ (None: all)."""
     contents = contents or objects
@@ -342,7 +341,7 @@ def _lake(
             repo.upload_many("main", [Upload(path=path_of(at), body=body) for at in range(number, objects, contents)])
             file.unlink()
         repo.commit("main", "events")
-        yield Purged(repo, lakes.blobs_of(folder, repo), scratch, spark, pool, objects, shape, contents)
+        yield Purged(repo, lakes.blobs_of(folder, repo), scratch, engines, pool, objects, shape, contents)
     shop.drop(folder)
     shop.drop(scratch)
 
@@ -366,9 +365,9 @@ def path_of(number: int) -> str:
     return f"tracking/event/day={number % PARTITIONS:02d}/part-{number:05d}.parquet"
 
 
-def _warm(shop: Workshop, spark: Any, pool: Any) -> None:
+def _warm(shop: Workshop, engines: Engines, pool: Any) -> None:
     """Let all processes do once what is measured."""
-    with _lake(shop, spark, pool, 2 * SPREAD, Shape(100, ROWS_A_GUEST)) as lake:
+    with _lake(shop, engines, pool, 2 * SPREAD, Shape(100, ROWS_A_GUEST)) as lake:
         wanted = lake.ids(range(lake.objects), lake.objects * PLANTED)
         files = lake.files(range(lake.objects))
         lake.run(wanted, lake.objects, purge_key=b"warm" * 8)

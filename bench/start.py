@@ -39,6 +39,30 @@ with refstore.open() as lake:
     staged.upload_many("main", [refstore.Upload(path=f"{n}.csv", body=b"1") for n in range(10)])
     lake.create_repository("committed")
 """
+AGED: Final = """
+import refstore
+with refstore.open() as lake:
+    repo = lake.create_repository("aged")
+    repo.upload_many("main", [refstore.Upload(path=f"{n}.csv", body=b"%d" % n) for n in range(1_000)])
+    repo.commit("main", "a thousand files")
+    repo.set_retention('{"default_retention_days": 30}')
+"""
+NIGHTLY: Final = """
+import sys
+from refstore import cli
+sys.argv = ["refstore", "gc", "run", "aged", "--json"]
+try:
+    cli.main()
+finally:
+    print(open("/proc/self/status").read())
+"""
+SHORT_WAIT: Final = {
+    "REFSTORE_OPERATION_DEADLINE_SECONDS": "3",
+    "REFSTORE_IO_TIMEOUT_SECONDS": "1",
+    "REFSTORE_CLOCK_SKEW_SECONDS": "0",
+}
+"""The wait of a marking takes seconds with these, and no processor time."""
+AGED_SECONDS: Final = 3 * 86_400
 EMPTY_APP: Final = "from fastapi import FastAPI\napp = FastAPI()\n@app.get('/')\ndef root() -> dict: return {}\n"
 ANSWER_SECONDS_MAX: Final = 120.0
 CHECK_SECONDS: Final = 0.01
@@ -60,7 +84,7 @@ def run(shop: Workshop) -> Iterator[Row]:
 
     def commit(_turn: int) -> float:
         ended = _run([sys.executable, "-c", COMMIT], environ)
-        peaks.append(int(ended.output.partition("VmHWM:")[2].split()[0]) / 1024)
+        peaks.append(_peak_mib(ended.output))
         return ended.cpu_seconds
 
     _run([sys.executable, "-c", COMMIT], environ)  # compiles what is not compiled yet; so does each first command
@@ -74,6 +98,8 @@ def run(shop: Workshop) -> Iterator[Row]:
         lambda _turn: _run(listing, environ).cpu_seconds,
         commit,
     )
+    shop.say("start: the nightly job of a thousand objects")
+    nightly = _nightly(folder / "nightly", turns, base)
     other, name = Series(bases, "CPU-s"), f"python -c '{BASE}'"
     for what, seconds, limit in (
         ("refstore.open and one stat of a staged name", opens, 4),
@@ -85,6 +111,18 @@ def run(shop: Workshop) -> Iterator[Row]:
         what="a commit of ten files by the SDK, pandas installed: peak memory",
         ours=Series((max(peaks),), "MiB"),
         bar=at_most(110),
+    )
+    yield Row(
+        what="the first complete gc run of 1,000 objects",
+        ours=Series(nightly.seconds, "CPU-s"),
+        other=Series(nightly.bases, "CPU-s"),
+        other_name=name,
+        bar=at_most(12),
+    )
+    yield Row(
+        what="the first complete gc run of 1,000 objects: peak memory",
+        ours=Series((max(nightly.peaks),), "MiB"),
+        bar=at_most(200),
     )
     shop.say("start: the service")
     empty = ["-m", "uvicorn", "--app-dir", str(folder), "empty_app:app"]
@@ -109,6 +147,36 @@ def run(shop: Workshop) -> Iterator[Row]:
         other=other,
         other_name=name,
     )
+
+
+class Nightly(NamedTuple):
+    seconds: tuple[float, ...]
+    bases: tuple[float, ...]
+    peaks: list[float]
+
+
+def _nightly(folder: Path, turns: int, base: Sequence[str]) -> Nightly:
+    peaks: list[float] = []
+
+    def night(turn: int) -> float:
+        lake = folder / str(turn)
+        environ = {**os.environ, **SHORT_WAIT, "REFSTORE_DATA": str(lake)}
+        _run([sys.executable, "-c", AGED], environ)
+        aged = time.time() - AGED_SECONDS
+        for file in (lake / "objects").rglob("*"):
+            os.utime(file, (aged, aged))
+        ended = _run([sys.executable, "-c", NIGHTLY], environ)
+        assert '"listed"' in ended.output, ended.output
+        peaks.append(_peak_mib(ended.output))
+        return ended.cpu_seconds
+
+    night(-1)
+    seconds, bases = in_turns(turns, night, lambda _turn: _run(base, os.environ).cpu_seconds)
+    return Nightly(seconds, bases, peaks)
+
+
+def _peak_mib(status: str) -> float:
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> Ended:

@@ -266,9 +266,10 @@ def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: st
     import msgspec
 
     from refstore.objects import open_objects
+    from refstore_gc.engines.base import SharedFolder
     from refstore_purge import tasks
 
-    job = tasks.Job(url=url, io_timeout_seconds=60.0, ids=ids, on_cluster=False, hash_key=b"bench" * 3 + b"!")
+    job = tasks.Job(url=url, io_timeout_seconds=60.0, ids=SharedFolder(ids), hash_key=b"bench" * 3 + b"!")
     store = open_objects(url)
 
     def work(key: str, *, to: str) -> tasks.Done:
