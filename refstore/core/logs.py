@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 
 from refstore.core import event_log
 from refstore.core.redaction import redact_text
@@ -25,11 +25,28 @@ _LIBRARY_LEVEL: Final = logging.WARNING
 """Of boto3, redis and the like: their debug records hold request headers."""
 
 
+class SetUp(NamedTuple):
+    """How a process logs, for its helpers to log alike."""
+
+    settings: LogSettings
+    service: bool
+
+
+_set_up: Final = [SetUp(LogSettings(), service=False)]
+"""The last one of this process."""
+
+
+def set_up() -> SetUp:
+    """Return how this process logs; the defaults, if nobody has said."""
+    return _set_up[-1]
+
+
 def configure(settings: LogSettings, stream: TextIO, *, service: bool = False) -> None:
     """Send all logs of this process to `stream`. Called by entry points; calling it again replaces the set-up.
 
     `service`: this process runs until somebody ends it, or belongs to one that does; `format = "auto"` means JSON then.
     """
+    _set_up[:] = [SetUp(settings, service)]
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     handler = logging.StreamHandler(stream)
     if settings.format == "json" or service:

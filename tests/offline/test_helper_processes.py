@@ -5,6 +5,7 @@ The work here is Python source, because a helper imports nothing of the tests.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from refstore.core import logs
+from refstore.core.settings import LogSettings
 from refstore.errors import CorruptRange
 from refstore_gc.engines.helper_processes import Helper, Helpers
 
@@ -80,6 +83,21 @@ def test_what_a_helper_logs_goes_where_the_logs_of_its_starter_go(capfd: pytest.
     shown = capfd.readouterr()
     assert "skipped" in shown.err
     assert "hidden" not in shown.err + shown.out
+
+
+def test_a_helper_logs_in_the_form_of_its_starter(capfd: pytest.CaptureFixture[str]) -> None:
+    before = logs.set_up()
+    logs.configure(LogSettings(format="json"), sys.stderr, service=True)
+    helpers = Started()
+    helpers.wait_until_ready()
+    warning = (
+        "__import__('refstore.core.event_log').core.event_log.get_logger('refstore.x').warning('skipped', n=1) or []"
+    )
+    list(helpers.map(eval, [SLOWLY] * 5 + [warning]))
+    helpers.stop()
+    logs.configure(before.settings, sys.stderr, service=before.service)
+    (line,) = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "skipped" in line]
+    assert (line["event"], line["n"]) == ("skipped", 1)
 
 
 def test_a_result_that_a_helper_cannot_send_is_made_by_this_process(helpers: Started) -> None:

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from queue import Empty, Queue
 from typing import Any, Final, Generic, TypeVar
 
-from refstore.core import event_log, python_gc
+from refstore.core import event_log, logs, python_gc
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -54,6 +54,7 @@ class Helper:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
+        ours.send(logs.set_up())
         self._connection = ours
         self._is_ready = False
         self.has_ended = False
@@ -228,14 +229,12 @@ class _Shared(Generic[A, T]):
 
 def _help(connection: Connection) -> None:
     """Do what is sent, in the helper's own process, until the connection ends."""
-    from refstore.core import logs
-    from refstore.core.settings import LogSettings
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process, too
-    logs.configure(LogSettings(), sys.stderr)  # as the starter's by default, without passwords
-    for module in _IMPORTED_AHEAD:
-        import_module(module)
     with suppress(EOFError, OSError), python_gc.collect_seldom():
+        settings, service = connection.recv()
+        logs.configure(settings, sys.stderr, service=service)
+        for module in _IMPORTED_AHEAD:
+            import_module(module)
         connection.send(True)
         while True:
             work, item = connection.recv()
