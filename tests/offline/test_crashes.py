@@ -133,20 +133,20 @@ def test_the_run_may_die_at_its_writes_to_the_kv(tmp_path: Path, engines: Engine
         world.close()
 
 
-def test_a_sweep_that_died_goes_on_where_it_stopped(tmp_path: Path, engines: Engines) -> None:
+def test_a_sweep_that_died_goes_on_where_it_stopped(tmp_path: Path, both_engines: Engines) -> None:
     """What an earlier sweep wrote down is not deleted a second time."""
     world, left = lake_with_history(tmp_path)
-    summary = run.mark(world.ctx, engines, Options())
+    summary = run.mark(world.ctx, both_engines, Options())
     kv = world.lake.kv
     dying = DyingKV(
         kv, 2, behind=False
     )  # the first write says that the sweep begins, the next ones come when all is deleted
     with pytest.raises(Died):
-        run.sweep(with_kv(world, dying).ctx, engines, summary.mark_id)
+        run.sweep(with_kv(world, dying).ctx, both_engines, summary.mark_id)
     with_kv(world, kv)
     outcomes = sorted((world.blobs / "_refstore" / "gc" / summary.mark_id / "sweep").glob("*.parquet"))
     written = [file.stat().st_mtime_ns for file in outcomes]
-    swept = run.sweep(world.ctx, engines, summary.mark_id).swept
+    swept = run.sweep(world.ctx, both_engines, summary.mark_id).swept
     assert swept is not None
     assert {name: count.objects for name, count in swept.outcomes.items()} == {"deleted": 2}
     assert [file.stat().st_mtime_ns for file in outcomes] == written

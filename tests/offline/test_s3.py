@@ -98,13 +98,13 @@ def data_of(repo: Repository) -> set[str]:
 
 @pytest.mark.server
 def test_a_store_that_refuses_now_and_then_is_asked_again(
-    rclone_s3_server: RcloneS3, tmp_path: Path, engines: Engines
+    rclone_s3_server: RcloneS3, tmp_path: Path, both_engines: Engines
 ) -> None:
     with S3FaultProxy(rclone_s3_server.endpoint, RandomFaults(seed=11, unavailable=0.05)) as proxy:
         with lake_with_history(tmp_path, rclone_s3_server, proxy) as (repo, gone):
             let_a_second_pass(repo, gone)
             before = data_of(repo)
-            ran = run.run(repo.context, engines, NOW)
+            ran = run.run(repo.context, both_engines, NOW)
             assert ran.latest.swept is not None
             assert {name: count.objects for name, count in ran.latest.swept.outcomes.items()} == {"deleted": 1}
             assert data_of(repo) == before - {gone}
@@ -113,7 +113,7 @@ def test_a_store_that_refuses_now_and_then_is_asked_again(
 
 @pytest.mark.server
 def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
-    rclone_s3_server: RcloneS3, tmp_path: Path, engines: Engines
+    rclone_s3_server: RcloneS3, tmp_path: Path, both_engines: Engines
 ) -> None:
     with (
         S3FaultProxy(rclone_s3_server.endpoint) as proxy,
@@ -124,7 +124,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda orphan: store.put(orphan, b"x"), orphans))
         let_a_second_pass(repo, orphans[-1])
-        summary = run.mark(repo.context, engines, NOW)
+        summary = run.mark(repo.context, both_engines, NOW)
         prefix = urlsplit(repo.context.objects.url).path.strip("/")
         failing = frozenset(f"{prefix}/{orphan}" for orphan in orphans[100:400:100])
 
@@ -132,7 +132,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
             return FailKeys(failing) if request.is_bulk_delete and failing & set(request.delete_keys) else None
 
         proxy.plan = plan
-        first = run.sweep(repo.context, engines, summary.mark_id)
+        first = run.sweep(repo.context, both_engines, summary.mark_id)
         assert first.swept is not None
         assert {name: count.objects for name, count in first.swept.outcomes.items()} == {"deleted": 998, "failed": 3}
         assert first.swept.failures
@@ -142,7 +142,7 @@ def test_keys_that_the_store_does_not_delete_are_told_and_tried_again(
             (told,) = repo.why(orphan).deletions
             assert (told.outcome, bool(told.reason)) == (outcome, outcome == "failed")
         proxy.plan = None
-        second = run.sweep(repo.context, engines, summary.mark_id)
+        second = run.sweep(repo.context, both_engines, summary.mark_id)
         assert second.swept is not None
         assert {name: count.objects for name, count in second.swept.outcomes.items()} == {"deleted": 1001}
         assert not data_of(repo) & set(orphans)
@@ -190,7 +190,9 @@ def test_a_hold_that_is_set_after_a_sweep_failed_counts_for_what_failed(
 
 
 @pytest.mark.server
-def test_a_listing_that_breaks_off_ends_the_run(rclone_s3_server: RcloneS3, tmp_path: Path, engines: Engines) -> None:
+def test_a_listing_that_breaks_off_ends_the_run(
+    rclone_s3_server: RcloneS3, tmp_path: Path, both_engines: Engines
+) -> None:
     def plan(request: ProxiedRequest) -> Fault | None:
         return CutBody(400) if request.is_list and "ranges" in request.target else None
 
@@ -200,7 +202,7 @@ def test_a_listing_that_breaks_off_ends_the_run(rclone_s3_server: RcloneS3, tmp_
     ):
         let_a_second_pass(repo, gone)
         with pytest.raises(ObjectsUnavailable):
-            run.run(repo.context, engines, NOW)
+            run.run(repo.context, both_engines, NOW)
         assert gone in data_of(repo)
         assert [each.state for each in Marks(repo.context).runs()] == [RunState.ABANDONED]
 
@@ -255,7 +257,7 @@ def test_what_the_kv_let_go_of_is_asked_for_several_at_once(
 
 @pytest.mark.server
 def test_one_that_the_store_does_not_tell_of_ends_the_run(
-    rclone_s3_server: RcloneS3, tmp_path: Path, engines: Engines
+    rclone_s3_server: RcloneS3, tmp_path: Path, both_engines: Engines
 ) -> None:
     with (
         S3FaultProxy(rclone_s3_server.endpoint) as proxy,
@@ -264,9 +266,9 @@ def test_one_that_the_store_does_not_tell_of_ends_the_run(
     ):
         staged = [client.upload("main", f"staged-{number:02}", b"%d" % number).address for number in range(24)]
         let_a_second_pass(repo, staged[-1])
-        run.mark(repo.context, engines, NOW)
+        run.mark(repo.context, both_engines, NOW)
         let_go_of(client)
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and staged[13] in request.target else None
         with pytest.raises(ObjectsUnavailable):
-            run.mark(repo.context, engines, NOW)
+            run.mark(repo.context, both_engines, NOW)
         assert [each.state for each in Marks(repo.context).runs()] == [RunState.MARKED, RunState.ABANDONED]

@@ -74,16 +74,16 @@ def states(repo: Repository) -> list[str]:
 
 @pytest.mark.server
 def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(
-    moto_s3_server: S3Server, tmp_path: Path, engines: Engines
+    moto_s3_server: S3Server, tmp_path: Path, both_engines: Engines
 ) -> None:
     with lake_with_history(tmp_path, moto_s3_server) as (repo, gone):
         let_a_second_pass(repo, gone)
-        first = run.run(repo.context, engines, tagging(tag="team/expire")).latest
+        first = run.run(repo.context, both_engines, tagging(tag="team/expire")).latest
         assert (first.state, outcomes(first)) == ("tagged", {"tagged": 1})
         assert tags_of(moto_s3_server, repo, gone) == [("team/expire", "true")]
         assert states(repo) == ["tagged"]
 
-        second = run.run(repo.context, engines, tagging(full=True))
+        second = run.run(repo.context, both_engines, tagging(full=True))
         assert (second.marked.marked.objects, second.marked.drift) == (0, {})
         assert second.marked.pending.objects == 1
         assert [
@@ -92,7 +92,7 @@ def test_what_is_tagged_waits_for_the_bucket_and_is_no_orphan(
         assert [each.mark_id for each in second.waiting] == [first.mark_id]
 
         assert repo.context.objects.delete_many([gone]).deleted  # as the bucket does it
-        third = run.run(repo.context, engines, tagging(full=True))
+        third = run.run(repo.context, both_engines, tagging(full=True))
         (settled,) = [each for each in third.swept if each.mark_id == first.mark_id]
         assert (settled.state, outcomes(settled)) == ("swept", {"deleted by the bucket": 1})
         assert settled.swept is not None
@@ -201,20 +201,20 @@ def test_a_hold_that_is_set_after_the_tagging_keeps_it_from_being_deleted_by_han
 
 @pytest.mark.server
 def test_a_store_that_does_not_say_what_is_left_settles_nothing(
-    moto_s3_server: S3Server, tmp_path: Path, engines: Engines
+    moto_s3_server: S3Server, tmp_path: Path, both_engines: Engines
 ) -> None:
     with (
         S3FaultProxy(moto_s3_server.endpoint) as proxy,
         lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
     ):
         let_a_second_pass(repo, gone)
-        mark_id = run.run(repo.context, engines, tagging()).latest.mark_id
+        mark_id = run.run(repo.context, both_engines, tagging()).latest.mark_id
         proxy.plan = lambda request: Refuse() if request.method == "HEAD" and "/data/" in request.target else None
         with pytest.raises(ObjectsUnavailable):
-            run.sweep(repo.context, engines, mark_id)
+            run.sweep(repo.context, both_engines, mark_id)
         assert states(repo) == ["tagged"]
         proxy.plan = None
-        assert outcomes(run.sweep(repo.context, engines, mark_id)) == {"tagged": 1}
+        assert outcomes(run.sweep(repo.context, both_engines, mark_id)) == {"tagged": 1}
 
 
 @pytest.mark.server
