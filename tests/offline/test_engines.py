@@ -17,7 +17,7 @@ from refstore.gc_marks import Marks, RunState
 from refstore_gc import run
 from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.engines import spark_session
-from refstore_gc.engines.base import Flow
+from refstore_gc.engines.base import Flow, Step
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.engines.helper_processes import Helpers
 from refstore_gc.engines.local import LocalEngine
@@ -53,23 +53,30 @@ def numbered_bodies(batches: list[Batch]) -> Iterator[tuple[int, bytes]]:
     return ((batch.bucket, batch.body) for batch in batches)
 
 
-def twice(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Yield each batch in the next bucket, and once more to be read by a second step."""
-    for batch in batches:
-        yield batch._replace(bucket=(batch.bucket + 1) % 7)
-        yield batch._replace(kind=BatchKind.TO_READ)
+def two_steps() -> tuple[Step, Step]:
+    """Return a step that yields each batch in the next bucket, and once more to be read; and the one that reads it.
 
+    Spark pickles functions of this module by their names, which its workers do not know, and closures by value.
+    """
+    to_read, read = BatchKind.TO_READ, BatchKind.RANGES
 
-def marked(batches: Iterable[Batch]) -> Iterator[Batch]:
-    for batch in batches:
-        yield batch._replace(kind=BatchKind.RANGES, body=b"second " + batch.body)
+    def step(batches: Iterable[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            yield batch._replace(bucket=(batch.bucket + 1) % 7)
+            yield batch._replace(kind=to_read)
+
+    def second_step(batches: Iterable[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            yield batch._replace(kind=read, body=b"second " + batch.body)
+
+    return step, second_step
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 5_000, 1 << 30], ids=["all on disk", "some on disk", "in memory"])
 def test_batches_come_to_their_buckets_whether_they_fit_into_memory_or_not(tmp_path: Path, memory_bytes: int) -> None:
     made = some_batches(random.Random(memory_bytes), 7, 300)
-    engine = LocalEngine(tmp_path, memory_bytes=memory_bytes)
-    found = joined(engine, [Flow(made), Flow(made, twice, marked)], 7)
+    engine = LocalEngine(tmp_path, memory_bytes=memory_bytes, helpers=Helpers(0))
+    found = joined(engine, [Flow(made), Flow(made, *two_steps())], 7)
     wanted: dict[int, Counter[bytes]] = {}
     for batch in made:
         wanted.setdefault(batch.bucket, Counter())[batch.body] += 1
@@ -81,23 +88,11 @@ def test_batches_come_to_their_buckets_whether_they_fit_into_memory_or_not(tmp_p
 
 def test_spark_brings_together_what_the_local_engine_does(spark_engines: Engines) -> None:
     made = some_batches(random.Random(5), 7, 200)
-    # functions of this module exist in this process only; what Spark pickles by value are closures
-
-    def step(batches: Iterable[Batch]) -> Iterator[Batch]:
-        from refstore_gc.batches import BatchKind
-
-        for batch in batches:
-            yield batch._replace(bucket=(batch.bucket + 1) % 7)
-            yield batch._replace(kind=BatchKind.TO_READ)
-
-    def second(batches: Iterable[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            yield batch._replace(kind=BatchKind.RANGES, body=b"second " + batch.body)
 
     def work(batches: list[Batch]) -> list[tuple[int, list[bytes]]]:
         return [(batches[0].bucket, sorted(batch.body for batch in batches))]
 
-    flows = [Flow(made), Flow([]), Flow(made, step, second)]
+    flows = [Flow(made), Flow([]), Flow(made, *two_steps())]
     local, spark = LocalEngine(helpers=Helpers(0)), spark_engines.for_objects(0)
     assert sorted(local.join(flows, 7, work)) == sorted(spark.join(flows, 7, work))
     assert sorted(local.map(work, [made[:3], made[4:5]])) == sorted(spark.map(work, [made[:3], made[4:5]]))
