@@ -19,7 +19,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 HELPERS_MAX: Final = 15
-"""Each takes some 100 MB."""
+"""Each takes 100 MB, and up to 350 in a large lake."""
 MEMORY_BYTES: Final = 64 * 1024 * 1024
 """How many bytes of batches wait in memory for their bucket: the keys of eight million addresses."""
 
