@@ -108,6 +108,10 @@ def start_time(pid: int) -> str:
     return stat(pid)[19] if stat(pid) else ""
 
 
+ASKED = {pytest.ExitCode.INTERRUPTED, 128 + signal.SIGKILL}
+"""How a run ends that is asked to: by itself, or, where the machine is too busy for that, by its supervisor."""
+
+
 def end_pytest(run: Run) -> None:
     run.pytest.terminate()
 
@@ -126,19 +130,19 @@ def kill_controller_and_worker(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "status"),
+    ("end", "statuses"),
     [
-        (end_pytest, pytest.ExitCode.INTERRUPTED),
-        (interrupt_the_process_group, pytest.ExitCode.INTERRUPTED),
-        (kill_pytest, -signal.SIGKILL),
-        (kill_controller_and_worker, 128 + signal.SIGKILL),
+        (end_pytest, ASKED),
+        (interrupt_the_process_group, ASKED),
+        (kill_pytest, {-signal.SIGKILL}),
+        (kill_controller_and_worker, {128 + signal.SIGKILL}),
     ],
 )
-def test_a_run_that_is_ended_leaves_no_process(tmp_path: Path, end: Callable[[Run], None], status: int) -> None:
+def test_a_run_that_is_ended_leaves_no_process(tmp_path: Path, end: Callable[[Run], None], statuses: set[int]) -> None:
     run = Run(tmp_path)
     assert len(run.alive) == 6, "pytest, its controller and worker, and what the test started"
     end(run)
-    assert run.wait() == status, run.log.read_text()
+    assert run.wait() in statuses, run.log.read_text()
 
 
 def test_a_run_that_passes_names_what_its_tests_left_and_its_cpu_time(tmp_path: Path) -> None:
