@@ -97,7 +97,7 @@ def split(buckets: NDArray[np.int32], keys: Keys) -> list[tuple[int, Keys]]:
     return [(int(ordered[start]), moved[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
 
 
-def distinct(values: Any) -> Any:
+def distinct_of(values: Any) -> Any:
     """Return the distinct numbers, in order. (`np.unique` takes longer, and imports all of `numpy.ma`.)"""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
@@ -126,7 +126,7 @@ def _by_length(addresses: Any) -> list[tuple[NDArray[np.int64] | None, Bytes]]:
     if bool((lengths == first).all()):
         return [(None, data[int(offsets[0]) : int(offsets[-1])].reshape(len(array), first))]
     found: list[tuple[NDArray[np.int64] | None, Bytes]] = []
-    for length in distinct(lengths):
+    for length in distinct_of(lengths):
         places = np.flatnonzero(lengths == length)
         found.append((places, data[offsets[:-1][places].astype(np.int64)[:, None] + np.arange(int(length))]))
     return found

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refstore.core.arrow_arrays import array
-from refstore_gc.address_codec import Cuts, Keys, among, distinct, keys_of, own_addresses, own_of, split
+from refstore_gc.address_codec import Cuts, Keys, among, distinct_of, keys_of, own_addresses, own_of, split
 from refstore_gc.untyped_arrow import pa, pc
 
 SCHEMA: Final = "bucket int, kind int, rows long, body binary"
@@ -182,7 +182,7 @@ class BatchBuilder:
             self._strike_out(whole, encoded)
         for kind, addresses in whole.items():
             buckets = self._cuts.buckets_of(addresses)
-            for bucket in distinct(buckets).tolist():
+            for bucket in distinct_of(buckets).tolist():
                 some = addresses.filter(array(buckets == bucket))
                 yield Batch(bucket, kind, len(some), "".join(some.to_pylist()).encode())
         for kind, (buckets, keys) in encoded.items():

@@ -112,7 +112,7 @@ def clear(
         min_age_ms = int(age_seconds(ctx, options.min_age_seconds) * 1000)
         run = replace(run, cutoff_ms=store_now_ms(store, layout.file("clock")) - min_age_ms)
         chunks = listing.list_objects(run)
-    run = run.on(engines.for_objects(sum(chunk.objects for chunk in chunks)))
+    run = run.move_to(engines.for_objects(listing.count_listed(chunks)))
     with run.steps.step("sweeping"):
         tagged = _tagged(store)
         bounds = bucket_bounds(chunks)

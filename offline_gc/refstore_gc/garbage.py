@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from refstore.core.arrow_arrays import array, numpy_of
-from refstore_gc.address_codec import Keys, among, distinct, keys_of
+from refstore_gc.address_codec import Keys, among, distinct_of, keys_of
 from refstore_gc.batches import WHOLE, Batch, BatchKind
 from refstore_gc.run_layout import DATA, ObjectKind, RunLayout, read_table, store_at, write_table
 from refstore_gc.untyped_arrow import pa, pc
@@ -146,7 +146,7 @@ def subtract_live(
     """Decide: what is neither live nor in an earlier mark is garbage. `is_live`: which objects of the chunk are."""
     is_pending = among(chunk.keys, keys.pending) & ~is_live
     kinds, sizes = numpy_of(chunk.table.column("kind")), numpy_of(chunk.table.column("size_bytes"))
-    for kind in distinct(kinds).tolist():
+    for kind in distinct_of(kinds).tolist():
         of_kind = kinds == kind
         for what, chosen in (("listed", of_kind), ("kept", of_kind & is_live), ("pending", of_kind & is_pending)):
             yield GarbageCount(kind, "", what, "", "", int(chosen.sum()), int(sizes[chosen].sum()))
@@ -175,7 +175,7 @@ def write_garbage(
         write_table(store, key, unit)
         first, total = unit.column("address")[0].as_py(), int(sizes[at : at + UNIT_ROWS].sum())
         yield GarbageCount(-1, "", "unit", key, first, unit.num_rows, total)
-    for kind in distinct(kinds).tolist():
+    for kind in distinct_of(kinds).tolist():
         for reason in sorted({*reasons[kinds == kind].tolist()}):
             chosen = (kinds == kind) & (reasons == reason)
             yield GarbageCount(kind, reason, "marked", "", "", int(chosen.sum()), int(sizes[chosen].sum()))
@@ -188,7 +188,7 @@ def write_garbage(
 def _reasons(kinds: Any, expired: Any, every_reason: str) -> Any:
     reasons = np.full(len(kinds), every_reason, object)
     if not every_reason:
-        for kind in distinct(kinds).tolist():
+        for kind in distinct_of(kinds).tolist():
             reasons[kinds == kind] = ORPHAN[ObjectKind(kind)]
         reasons[expired] = EXPIRED
     return reasons

@@ -64,6 +64,11 @@ class ListedChunk(NamedTuple):
     foreign_bytes: int
 
 
+def count_listed(chunks: Sequence[ListedChunk]) -> int:
+    """Return how many objects a run has to compare."""
+    return sum(chunk.objects for chunk in chunks)
+
+
 def list_objects(run: RunContext, data_from: str = "") -> list[ListedChunk]:
     """List everything that was written by the run's cutoff; the chunks in order. `data_from`: of the blobs only those
     from there on.

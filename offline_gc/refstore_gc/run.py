@@ -49,7 +49,7 @@ from refstore_gc.engines.choice import Engines
 from refstore_gc.incremental import baseline as baselines
 from refstore_gc.incremental import join as incremental
 from refstore_gc.incremental.baseline import Baseline
-from refstore_gc.listing import ListedChunk
+from refstore_gc.listing import ListedChunk, count_listed
 from refstore_gc.live_in_commits import LiveCommits
 from refstore_gc.mark_plan import Decision, age_seconds, check_clock, decide, filters_of, store_now_ms
 from refstore_gc.run_context import Options, RunContext
@@ -90,11 +90,11 @@ def mark(ctx: Context, engines: Engines, options: Options, tell: Tell = silent) 
     read), Unavailable.
     """
     layout = layout_of(ctx, new_mark_id(ctx), secrets.randbits(64))
-    engine = engines.for_objects(_last_compared(ctx))
-    run = _new_run(ctx, engine, options, tell, layout, controlled_as="mark")
+    last_objects = _count_last_compared(ctx)
+    run = _new_run(ctx, engines.for_objects(last_objects), options, tell, layout, controlled_as="mark")
     with closing(run.steps):
         try:
-            summary = _mark(run, engines)
+            summary = _mark(run, engines, last_objects)
         except RefstoreError as error:
             gc_figures.note_failure(ctx, error)
             raise
@@ -102,7 +102,8 @@ def mark(ctx: Context, engines: Engines, options: Options, tell: Tell = silent) 
     return summary
 
 
-def _mark(run: RunContext, engines: Engines) -> Summary:
+def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
+    """Make a mark. `last_objects`: how many the last run compared."""
     ctx, options = run.repository, run.options
     marks, store, mark_id = Marks(ctx), ctx.objects, run.layout.mark_id
     min_age_seconds = age_seconds(ctx, options.min_age_seconds)
@@ -138,7 +139,7 @@ def _mark(run: RunContext, engines: Engines) -> Summary:
             baseline = None
             run = _with_seed(run, secrets.randbits(64))
             chunks, live = _list_then_scan(run, begun, decision, None)
-        run = run.on(engines.for_objects(max(_last_compared(ctx), sum(chunk.objects for chunk in chunks))))
+        run = run.move_to(engines.for_objects(max(last_objects, count_listed(chunks))))
         recorded = live.reads is not None and not options.foreign
         if baseline is not None and live.reads is not None:
             result = incremental.find_garbage(run, begun, chunks, live, live.reads, baseline)
@@ -200,7 +201,7 @@ def _mark(run: RunContext, engines: Engines) -> Summary:
     return summary
 
 
-def _last_compared(ctx: Context) -> int:
+def _count_last_compared(ctx: Context) -> int:
     """Return how many objects the last finished run compared; 0: there is none, or its summary cannot be read."""
     finished = [each.mark_id for each in Marks(ctx).runs() if each.record.finished_ms]
     with suppress(NotFound, Corrupt):
@@ -260,7 +261,8 @@ def simulate(ctx: Context, engines: Engines, options: Options, tell: Tell = sile
     (on a cluster: to the namespace, until it ends). It is an estimate where others write meanwhile.
     """
     marks, now, mark_id = Marks(ctx), ctx.clock.now_ms(), new_mark_id(ctx)
-    engine = engines.for_objects(_last_compared(ctx))
+    last_objects = _count_last_compared(ctx)
+    engine = engines.for_objects(last_objects)
     with _scratch(ctx, engine, mark_id) as layout:
         run = _new_run(ctx, engine, options, tell, layout)
         online = _apply_branch_rules(run, dry_run=True)
@@ -273,6 +275,7 @@ def simulate(ctx: Context, engines: Engines, options: Options, tell: Tell = sile
         run = replace(run, cutoff_ms=now - int(age_seconds(ctx, options.min_age_seconds) * 1000))
         with run.steps.step("listing the object store"):
             chunks = listing.list_objects(run)
+        run = run.move_to(engines.for_objects(max(last_objects, count_listed(chunks))))
         with run.steps.step("reading what the KV names") as report_rows:
             scan = _as_if_marked(scan_live_set(ctx, simulated, PAGE), expired, set(decision.given_up))
             live = collect_live_set(run, scan, filters_of(decision.plan), report_rows)

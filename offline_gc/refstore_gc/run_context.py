@@ -52,7 +52,7 @@ class RunContext:
     cutoff_ms: int = 0
     """Objects that were written later, by the store's clock, are left alone."""
 
-    def on(self, engine: Engine) -> RunContext:
+    def move_to(self, engine: Engine) -> RunContext:
         """Return the run on another engine, between two steps."""
         self.steps.use(engine)
         return replace(self, engine=engine)

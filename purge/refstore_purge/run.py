@@ -93,7 +93,7 @@ def _purge(document: PurgeDocument, run: PurgeRun, engines: Engines) -> None:
     every = sorted([*of_heads.units, *of_versions.units], key=lambda unit: unit.order)
     run.state.report.not_purged = [*of_heads.not_purged, *of_versions.not_purged]
     _limit(run, every)
-    run = run.on(engines.for_objects(sum(len(unit.pieces) for unit in every)))
+    run = run.move_to(engines.for_objects(sum(len(unit.pieces) for unit in every)))
     finding.prepare(run, datasets, run.chosen(every), every)
     job = _job(run)
     try:

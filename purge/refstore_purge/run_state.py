@@ -78,7 +78,7 @@ class PurgeRun:
     ids: AnyIds
     key: index.Key | None
 
-    def on(self, engine: Engine) -> PurgeRun:
+    def move_to(self, engine: Engine) -> PurgeRun:
         """Return the run on another engine, between two steps."""
         self.steps.use(engine)
         self.state.report.engine = engine.name

@@ -212,11 +212,7 @@ class EngineRequest(NamedTuple):
                 raise InvalidSettings(f"--conf {each!r} is not KEY=VALUE; write it as spark.executor.memory=4g")
             conf[name] = value
         return EngineOptions(
-            choice="spark"
-            if choice == "spark" or self.master is not None
-            else "local"
-            if choice == "local"
-            else "auto",
+            choice="spark" if self.master is not None else choice,
             spark_from_objects=settings.spark_from_objects,
             spill_folder=settings.spill_folder,
             master=self.master,

@@ -162,6 +162,7 @@ def test_a_run_counts_while_it_lists_and_the_next_one_knows(world: World, spark_
     release_all(world.repo)
     world.age()
     with open_engines(EngineOptions(spark_from_objects=8)) as engines:
+        assert run.simulate(world.ctx, engines, Options()).engine == "spark"
         asked = AskedEngines(engines)
         first = run.mark(world.ctx, asked, Options(full=True))
         assert (first.engine, asked.objects[0]) == ("spark", 0)

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeVar
 from refstore_gc.batches import Batch, BatchKind
 from refstore_gc.engines.base import Flow, SharedFolder, Step
 from refstore_gc.engines.helper_processes import Helpers
-from refstore_gc.engines.spill import FOLDER_PREFIX, Spill, WaitingBatch, loaded, spilling
+from refstore_gc.engines.spill import FOLDER_PREFIX, Spill, WaitingBatch, load_batches, raise_unavailable
 from refstore_gc.private_folder import private_folder
 
 A = TypeVar("A")
@@ -66,7 +66,7 @@ class LocalEngine:
     @contextmanager
     def scratch_folder(self) -> Generator[Path, None, None]:
         with ExitStack() as stack:
-            with spilling(self._spill_folder):
+            with raise_unavailable(self._spill_folder):
                 folder = stack.enter_context(private_folder(FOLDER_PREFIX, self._spill_folder))
             yield folder
 
@@ -106,7 +106,7 @@ class LocalEngine:
 
     def _map(self, work: Callable[[A], Iterable[T]], items: Sequence[A]) -> Generator[T, None, None]:
         self._tasks += len(items)
-        for result in self._helpers.map(partial(_ended, work), items):
+        for result in self._helpers.map(partial(_append_end, work), items):
             if self._is_cancelled:
                 raise CancelledError
             if isinstance(result, _End):
@@ -123,7 +123,7 @@ class _End:
     """Comes behind the results of an item."""
 
 
-def _ended(work: Callable[[A], Iterable[T]], item: A) -> Iterator[T | _End]:
+def _append_end(work: Callable[[A], Iterable[T]], item: A) -> Iterator[T | _End]:
     yield from work(item)
     yield _End()
 
@@ -133,4 +133,4 @@ def _take_step(step: Step, batches: list[Batch]) -> Iterator[Batch]:
 
 
 def _join_bucket(work: Callable[[list[Batch]], Iterable[T]], batches: list[WaitingBatch]) -> Iterable[T]:
-    return work(loaded(batches))
+    return work(load_batches(batches))

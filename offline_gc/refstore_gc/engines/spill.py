@@ -29,7 +29,7 @@ class StoredBatch(NamedTuple):
 WaitingBatch = Batch | StoredBatch
 
 
-def loaded(batches: list[WaitingBatch]) -> list[Batch]:
+def load_batches(batches: list[WaitingBatch]) -> list[Batch]:
     """Return batches with their bodies."""
     stored = {each.file for each in batches if isinstance(each, StoredBatch)}
     with ExitStack() as stack:
@@ -43,7 +43,7 @@ def _read(file: IO[bytes], stored: StoredBatch) -> Batch:
 
 
 @contextmanager
-def spilling(parent: Path | None) -> Generator[None, None, None]:
+def raise_unavailable(parent: Path | None) -> Generator[None, None, None]:
     """Raise what fails in a spill folder as Unavailable."""
     try:
         yield
@@ -74,7 +74,7 @@ class Spill:
         self._buckets.setdefault(batch.bucket, []).append(batch)
         self._in_memory_bytes += len(batch.body)
         if self._in_memory_bytes > self._memory_bytes:
-            with spilling(self._parent):
+            with raise_unavailable(self._parent):
                 self._write_out()
 
     def buckets(self) -> list[list[WaitingBatch]]:
