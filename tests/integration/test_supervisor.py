@@ -16,7 +16,9 @@ from tests import supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 120.0
-GONE_SECONDS_MAX = 30.0
+GONE_SECONDS_MAX = 120.0
+TRACEBACK_SECONDS = 5.0
+"""How long a process may take to write its tracebacks, before it is ended."""
 
 pytestmark = [
     pytest.mark.server,
@@ -51,30 +53,34 @@ def test_starts_processes():
 
 
 class Run:
-    """A run of pytest with one worker, whose test starts processes, and waits."""
+    """A run of pytest whose test starts processes. `workers`: how many of xdist run it; 0: pytest itself does."""
 
-    def __init__(self, folder: Path, **variables: str) -> None:
+    def __init__(self, folder: Path, *, workers: int, **variables: str) -> None:
         (folder / "test_processes.py").write_text(TESTS)
         (folder / "pytest.ini").write_text("[pytest]\n")
         self.log = folder / "run.log"
-        plugins = ("-p", "xdist", "-p", "tests.supervisor", "-p", "no:cacheprovider")
+        plugins = ["-p", "tests.supervisor", "-p", "no:cacheprovider"]
+        plugins += ["-p", "xdist", "-n", str(workers)] if workers else []
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environment |= {
             "FOLDER": str(folder),
             "PYTHONPATH": str(ROOT),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONFAULTHANDLER": "1",
             **variables,
         }
         with self.log.open("wb") as log:
             self.pytest = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *plugins, "-n", "1", str(folder)],
+                [sys.executable, "-m", "pytest", *plugins, str(folder)],
                 cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+        self._started = {self.pytest.pid: start_time(self.pytest.pid)}
         pids = folder / "pids"
         self._wait(pids.exists, READY_SECONDS_MAX)
         started = [int(pid) for pid in pids.read_text().split()]
-        self.worker, self.controller = started[:2]
-        self._started = {pid: start_time(pid) for pid in (*started, self.pytest.pid)}
+        self.tests, self.parent = started[:2]
+        """The process that runs the tests, and its parent: of a worker xdist's controller, else the supervisor."""
+        self._started.update({pid: start_time(pid) for pid in started})
 
     @property
     def alive(self) -> dict[int, str]:
@@ -84,14 +90,24 @@ class Run:
         }
 
     def wait(self) -> int:
-        status = self.pytest.wait(GONE_SECONDS_MAX)
+        """Return the exit status of pytest, when nothing is left that it has started."""
+        self._wait(lambda: self.pytest.poll() is not None, GONE_SECONDS_MAX)
         self._wait(lambda: not self.alive, GONE_SECONDS_MAX)
-        return status
+        return self.pytest.returncode
 
     def _wait(self, is_over: Callable[[], bool], seconds_max: float) -> None:
+        """Fail where it takes longer; then end all that was started, and show what pytest's processes were doing."""
         until = time.monotonic() + seconds_max
         while not is_over():
-            assert time.monotonic() < until, self.log.read_text()
+            if time.monotonic() > until:
+                alive = self.alive
+                for pid in reversed(alive):
+                    os.kill(pid, signal.SIGABRT)
+                time.sleep(TRACEBACK_SECONDS)
+                for pid in self.alive:
+                    os.kill(pid, signal.SIGKILL)
+                self.pytest.wait()
+                pytest.fail(f"not over, and alive are {alive}\n{self.log.read_text()}")
             time.sleep(0.05)
 
 
@@ -125,7 +141,7 @@ def kill_pytest(run: Run) -> None:
 
 
 def kill_controller_and_worker(run: Run) -> None:
-    for pid in (run.controller, run.worker):
+    for pid in (run.parent, run.tests):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -139,15 +155,15 @@ def kill_controller_and_worker(run: Run) -> None:
     ],
 )
 def test_a_run_that_is_ended_leaves_no_process(tmp_path: Path, end: Callable[[Run], None], statuses: set[int]) -> None:
-    run = Run(tmp_path)
+    run = Run(tmp_path, workers=1)
     assert len(run.alive) == 6, "pytest, its controller and worker, and what the test started"
     end(run)
     assert run.wait() in statuses, run.log.read_text()
 
 
 def test_a_run_that_passes_names_what_its_tests_left_and_its_cpu_time(tmp_path: Path) -> None:
-    run = Run(tmp_path, ENDS="yes")
+    run = Run(tmp_path, workers=0, ENDS="yes")
     assert run.wait() == pytest.ExitCode.OK
     log = run.log.read_text()
     assert "the tests left 3 processes, which are ended now:" in log
-    assert "CPU-seconds (user " in log.splitlines()[-1]
+    assert "CPU-seconds (user " in log.rpartition("\ntests: ")[2]
