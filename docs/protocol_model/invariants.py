@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from .locations import purged_by
+from .locations import home, purged_by
 from .store import CLOSED, DEAD, EMPTY, GONE, ISSUED, NEW, Branch, Closed, Entry, Location, Ref, Store, listed
 
 IF_ABSENT = {"upload_if_absent", "uploading_if_absent", "link_if_absent", "linking_if_absent"}
@@ -68,6 +68,14 @@ def landed_addresses(store: Store, *, unmarked: bool = False) -> set[str]:
         if key[0] == "~landed" and not (unmarked and store.kv.get(("x", key[1]))):
             found |= {address for _, address in store.kv[("c", key[1])].tree}
     return found
+
+
+def named(store: Store) -> set[str]:
+    """Identities that a live entry or a reachable commit names."""
+    identities = {entry.address for _, entry in live_entries(store)}
+    for commit in reachable_commits(store):
+        identities |= {address for _, address in store.kv[("c", commit)].tree}
+    return identities
 
 
 def there_is(store: Store) -> set[str]:
@@ -134,8 +142,9 @@ def leaked(store: Store, leaves: Iterable[str] = ()) -> str | None:
     live |= {store.kv[("loc", identity)].current for identity in live if ("loc", identity) in store.kv}
     live -= {key[1] for key, value in store.kv.items() if key[0] == "loc" and value.current != key[1]}
     tokens = set(live_tokens(store))
+    identities = {value.current: key[1] for key, value in store.kv.items() if key[0] == "loc"}
     for address in sorted(store.blobs - live):
-        held = store.kv.get(("r", address))
+        held = store.kv.get(("r", identities.get(address, address)))
         if (
             held == ISSUED
             or (held is None and address in leaves)
@@ -195,6 +204,10 @@ def truthful(
                 for identity in args[1:]:
                     location = store.kv.get(("loc", identity))
                     if location is None or not (location.current == GONE or purged_by(location.current, args[0])):
+                        return f"LIE: {label} was told ok of {name}{tuple(args)}, but {identity} has its rows"
+            if label in keeps and name == "purge_all" and verdict == "ok":
+                for identity in sorted(named(store) & start.blobs):
+                    if not purged_by(store.kv.get(("loc", identity), home(identity)).current, args[0]):
                         return f"LIE: {label} was told ok of {name}{tuple(args)}, but {identity} has its rows"
             if name == "link" and verdict == "ok" and linked.setdefault(args[2], label) != label:
                 return f"LIE: {args[2]} was linked by {linked[args[2]]} and by {label}"

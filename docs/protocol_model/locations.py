@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from .offline import Offline
 from .staging import ATTEMPTS
-from .store import GONE, Location, Steps
+from .store import GONE, Entry, Location, Steps, listed
 
 TRIES = 2
 """Of a run on one object; then the unit of work is tried again, later."""
@@ -48,6 +48,50 @@ class Locations(Offline):
         for identity in identities:
             told.append((yield from self.rewrite(run, identity)))  # noqa: PERF401  # a comprehension cannot yield
         return "ok" if all(verdict == "ok" for verdict in told) else "not all"
+
+    looks_at = ("references", "staged", "committed")
+    """Where a run looks, one after the other. References stay under their address's key while an object goes from
+    staging areas to the trash and back, and until a commit names it: so whatever could be read or restored before the
+    look began is met there or, behind that, in a commit.
+    """
+
+    def purge_all(self, run: str) -> Steps:
+        """A run that looks for its objects: whatever can be read or restored."""
+        identities: set[str] = set()
+        for place in self.looks_at:
+            identities |= yield from getattr(self, f"look_at_{place}")()
+        yield from self.announce()
+        told = []
+        for identity in sorted(identities):
+            told.append((yield from self.rewrite(run, identity)))  # noqa: PERF401  # a comprehension cannot yield
+        return "ok" if all(verdict in ("ok", "gone") for verdict in told) else "not all"
+
+    def look_at_references(self) -> Steps:
+        """Of what is staged, and of the trash: an object whose list is empty, or all of whose names are retired."""
+        identities: set[str] = set()
+        for key in (yield ("scan", ("r",))):
+            if listed((yield ("get", key))):
+                identities.add(key[1])
+        return identities
+
+    def look_at_staged(self) -> Steps:
+        """Of what a commit named before, and has no reference."""
+        identities: set[str] = set()
+        for key in (yield ("scan", ("b",))):
+            record = yield ("open", key)
+            for token in (record.token, *record.sealed) if record is not None else ():
+                for name in (yield ("scan", ("e", token))):
+                    entry = yield ("get", name)
+                    if isinstance(entry, Entry):
+                        identities.add(entry.address)
+        return identities
+
+    def look_at_committed(self) -> Steps:
+        identities: set[str] = set()
+        for key in (yield ("scan", ("c",))):
+            commit = yield ("get", key)
+            identities |= {address for _, address in commit.tree}
+        return identities
 
     def rewrite(self, run: str, identity: str) -> Steps:
         """Intent, read, write, publish. No attempt writes where another may have written."""
@@ -89,6 +133,12 @@ class Locations(Offline):
         *older, last = record.backups
         restored = record._replace(current=last, backups=(*older, record.current), n=record.n + 1)
         return "ok" if (yield from self.publish(identity, record, restored)) else "409"
+
+    def is_written(self, address: str) -> Steps:
+        if (yield ("head", address)):
+            return True
+        record = yield ("get", ("loc", address))
+        return record is not None and record.current != GONE
 
     # ---- readers
 

@@ -5,7 +5,58 @@
 from __future__ import annotations
 
 from .losses import Purging, PurgingWithLosses
-from .store import Location, Steps
+from .store import DELETED, EMPTY, Branch, Closed, Entry, Location, Steps, listed
+
+
+class LooksAtNames(Purging):
+    """A run does not look at the trash."""
+
+    looks_at = ("staged", "committed")
+
+
+class LooksAtCommitsFirst(Purging):
+    """A run looks at commits before references: what is committed in between has no reference any more."""
+
+    looks_at = ("committed", "references", "staged")
+
+
+class LooksAtTrash(Purging):
+    """A run looks at staging areas, then at the trash as its listing shows it: in the order in which a fate travels. A
+    restore travels back.
+    """
+
+    looks_at: tuple[str, ...] = ("staged", "trash", "committed")
+
+    def look_at_trash(self) -> Steps:
+        retired = [key[1] for key in (yield ("scan", ("md",)))]
+        for key in (yield ("scan", ("b",))):
+            record = yield ("get", key)
+            if isinstance(record, Branch | Closed):
+                retired += [token for token, fate in record.retired if fate == DELETED]
+        identities: set[str] = set()
+        for token in retired:
+            for name in (yield ("scan", ("e", token))):
+                entry = yield ("get", name)
+                if isinstance(entry, Entry) and listed((yield ("get", ("r", entry.address)))):
+                    identities.add(entry.address)
+        for key in (yield ("scan", ("d",))):
+            if (yield ("get", ("r", key[1]))) == EMPTY:
+                identities.add(key[1])
+        return identities
+
+
+class LooksAtTrashFirst(LooksAtTrash):
+    """A run looks at the trash, then at staging areas: what is deleted in between is in neither."""
+
+    looks_at = ("trash", "staged", "committed")
+
+
+class LooksTwice(LooksAtTrash):
+    """A run looks at staging areas again behind the trash: what is restored and deleted again is in none of them. No
+    number of looks is enough.
+    """
+
+    looks_at = ("staged", "trash", "staged", "committed")
 
 
 class AnnouncesNothing(Purging):

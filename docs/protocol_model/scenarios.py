@@ -102,7 +102,7 @@ def scenario(group: str, name: str, origin: str, procs: str, options: str = "") 
         expired=tuple(chosen["expired"].split("+")) if "expired" in chosen else (),
         leaves=tuple(chosen["leaves"].split("+")) if "leaves" in chosen else (),
         shards=shards,
-        purges="purge " in f"{origin} {procs}",
+        purges="purge " in f"{origin} {procs}" or "purge_all " in f"{origin} {procs}",
         safety_only="safety" in chosen,
     )
 

@@ -218,7 +218,7 @@ class Staging(Retry):
         """Take an address back that is in its grace window, or on its way there: named by what is reset, or by a dead
         call's reference.
         """
-        if not (yield ("head", address)):
+        if not (yield from self.is_written(address)):
             return "404"
         record = yield ("open", ("b", branch))
         if record is None:
@@ -227,6 +227,10 @@ class Staging(Retry):
         if (yield from self.hold(address, item.ref, own=True)) != "held":
             return "409"
         return (yield from self.enter(branch, [item], record.token, own=True, entered=entered))
+
+    def is_written(self, address: str) -> Steps:
+        """Whether the address has content, wherever it lies."""
+        return (yield ("head", address))
 
     def look(self, record: Branch, path: str) -> Steps:
         """Source, or None: newest token first, then the head's tree."""
