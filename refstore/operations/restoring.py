@@ -14,12 +14,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from refstore.context import Context
-from refstore.core import ids, keys
+from refstore.core import ids
 from refstore.core.ids import Address, BranchName, Path, Token, branch_of, made_ms
-from refstore.core.records import Emptied, Entry, Issued, Listed, Reference, ReferenceRecord, decode_staged
-from refstore.errors import AddressNotFound, AlreadyExists, Contention, Gone, ObjectNotFound, RefstoreError
+from refstore.core.records import Entry, Reference
+from refstore.errors import AlreadyExists, Contention, Gone, ObjectNotFound, RefstoreError
 from refstore.operations.expire_staged import EXPIRED
 from refstore.operations.reading import Resolved, resolve_many
+from refstore.operations.reference_lookup import Lookup, describe_contents, look_up
 from refstore.operations.refs import Ref
 from refstore.operations.stage_entries import DELETED, Placement, TokenMoved, check_committed, check_distinct, place
 from refstore.operations.trash import InGrace
@@ -28,9 +29,6 @@ from refstore.versioning.references import AddOutcome
 
 BATCH: Final = 1000
 """How many addresses share their round trips."""
-
-ATTEMPTS: Final = 16
-"""How often a list is read again because it changed while its entries were read; each time somebody made progress."""
 
 LOSSES: Final = (RESET, BRANCH_DELETED, DELETED, EXPIRED)
 """Causes by which a path loses its entry. The others leave older versions, and the remains of uploads that died."""
@@ -70,14 +68,6 @@ class RestoreResult(NamedTuple):
     """Why it was not restored."""
 
 
-class _Lookup(NamedTuple):
-    """The names that an address still has, in the order they were added, and the entries that are left of them."""
-
-    names: tuple[Reference, ...]
-    entries: dict[Reference, Entry]
-    error: RefstoreError | None = None
-
-
 class _PlannedRestore(NamedTuple):
     address: Address
     path: Path
@@ -98,8 +88,8 @@ def restore_many(
     paths = [ids.object_path(item.path) if item.path is not None else None for item in requests]
     results: dict[int, RestoreResult] = {}
     plans: dict[int, _PlannedRestore] = {}
-    lookups = _look_up(ctx, addresses)
-    bare = _described_by_the_store(
+    lookups = look_up(ctx, addresses)
+    bare = describe_contents(
         ctx, [each for each, lookup in zip(addresses, lookups, strict=True) if not lookup.entries and not lookup.error]
     )
 
@@ -164,76 +154,6 @@ def _order(item: InGrace) -> tuple[str, int, str]:
     return item.token.rpartition(":")[2], item.since_ms, item.address
 
 
-def _look_up(ctx: Context, addresses: Sequence[Address]) -> list[_Lookup]:
-    """Read each address's list, then the entries that its names have under their tokens.
-
-    The reaper first takes a name off the list, whose record keeps the entry then, and only then removes the entry from
-    its token. So if no entry is found the list is read again, until it has the entry or did not change.
-    """
-    references = ctx.references
-    lookups: dict[int, _Lookup] = {}
-    before: dict[int, ReferenceRecord | None] = {}
-    for _ in range(ATTEMPTS):
-        waiting = [index for index in range(len(addresses)) if index not in lookups]
-        if not waiting:
-            return [lookups[index] for index in range(len(addresses))]
-        names: dict[int, tuple[Reference, ...]] = {}
-        records = references.get_many([addresses[index] for index in waiting])
-        for index, record in zip(waiting, records, strict=True):
-            match record:
-                case Emptied(last=last, entry=Entry() as entry):
-                    lookups[index] = _Lookup((last,), {last: entry})
-                case Emptied(last=last):
-                    names[index] = (last,)
-                case Listed(listed):
-                    names[index] = listed
-                case _:
-                    lookups[index] = _Lookup((), {}, _not_in_grace(addresses[index], record))
-        entries = _entries(ctx, [(addresses[index], name) for index, listed in names.items() for name in listed])
-        for index, record in zip(waiting, records, strict=True):
-            if index in names:
-                own_entries = {
-                    name: entries[addresses[index], name]
-                    for name in names[index]
-                    if (addresses[index], name) in entries
-                }
-                if own_entries or (index in before and before[index] == record):
-                    lookups[index] = _Lookup(names[index], own_entries)
-                before[index] = record
-    raise Contention("others kept changing the references of one address; make the same call again")
-
-
-def _entries(ctx: Context, names: Sequence[tuple[Address, Reference]]) -> dict[tuple[Address, Reference], Entry]:
-    """Return the entries under each name's token at its path, where they still name the address."""
-    unique = list(dict.fromkeys((name.token, name.path) for _, name in names))
-    values = dict(
-        zip(unique, ctx.kv.get_many([keys.entry(ctx.repo, *each) for each in unique]) if unique else (), strict=True)
-    )
-    entries: dict[tuple[Address, Reference], Entry] = {}
-    for address, name in names:
-        value = values[name.token, name.path]
-        record = decode_staged(value) if isinstance(value, bytes) else None
-        if isinstance(record, Entry) and record.address == address:
-            entries[address, name] = record
-    return entries
-
-
-def _described_by_the_store(ctx: Context, addresses: Sequence[Address]) -> dict[Address, Entry | None]:
-    """Make entries from what the store knows of blobs without an entry; None: nothing was written there."""
-    if not addresses:
-        return {}
-    infos = ctx.objects.head_many(addresses)
-    found = {
-        address: Entry(address, info.size_bytes, "", info.mtime_ms) if info is not None else None
-        for address, info in zip(addresses, infos, strict=True)
-    }
-    if ctx.locations.are_announced():
-        for address, record in zip(addresses, ctx.locations.get_many(addresses), strict=True):
-            if record is not None and (content := record.current) is not None:
-                found[address] = Entry(address, content.size_bytes, content.checksum, content.written_ms)
-    return found
-
-
 def _bare(address: Address, bare: dict[Address, Entry | None]) -> Entry:
     entry = bare[address]
     assert entry is not None  # noqa: S101  # what was never written is done with by then
@@ -244,12 +164,12 @@ def _on_branch(ctx: Context, branch: BranchName, paths: Sequence[Path]) -> dict[
     return resolve_many(ctx, Ref.to_branch(branch), paths) if paths else {}
 
 
-def _paths(path: Path | None, lookup: _Lookup) -> list[Path]:
+def _paths(path: Path | None, lookup: Lookup) -> list[Path]:
     """Return the paths at which the branch may already name the address."""
     return [path] if path is not None else [name.path for name in lookup.names]
 
 
-def _choose(branch: BranchName, path: Path | None, lookup: _Lookup) -> tuple[Path, Entry | None]:
+def _choose(branch: BranchName, path: Path | None, lookup: Lookup) -> tuple[Path, Entry | None]:
     """Return the path to restore to, and the entry: of a name on this branch first, then of one with an entry."""
     best = max(
         lookup.names, key=lambda name: (branch_of(name.token) == branch, name.path == path, name in lookup.entries)
@@ -303,15 +223,6 @@ def _put_back(
                     plans[index].address, placement.path, None, RestoreOutcome.CONFLICT, error
                 )
     return results
-
-
-def _not_in_grace(address: Address, record: ReferenceRecord | None) -> RefstoreError:
-    if isinstance(record, Issued):
-        return AddressNotFound(f"{address} was issued and never linked; link it instead")
-    return Gone(
-        f"{address} is not in its grace window: it is committed, or deleted, or about to be; ask `refstore why` about "
-        "it"
-    )
 
 
 def _not_written(address: Address) -> ObjectNotFound:

@@ -1,0 +1,102 @@
+"""Look up the names that addresses have by their references, and the entries that are left of these names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import Address
+from refstore.core.records import Emptied, Entry, Issued, Listed, Reference, ReferenceRecord, decode_staged
+from refstore.errors import AddressNotFound, Contention, Gone, RefstoreError
+
+ATTEMPTS: Final = 16
+"""How often a list is read again because it changed while its entries were read; each time somebody made progress."""
+
+
+class Lookup(NamedTuple):
+    """The names that an address still has, in the order they were added, and the entries that are left of them."""
+
+    names: tuple[Reference, ...]
+    entries: dict[Reference, Entry]
+    error: RefstoreError | None = None
+
+
+def look_up(ctx: Context, addresses: Sequence[Address]) -> list[Lookup]:
+    """Read each address's list, then the entries that its names have under their tokens.
+
+    The reaper first takes a name off the list, whose record keeps the entry then, and only then removes the entry from
+    its token. So if no entry is found the list is read again, until it has the entry or did not change.
+    """
+    references = ctx.references
+    lookups: dict[int, Lookup] = {}
+    before: dict[int, ReferenceRecord | None] = {}
+    for _ in range(ATTEMPTS):
+        waiting = [index for index in range(len(addresses)) if index not in lookups]
+        if not waiting:
+            return [lookups[index] for index in range(len(addresses))]
+        names: dict[int, tuple[Reference, ...]] = {}
+        records = references.get_many([addresses[index] for index in waiting])
+        for index, record in zip(waiting, records, strict=True):
+            match record:
+                case Emptied(last=last, entry=Entry() as entry):
+                    lookups[index] = Lookup((last,), {last: entry})
+                case Emptied(last=last):
+                    names[index] = (last,)
+                case Listed(listed):
+                    names[index] = listed
+                case _:
+                    lookups[index] = Lookup((), {}, _not_in_grace(addresses[index], record))
+        entries = _entries(ctx, [(addresses[index], name) for index, listed in names.items() for name in listed])
+        for index, record in zip(waiting, records, strict=True):
+            if index in names:
+                own_entries = {
+                    name: entries[addresses[index], name]
+                    for name in names[index]
+                    if (addresses[index], name) in entries
+                }
+                if own_entries or (index in before and before[index] == record):
+                    lookups[index] = Lookup(names[index], own_entries)
+                before[index] = record
+    raise Contention("others kept changing the references of one address; make the same call again")
+
+
+def _entries(ctx: Context, names: Sequence[tuple[Address, Reference]]) -> dict[tuple[Address, Reference], Entry]:
+    """Return the entries under each name's token at its path, where they still name the address."""
+    unique = list(dict.fromkeys((name.token, name.path) for _, name in names))
+    values = dict(
+        zip(unique, ctx.kv.get_many([keys.entry(ctx.repo, *each) for each in unique]) if unique else (), strict=True)
+    )
+    entries: dict[tuple[Address, Reference], Entry] = {}
+    for address, name in names:
+        value = values[name.token, name.path]
+        record = decode_staged(value) if isinstance(value, bytes) else None
+        if isinstance(record, Entry) and record.address == address:
+            entries[address, name] = record
+    return entries
+
+
+def describe_contents(ctx: Context, addresses: Sequence[Address]) -> dict[Address, Entry | None]:
+    """Make entries from what the store knows of blobs without an entry; None: nothing was written there."""
+    if not addresses:
+        return {}
+    infos = ctx.objects.head_many(addresses)
+    found = {
+        address: Entry(address, info.size_bytes, "", info.mtime_ms) if info is not None else None
+        for address, info in zip(addresses, infos, strict=True)
+    }
+    if ctx.locations.are_announced():
+        for address, record in zip(addresses, ctx.locations.get_many(addresses), strict=True):
+            if record is not None and (content := record.current) is not None:
+                found[address] = Entry(address, content.size_bytes, content.checksum, content.written_ms)
+    return found
+
+
+def _not_in_grace(address: Address, record: ReferenceRecord | None) -> RefstoreError:
+    if isinstance(record, Issued):
+        return AddressNotFound(f"{address} was issued and never linked; link it instead")
+    return Gone(
+        f"{address} is not in its grace window: it is committed, or deleted, or about to be; ask `refstore why` about "
+        "it"
+    )
