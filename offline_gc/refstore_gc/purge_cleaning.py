@@ -29,6 +29,7 @@ from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import BranchNotFound, NotFound
 from refstore.operations import branching, purge_document, rules_document
 from refstore.operations.every_version import every_entry
+from refstore.operations.referenced_entries import referenced_entries
 from refstore.purging.document import PurgeDocument
 from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import KeptLocation, LocationsKept
@@ -184,10 +185,11 @@ def _document(ctx: Context) -> PurgeDocument:
 
 
 def _held(ctx: Context) -> set[str]:
-    """Return the addresses that a legal hold covers under any name, in any version."""
+    """Return the addresses that a legal hold covers under any name, in any version and in the trash."""
     retention = rules_document.get(ctx)
-    holds = retention.rules.legal_holds if retention is not None else ()
-    return {each.entry.address for hold in holds for each in every_entry(ctx, prefix=hold.prefix)}
+    prefixes = [hold.prefix for hold in retention.rules.legal_holds] if retention is not None else []
+    held: set[str] = {each.entry.address for each in referenced_entries(ctx, prefixes)}  # first, as entries move
+    return held.union(each.entry.address for prefix in prefixes for each in every_entry(ctx, prefix=prefix))
 
 
 def _seconds_to_wait(ctx: Context, signed_seconds: float) -> float:

@@ -30,7 +30,7 @@ class Name(NamedTuple):
     """A path on a branch."""
 
     branch: str
-    """Or a commit, where every version is looked at."""
+    """Or a commit, or 'trash of' a branch, where every version is looked at."""
     path: str
 
 
@@ -81,7 +81,7 @@ class NotPurged(msgspec.Struct, frozen=True):
     """An object that the run leaves alone."""
 
     branch: str
-    """Or a commit, where every version is looked at."""
+    """Or a commit, or 'trash of' a branch, where every version is looked at."""
     path: str
     reason: str
 

@@ -8,6 +8,7 @@ back behind both would bring back what the later one purged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from refstore.core.ids import Address
 from refstore.core.records import Backup
 from refstore.errors import Gone, Invalid, NotFound
 from refstore.operations.every_version import every_entry
+from refstore.operations.referenced_entries import referenced_entries
 from refstore.repository import Repository
 from refstore.versioning.locations import LocatedIdentity
 from refstore_purge.replacing import keep_in_manifest
@@ -105,11 +107,9 @@ def _identities(repo: Repository, scope: Scope) -> set[str] | None:
         raise Invalid("a partition is one of a data set; say which with --dataset")
     else:
         return None
-    return {
-        each.entry.address
-        for each in every_entry(repo.context, prefix=prefix)
-        if not scope.path or each.path == scope.path
-    }
+    # a run has replaced what is in the trash, too; references first, so that whatever moves meanwhile is met
+    every = chain(referenced_entries(repo.context, [prefix]), every_entry(repo.context, prefix=prefix))
+    return {each.entry.address for each in every if not scope.path or each.path == scope.path}
 
 
 def _located(ctx: Context, identities: set[str] | None) -> Iterator[LocatedIdentity]:

@@ -1,7 +1,8 @@
-"""Plan a run over every version: the objects below a data set's prefix in every commit, tag, branch and staging area.
+"""Plan a run over every version: the objects below a data set's prefix in every commit, tag, branch and staging area,
+and in the trash.
 
 Commits that nothing leads to any more count, too, until they are swept: they can be read by their ids, and expired ones
-can be unmarked.
+can be unmarked. So do objects that a restore could bring back, until the reaper deletes them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.batches import batched
 from refstore.core.ids import Address, is_own
-from refstore.core.records import Content
+from refstore.core.records import Content, Entry
 from refstore.operations.every_version import every_entry
+from refstore.operations.referenced_entries import entries_by_now, referenced_entries, referenced_names
 from refstore.purging.document import Dataset
 from refstore.repository import Repository
 from refstore_purge.plan import Name, Plan, Planner, Unit, is_data
@@ -22,21 +24,35 @@ PAGE: Final = 1000
 
 
 def plan_versions(repo: Repository, datasets: Sequence[Dataset]) -> Plan:
-    """Look at every version. Raises Invalid for a table of Delta or Iceberg, CorruptRange, Unavailable."""
+    """Look at references, then at every version: so whatever moves meanwhile is met. Raises Invalid for a table of
+    Delta or Iceberg, CorruptRange, Unavailable.
+    """
     ctx, planner = repo.context, Planner(repo, replaces_content=True)
     held: dict[str, Name] = {}
+    planned: set[str] = set()
+
+    def add(dataset: Dataset, name: Name, entry: Entry) -> None:
+        if not is_data(dataset, name.path):
+            return
+        if is_own(entry.address) and name.path.startswith(planner.held_prefixes):
+            held.setdefault(entry.address, name)
+            return
+        piece = planner.add(dataset, name, entry, is_held=False)
+        if piece is not None and not piece.names:
+            planned.add(entry.address)
+            piece.names.append(name)
+            piece.original = Content(Address(entry.address), entry.size_bytes, entry.checksum, entry.md5)
+
+    referenced = list(referenced_entries(ctx, [dataset.prefix for dataset in datasets]))
     for dataset in datasets:
         for ref, path, entry in every_entry(ctx, prefix=dataset.prefix):
-            name = Name(ref, path)
-            if not is_data(dataset, name.path):
-                continue
-            if is_own(entry.address) and name.path.startswith(planner.held_prefixes):
-                held.setdefault(entry.address, name)
-                continue
-            piece = planner.add(dataset, name, entry, is_held=False)
-            if piece is not None and not piece.names:
-                piece.names.append(name)
-                piece.original = Content(Address(entry.address), entry.size_bytes, entry.checksum, entry.md5)
+            add(dataset, Name(ref, path), entry)
+    unknown = [each.entry.address for each in referenced if not each.is_described and each.entry.address not in planned]
+    described = entries_by_now(ctx, unknown)
+    for each in referenced:  # behind the others, whose names say more to people
+        if each.is_described or each.entry.address not in planned:
+            dataset = next(dataset for dataset in datasets if each.path.startswith(dataset.prefix))
+            add(dataset, Name(each.ref, each.path), described.get(each.entry.address, each.entry))
     for address, name in held.items():
         planner.leave(address, name, "a legal hold covers it")
     units = planner.units()
@@ -61,12 +77,20 @@ def look_up_contents(ctx: Context, units: Sequence[Unit]) -> None:
 
 
 def names_outside(ctx: Context, prefixes: tuple[str, ...], addresses: Mapping[str, object]) -> dict[str, list[Name]]:
-    """Return, by address, the different paths outside the prefixes in any version, each with one of its versions."""
+    """Return, by address, the different paths outside the prefixes in any version and in the trash, each with one of
+    its versions.
+    """
     found: dict[str, list[Name]] = {}
-    for ref, path, entry in every_entry(ctx):
-        name = Name(ref, path)
-        if entry.address in addresses and not name.path.startswith(prefixes):
-            names = found.setdefault(entry.address, [])
+
+    def add(address: str, name: Name) -> None:
+        if address in addresses and not name.path.startswith(prefixes):
+            names = found.setdefault(address, [])
             if all(name.path != other.path for other in names):
                 names.append(name)
+
+    referenced = list(referenced_names(ctx, [Address(address) for address in addresses]))
+    for ref, path, entry in every_entry(ctx):
+        add(entry.address, Name(ref, path))
+    for address, ref, path in referenced:
+        add(address, Name(ref, path))
     return found

@@ -56,13 +56,19 @@ class InTime(LocalObjects):
 class World:
     """One repository, `sales`, with rules that let everything but heads expire at once, unless a test sets others."""
 
-    def __init__(self, folder: Path, *, rules: str = '{"default_retention_days": 0, "grace_days": 0}') -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rules: str = '{"default_retention_days": 0, "grace_days": 0}',
+        grace_seconds: float = 0,
+    ) -> None:
         self.folder = folder
         self.clock = SkippingClock()
         kv, objects = embedded(folder)
         self.lake = unchecked_lake(kv, f"{objects}?fsync=0", clock=self.clock)
         self.lake.open_store = lambda url: InTime(url, self.clock)
-        self.repo = self.lake.create_repository("sales", grace_seconds=0)
+        self.repo = self.lake.create_repository("sales", grace_seconds=grace_seconds)
         self._stamped: set[Path] = set()
         if rules:
             self.repo.set_retention(rules)
