@@ -13,10 +13,11 @@ from unittest import mock
 
 from refstore.core.ids import Address, own_address
 from refstore.core.records import Content
-from refstore.errors import Contention, NothingToCommit, ObjectNotFound
+from refstore.errors import Contention, Gone, NotFound, NothingToCommit, ObjectNotFound
 from refstore.losses.fence import NoGuard
-from refstore.purging.document import Backup, PurgeDocument, Trash
+from refstore.purging.document import REWRITE, Backup, Dataset, PurgeDocument, Trash
 from refstore_gc import purge_cleaning
+from refstore_purge import plan, version_plan
 from refstore_purge.replacing import Attempt, Original, replace
 from tests.kit.reaping import NoJournal
 from tests.kit.replay import Stage
@@ -25,11 +26,26 @@ if TYPE_CHECKING:
     from tests.kit.domain import Tools
 
 
+EVERYTHING = Dataset("everything", "", "id", REWRITE, "csv")
+
+
 def purge(run: str, identity: str, body: bytes, *, then_read: str = "") -> Stage:
     """Take a run's rows out of an object: announce, then replace until nothing is busy, at most three times.
     `then_read`: a path on main that shows it.
     """
     return Stage(f"purge {run}", _purge, (run, own_address(identity), len(body), then_read))
+
+
+def purge_all(run: str) -> Stage:
+    """Take a run's rows out of every object that its plan finds."""
+    return Stage(f"purge {run} of all", _purge_all, (run,))
+
+
+def restore_and_read(run: str, path: str, identity: str) -> Stage:
+    """Behind a run that was acknowledged, take an object back to main, if that can be done: it shows none of the rows.
+    `path`: nobody uploads anything there.
+    """
+    return Stage(f"restore and read {path}", _restore_and_read, (run, path, own_address(identity)))
 
 
 def upload_again(path: str, body: bytes) -> Stage:
@@ -49,6 +65,37 @@ def restore_content(identity: str, address: str) -> Stage:
 
 
 def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read: str) -> None:
+    tools.ctx.locations.announce()
+    _replace(tools, run, [Original(identity, Content(identity, size_bytes, ""))])
+    if then_read:
+        body = tools.repo.read("main", then_read)
+        assert f"-{run}".encode() in body, f"the run {run} was acknowledged, and its rows are there: {body!r}"
+
+
+def _purge_all(tools: Tools, run: str) -> None:
+    with mock.patch.object(plan, "held_prefixes", return_value=()):
+        planned = version_plan.plan_versions(tools.repo, [EVERYTHING])
+    originals = [
+        Original(Address(piece.address), piece.original)
+        for unit in planned.units
+        for piece in unit.pieces.values()
+        if piece.original is not None
+    ]
+    if originals:
+        tools.ctx.locations.announce()
+        _replace(tools, run, originals)
+
+
+def _restore_and_read(tools: Tools, run: str, path: str, identity: Address) -> None:
+    with suppress(NotFound, Gone, Contention):
+        tools.repo.restore("main", identity, path)
+    with suppress(NotFound):
+        body = tools.repo.read("main", path)
+        assert f"-{run}".encode() in body, f"the run {run} was acknowledged, and its rows are restored: {body!r}"
+
+
+def _replace(tools: Tools, run: str, originals: Sequence[Original]) -> None:
+    """Until nothing is busy, at most three times."""
     ctx, mark = tools.ctx, f"-{run}".encode()
 
     def write(attempts: Sequence[Attempt]) -> list[Content | None]:
@@ -66,13 +113,8 @@ def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read
             made.append(Content(attempt.to, len(body + mark), "", run=run))
         return made
 
-    ctx.locations.announce()
-    original = Original(identity, Content(identity, size_bytes, ""))
     for _ in range(3):
-        if not replace(ctx, run, [original], write, lambda _: None):
-            if then_read:
-                body = tools.repo.read("main", then_read)
-                assert mark in body, f"the run {run} was acknowledged, and its rows are there: {body!r}"
+        if not replace(ctx, run, originals, write, lambda _: None):
             return
     raise Contention("others kept changing it")  # a run reports it as not purged
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from tests.simulation.planting import Edit, Mutant
 
 LOCATIONS = "refstore.versioning.locations:Locations"
+PLAN = "refstore_purge.version_plan:plan_versions"
+REFERENCES = "list(referenced_entries(ctx, [dataset.prefix for dataset in datasets]))"
 CONTENTS = "refstore.deletions.content_deletion:delete_contents"
 
 
@@ -18,6 +20,31 @@ def purged() -> Iterator[Mutant]:
         "nothing is announced",
         "purge; end of backups | read",
         Edit(f"{LOCATIONS}.announce", "if not self.are_announced():", "if False:"),
+    )
+    yield mutant(
+        "a run does not look at the trash",
+        "purge of all | delete branch | reap",
+        Edit(PLAN, REFERENCES, "[]"),
+    )
+    yield mutant(
+        "a run looks at the trash as its listing shows it",
+        "purge of all | restore; delete | hard delete",
+        Edit(
+            PLAN,
+            REFERENCES,
+            "[\n"
+            "        __import__('refstore.operations.referenced_entries', fromlist=['_']).ReferencedEntry(\n"
+            "            'trash', each.path, each.entry, True\n"
+            "        )\n"
+            "        for each in repo.in_grace()\n"
+            "        if each.entry\n"
+            "    ]",
+        ),
+    )
+    yield mutant(
+        "a run looks at references behind every version",
+        "purge of all | delete; restore; commit; reap",
+        Edit(PLAN, "for each in referenced:", f"for each in {REFERENCES}:"),
     )
     yield mutant(
         "a content is published over whatever stands there",

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from tests.kit import purging
 from tests.simulation import calls as do
-from tests.simulation.calls import BODIES, COMMIT, REAP, RESET, Call
+from tests.simulation.calls import BODIES, COMMIT, DELETE_P, HARD_DELETE, REAP, RESET, Call
 from tests.simulation.collecting import collect
 from tests.simulation.plans import Plan, plan
-from tests.simulation.worlds import Start, m1, old, old_appended
+from tests.simulation.worlds import Start, grace, m1, old, old_appended, side_branch
 
 
 def purge(start: Start, run: str = "a", body: str = "P0") -> Call:
@@ -23,6 +23,12 @@ def purge_and_read(start: Start, run: str) -> Call:
 
 def upload_again(body: str) -> Call:
     return Call((purging.upload_again("p", BODIES[body]),))
+
+
+def purge_all(start: Start, path: str, body: str) -> list[Call]:
+    """Whatever is restored behind it has no rows of the run."""
+    restored = purging.restore_and_read("a", path, start.addresses[body])
+    return [Call((purging.purge_all("a"),)), Call((restored,))]
 
 
 END_BACKUPS = Call((purging.clean(),), unbounded=True)
@@ -78,6 +84,37 @@ def purges() -> Iterator[Plan]:
         m1,
         lambda start: {"P": [purge(start)], "X": [END_BACKUPS], "R": [RESET, REAP]},
         lossy="P",
+        **more,
+    )
+
+
+def purges_of_all() -> Iterator[Plan]:
+    """The run finds what is in the trash, and what goes there or comes back while it looks."""
+    more = {"group": "rows are purged"}
+    yield plan(
+        "purge of all | restore; delete | hard delete",
+        grace,
+        lambda start: {
+            "P": purge_all(start, "p", "P5"),
+            "E": [do.restore("main", "p", start.addresses["P5"]), DELETE_P],
+            "H": [HARD_DELETE],
+        },
+        **more,
+    )
+    yield plan(
+        "purge of all | delete; restore; commit; reap",
+        m1,
+        lambda start: {
+            "P": purge_all(start, "p", "P0"),
+            "E": [DELETE_P, do.restore("main", "p", start.addresses["P0"]), COMMIT, REAP],
+        },
+        "P",
+        **more,
+    )
+    yield plan(
+        "purge of all | delete branch | reap",
+        side_branch,
+        lambda start: {"P": purge_all(start, "p", "P0"), "D": [do.delete_branch("side")], "G": [REAP]},
         **more,
     )
 

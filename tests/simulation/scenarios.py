@@ -39,7 +39,13 @@ from tests.simulation.calls import (
 from tests.simulation.loss_scenarios import losses
 from tests.simulation.offline_scenarios import collections, complete, marks
 from tests.simulation.plans import EXPIRED_MS, Calls, Plan, plan
-from tests.simulation.purge_scenarios import purges, purges_and_collections, restores_of_contents, uploads_again
+from tests.simulation.purge_scenarios import (
+    purges,
+    purges_and_collections,
+    purges_of_all,
+    restores_of_contents,
+    uploads_again,
+)
 from tests.simulation.reaper_scenarios import clocks, pages, registry_markers_hints, zero_grace
 from tests.simulation.worlds import (
     Start,
@@ -796,6 +802,7 @@ def every() -> Iterator[Plan]:
         batches,
         purges,
         uploads_again,
+        purges_of_all,
         restores_of_contents,
         purges_and_collections,
         losses,
