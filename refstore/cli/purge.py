@@ -185,7 +185,8 @@ def run(
     """Remove the rows of the ids from onboarded data sets.
 
     keep-history: from the heads, by one commit for each branch. Earlier commits keep their rows until they expire.
-    rewrite, erase: from every version. Commits and their ids stay; what was replaced stays as a backup for a while.
+    rewrite, erase: from every version and the undo trash. Commits and their ids stay; what was replaced stays as a
+    backup for a while.
 
     \b
     Example: refstore purge run sales --ids forget.csv --dry-run
