@@ -95,7 +95,7 @@ def find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> set[st
     """Look for the ids in what was not looked at yet; return the addresses of the objects that have rows of them."""
     with run.steps.step("looking for the ids"):
         _find(run, job, units, attempt)
-    return {piece.address for unit in units for piece in unit.pieces.values() if run.state.found[piece.content].matched}
+    return {piece.address for unit in units for piece in unit.pieces.values() if run.state.found[piece.content].has_ids}
 
 
 def _find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> None:
@@ -121,8 +121,9 @@ def _find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> None:
         row.index_bytes += done.index_bytes
         row.by_statistics += done.by == "statistics"
         row.by_column += done.by == "column"
-        row.matched += bool(done.matched)
+        row.matched += done.has_ids
         row.rows_found += done.matched
+        row.entries_found += done.entries
 
 
 def ask_breaker(run: PurgeRun, units: Sequence[Unit], *, what: str = "rows") -> None:

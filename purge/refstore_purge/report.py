@@ -34,12 +34,16 @@ class Row(msgspec.Struct, kw_only=True):
     by_column: int = 0
     """Objects whose column was read."""
     matched: int = 0
-    """Objects with rows of the ids."""
+    """Objects with rows of the ids, or with an id in their key-value metadata."""
     rows_found: int = 0
     """Rows of the ids in them."""
+    entries_found: int = 0
+    """Entries with an id in the key-value metadata of Parquet and ORC."""
     rewritten: int = 0
     erased: int = 0
     """Objects that cannot be rewritten, of which the content goes."""
+    summaries: int = 0
+    """Summary files of Parquet (`_metadata`) that were written again; in a dry run those that would be."""
     failed: int = 0
     rows_before: int = 0
     """Of the rewritten objects."""

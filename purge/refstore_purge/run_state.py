@@ -41,6 +41,8 @@ class Options:
     """The watermark of an earlier run: partitions up to it are left out."""
     including_copies: bool = False
     """Whether names outside the data sets are given the rewritten object, too."""
+    ignore_statistics: bool = False
+    """Whether columns are read also where the files' statistics say that none of the ids is in them."""
     share: float = SHARE
     """Stop if more than this share of the rows that were looked at would go."""
     floor_rows: int = FLOOR_ROWS
@@ -130,6 +132,7 @@ class PurgeRun:
             map_part=dataset.map_part,
             set_null=tuple(tuple(name.split(".")) for name in dataset.set_null),
             every_row=self.state.by_partition.get(unit.order, False),
+            ignore_statistics=self.options.ignore_statistics,
             to=to,
             may_be_gone=dataset.mode != KEEP_HISTORY,
         )

@@ -59,6 +59,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     set_null: tuple[tuple[str, ...], ...] = ()
     every_row: bool = False
     """Whether the partition's value is one of the ids."""
+    ignore_statistics: bool = False
+    """Whether its column is read whatever its statistics say."""
     to: str = ""
     """The address of what is written; '': only look for the ids."""
     index: str = ""
@@ -70,7 +72,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def task(self) -> Task:
-        return Task(self.identifier, self.map_part, self.set_null, self.every_row)
+        return Task(self.identifier, self.map_part, self.set_null, self.every_row, self.ignore_statistics)
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +81,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     rows: int = 0
     matched: int = 0
+    entries: int = 0
+    """Entries of the file's key-value metadata that have an id."""
     by: str = ""
     """What told how many match: the value of the `partition`, the `index`, `statistics`, or the `column`."""
     read_bytes: int = 0
@@ -92,6 +96,11 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the object is not there any more."""
     failure: str = ""
     """Why it is left as it was; names columns and types, and no value."""
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether rows or metadata of the object have an id."""
+        return bool(self.matched or self.entries)
 
 
 def run(engine: Engine, job: Job, works: list[Work]) -> list[Done]:
@@ -137,7 +146,7 @@ def do(job: Job, work: Work) -> Done:
             return _find(job, work, store, source, ids)
         with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
             written = format_of(work.format).rewrite(cast(BinaryIO, source), target, work.task, ids)
-            stored = _put(store, work.to, target)
+            stored = put(store, work.to, target)
     except ObjectNotFound:
         if not work.may_be_gone:
             raise
@@ -153,6 +162,7 @@ def do(job: Job, work: Work) -> Done:
         address=work.address,
         rows=written.rows,
         matched=written.matched,
+        entries=written.entries,
         read_bytes=source.requested_bytes,
         to=work.to,
         size_bytes=stored.size_bytes,
@@ -186,6 +196,7 @@ def _find(job: Job, work: Work, store: ObjectStore, source: StoreFile, ids: AnyI
         address=work.address,
         rows=found.rows,
         matched=found.matched,
+        entries=found.entries,
         by=found.by,
         read_bytes=source.requested_bytes + index_read,
         index_bytes=written,
@@ -228,7 +239,7 @@ def _measured(address: str, target: Any) -> Stored:
     return tally.stored
 
 
-def _put(store: ObjectStore, address: str, target: Any) -> Stored:
+def put(store: ObjectStore, address: str, target: Any) -> Stored:
     """Write the object, unless another attempt has; return its size and checksums."""
     target.seek(0)
     try:

@@ -171,6 +171,10 @@ def run(
     including_copies: Annotated[
         bool, typer.Option("--including-copies", help="Purge names outside the data sets of the same objects, too.")
     ] = False,
+    ignore_statistics: Annotated[
+        bool,
+        typer.Option("--ignore-statistics", help="Read the ids' column also where statistics of files exclude them."),
+    ] = False,
     breaker_share: Annotated[
         float, typer.Option(min=0, max=1, metavar="N", help="Stop if more than this share of the rows would go.")
     ] = 0.5,
@@ -216,6 +220,7 @@ def run(
                 max_units=max_units,
                 after=after,
                 including_copies=including_copies,
+                ignore_statistics=ignore_statistics,
                 share=breaker_share,
                 floor_rows=breaker_floor,
                 purge_key=key,

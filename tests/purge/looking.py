@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -28,14 +28,26 @@ def task(identifier: str, *, map_part: Any = "value", set_null: Sequence[str] = 
     return Task(tuple(identifier.split(".")), map_part, tuple(tuple(name.split(".")) for name in set_null))
 
 
-def find(module: ModuleType, body: bytes, what: Task, wanted: IdSet) -> Found:
-    return module.find(io.BytesIO(body), what, wanted)
+class FoundRows(NamedTuple):
+    rows: int
+    matched: int
+    by: str
 
 
-def rewrite(module: ModuleType, body: bytes, what: Task, wanted: IdSet) -> tuple[bytes, Rewritten]:
+class RewrittenRows(NamedTuple):
+    rows: int
+    matched: int
+
+
+def find(module: ModuleType, body: bytes, what: Task, wanted: IdSet) -> FoundRows:
+    found: Found = module.find(io.BytesIO(body), what, wanted)
+    return FoundRows(found.rows, found.matched, found.by)
+
+
+def rewrite(module: ModuleType, body: bytes, what: Task, wanted: IdSet) -> tuple[bytes, RewrittenRows]:
     """Rewrite, and check that `find` says the same."""
     target = io.BytesIO()
-    made = module.rewrite(io.BytesIO(body), target, what, wanted)
-    found = find(module, body, what, wanted)
-    assert (found.rows, found.matched) == (made.rows, made.matched)
-    return target.getvalue(), made
+    made: Rewritten = module.rewrite(io.BytesIO(body), target, what, wanted)
+    found: Found = module.find(io.BytesIO(body), what, wanted)
+    assert (found.rows, found.matched, found.entries) == (made.rows, made.matched, made.entries)
+    return target.getvalue(), RewrittenRows(made.rows, made.matched)

@@ -50,6 +50,8 @@ class Task:
     """Paths to the columns to set to null in the rows that match. None given: the rows go."""
     every_row: bool = False
     """Whether every row matches, because the identifier is a partition's value; then no column has it."""
+    ignore_statistics: bool = False
+    """Whether the column is read also where statistics say that none of the ids is in it."""
 
 
 class Found(NamedTuple):
@@ -61,6 +63,8 @@ class Found(NamedTuple):
     """Rows that match."""
     by: Literal["partition", "statistics", "column"]
     """What told so: the partition's value, the statistics alone, or the column."""
+    entries: int = 0
+    """Entries of the file's key-value metadata that have an id."""
 
 
 See = Callable[[Any], None]
@@ -91,13 +95,16 @@ class Rewritten(NamedTuple):
     """Rows before."""
     matched: int
     """Rows that were removed or changed."""
+    entries: int = 0
+    """Entries of the file's key-value metadata that had an id, and are left out."""
 
 
 class Format(Protocol):
     def find(self, source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
         """Look for the ids in an object, and read no more than that needs. Raises PurgeError.
 
-        `see` is called with every value at the identifier, unless statistics tell that none of the ids is there.
+        `see` is called with every value at the identifier, and with what the metadata has, unless statistics tell that
+        none of the ids is there.
         """
         ...
 

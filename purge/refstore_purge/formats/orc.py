@@ -1,7 +1,8 @@
 """ORC: find ids by statistics and the identifier's column, and rewrite stripe by stripe.
 
-A rewritten file keeps its schema, codec, block size, stripes, row index, Bloom filters' columns and user metadata. What
-pyarrow would not keep (`varchar`, `char`, unions) is refused: the schemas are compared as ORC has them, by pyorc.
+A rewritten file keeps its schema, codec, block size, stripes, row index, Bloom filters' columns, and its user metadata
+but for entries with an id. What pyarrow would not keep (`varchar`, `char`, unions) is refused: the schemas are compared
+as ORC has them, by pyorc.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from refstore_purge.formats import key_values
 from refstore_purge.formats.base import Found, Ids, PurgeError, Rewritten, See, Seeing, Task, kinds_of, name_of
 from refstore_purge.formats.nested import check_set_null, rows_that_match, set_null
 from refstore_purge.formats.stays_open import StaysOpen
@@ -31,9 +33,13 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
     with _readable():
         file, reader = _open(source, task, ids)
         if task.every_row and not task.set_null:
-            return Found(file.nrows, file.nrows, "partition")
+            return Found(file.nrows, file.nrows, "partition", key_values.entries_with_ids([file.metadata], ids))
         leaf = None if task.every_row else _plain_leaf(file, reader, task)
-        stripes = [number for number in range(file.nstripes) if leaf is None or _may_match(reader, number, leaf, ids)]
+        stripes = [
+            number
+            for number in range(file.nstripes)
+            if leaf is None or task.ignore_statistics or _may_match(reader, number, leaf, ids)
+        ]
         if stripes and see is not None:
             stripes = list(range(file.nstripes))
             ids = Seeing(ids, see)
@@ -43,7 +49,8 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
         for number in stripes:
             batch = file.read_stripe(number, columns=columns)
             matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
-        return Found(file.nrows, matched, "partition" if task.every_row else "column" if stripes else "statistics")
+        by = "partition" if task.every_row else "column" if stripes else "statistics"
+        return Found(file.nrows, matched, by, key_values.entries_with_ids([file.metadata], ids))
 
 
 def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
@@ -62,9 +69,10 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
                 if len(kept):
                     writer.write(pa.Table.from_batches([kept]))
                 del kept
-        _append_metadata(target, dict(file.metadata or {}), file)
-        _check_written(file, reader, target, file.nrows - (0 if task.set_null else matched))
-    return Rewritten(file.nrows, matched)
+        pairs = key_values.without_ids(file.metadata, ids, rows_changed=matched > 0)
+        _append_metadata(target, pairs, file)
+        _check_written(reader, target, file.nrows - (0 if task.set_null else matched), pairs)
+    return Rewritten(file.nrows, matched, key_values.entries_with_ids([file.metadata], ids))
 
 
 @contextmanager
@@ -204,8 +212,8 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             return number, at
 
 
-def _check_written(file: Any, reader: Any, target: BinaryIO, rows: int) -> None:
-    """Raise PurgeError where the new file is not what the old one was, but for its rows."""
+def _check_written(reader: Any, target: BinaryIO, rows: int, pairs: Mapping[bytes, bytes]) -> None:
+    """Raise PurgeError where the new file is not what the old one was, but for its rows, with this metadata."""
     target.flush()
     target.seek(0)
     written, schema = orc.ORCFile(StaysOpen(target)), str(reader.schema)
@@ -216,5 +224,5 @@ def _check_written(file: Any, reader: Any, target: BinaryIO, rows: int) -> None:
                          "other means")  # fmt: skip
     if written.nrows != rows:
         raise PurgeError(f"the new file has {written.nrows} rows instead of {rows}; report this")
-    if dict(written.metadata or {}) != dict(file.metadata or {}):
+    if dict(written.metadata or {}) != pairs:
         raise PurgeError("this file's metadata could not be kept; purge it by other means")

@@ -1,17 +1,19 @@
 """Parquet: find ids by statistics and the identifier's column, and rewrite row group by row group.
 
-A rewritten file keeps its schema, its key-value metadata, its row groups, and of each column codec, dictionary, Bloom
-filter and whether it has statistics. What pyarrow would not keep is refused: the written footer is compared.
+A rewritten file keeps its schema, its row groups, its key-value metadata but for entries with an id, and of each column
+codec, dictionary, Bloom filter and whether it has statistics. What pyarrow would not keep is refused: the written
+footer is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from refstore_purge.formats import key_values
 from refstore_purge.formats.base import Found, Ids, PurgeError, Rewritten, See, Seeing, Task, kinds_of, name_of
 from refstore_purge.formats.nested import check_set_null, rows_that_match, set_null
 from refstore_purge.store_file import buffer_bytes_of
@@ -27,16 +29,17 @@ _CODECS: Final = {"UNCOMPRESSED": "NONE"}
 
 def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Found:
     """Look for the ids. Raises PurgeError."""
-    with _readable():
+    with readable():
         file = _open(source)
         _check_kind(file, task, ids)
         if task.every_row and not task.set_null:
-            return Found(file.metadata.num_rows, file.metadata.num_rows, "partition")
+            entries = key_values.entries_with_ids(key_values_of(file), ids)
+            return Found(file.metadata.num_rows, file.metadata.num_rows, "partition", entries)
         leaf = _plain_leaf(file, task)
         groups = [
             number
             for number in range(file.metadata.num_row_groups)
-            if leaf is None or _may_match(file.metadata.row_group(number).column(leaf), ids)
+            if leaf is None or task.ignore_statistics or _may_match(file.metadata.row_group(number).column(leaf), ids)
         ]
         if groups and see is not None:
             groups = list(range(file.metadata.num_row_groups))
@@ -46,13 +49,13 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
             for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=_leaves(file, task)):
                 matched += int(np.count_nonzero(rows_that_match(batch, task, ids)))
         by = "partition" if task.every_row else "column" if groups else "statistics"
-        return Found(file.metadata.num_rows, matched, by)
+        return Found(file.metadata.num_rows, matched, by, key_values.entries_with_ids(key_values_of(file), ids))
 
 
 def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
     """Write the file without the rows that match, or with nulls in them. Raises PurgeError."""
     matched = 0
-    with _readable():
+    with readable():
         file = _open(source)
         _check_kind(file, task, ids)
         metadata = file.metadata
@@ -65,10 +68,32 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
                     writer.write_table(kept, row_group_size=len(kept))
                 del kept  # before the next one is read
             # with the schema of Arrow, which says how the file is read again
-            if metadata.metadata:
-                writer.add_key_value_metadata(metadata.metadata)
-        _check_written(file, target, metadata.num_rows - (0 if task.set_null else matched))
-    return Rewritten(metadata.num_rows, matched)
+            pairs = key_values.without_ids(metadata.metadata, ids, rows_changed=matched > 0)
+            if pairs:
+                writer.add_key_value_metadata(pairs)
+        _check_written(file, target, metadata.num_rows - (0 if task.set_null else matched), pairs)
+    return Rewritten(metadata.num_rows, matched, key_values.entries_with_ids(key_values_of(file), ids))
+
+
+def write_without_rows(source: BinaryIO, target: BinaryIO, ids: Ids) -> None:
+    """Write a file of the same schema without rows, and with the metadata that has no id. Raises PurgeError."""
+    with readable():
+        file = pq.ParquetFile(source, pre_buffer=False)
+        schema, options = _options(file, Task(()))
+        pairs = key_values.without_ids(file.metadata.metadata, ids, rows_changed=False)
+        with pq.ParquetWriter(target, schema, **options) as writer:
+            if pairs:
+                writer.add_key_value_metadata(pairs)
+        _check_written(file, target, 0, pairs)
+
+
+def key_values_of(file: Any) -> Generator[Mapping[bytes, bytes] | None, None, None]:
+    """Yield the metadata of the file and of its column chunks; pyarrow does not write these again."""
+    yield file.metadata.metadata
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        for column in range(group.num_columns):
+            yield group.column(column).metadata
 
 
 def _kept(file: Any, number: int, schema: Any, task: Task, ids: Ids) -> tuple[Any, int]:
@@ -112,7 +137,8 @@ def _filtered(table: Any, keep: Any) -> Any:
 
 
 @contextmanager
-def _readable() -> Generator[None, None, None]:
+def readable() -> Generator[None, None, None]:
+    """Raise PurgeError where pyarrow cannot read a file."""
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:
@@ -214,7 +240,7 @@ def _leaves(file: Any, task: Task) -> Sequence[str]:
     if _has_dots(file):
         return paths
     mine = [path for path in paths if path.split(".")[0] == task.identifier[0]]
-    chosen = [path for path in mine if _is_subsequence(task.identifier, path.split("."))] or mine
+    chosen = [path for path in mine if is_subsequence(task.identifier, path.split("."))] or mine
     if not task.every_row and _has_map(file.schema_arrow.field(task.identifier[0]).type):
         chosen = mine  # without its keys a map would be read as a list
     return [*chosen, *(path for path in paths for null in task.set_null if path.split(".")[: len(null)] == list(null))]
@@ -237,7 +263,8 @@ def _has_map(type_: Any) -> bool:
     return pa.types.is_map(type_) or any(_has_map(field.type) for field in _fields_of(type_))
 
 
-def _is_subsequence(wanted: Sequence[str], path: Sequence[str]) -> bool:
+def is_subsequence(wanted: Sequence[str], path: Sequence[str]) -> bool:
+    """Return whether a path goes through the wanted names, in their order."""
     rest = iter(path)
     return all(step in rest for step in wanted)
 
@@ -278,6 +305,7 @@ def _options(file: Any, task: Task) -> tuple[Any, dict[str, Any]]:
         "use_compliant_nested_type": not any(
             ".list.item" in file.schema.column(number).path for number in range(len(file.schema))
         ),
+        "use_deprecated_int96_timestamps": any(column.physical_type == "INT96" for _, column in _columns(file)),
     }
     if not metadata.num_row_groups:
         return schema, options
@@ -289,7 +317,6 @@ def _options(file: Any, task: Task) -> tuple[Any, dict[str, Any]]:
     options["use_dictionary"] = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page] or False
     options["write_statistics"] = [chunk.path_in_schema for chunk in chunks if chunk.is_stats_set] or False
     options["write_page_index"] = any(chunk.has_column_index for chunk in chunks)
-    options["use_deprecated_int96_timestamps"] = any(chunk.physical_type == "INT96" for chunk in chunks)
     sorted_by = [chunks[each.column_index].path_in_schema for each in group.sorting_columns]
     if not any(
         path == name_of(null) or path.startswith(f"{name_of(null)}.") for path in sorted_by for null in task.set_null
@@ -303,8 +330,8 @@ def _options(file: Any, task: Task) -> tuple[Any, dict[str, Any]]:
     return schema, options
 
 
-def _check_written(file: Any, target: BinaryIO, rows: int) -> None:
-    """Raise PurgeError where the new file is not what the old one was, but for its rows."""
+def _check_written(file: Any, target: BinaryIO, rows: int, pairs: Mapping[bytes, bytes]) -> None:
+    """Raise PurgeError where the new file is not what the old one was, but for its rows, with this metadata."""
     target.flush()
     target.seek(0)
     written = pq.ParquetFile(target, pre_buffer=False)
@@ -312,5 +339,5 @@ def _check_written(file: Any, target: BinaryIO, rows: int) -> None:
         raise PurgeError("pyarrow cannot write this file's schema as it is; purge it by other means")
     if written.metadata.num_rows != rows:
         raise PurgeError(f"the new file has {written.metadata.num_rows} rows instead of {rows}; report this")
-    if (file.metadata.metadata or {}) != (written.metadata.metadata or {}):
+    if (written.metadata.metadata or {}) != pairs:
         raise PurgeError("pyarrow cannot keep this file's metadata; purge it by other means")
