@@ -5,25 +5,29 @@ find      look for the ids in each distinct object (`finding.py`)
 copies    refuse objects that have a name outside the data sets
 breaker   stop where more rows would go than anybody expects
 rewrite   write the objects that have some again; tasks do
+summaries write the summary files of Parquet that describe them again (`summaries.py`)
 publish   one commit for each branch
 again     look at the heads that have moved meanwhile, or whose publication was refused: up to three attempts
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import BinaryIO, Final
 
 from refstore.errors import BranchNotFound
 from refstore.purging.document import Dataset
 from refstore.repository import Repository
 from refstore_gc.purge_cleaning import delete_abandoned
 from refstore_purge import finding, tasks
-from refstore_purge.plan import Name, NotPurged, Plan, Unit, plan_heads
-from refstore_purge.publish import Publication, Rewritten
+from refstore_purge.formats.base import PurgeError
+from refstore_purge.plan import Name, NotPurged, Piece, Plan, Unit, plan_heads
+from refstore_purge.publish import Publication, Rewritten, WrittenSummary
 from refstore_purge.report import Published
 from refstore_purge.run_state import ATTEMPTS, PurgeRun
+from refstore_purge.summaries import find_affected, write_again
 from refstore_purge.tasks import Done, Job
 
 REWRITTEN_PER_PART: Final = 32
@@ -42,12 +46,15 @@ def purge_heads(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: P
         with run.steps.step("looking for copies"):
             left = _with_copies(run, datasets, planned, units, matched)
         finding.ask_breaker(run, units)
-        if run.options.dry_run or not left:
+        summaries = _affected_summaries(run, datasets, planned, units, left)
+        if run.options.dry_run or not (left or summaries):
             return
         publication = Publication(repo, state.report.run, attempt, planned.heads)
         try:
             with run.steps.step("rewriting"):
-                _rewrite(run, job, units, left, publication)
+                written = _rewrite(run, job, units, left, publication)
+            for unit, piece in summaries:
+                publication.add_summary(WrittenSummary(piece, partial(_write_summary, run, unit, piece, written)))
             with run.steps.step("publishing"):
                 published, refused = publication.publish(f"Purge {state.report.ids} ids (run {state.report.run})")
             run.delete_indexes(
@@ -115,7 +122,39 @@ def _with_copies(
     return matched if run.options.including_copies else matched - set(outside)
 
 
-def _rewrite(run: PurgeRun, job: Job, units: Sequence[Unit], wanted: set[str], publication: Publication) -> None:
+def _affected_summaries(
+    run: PurgeRun, datasets: Sequence[Dataset], planned: Plan, units: Sequence[Unit], wanted: set[str]
+) -> list[tuple[Unit, Piece]]:
+    """Return the summary files that have an id, or describe what is rewritten."""
+    if not planned.summaries:
+        return []
+    with run.steps.step("looking at summary files"):
+        pieces = [piece for unit in units for piece in unit.pieces.values() if piece.address in wanted]
+        affected = find_affected(run, planned.summaries, {name for piece in pieces for name in piece.names})
+        left = _with_copies(run, datasets, planned, planned.summaries, affected) - run.state.failures.keys()
+    found = [(unit, piece) for unit in planned.summaries for piece in unit.pieces.values() if piece.address in left]
+    if run.options.dry_run:
+        for unit, _ in found:
+            run.row(unit).summaries += 1
+    return found
+
+
+def _write_summary(
+    run: PurgeRun, unit: Unit, piece: Piece, written: Collection[str], name: Name, target: BinaryIO
+) -> bool:
+    """Write a summary file again as it shall be on a branch; report it if that fails."""
+    try:
+        write_again(run, unit, piece, [name], written.__contains__, target)
+    except PurgeError as error:
+        run.fail(unit, piece, str(error))
+        return False
+    run.row(unit).summaries += 1
+    return True
+
+
+def _rewrite(run: PurgeRun, job: Job, units: Sequence[Unit], wanted: set[str], publication: Publication) -> set[str]:
+    """Rewrite objects and stage them; return where they lie now."""
+    addresses: set[str] = set()
     todo = [(unit, piece) for unit in units for piece in unit.pieces.values() if piece.address in wanted]
     for some in run.jobs(todo, REWRITTEN_PER_PART):
         issued = publication.issue([piece for _, piece in some])
@@ -134,5 +173,7 @@ def _rewrite(run: PurgeRun, job: Job, units: Sequence[Unit], wanted: set[str], p
             row.bytes_after += done.size_bytes
             row.read_bytes += done.read_bytes
             run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at
+            addresses.add(done.to)
             rewritten.append(Rewritten(piece, issued[piece.address][1], done.size_bytes, done.checksum, done.md5))
         publication.stage(rewritten)
+    return addresses

@@ -1,7 +1,8 @@
 """Plan a run: which objects belong to an onboarded data set, by partition; and what is left alone.
 
-Hidden files (`_SUCCESS`, `.part.crc`) are no data. Everything else below a data set's prefix is. `plan_heads` looks at
-the heads; `version_plan.py` at every version.
+Hidden files (`_SUCCESS`, `.part.crc`) are no data. Everything else below a data set's prefix is. The summary files of
+Parquet (`_metadata`) are planned apart, because they follow the data. `plan_heads` looks at the heads;
+`version_plan.py` at every version.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _TABLES: Final = (
     ("metadata/", "Iceberg", "a row-level `DELETE`, then `expire_snapshots`"),
 )
 _ICEBERG: Final = ".metadata.json"
+SUMMARIES: Final = ("_metadata", "_common_metadata")
+"""The names of summary files, see `formats/parquet_summary.py`."""
 
 
 class Name(NamedTuple):
@@ -92,6 +95,8 @@ class Plan(NamedTuple):
     units: list[Unit]
     """In order of prefix and partition."""
     not_purged: list[NotPurged]
+    summaries: Sequence[Unit] = ()
+    """The summary files of Parquet data sets, of all partitions."""
 
 
 class Planner:
@@ -159,7 +164,7 @@ class Planner:
 
 def plan_heads(repo: Repository, datasets: Sequence[Dataset], *, branches: Collection[str] | None = None) -> Plan:
     """Look at the heads of all branches, or of these. Raises Invalid for a table of Delta or Iceberg."""
-    planner = Planner(repo)
+    planner, summaries = Planner(repo), Planner(repo)
     heads: dict[str, str] = {}
     for branch, record in list(repo.branches()):
         if record.hidden or (branches is not None and branch not in branches):
@@ -169,14 +174,15 @@ def plan_heads(repo: Repository, datasets: Sequence[Dataset], *, branches: Colle
                 continue
             heads[branch] = record.head
             for path, entry in repo.list(record.head, prefix=dataset.prefix):
-                if entry is not None and is_data(dataset, path):
+                if entry is not None and (is_data(dataset, path) or is_summary(dataset, path)):
                     name = Name(branch, path)
-                    piece = planner.add(dataset, name, entry, is_held=path.startswith(planner.held_prefixes))
+                    of_kind = planner if is_data(dataset, path) else summaries
+                    piece = of_kind.add(dataset, name, entry, is_held=path.startswith(planner.held_prefixes))
                     if piece is not None:
                         piece.names.append(name)
             with suppress(BranchNotFound):  # it has just been deleted
                 planner.not_purged += list(_staged(repo, branch, dataset))
-    return Plan(heads, planner.units(), planner.not_purged)
+    return Plan(heads, planner.units(), [*planner.not_purged, *summaries.not_purged], summaries.units())
 
 
 def held_prefixes(repo: Repository) -> tuple[str, ...]:
@@ -190,6 +196,11 @@ def is_data(dataset: Dataset, path: str) -> bool:
     below = path[len(dataset.prefix) :]
     _refuse_tables(dataset, below)
     return not below.rpartition("/")[2].startswith(("_", "."))
+
+
+def is_summary(dataset: Dataset, path: str) -> bool:
+    """Return whether a path is a summary file of a Parquet data set, which describes other files."""
+    return dataset.format == "parquet" and dataset.mode != ERASE and path.rpartition("/")[2] in SUMMARIES
 
 
 def partition_of(below: str) -> str:

@@ -3,6 +3,7 @@
     open      a hidden branch at each head that was looked at
     issue     an address for each object, on the hidden branch of its first name; tasks write there
     stage     link it there, and copy it to its other names
+    again     write the summary files that describe what is linked now (`summaries.py`)
     publish   commit the hidden branch, and merge that into the branch as one commit
 
 What is staged on the branch stays staged, and then the merge is refused. If the branch changed one of the paths
@@ -12,9 +13,10 @@ next run deletes; what they staged goes as with any other branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, cast
 
 from refstore.core.batches import batched
 from refstore.errors import BranchNotFound, Conflict, DirtyBranch, NothingToCommit
@@ -43,6 +45,14 @@ class Rewritten(NamedTuple):
     md5: str
 
 
+class WrittenSummary(NamedTuple):
+    """A summary file that is written on the hidden branch, when all else is there."""
+
+    piece: Piece
+    write: Callable[[Name, BinaryIO], bool]
+    """Is given its name on the hidden branch; returns whether it wrote the file."""
+
+
 class Publication:
     """The hidden branches of one attempt."""
 
@@ -57,6 +67,8 @@ class Publication:
         self._copies: dict[str, list[tuple[Name, str]]] = {}
         """By branch: other names of what is staged on the branch of a first name."""
         self._paths: dict[str, int] = {}
+        self._summaries: dict[str, list[tuple[str, WrittenSummary]]] = {}
+        """By branch: the paths of summary files."""
 
     def issue(self, pieces: Sequence[Piece]) -> dict[str, tuple[str, str]]:
         """Return an address and its token for each object, by its present address."""
@@ -88,6 +100,10 @@ class Publication:
             for other in others:
                 self._copies.setdefault(other.branch, []).append((first, other.path))
 
+    def add_summary(self, summary: WrittenSummary) -> None:
+        for branch, path in summary.piece.names:
+            self._summaries.setdefault(branch, []).append((path, summary))
+
     def publish(self, message: str) -> tuple[list[Published], dict[str, str]]:
         """Commit each hidden branch, and merge it into its branch. Return the commits; by branch, why there is none.
 
@@ -97,13 +113,18 @@ class Publication:
         refused: dict[str, str] = {}
         commits: dict[str, str] = {}
         metadata = {METADATA: self._run}
-        for branch in sorted({*self._paths, *self._copies}):  # a first name is on the first of its branches
+        for branch in sorted(
+            {*self._paths, *self._copies, *self._summaries}
+        ):  # a first name is on the first of its branches
             hidden = self._open(branch)
             copies = self._copies.get(branch, [])
             for source in sorted({first.branch for first, _ in copies}):
                 ref = hidden if source == branch else commits[source]
                 mine = [Copy(first.path, path) for first, path in copies if first.branch == source]
                 self._repo.copy_many(ref, hidden, mine)
+            paths = self._paths.get(branch, 0) + len(copies) + self._write_summaries(branch)
+            if not paths:
+                continue
             commits[branch] = self._repo.commit(hidden, message, metadata=metadata).id
             try:
                 landed = self._land(commits[branch], branch, message, metadata)
@@ -112,8 +133,24 @@ class Publication:
             except (Conflict, BranchNotFound) as error:
                 refused[branch] = str(error)
                 continue
-            published.append(Published(branch, landed.id, self._paths.get(branch, 0) + len(copies)))
+            published.append(Published(branch, landed.id, paths))
         return published, refused
+
+    def _write_summaries(self, branch: str) -> int:
+        """Write the summary files on a hidden branch; return how many."""
+        written = 0
+        for path, summary in self._summaries.get(branch, []):
+            with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
+                if summary.write(Name(self._hidden[branch], path), cast(BinaryIO, target)):
+                    self._repo.upload(
+                        self._hidden[branch],
+                        path,
+                        cast(BinaryIO, target),
+                        metadata=summary.piece.metadata,
+                        content_type=summary.piece.content_type,
+                    )
+                    written += 1
+        return written
 
     def _land(self, commit: str, branch: str, message: str, metadata: dict[str, str]) -> CommitInfo:
         """Merge a commit into a branch; while that has staged changes, wait for whoever made them, but not for long."""

@@ -29,6 +29,7 @@ _COLUMNS: Final = (
     ("matched", "with rows of the ids"),
     ("rewritten", "rewritten"),
     ("erased", "erased"),
+    ("summaries", "summaries written"),
     ("failed", "failed"),
     ("rows_before", "rows before"),
     ("rows_changed", "removed or set to null"),
@@ -52,7 +53,7 @@ def page(repository: str, report: Report) -> str:
             f"<p>Final with the first nightly job after {time_shown(report.final_ms)}, when the backups go.</p>"
         )
     parts += [f"<p class=ask>Not final: {escape(reason)}</p>" for reason in report.not_final]
-    if any(row.rewritten or row.erased for row in report.rows):
+    if any(row.rewritten or row.erased or row.summaries for row in report.rows):
         parts.append(f"<p>{escape(STAYS)}</p>")
     if report.units_left:
         parts.append(

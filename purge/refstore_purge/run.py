@@ -155,7 +155,8 @@ def _say_when_final(repo: Repository, document: PurgeDocument, made: Report) -> 
             f"earlier commits keep the rows of {', '.join(of_heads)} until they expire, by the mode {KEEP_HISTORY!r}"
         )
     modes = {each.name: each.mode for each in document.onboarded}
-    if any((row.rewritten or row.erased) and modes.get(row.dataset) != KEEP_HISTORY for row in made.rows):
+    rows = [row for row in made.rows if modes.get(row.dataset) != KEEP_HISTORY]
+    if any(row.rewritten or row.erased or row.summaries for row in rows):
         made.final_ms = made.ended_ms + document.backup.days * DAY_MS
     try:
         reason = repo.context.objects.keeps_deleted()

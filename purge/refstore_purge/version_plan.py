@@ -18,7 +18,7 @@ from refstore.operations.every_version import every_entry
 from refstore.operations.referenced_entries import entries_by_now, referenced_entries, referenced_names
 from refstore.purging.document import Dataset
 from refstore.repository import Repository
-from refstore_purge.plan import Name, Plan, Planner, Unit, is_data
+from refstore_purge.plan import Name, Plan, Planner, Unit, is_data, is_summary
 
 PAGE: Final = 1000
 
@@ -28,17 +28,20 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset]) -> Plan:
     Delta or Iceberg, CorruptRange, Unavailable.
     """
     ctx, planner = repo.context, Planner(repo, replaces_content=True)
-    held: dict[str, Name] = {}
+    summaries = Planner(repo, replaces_content=True)
+    held: dict[str, tuple[Planner, Name]] = {}
     planned: set[str] = set()
 
     def add(dataset: Dataset, name: Name, entry: Entry) -> None:
-        if not is_data(dataset, name.path):
+        of_summary = is_summary(dataset, name.path)
+        if not (of_summary or is_data(dataset, name.path)):
             return
+        of_kind = summaries if of_summary else planner
         if is_own(entry.address) and name.path.startswith(planner.held_prefixes):
-            held.setdefault(entry.address, name)
+            held.setdefault(entry.address, (of_kind, name))
             return
-        piece = planner.add(dataset, name, entry, is_held=False)
-        if piece is not None and not piece.names:
+        piece = of_kind.add(dataset, name, entry, is_held=False)
+        if piece is not None and (not piece.names or (of_summary and name not in piece.names)):
             planned.add(entry.address)
             piece.names.append(name)
             piece.original = Content(Address(entry.address), entry.size_bytes, entry.checksum, entry.md5)
@@ -53,11 +56,16 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset]) -> Plan:
         if each.is_described or each.entry.address not in planned:
             dataset = next(dataset for dataset in datasets if each.path.startswith(dataset.prefix))
             add(dataset, Name(each.ref, each.path), described.get(each.entry.address, each.entry))
-    for address, name in held.items():
-        planner.leave(address, name, "a legal hold covers it")
-    units = planner.units()
-    look_up_contents(ctx, units)
-    return Plan({}, [unit for unit in units if unit.pieces], planner.not_purged)
+    for address, (of_kind, name) in held.items():
+        of_kind.leave(address, name, "a legal hold covers it")
+    units, of_summaries = planner.units(), summaries.units()
+    look_up_contents(ctx, [*units, *of_summaries])
+    return Plan(
+        {},
+        [unit for unit in units if unit.pieces],
+        [*planner.not_purged, *summaries.not_purged],
+        [unit for unit in of_summaries if unit.pieces],
+    )
 
 
 def look_up_contents(ctx: Context, units: Sequence[Unit]) -> None:

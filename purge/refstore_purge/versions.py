@@ -6,21 +6,25 @@ copies    refuse objects that have a name outside the data sets in any version
 breaker   stop where more rows would go than anybody expects
 replace   intend, write the contents again in tasks, and publish (`replacing.py`)
 again     look at what came meanwhile, and at what others replaced: up to three attempts
+summaries write the summary files of Parquet again (`summaries.py`)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import BinaryIO, Final, cast
 
 import msgspec
 
 from refstore.core.batches import batched
 from refstore.core.ids import Address
 from refstore.core.records import Content
-from refstore.errors import DeadlineExceeded
+from refstore.errors import DeadlineExceeded, ObjectNotFound
 from refstore.purging.document import ERASE, Dataset
-from refstore_purge import erasing, finding, tasks
+from refstore_purge import erasing, finding, summaries, tasks
+from refstore_purge.formats.base import PurgeError
 from refstore_purge.plan import Name, Piece, Plan, Unit, held_prefixes
 from refstore_purge.replacing import Attempt, Original, replace
 from refstore_purge.run_state import ATTEMPTS, PurgeRun
@@ -32,13 +36,23 @@ REWRITTEN_PER_PART: Final = 32
 PART_BYTES: Final = 4 << 30
 """How many bytes, so that a job ends well within the deadline of an operation."""
 ERASED_AT_ONCE: Final = 1000
+SUMMARY: Final = "summary"
 BUSY: Final = "others kept changing it, or are deleting it; run the purge again"
 
 Item = tuple[Unit, Piece]
+WriteItems = Callable[[Sequence[Item], Sequence[Attempt]], list[Done]]
+"""Writes the new contents of the items that have an attempt."""
 
 
 def purge_versions(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: Plan) -> None:
     """Purge what was planned, then what came meanwhile. Raises Conflict (the breaker), Unavailable."""
+    planned = _purge_data(run, job, datasets, planned)
+    if planned.summaries:
+        _purge_summaries(run, datasets, planned)
+
+
+def _purge_data(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: Plan) -> Plan:
+    """Purge all objects but summary files; return the latest plan."""
     for attempt in range(1, ATTEMPTS + 1):
         units = run.chosen(planned.units)
         finding.ask_partitions(run, units)
@@ -51,7 +65,7 @@ def purge_versions(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned
         finding.ask_breaker(run, of_rows)
         finding.ask_breaker(run, of_objects, what="objects")
         if run.options.dry_run or not wanted:
-            return
+            return planned
         run.repo.context.locations.announce()
         todo = [(unit, piece) for unit in units for piece in unit.pieces.values() if piece.address in wanted]
         busy: list[Item] = []
@@ -59,16 +73,39 @@ def purge_versions(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned
             for some in run.jobs(
                 [item for item in todo if item[1].address not in erased], REWRITTEN_PER_PART, PART_BYTES
             ):
-                busy += _replace(run, job, some)
+                busy += _replace(run, some, partial(_rewritten, run, job), has_index=True)
         with run.steps.step("erasing"):
             for some in batched([item for item in todo if item[1].address in erased], ERASED_AT_ONCE):
-                busy += _replace(run, None, some)
+                busy += _replace(run, some, _erased)
         if attempt == ATTEMPTS:
             for unit, piece in busy:
                 run.fail(unit, piece, BUSY)
-            return
+            break
         with run.steps.step("listing every version"):
             planned = plan_versions(run.repo, datasets)
+    return planned
+
+
+def _purge_summaries(run: PurgeRun, datasets: Sequence[Dataset], planned: Plan) -> None:
+    """Write the summary files again that have an id, or describe files that were replaced."""
+    originals = {address for unit in planned.units for address in unit.pieces}
+
+    def is_replaced(address: str) -> bool:
+        return address not in originals
+
+    with run.steps.step("looking at summary files"):
+        stale = summaries.find_stale(run, planned.summaries, is_replaced)
+        wanted = _without_copies(run, datasets, planned.summaries, stale) - run.state.failures.keys()
+    items = [(unit, piece) for unit in planned.summaries for piece in unit.pieces.values() if piece.address in wanted]
+    if run.options.dry_run:
+        for unit, _ in items:
+            run.row(unit).summaries += 1
+        return
+    with run.steps.step("writing summary files"):
+        for some in batched(items, REWRITTEN_PER_PART):
+            run.repo.context.locations.announce()
+            for unit, piece in _replace(run, some, partial(_summarized, run, is_replaced)):
+                run.fail(unit, piece, BUSY)
 
 
 def _without_copies(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Unit], matched: set[str]) -> set[str]:
@@ -102,14 +139,12 @@ def _named(names: Sequence[Name]) -> str:
     return ", ".join(f"{name.path!r} in {name.branch!r}" for name in names[:3]) + more
 
 
-def _replace(run: PurgeRun, job: Job | None, items: Sequence[Item]) -> list[Item]:
-    """Replace the contents of some objects; return those that others changed meanwhile. `job`: to rewrite them; None:
-    to erase them.
-    """
+def _replace(run: PurgeRun, items: Sequence[Item], write_items: WriteItems, *, has_index: bool = False) -> list[Item]:
+    """Replace the contents of some objects; return those that others changed meanwhile."""
     results: dict[int, Done] = {}
 
     def write(attempts: Sequence[Attempt]) -> list[Content | None]:
-        found = _rewritten(run, job, items, attempts) if job is not None else _erased(attempts)
+        found = write_items(items, attempts)
         results.update({attempt.number: done for attempt, done in zip(attempts, found, strict=True)})
         return [_content_of(run, *items[attempt.number], results[attempt.number]) for attempt in attempts]
 
@@ -127,7 +162,7 @@ def _replace(run: PurgeRun, job: Job | None, items: Sequence[Item]) -> list[Item
         for number, (unit, piece) in enumerate(items):
             if number not in published:
                 run.fail(unit, piece, str(error))
-    if job is not None:
+    if has_index:
         run.delete_indexes([(items[number][0], _at(items, attempt)) for number, attempt in published.items()])
     return [items[number] for number in busy]
 
@@ -142,15 +177,44 @@ def _rewritten(run: PurgeRun, job: Job, items: Sequence[Item], attempts: Sequenc
     return tasks.run(run.engine, job, works)
 
 
-def _erased(attempts: Sequence[Attempt]) -> list[Done]:
+def _erased(_: Sequence[Item], attempts: Sequence[Attempt]) -> list[Done]:
     return [Done(address=attempt.current.address, matched=1) for attempt in attempts]
+
+
+def _summarized(
+    run: PurgeRun, is_replaced: summaries.IsReplaced, items: Sequence[Item], attempts: Sequence[Attempt]
+) -> list[Done]:
+    return [
+        _summary_of(run, is_replaced, items[attempt.number][0], _at(items, attempt), attempt.to) for attempt in attempts
+    ]
+
+
+def _summary_of(run: PurgeRun, is_replaced: summaries.IsReplaced, unit: Unit, piece: Piece, to: str) -> Done:
+    """Write a summary file again, here in the driver."""
+    with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
+        try:
+            summaries.write_again(run, unit, piece, piece.names, is_replaced, cast(BinaryIO, target))
+            stored = tasks.put(run.repo.context.objects, to, target)
+        except PurgeError as error:
+            return Done(address=piece.content, failure=str(error))
+        except ObjectNotFound:
+            return Done(address=piece.content, is_gone=True)
+    return Done(
+        address=piece.content,
+        entries=1,
+        by=SUMMARY,
+        to=to,
+        size_bytes=stored.size_bytes,
+        checksum=stored.checksum,
+        md5=stored.md5,
+    )
 
 
 def _content_of(run: PurgeRun, unit: Unit, piece: Piece, done: Done) -> Content | None:
     """Return the content that a task has written; None if the object stays as it is."""
     if done.failure:
         run.fail(unit, piece, done.failure)
-    if done.failure or done.is_gone or not done.matched:
+    if done.failure or done.is_gone or not done.has_ids:
         return None
     return Content(
         Address(done.to),
@@ -175,6 +239,9 @@ def _count(run: PurgeRun, unit: Unit, attempt: Attempt, done: Done) -> None:
     row.bytes_before += attempt.current.size_bytes
     if not done.to:
         row.erased += 1
+        return
+    if done.by == SUMMARY:
+        row.summaries += 1
         return
     row.rewritten += 1
     row.rows_before += done.rows

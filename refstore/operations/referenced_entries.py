@@ -29,9 +29,13 @@ from refstore.operations.reference_lookup import describe_contents, look_up
 PAGE: Final = 1000
 
 
+TRASH_OF: Final = "trash of "
+"""What stands before the branch, where an object is in the trash."""
+
+
 class ReferencedEntry(NamedTuple):
     ref: str
-    """The branch that it is staged on, or 'trash of' the branch that it was staged on."""
+    """The branch that it is staged on, or `TRASH_OF` the branch that it was staged on."""
     path: str
     entry: Entry
     is_described: bool
@@ -123,4 +127,4 @@ def _live_tokens(ctx: Context) -> set[Token]:
 
 def _ref(name: Reference, live: set[Token]) -> str:
     branch = branch_of(name.token)
-    return branch if name.token in live else f"trash of {branch}"
+    return branch if name.token in live else f"{TRASH_OF}{branch}"

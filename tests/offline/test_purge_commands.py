@@ -192,3 +192,17 @@ class TestEveryVersion:
         assert refstore.json("purge", "ledger", "sales", "--forget", made["run"], "--yes") == []
         assert refstore("purge", "run", "sales", "--ledger", "--yes").code == 3
         refstore.ok("gc", "run", "sales", "--purge-ledger")
+
+
+def test_statistics_are_ignored_if_asked(refstore: Command, lake: World) -> None:
+    body = parquet([event("aab", 1), event("zoe", 2)], compression="none")
+    footer = int.from_bytes(body[-8:-4], "little") + 8
+    lake.repo.upload("main", PATH, body[:-footer] + body[-footer:].replace(b"zoe", b"aaa"))
+    lake.repo.commit("main", "statistics that lie")
+    document = refstore.folder / "purge.json"
+    document.write_text(json.dumps(DOCUMENT))
+    refstore.ok("purge", "onboard", "sales", document)
+    ids = guestids(refstore.folder, "zoe")
+    assert refstore.json("purge", "run", "sales", "--ids", ids, "--yes")["published"] == []
+    assert refstore.json("purge", "run", "sales", "--ids", ids, "--ignore-statistics", "--yes")["published"]
+    assert rows_at(lake.repo, "main", PATH) == [event("aab", 1)]

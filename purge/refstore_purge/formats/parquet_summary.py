@@ -1,0 +1,118 @@
+"""Summary files of Parquet data sets: `_metadata` has the row groups of all files with their statistics, so the lowest
+and the highest identifier of each; `_common_metadata` has the schema and key-value metadata only.
+
+When a file that `_metadata` describes is replaced, its offsets lead a reader to the wrong bytes. So a summary is never
+edited: it is made again, of the footers that the files have now.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from refstore_purge.formats import key_values, parquet
+from refstore_purge.formats.base import Ids, PurgeError, Task
+from refstore_purge.untyped_arrow import pq
+
+RowGroups = Sequence[tuple[int, ...]]
+"""Of each row group what tells it from that of another file: its rows and bytes, and where its columns begin."""
+
+
+class Summary(NamedTuple):
+    """What a summary file says."""
+
+    files: dict[str, RowGroups]
+    """By path from its folder, in its order."""
+    has_ids: bool
+    """Whether statistics of the identifier, or key-value metadata, have an id."""
+
+
+def read(source: BinaryIO, task: Task, ids: Ids) -> Summary:
+    """Read a summary file. Raises PurgeError."""
+    with parquet.readable():
+        file = pq.ParquetFile(source, pre_buffer=False)
+        groups: dict[str, list[tuple[int, ...]]] = {}
+        for number in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(number)
+            path = group.column(0).file_path
+            if not path:
+                raise PurgeError("it has rows of its own, and is no summary of other files; give it another name")
+            groups.setdefault(path, []).append(_outline(group))
+        texts = set(_identifiers(file, task))
+        entries = key_values.entries_with_ids(parquet.key_values_of(file), ids)
+        return Summary(dict(groups), bool(entries or key_values.texts_with_ids(texts, ids)))
+
+
+def row_groups_of(source: BinaryIO) -> RowGroups:
+    """Return the row groups that a data file has. Raises PurgeError."""
+    with parquet.readable():
+        metadata = pq.read_metadata(source)
+        return [_outline(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
+
+
+def write(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryIO]], task: Task, ids: Ids) -> None:
+    """Write a summary again: its schema, its key-value metadata without ids, and the row groups of the files. Raises
+    PurgeError.
+    """
+    with tempfile.TemporaryFile(prefix="refstore-purge-") as empty, parquet.readable():
+        parquet.write_without_rows(source, cast(BinaryIO, empty), ids)
+        empty.seek(0)
+        summary = pq.read_metadata(empty)
+        for path, file in files:
+            footer = pq.read_metadata(file)
+            footer.set_file_path(path)
+            try:
+                summary.append_row_groups(footer)
+            except RuntimeError as error:
+                raise PurgeError("the files that it describes have different schemas by now; write it again, or delete "
+                                 "it") from error  # fmt: skip
+        summary.write_metadata_file(target)
+    target.flush()
+    target.seek(0)
+    if read(target, task, ids).has_ids:
+        raise PurgeError("it describes files that still have an id; see why these were not purged")
+    target.seek(0)
+
+
+def _outline(group: Any) -> tuple[int, ...]:
+    first, last = group.column(0), group.column(group.num_columns - 1)
+    return group.num_rows, group.total_byte_size, first.data_page_offset, last.data_page_offset
+
+
+def _identifiers(file: Any, task: Task) -> Iterator[bytes]:
+    """Yield the lowest and the highest identifier of each row group, as texts. Where other columns are set to null, ids
+    stay in theirs.
+    """
+    if task.set_null and not any(task.identifier[: len(null)] == null for null in task.set_null):
+        return
+    leaves = _leaves(file, task)
+    for number in range(file.metadata.num_row_groups):
+        for leaf in leaves:
+            chunk = file.metadata.row_group(number).column(leaf)
+            statistics = chunk.statistics if chunk.is_stats_set else None
+            if statistics is None or not statistics.has_min_max:
+                continue
+            try:
+                bounds = (statistics.min_raw, statistics.max_raw)
+                bounds = (statistics.min, statistics.max) if isinstance(bounds[0], int) else bounds
+            except UnicodeDecodeError:
+                continue
+            yield from (_text(bound) for bound in bounds)
+
+
+def _text(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return str(value).encode(errors="replace")
+
+
+def _leaves(file: Any, task: Task) -> list[int]:
+    """Return the numbers of the identifier's leaves; of a map those of its keys or of its values."""
+    names = [file.schema.column(number).path.split(".") for number in range(len(file.schema))]
+    root = task.identifier[0]
+    mine = [number for number, path in enumerate(names) if path[0] == root]
+    chosen = [number for number in mine if parquet.is_subsequence(task.identifier, names[number])]
+    if len(chosen) > 1:
+        chosen = [number for number in chosen if task.map_part in names[number]] or chosen
+    return chosen

@@ -1,0 +1,206 @@
+"""Find the summary files of Parquet data sets (`_metadata`, `_common_metadata`) that a run must write again, and do so.
+
+One must be written again if it has an id, or describes a file that was replaced: then its offsets are those of the old
+content. The driver does this when the files that it describes are as they will stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, Final, cast
+
+from refstore.core.batches import batched
+from refstore.core.ids import is_own
+from refstore.core.records import Entry
+from refstore.errors import Gone, InvalidName, InvalidPath, NotFound, ObjectNotFound, RefstoreError
+from refstore.operations.referenced_entries import TRASH_OF
+from refstore_purge.formats import parquet_summary
+from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.parquet_summary import Summary
+from refstore_purge.plan import Name, Piece, Unit
+from refstore_purge.run_state import PurgeRun
+from refstore_purge.store_file import StoreFile
+
+PAGE: Final = 1000
+
+IsReplaced = Callable[[str], bool]
+"""Returns whether a run wrote the content at an address."""
+
+
+def find_stale(run: PurgeRun, units: Sequence[Unit], is_replaced: IsReplaced) -> set[str]:
+    """Return the addresses of the summary files in any version that must be written again: those that have an id, and
+    those that describe replaced files at none of their names.
+    """
+    stale: set[str] = set()
+    for unit, piece, summary in _summaries(run, units):
+        with _failing(run, unit, piece):
+            told = [_is_right(run, piece, summary, name, is_replaced) for name in piece.names]
+            if summary.has_ids or (False in told and True not in told):
+                stale.add(piece.address)
+    return stale
+
+
+def _is_right(run: PurgeRun, piece: Piece, summary: Summary, name: Name, is_replaced: IsReplaced) -> bool | None:
+    """Return whether a summary file describes the replaced files as they are now; None: none of them was, or the
+    summary file is in the trash, where nobody reads it.
+    """
+    if not _is_there(run, piece, name):
+        return None
+    entries = _entries(run, name, summary)
+    if run.options.dry_run and any(_has_ids(run, entry.address) for entry in entries.values()):
+        return False  # it would be replaced
+    replaced = {path: entry for path, entry in entries.items() if is_replaced(entry.address)}
+    if piece.content != piece.address:
+        replaced = entries  # a restore may have brought back what it describes no more
+    if not replaced:
+        return None
+    return len(entries) == len(summary.files) and all(
+        _describes(run, summary, path, entry) for path, entry in replaced.items()
+    )
+
+
+def _is_there(run: PurgeRun, piece: Piece, name: Name) -> bool:
+    try:
+        return run.repo.resolve(name.branch, name.path).entry.address == piece.address
+    except (Gone, NotFound, InvalidName):  # the trash of a branch is no ref
+        return False
+
+
+def find_affected(run: PurgeRun, units: Sequence[Unit], rewritten: Collection[Name]) -> set[str]:
+    """Return the addresses of the summary files at the heads that must be written again, once these files are."""
+    affected: set[str] = set()
+    for _, piece, summary in _summaries(run, units):
+        described = {Name(name.branch, _folder(name) + path) for name in piece.names for path in summary.files}
+        if summary.has_ids or not described.isdisjoint(rewritten):
+            affected.add(piece.address)
+    return affected
+
+
+@contextmanager
+def _readable() -> Generator[None, None, None]:
+    """Raise PurgeError where a library fails at a file in a way that nobody knows."""
+    try:
+        yield
+    except (PurgeError, RefstoreError, MemoryError):
+        raise
+    except Exception as error:
+        reason = f"reading or writing it failed ({type(error).__name__}); report this, and see to it by other means"
+        raise PurgeError(reason) from error
+
+
+@_readable()
+def write_again(
+    run: PurgeRun, unit: Unit, piece: Piece, names: Sequence[Name], is_replaced: IsReplaced, target: BinaryIO
+) -> None:
+    """Write a summary file of the files that it describes at one of its names. Raises PurgeError.
+
+    That is a name at which all of these files are there, and were uploaded as it says: at others somebody has changed
+    some since it was written.
+    """
+    task, source = run.work(unit, piece).task, _open(run, piece.content, piece.size_bytes)
+    uploaded = _uploaded(run, unit, piece)
+    summary = _read(run, unit, piece)
+    complete = [name for name in names if len(_entries(run, name, summary)) == len(summary.files)]
+    counts = [_count_changed(run, piece, name, uploaded or summary, is_replaced) for name in complete]
+    # what it said when it was uploaded is gone with its backup; then some files may have been restored since
+    if not counts or (min(counts) and uploaded is not None):
+        raise PurgeError(
+            "the files that it describes are others by now, or cannot be read; delete it, or write it again"
+        )
+    entries = _entries(run, complete[counts.index(min(counts))], summary)
+    files = ((path, _open(run, entries[path].address, entries[path].size_bytes)) for path in summary.files)
+    parquet_summary.write(source, target, files, task, run.ids)
+
+
+def _uploaded(run: PurgeRun, unit: Unit, piece: Piece) -> Summary | None:
+    """Return what a summary file said when it was uploaded; None: that is gone."""
+    size = piece.size_bytes if piece.original is None else piece.original.size_bytes
+    try:
+        return parquet_summary.read(_open(run, piece.address, size), run.work(unit, piece).task, run.ids)
+    except ObjectNotFound:
+        return None
+
+
+def _count_changed(run: PurgeRun, piece: Piece, name: Name, summary: Summary, is_replaced: IsReplaced) -> int:
+    """Return how many files were uploaded otherwise than a summary file says; those whose uploaded content is gone are
+    not counted.
+    """
+    changed = 0
+    shown = _entries(run, name, summary)
+    for path in summary.files:
+        # the heads are planned as readers see them, every version as it was uploaded
+        entry = shown[path] if piece.original is None else run.repo.resolve(_ref(name), _folder(name) + path).entry
+        if not is_replaced(entry.address):
+            with suppress(ObjectNotFound):
+                changed += not _describes(run, summary, path, entry)
+    return changed
+
+
+def _summaries(run: PurgeRun, units: Sequence[Unit]) -> Iterator[tuple[Unit, Piece, Summary]]:
+    """Yield what each summary file says; report those that cannot be read."""
+    for unit in units:
+        for piece in unit.pieces.values():
+            with _failing(run, unit, piece):
+                yield unit, piece, _read(run, unit, piece)
+
+
+def _read(run: PurgeRun, unit: Unit, piece: Piece) -> Summary:
+    """Return what a summary file says, with the files that it describes no more because they lost all of their rows: a
+    restore may have brought these back.
+    """
+    source = _open(run, piece.content, piece.size_bytes)
+    summary = parquet_summary.read(source, run.work(unit, piece).task, run.ids)
+    if piece.content == piece.address or (uploaded := _uploaded(run, unit, piece)) is None:
+        return summary
+    return summary._replace(files={**{path: [] for path in uploaded.files}, **summary.files})
+
+
+@contextmanager
+def _failing(run: PurgeRun, unit: Unit, piece: Piece) -> Generator[None, None, None]:
+    """Report a summary file that fails as not purged. One that is gone needs nothing."""
+    try:
+        with _readable():
+            yield
+    except ObjectNotFound:
+        return
+    except PurgeError as error:
+        run.fail(unit, piece, str(error))
+
+
+def _entries(run: PurgeRun, name: Name, summary: Summary) -> dict[str, Entry]:
+    """Return the files that a summary file describes, by path from its folder, as a reader of this version gets them;
+    without those that are not there, or lie outside the lake.
+    """
+    folder = _folder(name)
+    found: dict[str, Entry] = {}
+    for page in batched(list(summary.files), PAGE):
+        try:
+            there = run.repo.stat_many(_ref(name), [folder + path for path in page])
+        except (Gone, NotFound, InvalidPath):  # an expired commit that the rules hide; a path that no object has
+            return {}
+        found |= {path[len(folder) :]: entry for path, entry in there.items() if is_own(entry.address)}
+    return found
+
+
+def _has_ids(run: PurgeRun, address: str) -> bool:
+    done = run.state.found.get(address)
+    return done is not None and done.has_ids
+
+
+def _describes(run: PurgeRun, summary: Summary, path: str, entry: Entry) -> bool:
+    source = _open(run, entry.address, entry.size_bytes)
+    return parquet_summary.row_groups_of(source) == summary.files[path]
+
+
+def _ref(name: Name) -> str:
+    """Return where to look for the files that a summary file describes; of one in the trash on its branch."""
+    return name.branch.removeprefix(TRASH_OF)
+
+
+def _folder(name: Name) -> str:
+    return name.path.rpartition("/")[0] + "/"
+
+
+def _open(run: PurgeRun, address: str, size_bytes: int) -> BinaryIO:
+    return cast(BinaryIO, StoreFile(run.repo.context.objects, address, size_bytes))
