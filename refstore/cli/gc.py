@@ -33,12 +33,13 @@ from refstore.cli.gc_job import (
     tell_of_the_wait,
 )
 from refstore.cli.gc_tables import emit_summaries, run_row
-from refstore.cli.retention import read_document, who
+from refstore.cli.retention import read_document, warn_of, who
 from refstore.core.redaction import redact_text
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks
 from refstore.operations import unmarking
 from refstore.purging.key import purge_key
+from refstore.retention.rules import read_rules, warnings
 
 if TYPE_CHECKING:
     from refstore_gc.run_summary import Summary
@@ -330,10 +331,14 @@ def simulate(
 ) -> None:
     """Show what would be marked now, by the repository's rules or by others. Change nothing.
 
+    It warns of rules that let data of the latest view expire.
+
     \b
     Example: refstore gc simulate sales --rules stricter.json
     """
     document = read_document(str(rules)) if rules is not None else None
+    if document is not None:
+        warn_of(warnings(read_rules(document).rules))
     options = partial(make_options, min_age_seconds=min_age_seconds, foreign=foreign)
     _run(ctx, repo_name, False, Job("simulate", options, document), EngineRequest(engine, master, conf))
 

@@ -68,6 +68,9 @@ def set_(
 ) -> None:
     """Set the rules, the whole document at once. The next garbage collection marks what they let expire.
 
+    A branch whose commits say their transaction types keeps its latest view, unless the rules lift that: with
+    "keep_latest_view": false, or with "allow_deletion_from_latest_view": true. Then current data may be deleted.
+
     \b
     Example: refstore retention set sales rules.json
              refstore retention set sales rules.json --dry-run
@@ -92,9 +95,9 @@ def _reviewed(repo: Repository, rules: Rules) -> Review | None:
     try:
         findings = review(repo.context, rules)
     except RefstoreError as error:
-        _warn([*warnings(rules), f"the effect of these rules could not be computed: {error}"])
+        warn_of([*warnings(rules), f"the effect of these rules could not be computed: {error}"])
         return None
-    _warn(findings.warnings)
+    warn_of(findings.warnings)
     return findings
 
 
@@ -132,6 +135,8 @@ def validate(
 ) -> None:
     """Check rules without setting them: whether they can be read, and whether the names in them exist.
 
+    It warns of rules that let the latest view expire on branches that use transaction types, and names these branches.
+
     \b
     Example: refstore retention validate sales rules.json
              refstore retention get sales | refstore retention validate sales -
@@ -139,7 +144,7 @@ def validate(
     with repository_of(ctx, repo_name, only_read=True) as repo:
         rules = _rules(repo, file)
         findings = review(repo.context, rules)
-        _warn(findings.warnings)
+        warn_of(findings.warnings)
         emit(
             ctx,
             {
@@ -206,6 +211,7 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
             "active": line.active,
             "expired": line.expired,
             "next_expires": _moment(line.next_expires_ms),
+            "latest_view": "kept" if line.keeps_latest_view else "not kept" if line.uses_types else None,
         }
         for line in lines
     ]
@@ -222,7 +228,7 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
         "dated_ahead": totals.dated_ahead,
         "dated_back": totals.dated_back,
     }
-    _warn(review_history(repo.context, rules, lifetimes, refs).warnings)
+    warn_of(review_history(repo.context, rules, lifetimes, refs).warnings)
     paths = _path_rows(rules)
     if invocation_of(ctx).json:
         emit(ctx, {**whole, "branches": rows, "paths": paths})
@@ -344,7 +350,8 @@ def _row(repo: Repository, stored_rules: rules_document.Retention) -> dict[str, 
     }
 
 
-def _warn(texts: Iterable[str]) -> None:
+def warn_of(texts: Iterable[str]) -> None:
+    """Print warnings of rules."""
     for each in texts:
         print(f"refstore: warning: {each}", file=sys.stderr)
 

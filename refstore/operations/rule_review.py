@@ -18,6 +18,7 @@ from refstore.retention.active_commits import CommitExpiry, Refs, State, compute
 from refstore.retention.rules import Periods, Rules, warnings
 
 MARKS_PAGE: Final = 1000
+NAMES_SHOWN: Final = 5
 
 
 class Review(NamedTuple):
@@ -42,7 +43,12 @@ def review_history(ctx: Context, rules: Rules, expiry: CommitExpiry, refs: Refs)
     expired = expiry.commits(State.EXPIRED)
     unmarked = _unmarked(ctx, expired)
     unused = _unused(rules, refs)
-    messages = [*warnings(rules), *_of_branches(rules, refs, unused), *_of_filters(ctx, rules, refs)]
+    messages = [
+        *warnings(rules),
+        *_of_latest_views(rules, expiry, refs),
+        *_of_branches(rules, refs, unused),
+        *_of_filters(ctx, rules, refs),
+    ]
     if unmarked:
         messages.append(
             f"by these rules {unmarked} of {len(expiry.history)} commits expire tonight: the next collection marks them"
@@ -60,6 +66,24 @@ def _unused(rules: Rules, refs: Refs) -> tuple[str, ...]:
     periods = Periods(rules)
     used = {periods.of(name).branch_id for name in refs.heads}
     return tuple(rule.branch_id for rule in rules.branches if rule.branch_id not in used)
+
+
+def _of_latest_views(rules: Rules, expiry: CommitExpiry, refs: Refs) -> Iterator[str]:
+    """Name the branches that would keep their latest view by default, where the rules lift that."""
+    if rules.keeps_latest_view(uses_types=True):
+        return
+    history = expiry.history
+    names = [
+        repr(branch)
+        for branch, head in sorted(refs.heads.items())
+        if history.uses_types[history.number(head, f"branch {branch!r}")]
+    ]
+    if names:
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        yield (
+            f"these branches use transaction types, and these rules do not keep their latest view: "
+            f"{', '.join(names[:NAMES_SHOWN])}{more}"
+        )
 
 
 def _of_branches(rules: Rules, refs: Refs, unused: tuple[str, ...]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from refstore.kv.base import ABSENT, Absent
 from refstore.operations import branching, tagging
 from refstore.operations.rule_filters import bind, read_filters
 from refstore.retention.active_commits import Refs
-from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION, CommitRow, History, HistoryBuilder
+from refstore.retention.commit_arrays import CommitRow, History, HistoryBuilder, TransactionType
 from refstore.retention.rules import GcRules, ParsedRules, Rules, read_rules, render, with_gc_rules
 
 ATTEMPTS: Final = 16
@@ -189,7 +189,7 @@ def _scan(ctx: Context) -> Iterator[CommitRow]:
         while mark is not None and mark < name:
             mark = next(landed, None)
         commit = decode(value, Commit)
-        yield CommitRow(ids.commit_id(name), commit.parents, commit.created_ms, mark == name, _begins_view(commit))
+        yield _row(ids.commit_id(name), commit, landed=mark == name)
 
 
 def _rows_of(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
@@ -203,14 +203,12 @@ def _rows_of(ctx: Context, commits: Iterable[CommitId]) -> list[CommitRow]:
         for commit, value, mark in zip(page, records, landed, strict=True):
             record = maybe(value, Commit)
             if record is not None:
-                rows.append(
-                    CommitRow(commit, record.parents, record.created_ms, mark is not ABSENT, _begins_view(record))
-                )
+                rows.append(_row(commit, record, landed=mark is not ABSENT))
     return rows
 
 
-def _begins_view(commit: Commit) -> bool:
-    return commit.metadata.get(TRANSACTION) == SNAPSHOT
+def _row(name: CommitId, commit: Commit, *, landed: bool) -> CommitRow:
+    return CommitRow(name, commit.parents, commit.created_ms, landed, TransactionType.of(commit.metadata))
 
 
 def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:

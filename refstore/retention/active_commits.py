@@ -23,7 +23,7 @@ from typing import Final
 
 from refstore.core.ids import CommitId
 from refstore.errors import CorruptRecord
-from refstore.retention.commit_arrays import NONE, History
+from refstore.retention.commit_arrays import NONE, History, TransactionType
 from refstore.retention.rules import DAY_MS, Periods, Rules
 
 FOREVER_MS: Final = 2**63 - 1
@@ -50,7 +50,7 @@ class Why(IntEnum):
     DANGLING = 6
     """Likewise on a line that has no branch any more, under the default period."""
     LATEST_VIEW = 7
-    """It is part of what a branch's latest view was made of (`keep_latest_view`)."""
+    """It is part of what a branch's latest view was made of (`Rules.keeps_latest_view`)."""
 
 
 class State(IntEnum):
@@ -158,7 +158,9 @@ def compute_expiry(
         if own > period[head]:
             period[head], holder[head] = own, index
         keep[head] = rules.keep_last
-        viewed[head] = rules.keep_latest_view and branch not in ignored_branches
+        viewed[head] = (
+            rules.keeps_latest_view(uses_types=bool(history.uses_types[head])) and branch not in ignored_branches
+        )
     for tag, commit in refs.tags.items():
         if rules.holds_tag(tag):
             retain_forever(history.number(commit, f"tag {tag!r}"), Why.TAG)
@@ -185,7 +187,7 @@ def compute_expiry(
             if viewed[child]:
                 retain_forever(child, Why.LATEST_VIEW)
             if parent >= 0:
-                viewed[parent] |= viewed[child] and not history.begins_view[child]
+                viewed[parent] |= viewed[child] and history.transactions[child] != TransactionType.SNAPSHOT
                 landed[parent] = 1
                 on_branch[parent] |= on_branch[child]
                 keep[parent] = max(keep[parent], keep[child] - 1)

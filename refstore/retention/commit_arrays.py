@@ -8,8 +8,9 @@ are the merge commit's own.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from refstore.core.ids import CommitId
@@ -18,10 +19,27 @@ from refstore.errors import CorruptRecord
 NONE: Final = -1
 """The number of no commit."""
 TRANSACTION: Final = "refstore.transaction"
-"""The metadata key by which a commit says whether it replaces everything or adds to it."""
+"""The metadata key by which a commit says its transaction type: whether it replaces everything or adds to it."""
 SNAPSHOT: Final = "SNAPSHOT"
 """The value by which a commit begins a view. Any other value, by convention APPEND, continues the view before it."""
 _DATE_MS_MAX: Final = 2**62
+_UNKNOWN: Final = 2
+
+
+class TransactionType(IntEnum):
+    """What a commit's metadata says about its transaction."""
+
+    NONE = 0
+    """Nothing."""
+    APPEND = 1
+    """It continues the view before it."""
+    SNAPSHOT = 2
+    """It begins a view."""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, str]) -> TransactionType:
+        value = metadata.get(TRANSACTION)
+        return cls.NONE if value is None else cls.SNAPSHOT if value == SNAPSHOT else cls.APPEND
 
 
 class CommitRow(NamedTuple):
@@ -30,8 +48,7 @@ class CommitRow(NamedTuple):
     created_ms: int
     landed: bool = True
     """Whether a branch's head was ever moved to it. Otherwise the commit is under way, or was given up."""
-    begins_view: bool = False
-    """Whether its metadata says that it replaces what was there before."""
+    transaction: TransactionType = TransactionType.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +59,10 @@ class History:
     """NONE: a root."""
     created_ms: Sequence[int]
     landed: bytearray
-    begins_view: bytearray
+    transactions: bytearray
+    """The `TransactionType` of each."""
+    uses_types: bytearray
+    """Whether the commit, or one before it on its line of first parents, says its transaction type."""
 
     @classmethod
     def of(cls, rows: Iterable[CommitRow]) -> History:
@@ -78,7 +98,7 @@ class HistoryBuilder:
         self._first = array("i")
         self._created = array("q")
         self._landed = bytearray()
-        self._views = bytearray()
+        self._transactions = bytearray()
         self._seen = bytearray()
 
     def add(self, row: CommitRow) -> None:
@@ -87,11 +107,11 @@ class HistoryBuilder:
             raise CorruptRecord(f"commit {row.id} was read twice; read the commits again")
         if not -_DATE_MS_MAX <= row.created_ms <= _DATE_MS_MAX:
             raise CorruptRecord(f"commit {row.id} has the date {row.created_ms}; restore its record from a backup")
-        self._seen[me], self._created[me], self._landed[me], self._views[me] = (
+        self._seen[me], self._created[me], self._landed[me], self._transactions[me] = (
             1,
             row.created_ms,
             row.landed,
-            row.begins_view,
+            row.transaction,
         )
         parents = [self._number(parent) for parent in row.parents]
         if parents:
@@ -112,7 +132,8 @@ class HistoryBuilder:
                 f"commit {missing[0]} is some commit's parent and has no record; restore the KV from a backup before "
                 "anything expires"
             )
-        return History(self._numbers, self._first, self._created, self._landed, self._views)
+        uses_types = _use_types(self._first, self._transactions)
+        return History(self._numbers, self._first, self._created, self._landed, self._transactions, uses_types)
 
     def _number(self, commit: CommitId) -> int:
         index = self._numbers.setdefault(commit, len(self._first))
@@ -120,6 +141,25 @@ class HistoryBuilder:
             self._first.append(NONE)
             self._created.append(0)
             self._landed.append(0)
-            self._views.append(0)
+            self._transactions.append(0)
             self._seen.append(0)
         return index
+
+
+def _use_types(first_parents: Sequence[int], transactions: bytearray) -> bytearray:
+    """Return whether the line that ends with each commit uses transaction types. Each commit is visited once."""
+    if not any(transactions):
+        return bytearray(len(transactions))
+    found = bytearray([_UNKNOWN]) * len(transactions)
+    for tip in range(len(transactions)):
+        line: list[int] = []
+        number = tip
+        while number != NONE and found[number] == _UNKNOWN:
+            found[number] = 0  # so that the walk ends where a commit descends from itself; `compute_expiry` refuses it
+            line.append(number)
+            number = first_parents[number]
+        typed = number != NONE and found[number] == 1
+        for commit in reversed(line):
+            typed = typed or transactions[commit] != TransactionType.NONE
+            found[commit] = typed
+    return found

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from refstore.core.ids import CommitId
 from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why
-from refstore.retention.commit_arrays import NONE
+from refstore.retention.commit_arrays import NONE, TransactionType
 from refstore.retention.rules import DAY_MS, Periods, Rules
 
 SOON_DAYS: Final = (1, 7, 30)
@@ -36,6 +36,9 @@ class BranchLine(NamedTuple):
     """How many are active for any reason, not only by this branch."""
     expired: int
     next_expires_ms: int | None
+    uses_types: bool = False
+    """Whether some of its commits say their transaction types."""
+    keeps_latest_view: bool = False
 
 
 class Totals(NamedTuple):
@@ -106,24 +109,28 @@ def reasons(expiry: CommitExpiry, refs: Refs, rules: Rules, commit: CommitId) ->
         for branch in heads.get(me, [])
         if rules.keep_last
     ]
+
+    def is_view_kept(head: int) -> bool:
+        return rules.keeps_latest_view(uses_types=bool(history.uses_types[head]))
+
     hold_reasons += [
-        HoldReason(Why.LATEST_VIEW, branch, "keep_latest_view", FOREVER_MS)
+        HoldReason(Why.LATEST_VIEW, branch, rules.latest_view_rule, FOREVER_MS)
         for branch in heads.get(me, [])
-        if rules.keep_latest_view
+        if is_view_kept(me)
     ]
     for child in landed:
         left_ms = max(history.created_ms[child], history.created_ms[me])
-        waiting = [(child, 1, rules.keep_latest_view)]
+        waiting = [(child, 1, True)]
         while waiting:
             below, steps, same_view = waiting.pop()
-            same_view = same_view and not history.begins_view[below]
+            same_view = same_view and history.transactions[below] != TransactionType.SNAPSHOT
             for branch in heads.get(below, []):
                 chosen = periods.of(branch)
                 hold_reasons.append(HoldReason(Why.BRANCH, branch, chosen.rule, _after(left_ms, chosen.period_ms)))
                 if steps < rules.keep_last:
                     hold_reasons.append(HoldReason(Why.KEEP_LAST, branch, f"keep_last {rules.keep_last}", FOREVER_MS))
-                if same_view:
-                    hold_reasons.append(HoldReason(Why.LATEST_VIEW, branch, "keep_latest_view", FOREVER_MS))
+                if same_view and is_view_kept(below):
+                    hold_reasons.append(HoldReason(Why.LATEST_VIEW, branch, rules.latest_view_rule, FOREVER_MS))
             further = [
                 (each, steps + 1, same_view) for each in children.among(below) if expiry.why[each] != Why.NOTHING
             ]
@@ -159,9 +166,19 @@ def lines(expiry: CommitExpiry, refs: Refs, rules: Rules) -> list[BranchLine]:
     for branch in expiry.branches:
         head = history.number(refs.heads[branch], f"branch {branch!r}")
         chosen = periods.of(branch)
-        expired = depth[head] - active[head]
+        uses_types = bool(history.uses_types[head])
         branch_lines.append(
-            BranchLine(branch, chosen.days, chosen.rule, depth[head], active[head], expired, _known(following[head]))
+            BranchLine(
+                branch,
+                chosen.days,
+                chosen.rule,
+                depth[head],
+                active[head],
+                depth[head] - active[head],
+                _known(following[head]),
+                uses_types,
+                rules.keeps_latest_view(uses_types=uses_types),
+            )
         )
     return branch_lines
 

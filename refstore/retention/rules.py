@@ -4,7 +4,7 @@
       "default_retention_days": 21,
       "branches": [{"branch_id": "main", "retention_days": 28}, {"branch_id": "release/*", "retention_days": 365}],
       "keep_last": 1,
-      "keep_latest_view": false,
+      "keep_latest_view": true,
       "grace_days": 7,
       "pins": {"tags": true, "commits": ["6e40..."]},
       "legal_holds": [{"prefix": "contracts/", "reason": "case 4711"}],
@@ -121,9 +121,9 @@ class Rules(_Part, frozen=True):
     branches: tuple[BranchRule, ...] = ()
     keep_last: Annotated[int, msgspec.Meta(ge=0, le=KEEP_LAST_MAX)] = 0
     """How many commits of each branch never expire, whatever their age; a branch's head never does."""
-    keep_latest_view: bool = False
-    """Whether to keep each branch's commits back to its latest one that begins a view (metadata
-    `refstore.transaction=SNAPSHOT`).
+    keep_latest_view: bool | None = None
+    """Whether to keep each branch's latest view: its commits back to the latest one that begins a view (metadata
+    `refstore.transaction=SNAPSHOT`). None: of branches that use transaction types (`keeps_latest_view`).
     """
     grace_days: Annotated[int, msgspec.Meta(ge=0, le=GRACE_DAYS_MAX)] = 7
     """Between mark and sweep."""
@@ -131,7 +131,9 @@ class Rules(_Part, frozen=True):
     legal_holds: tuple[LegalHold, ...] = ()
     rules: tuple[PathRule, ...] = ()
     allow_deletion_from_latest_view: bool = False
-    """Whether `all` of a path rule may take what a branch's head names: data that is in use."""
+    """Whether `all` of a path rule may take what a branch's head names: data that is in use. It also lifts the default
+    of `keep_latest_view`.
+    """
     description: str = ""
     """For people."""
     hide_marked: bool = False
@@ -141,6 +143,24 @@ class Rules(_Part, frozen=True):
     def extended(self) -> bool:
         """Whether the document has more than lakeFS's format can express."""
         return msgspec.structs.replace(self, default_retention_days=None, branches=()) != Rules()
+
+    def keeps_latest_view(self, *, uses_types: bool) -> bool:
+        """Return whether the latest view of a branch is kept. `uses_types`: whether some commit on its line of first
+        parents says its transaction type; without types the view would be the whole branch.
+        """
+        if self.keep_latest_view is not None:
+            return self.keep_latest_view
+        return uses_types and not self.allow_deletion_from_latest_view
+
+    @property
+    def lifts_latest_view(self) -> bool:
+        """Whether these rules let something expire that the default keeps: data of the latest view of a branch."""
+        return self.allow_deletion_from_latest_view or self.keep_latest_view is False
+
+    @property
+    def latest_view_rule(self) -> str:
+        """The rule by which a latest view is kept, as a text."""
+        return "keep_latest_view" if self.keep_latest_view else "keep_latest_view by default: it uses transaction types"
 
     @property
     def path_rules(self) -> tuple[PathRule, ...]:
@@ -260,12 +280,22 @@ def warnings(rules: Rules) -> Iterator[str]:
             "allow_deletion_from_latest_view is on: data that branches show now is deleted when its rule says so, "
             "and cannot be read then"
         )
-    if rules.allow_deletion_from_latest_view and not alls:
+    if not rules.keeps_latest_view(uses_types=True):
+        option = (
+            "allow_deletion_from_latest_view is on, and keep_latest_view does not say true"
+            if rules.keep_latest_view is None
+            else "keep_latest_view is false"
+        )
+        yield (
+            f"{option}: commits of the latest view expire by their age on branches that use transaction types, too; "
+            "data that only these commits name is deleted, and incremental jobs that read them may fail"
+        )
+    elif rules.allow_deletion_from_latest_view and not alls:
         yield "allow_deletion_from_latest_view is on, but no enabled rule has 'all': it changes nothing"
     if alls and not rules.allow_deletion_from_latest_view:
         yield "a rule has 'all', but allow_deletion_from_latest_view is off: what a branch's head names stays"
     if rules.allow_deletion_from_latest_view and alls and rules.keep_last:
-        yield "keep_last holds what each branch shows now: with it, allow_deletion_from_latest_view changes nothing"
+        yield "keep_last holds what each branch shows now: with it, 'all' takes nothing of that"
     if rules.grace_days == 0:
         yield "grace_days is 0: what is marked is swept at once, and there is no time to take it back"
 

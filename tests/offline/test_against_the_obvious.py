@@ -14,6 +14,7 @@ from refstore.core import ids, keys
 from refstore.core.ids import CommitId
 from refstore.errors import NothingToCommit
 from refstore.gc_marks import Marks
+from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION
 from refstore.versioning.commits import names
 from refstore_gc import run
 from refstore_gc.run import Options
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
 
 
-def live_happily(world: World, rng: random.Random) -> None:
-    """Three months of uploads, deletions, copies out of history, branches, merges and deleted branches."""
+def live_happily(world: World, rng: random.Random, *, typed: bool = False) -> None:
+    """Three months of uploads, deletions, copies out of history, branches, merges and deleted branches. `typed`: some
+    commits on other branches than main say their transaction types.
+    """
     branches = ["main"]
     for day in range(90, 0, -3):
         branch = rng.choice(branches)
@@ -39,7 +42,12 @@ def live_happily(world: World, rng: random.Random) -> None:
             listed = [each.path for each in world.repo.list(f"{branch}@")]
             if listed:
                 world.repo.copy(f"{branch}@", rng.choice(listed), branch, f"copied/{day}")
-        world.commit(branch, days_ago=day)
+        if typed and branch != "main" and rng.random() < 0.5:
+            metadata = {TRANSACTION: rng.choice(["APPEND", "APPEND", SNAPSHOT])}
+            date_ms = world.clock.now_ms() - day * 86_400_000
+            world.repo.commit(branch, "change", metadata=metadata, date_ms=date_ms, allow_empty=True)
+        else:
+            world.commit(branch, days_ago=day)
         if rng.random() < 0.2:
             world.repo.create_branch(f"branch-{day}", branch)
             branches.append(f"branch-{day}")
@@ -68,6 +76,21 @@ def obviously(world: World) -> set[str]:
     for shard in range(keys.SHARDS):
         named |= {name for name, _ in ctx.kv.scan_all(keys.references(ctx.repo, shard))}
     return world.data() - named
+
+
+def latest_views(world: World) -> set[CommitId]:
+    """The commits of the latest view of each branch that uses transaction types."""
+    views: set[CommitId] = set()
+    for branch, _ in world.repo.branches():
+        line = [world.repo.get_commit(branch)]
+        while line[-1][1].parents:
+            line.append(world.repo.get_commit(line[-1][1].parents[0]))
+        if any(TRANSACTION in commit.metadata for _, commit in line):
+            for name, commit in line:
+                views.add(name)
+                if commit.metadata.get(TRANSACTION) == SNAPSHOT:
+                    break
+    return views
 
 
 def ranges_of_commits(world: World) -> set[str]:
@@ -102,4 +125,24 @@ def test_a_mark_holds_what_a_plain_walk_finds_unnamed(tmp_path: Path, both_engin
     assert not world.data() & wanted
     assert len(ranges) > 20
     assert {each for each in ranges if (world.blobs / each).exists()} == ranges
+    world.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_mark_has_a_commit_of_a_latest_view(tmp_path: Path, engines: Engines, seed: int) -> None:
+    world = World(tmp_path, rules='{"default_retention_days": 0, "grace_days": 0}')
+    live_happily(world, random.Random(seed), typed=True)
+    release_all(world.repo)
+    world.age()
+    summary = run.mark(world.ctx, engines, Options())
+    views = latest_views(world)
+    marked = {commit for commit, _ in Marks(world.ctx).scan()}
+    assert marked
+    assert not marked & views
+    assert len(views - {record.head for _, record in world.repo.branches()}) > 3
+    found = {address for address in marked_in(world, summary.mark_id) if address.startswith("data/")}
+    assert found == obviously(world)
+    run.sweep(world.ctx, engines, summary.mark_id)
+    for commit in views:
+        assert all(world.repo.read(commit, each.path) is not None for each in world.repo.list(commit))
     world.close()

@@ -76,7 +76,7 @@ def two_views(world: World) -> tuple[CommitId, ...]:
 
 def test_a_policy_on_abc_does_not_mark_what_is_in_the_latest_view_of_xyz(world: World, engines: Engines) -> None:
     first, second, third, fourth, fifth = two_views(world)
-    rules(world, keep_latest_view=True)
+    rules(world)
     run.run(world.ctx, engines, Options(grace_days=0))
     assert ever_marked(world).isdisjoint((first, second, third, fourth, fifth))
     assert set(lifetimes(world, first, second, third, fourth, fifth)) == {ACTIVE}
@@ -90,6 +90,7 @@ def test_a_policy_on_abc_does_not_mark_what_is_in_the_latest_view_of_xyz(world: 
 
 def test_expired_commits_are_complete_while_a_head_names_their_data(world: World, engines: Engines) -> None:
     first, second, third, fourth, fifth = two_views(world)
+    rules(world, keep_latest_view=False)
     before = world.data()
     done = run.run(world.ctx, engines, Options(grace_days=0)).latest
     assert world.data() == before

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from refstore.retention.commit_arrays import SNAPSHOT, TRANSACTION
 from refstore_gc import run
 from refstore_gc.run import Options
@@ -39,29 +41,81 @@ def test_cleanup_on_multiple_branches_of_seed_000(world: World, both_engines: En
     assert bodies(world) == {"example1", "example2"}
 
 
-def test_a_later_snapshot_begins_the_latest_view_of_seed_003(world: World, both_engines: Engines) -> None:
-    """T1 and T2 stand before the snapshot T3 on abc, but in the latest view of xyz."""
-    world.repo.set_retention('{"default_retention_days": 0, "keep_latest_view": true, "grace_days": 0}')
+def transaction(world: World, branch: str, name: str, kind: str = "APPEND") -> None:
+    """Commit a file of that name; a snapshot has nothing else."""
+    for item in list(world.repo.list(branch)) if kind == SNAPSHOT else []:
+        world.repo.delete(branch, item.path)
+    world.repo.upload(branch, name, name.encode())
+    world.repo.commit(branch, name, metadata={TRANSACTION: kind}, date_ms=world.clock.now_ms() - 30 * DAY_MS)
+
+
+def transactions(world: World) -> None:
+    """Branch abc: T1 (APPEND), T2 (APPEND), T3 (SNAPSHOT), T4 (APPEND); xyz forks from it at T2: T5 (APPEND)."""
     world.repo.create_branch("abc", "main")
-
-    def transaction(name: str, branch: str, kind: str = "APPEND") -> None:
-        for item in list(world.repo.list(branch)) if kind == SNAPSHOT else []:
-            world.repo.delete(branch, item.path)
-        world.repo.upload(branch, name, name.encode())
-        made_ms = world.clock.now_ms() - 30 * DAY_MS
-        world.repo.commit(branch, name, metadata={TRANSACTION: kind}, date_ms=made_ms)
-
-    transaction("T1", "abc")
-    transaction("T2", "abc")
+    transaction(world, "abc", "T1")
+    transaction(world, "abc", "T2")
     world.repo.create_branch("xyz", "abc")
-    transaction("T3", "abc", SNAPSHOT)
-    transaction("T4", "abc")
-    transaction("T5", "xyz")
+    transaction(world, "abc", "T3", SNAPSHOT)
+    transaction(world, "abc", "T4")
+    transaction(world, "xyz", "T5")
     release_all(world.repo)
     world.age()
+
+
+def test_a_later_snapshot_begins_the_latest_view_of_seed_003(world: World, both_engines: Engines) -> None:
+    """T1 and T2 stand before the snapshot T3 on abc, but in the latest view of xyz. The rules do not mention views."""
+    transactions(world)
     run.run(world.ctx, both_engines, Options())
     assert bodies(world) == {"T1", "T2", "T3", "T4", "T5"}
     world.repo.delete_branch("xyz")
     release_all(world.repo)
     run.run(world.ctx, both_engines, Options())
     assert bodies(world) == {"T3", "T4"}
+
+
+def overwritten(world: World, branch: str, kind: str | None) -> None:
+    """Commit a file three times at one path, so that only history has the first two."""
+    world.repo.create_branch(branch, "main")
+    for number in range(3):
+        world.repo.upload(branch, "file", f"{branch} {number}".encode())
+        metadata = {} if kind is None else {TRANSACTION: kind}
+        world.repo.commit(branch, "write", metadata=metadata, date_ms=world.clock.now_ms() - 30 * DAY_MS)
+
+
+@pytest.mark.parametrize("lifted", [{}, {"keep_latest_view": False}, {"allow_deletion_from_latest_view": True}])
+def test_only_branches_with_transaction_types_keep_their_view_unless_the_rules_lift_that(
+    world: World, engines: Engines, lifted: dict[str, bool]
+) -> None:
+    rules = {"default_retention_days": 0, "grace_days": 0} | lifted
+    world.repo.set_retention(json.dumps(rules))
+    overwritten(world, "typed", "APPEND")
+    overwritten(world, "plain", None)
+    release_all(world.repo)
+    world.age()
+    simulated = run.simulate(world.ctx, engines, Options()).marked.objects
+    before = bodies(world)
+    run.run(world.ctx, engines, Options())
+    left = bodies(world)
+    typed = {"typed 2"} if lifted else {"typed 0", "typed 1", "typed 2"}
+    assert left == {"plain 2"} | typed
+    assert simulated == len(before - left)
+
+
+def test_a_branch_that_begins_to_use_types_keeps_what_was_marked_and_not_swept(world: World, engines: Engines) -> None:
+    world.repo.set_retention('{"default_retention_days": 0, "grace_days": 7}')
+    overwritten(world, "abc", None)
+    release_all(world.repo)
+    world.age()
+    first = run.mark(world.ctx, engines, Options())
+    assert first.marked.objects == 2
+    world.clock.sleep(8 * DAY_MS / 1000)
+    transaction(world, "abc", "T1")
+    release_all(world.repo)
+    run.sweep(world.ctx, engines, first.mark_id)
+    assert bodies(world) == {"abc 0", "abc 1", "abc 2", "T1"}
+    assert run.mark(world.ctx, engines, Options()).marked.objects == 0
+    transaction(world, "abc", "T2", SNAPSHOT)
+    release_all(world.repo)
+    world.age()
+    run.run(world.ctx, engines, Options(grace_days=0))
+    assert bodies(world) == {"T2"}

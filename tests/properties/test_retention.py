@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from refstore.core.ids import CommitId
 from refstore.retention import explaining
 from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why, compute_expiry
-from refstore.retention.commit_arrays import NONE, CommitRow, History
+from refstore.retention.commit_arrays import NONE, CommitRow, History, TransactionType
 from refstore.retention.path_rules import Keeps, latest_view_rules, plan
 from refstore.retention.rules import (
     DAY_MS,
@@ -59,10 +59,16 @@ def name_of(number: int) -> CommitId:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     rows: list[CommitRow] = []
+    types = st.sampled_from(TransactionType) if draw(st.booleans()) else st.just(TransactionType.NONE)
     for number in range(draw(st.integers(1, 12))):
         parents = draw(st.lists(st.integers(0, number - 1), unique=True, max_size=3)) if number else []
         rows.append(
-            CommitRow(name_of(number), [name_of(parent) for parent in parents], draw(st.integers(0, 9)) * DAY_MS)
+            CommitRow(
+                name_of(number),
+                [name_of(parent) for parent in parents],
+                draw(st.integers(0, 9)) * DAY_MS,
+                transaction=draw(types),
+            )
         )
     for number in range(draw(st.integers(0, 2))):  # on their way, or given up: on top of what has landed
         parent = draw(st.integers(0, len(rows) - 1))
@@ -78,6 +84,7 @@ def cases(draw: st.DrawFn) -> Case:
             for name in draw(st.lists(st.sampled_from(["main", "dev", "dev*"]), unique=True))
         ),
         keep_last=draw(st.integers(0, 3)),
+        keep_latest_view=draw(st.none() | st.booleans()),
         pins=Pins(
             tags=draw(st.sampled_from((True, False, ("v*",)))),
             commits=tuple(draw(st.lists(st.sampled_from(landed), unique=True, max_size=1))),
@@ -103,6 +110,17 @@ class Oracle:
         while self.by_id[found[-1]].parents:
             found.append(self.by_id[found[-1]].parents[0])
         return found
+
+    def latest_view(self, line: list[CommitId]) -> list[CommitId]:
+        """What the rules keep of a branch as its latest view."""
+        rules, transactions = self.case.rules, [self.by_id[commit].transaction for commit in line]
+        is_kept = rules.keep_latest_view
+        if is_kept is None:
+            is_kept = set(transactions) != {TransactionType.NONE} and not rules.allow_deletion_from_latest_view
+        if not is_kept:
+            return []
+        begins = transactions.index(TransactionType.SNAPSHOT) if TransactionType.SNAPSHOT in transactions else len(line)
+        return line[: begins + 1]
 
     def day(self, commit: CommitId) -> int:
         return self.by_id[commit].created_ms // DAY_MS
@@ -140,6 +158,8 @@ class Oracle:
         for branch, line in lines.items():
             walk(branch, line, Periods(rules).of(branch).days, FOREVER_DAYS)
             for commit in line[: rules.keep_last]:
+                claim(commit, FOREVER_DAYS)
+            for commit in self.latest_view(line) if branch not in but_for else ():
                 claim(commit, FOREVER_DAYS)
         for commit in landed - on_branch:
             walk(
@@ -292,13 +312,14 @@ def test_path_rules_and_holds_against_the_oracle(case: Case, data: st.DataObject
     aged = {branch: each.all.total_days for branch, each in own.items() if each.all is not None}
     by_others = oracle.until(capped=capped, but_for=aged.keys())
     held = any(path.startswith(hold.prefix) for hold in rules.legal_holds)
+    shown = {commit for head in heads for commit in (head, *oracle.latest_view(oracle.line(head)))}
     for commit, until in oracle.until(capped=capped).items():
         kept = until > case.day
         if (
             kept
             and aged
             and by_others[commit] <= case.day
-            and (commit not in heads or rules.allow_deletion_from_latest_view)
+            and (commit not in shown or rules.allow_deletion_from_latest_view)
         ):
             kept = made_day >= case.day - max(aged.values())
         assert made.keeps(made.expiry.history.numbers[commit], path, made_day * DAY_MS) == (kept or held)
@@ -341,7 +362,7 @@ def steps(commits: int, branches: int) -> int:
     first, created = Counted(history.first_parents), Counted(history.created_ms)
     rules = Rules(default_retention_days=1, keep_last=5)
     compute_expiry(
-        History(history.numbers, first, created, history.landed, history.begins_view),
+        History(history.numbers, first, created, history.landed, history.transactions, history.uses_types),
         Refs(heads, {}),
         rules,
         commits * DAY_MS,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -211,13 +212,24 @@ def test_an_operator_edits_the_rules_and_sees_their_effect_first(visit: Visit, s
     assert "rules.set by UI-OPERATOR" in visitor.text()
 
 
-def test_deletion_from_the_latest_view_needs_its_box(visit: Visit, site: Site) -> None:
+@pytest.mark.parametrize(
+    ("rules", "danger"),
+    [
+        (
+            {
+                "rules": [{"filter": {"prefix": "2026/"}, "expiration": {"all": {"days": 1}}}],
+                "allow_deletion_from_latest_view": True,
+            },
+            "may delete data that branches show now",
+        ),
+        ({"default_retention_days": 7, "keep_latest_view": False}, "may delete data of the latest view"),
+    ],
+)
+def test_deletion_from_the_latest_view_needs_its_box(
+    visit: Visit, site: Site, rules: dict[str, Any], danger: str
+) -> None:
     repo = site.repository()
     fill(repo)
-    rules = {
-        "rules": [{"filter": {"prefix": "2026/"}, "expiration": {"all": {"days": 1}}}],
-        "allow_deletion_from_latest_view": True,
-    }
     visitor = visit("operator")
     visitor.go(f"/repositories/{repo.name}/rules/edit")
     visitor.page.get_by_label("The rules, in JSON").fill(json.dumps(rules))
@@ -226,11 +238,13 @@ def test_deletion_from_the_latest_view_needs_its_box(visit: Visit, site: Site) -
     assert "data that is in use" in visitor.text()
     visitor.page.get_by_label("I have read this").check()
     visitor.press("Show what the rules would do")
-    assert "may delete data that branches show now" in visitor.text()
+    assert danger in visitor.text()
     visitor.press("Save these rules")
     retention = repo.retention()
     assert retention is not None
-    assert retention.rules.allow_deletion_from_latest_view
+    assert retention.rules.lifts_latest_view
+    visitor.go(f"/repositories/{repo.name}/rules")
+    assert danger.removeprefix("may ") in visitor.text()
 
 
 def test_an_edit_that_another_overtook_changes_nothing(visit: Visit, site: Site) -> None:

@@ -142,7 +142,18 @@ class TestExplain:
     def test_for_people(self, history: Command, rules: Path) -> None:
         history.ok("retention", "set", "sales", rules)
         lines = history.ok("retention", "explain", "sales").out.splitlines()
-        assert lines[0].split() == ["branch", "days", "rule", "commits", "active", "expired", "next", "expires"]
+        assert lines[0].split() == [
+            "branch",
+            "days",
+            "rule",
+            "commits",
+            "active",
+            "expired",
+            "next",
+            "expires",
+            "latest",
+            "view",
+        ]
         assert lines[1].startswith("main      28  branch 'main'        4       3        1  in ")
         assert "expired                2" in lines
 
@@ -193,6 +204,32 @@ class TestExplain:
             history.json("retention", "explain", "sales", "--rules", "-", stdin=document)["next_expires"]
             == "after the year 9999"
         )
+
+    def test_the_latest_view_of_a_branch_that_uses_types(self, history: Command) -> None:
+        history.ok("branch", "create", "sales", "abc")
+        meta = ("--meta", "refstore.transaction=APPEND", "--allow-empty")
+        history.ok("commit", "sales", "abc", "-m", "t1", "--date", "2020-04-01", *meta)
+        history.ok("commit", "sales", "abc", "-m", "t2", "--date", "2020-05-01", *meta)
+        explained = history.json(
+            "retention", "explain", "sales", "--rules", "-", stdin=b'{"default_retention_days": 1}'
+        )
+        assert {row["branch"]: row["latest_view"] for row in explained["branches"]} == {"abc": "kept", "main": None}
+        one = history.json(
+            "retention", "explain", "sales", "abc~1", "--rules", "-", stdin=b'{"default_retention_days": 1}'
+        )
+        assert (one["state"], one["reasons"][0]["why"]) == ("active", "in the latest view of branch 'abc'")
+        assert one["reasons"][0]["rule"] == "keep_latest_view by default: it uses transaction types"
+        for option in (b'"keep_latest_view": false', b'"allow_deletion_from_latest_view": true'):
+            document = b'{"default_retention_days": 1, %s}' % option
+            for command in (("validate", "sales", "-"), ("set", "sales", "-", "--dry-run")):
+                ran = history.ok("retention", *command, stdin=document)
+                assert "expire by their age on branches that use transaction types, too" in ran.err
+                assert "do not keep their latest view: 'abc'" in ran.err
+            explained = history.json("retention", "explain", "sales", "--rules", "-", stdin=document)
+            assert [row["latest_view"] for row in explained["branches"]] == ["not kept", None]
+            one = history.json("retention", "explain", "sales", "abc~1", "--rules", "-", stdin=document)
+            assert one["state"] == "expired"
+            assert "expire by their age" in history.ok("gc", "simulate", "sales", "--rules", "-", stdin=document).err
 
     def test_without_rules(self, sales: Command) -> None:
         ran = sales("retention", "explain", "sales")

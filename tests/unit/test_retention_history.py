@@ -7,7 +7,7 @@ import pytest
 from refstore.core.ids import CommitId
 from refstore.errors import CorruptRecord
 from refstore.retention.active_commits import Refs, State, Why, compute_expiry
-from refstore.retention.commit_arrays import NONE, CommitRow, History, HistoryBuilder
+from refstore.retention.commit_arrays import NONE, CommitRow, History, HistoryBuilder, TransactionType
 from refstore.retention.rules import DAY_MS, Pins, Rules
 
 A, B, C, D = (CommitId(letter * 64) for letter in "abcd")
@@ -56,6 +56,10 @@ def test_a_loop_stops_it() -> None:
     looped = History.of([CommitRow(A, [B], 0), CommitRow(B, [A], 0), CommitRow(C, [], 0)])
     with pytest.raises(CorruptRecord, match="2 commits descend from themselves"):
         compute_expiry(looped, Refs({}, {}), Rules(), 0)
+    typed = TransactionType.APPEND
+    looped = History.of([CommitRow(A, [B], 0, transaction=typed), CommitRow(B, [A], 0), CommitRow(C, [B], 0)])
+    with pytest.raises(CorruptRecord, match="2 commits descend from themselves"):
+        compute_expiry(looped, Refs({"main": C}, {}), Rules(), 0)
 
 
 @pytest.mark.parametrize(

@@ -344,15 +344,28 @@ def test_the_documentation_explains_every_field() -> None:
             assert f"`{name}`" in PAGE.read_text(), name
 
 
+LIFTED = "keep_latest_view does not say true: commits of the latest view expire"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("{}", ["no default_retention_days"]),
         (LAKEFS, []),
-        (FULL, ["keep_last holds what each branch shows now"]),
-        (FULL.replace('"keep_last": 3,', ""), ["data that branches show now is deleted"]),
+        (FULL, [LIFTED, "keep_last holds what each branch shows now"]),
+        (FULL.replace('"keep_last": 3,', ""), ["data that branches show now is deleted", LIFTED]),
+        (
+            FULL.replace('"keep_last": 3,', '"keep_latest_view": true,'),
+            ["data that branches show now is deleted"],
+        ),
         ('{"default_retention_days": 1, "grace_days": 0}', ["no time to take it back"]),
-        ('{"default_retention_days": 1, "allow_deletion_from_latest_view": true}', ["it changes nothing"]),
+        ('{"default_retention_days": 1, "keep_latest_view": true}', []),
+        ('{"default_retention_days": 1, "keep_latest_view": false}', ["keep_latest_view is false: commits"]),
+        ('{"default_retention_days": 1, "allow_deletion_from_latest_view": true}', [LIFTED]),
+        (
+            '{"default_retention_days": 1, "allow_deletion_from_latest_view": true, "keep_latest_view": true}',
+            ["it changes nothing"],
+        ),
         (
             '{"default_retention_days": 1, "rules": [{"expiration": {"all": {"days": 1}}}]}',
             ["what a branch's head names stays"],

@@ -4,10 +4,13 @@ commit is the set of files that it shows.
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from refstore.core.ids import CommitId
 from refstore.retention.active_commits import Refs, State, Why, compute_expiry
-from refstore.retention.commit_arrays import CommitRow, History
-from refstore.retention.explaining import reasons
+from refstore.retention.commit_arrays import CommitRow, History, TransactionType
+from refstore.retention.explaining import lines, reasons
 from refstore.retention.path_rules import plan
 from refstore.retention.rules import DAY_MS, BranchRule, Expiration, Filter, PathRule, Period, Rules
 
@@ -30,20 +33,22 @@ class Story:
     def delete_branch(self, name: str) -> None:
         del self.heads[name]
 
-    def commit(self, name: str, on: str, days_ago: float, *files: str, begins_view: bool = False) -> None:
+    def commit(
+        self, name: str, on: str, days_ago: float, *files: str, transaction: TransactionType = TransactionType.NONE
+    ) -> None:
         parents = [self.heads[on]] if on in self.heads else []
-        self.rows.append(CommitRow(CommitId(name), parents, NOW_MS - int(days_ago * DAY_MS), begins_view=begins_view))
+        self.rows.append(CommitRow(CommitId(name), parents, NOW_MS - int(days_ago * DAY_MS), transaction=transaction))
         self.files[name] = frozenset(files)
         self.heads[on] = CommitId(name)
 
     def append(self, name: str, on: str, days_ago: float = 30) -> None:
         """A transaction that adds a file of its name."""
         before = self.files[self.heads[on]] if on in self.heads else frozenset[str]()
-        self.commit(name, on, days_ago, *before, name)
+        self.commit(name, on, days_ago, *before, name, transaction=TransactionType.APPEND)
 
     def snapshot(self, name: str, on: str, days_ago: float = 30) -> None:
         """A transaction that begins a new view, with a file of its name."""
-        self.commit(name, on, days_ago, name, begins_view=True)
+        self.commit(name, on, days_ago, name, transaction=TransactionType.SNAPSHOT)
 
     def active(self, rules: Rules) -> set[str]:
         return set(compute_expiry(History.of(self.rows), Refs(self.heads, {}), rules, NOW_MS).commits(State.ACTIVE))
@@ -153,7 +158,12 @@ def test_the_latest_view_of_any_branch_stays() -> None:
     assert two_views().left(Rules(default_retention_days=0)) == {"T1", "T2", "T3", "T4", "T5"}
 
 
-VIEWS = Rules(default_retention_days=0, keep_latest_view=True)
+VIEWS = Rules(default_retention_days=0)
+"""Rules without a word on the latest view."""
+LIFTED = (
+    Rules(default_retention_days=0, keep_latest_view=False),
+    Rules(default_retention_days=0, allow_deletion_from_latest_view=True),
+)
 
 
 def test_a_policy_on_one_branch_marks_nothing_of_the_latest_view_of_another() -> None:
@@ -175,8 +185,63 @@ def test_why_a_transaction_stays_names_the_branch_whose_view_it_is_in() -> None:
     history, refs = History.of(story.rows), Refs(story.heads, {})
     known = compute_expiry(history, refs, VIEWS, NOW_MS)
     for name, branches in (("T1", ["xyz"]), ("T2", ["xyz"]), ("T3", ["abc"]), ("T4", ["abc"]), ("T5", ["xyz"])):
-        found = reasons(known, refs, VIEWS, CommitId(name))
-        assert [each.name for each in found if each.why == Why.LATEST_VIEW] == branches
+        found = [each for each in reasons(known, refs, VIEWS, CommitId(name)) if each.why == Why.LATEST_VIEW]
+        assert [(each.name, each.rule) for each in found] == [
+            (branch, "keep_latest_view by default: it uses transaction types") for branch in branches
+        ]
+    assert [(line.branch, line.keeps_latest_view) for line in lines(known, refs, VIEWS)] == [
+        ("abc", True),
+        ("xyz", True),
+    ]
+
+
+@pytest.mark.parametrize("rules", LIFTED)
+def test_an_explicit_option_lifts_the_protection_of_the_latest_view(rules: Rules) -> None:
+    story = two_views()
+    assert story.active(rules) == {"T4", "T5"}
+    history, refs = History.of(story.rows), Refs(story.heads, {})
+    known = compute_expiry(history, refs, rules, NOW_MS)
+    assert all(
+        each.why != Why.LATEST_VIEW for name in story.files for each in reasons(known, refs, rules, CommitId(name))
+    )
+    assert [(line.uses_types, line.keeps_latest_view) for line in lines(known, refs, rules)] == [(True, False)] * 2
+    both = msgspec.structs.replace(rules, keep_latest_view=True)
+    assert story.active(both) == {"T1", "T2", "T3", "T4", "T5"}
+
+
+def test_branches_without_types_follow_their_periods_beside_those_with_types() -> None:
+    """Seed 000 on main, seed 003 on abc: each branch by itself, and one that forks before the types begin follows
+    its period, too.
+    """
+    story = one_branch()
+    story.branch("abc", "C")
+    story.branch("plain", "B")
+    story.commit("P", "plain", 6, "example1", "plain")
+    assert story.active(VIEWS) == {"D", "C", "P"}
+    story.append("T1", "abc")
+    story.append("T2", "abc")
+    assert story.active(VIEWS) == {"A", "B", "C", "D", "P", "T1", "T2"}, "abc's view begins at its first commit"
+    story.snapshot("T3", "abc")
+    assert story.active(VIEWS) == {"D", "P", "T3"}
+    story.commit("T4", "abc", 30, "T3", "T4")  # without a word it continues the view
+    assert story.active(VIEWS) == {"D", "P", "T3", "T4"}
+    everywhere = Rules(default_retention_days=0, keep_latest_view=True)
+    assert story.active(everywhere) == {"A", "B", "C", "D", "P", "T3", "T4"}
+    story.delete_branch("abc")
+    assert story.active(VIEWS) == {"D", "P"}, "a line without a branch shows no view"
+
+
+@pytest.mark.parametrize("kind", ["noncurrent", "all"])
+def test_rules_by_path_take_nothing_of_a_latest_view_that_is_kept(kind: str) -> None:
+    story = two_views()
+    rules = Rules(rules=(PathRule(Expiration(**{kind: Period(days=7)})),))
+    assert story.left(rules) == {"T1", "T2", "T3", "T4", "T5"}
+    story.delete_branch("xyz")
+    assert story.left(rules) == {"T3", "T4"}
+    story.commit("T6", "abc", 20, "T6")  # it deletes T3 and T4, and begins no view
+    assert story.left(rules) == {"T3", "T4", "T6"}
+    for lifted in LIFTED:
+        assert "T3" not in story.left(msgspec.structs.replace(lifted, rules=rules.rules))
 
 
 def test_outside_every_latest_view_transactions_go() -> None:

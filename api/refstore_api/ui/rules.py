@@ -111,10 +111,14 @@ def _save(request: Request, repo: Repository, form: Form, by: str) -> Response:
         parsed = rules_document.check(repo.context, document)
     except InvalidRules as error:
         return _editor(request, repo, document, before, error)
-    takes_latest_view = parsed.rules.allow_deletion_from_latest_view
+    takes_latest_view = parsed.rules.lifts_latest_view
     if takes_latest_view and not form.flag("allow_latest_view"):
+        field = (
+            "allow_deletion_from_latest_view" if parsed.rules.allow_deletion_from_latest_view else "keep_latest_view"
+        )
         error = InvalidRules(
-            "allow_deletion_from_latest_view is on: open the advanced options, read what it does, and tick the box"
+            f"{field} lifts the protection of the latest view: open the advanced options, read what it does, and tick "
+            "the box"
         )
         return _editor(request, repo, document, before, error)
     if form.flag(CONFIRMED):
@@ -128,6 +132,7 @@ def _save(request: Request, repo: Repository, form: Form, by: str) -> Response:
         document=document,
         before=before,
         allow_latest_view=takes_latest_view,
+        shows_go=parsed.rules.allow_deletion_from_latest_view,
         now=_effect(repo, current.rules if current is not None else Rules()),
         then=_effect(repo, parsed.rules),
         read_as=parsed.read_as,
