@@ -460,10 +460,26 @@ class JournalEvent(Model):
     rule: str = ""
 
 
+class PurgedObject(Model):
+    """What purges have to do with an address."""
+
+    identity: str
+    """The physical address that commits name."""
+    role: str
+    """`identity`, or what lies there for the identity: `content`, `backup`, `trash`, `attempt`, `going`."""
+    content: str | None = None
+    """Where the object's content lies now; None: it was erased, or is being deleted."""
+    run: str = ""
+    since: int | None = None
+
+
 class Why(Model):
     physical_address: str
     now: AddressReferences
     events: list[JournalEvent]
+    meaning: str = ""
+    """What keeps the object, or what will happen to it, where the state does not say it."""
+    purged: PurgedObject | None = None
 
 
 class InGrace(Model):

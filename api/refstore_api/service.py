@@ -25,6 +25,7 @@ from refstore.core.settings import ApiSettings
 from refstore.errors import Conflict, Gone, Invalid, NotFound, ObjectNotFound, RefstoreError
 from refstore.lake import Lake
 from refstore.operations.address_info import AddressInfo
+from refstore.operations.purge_roles import PurgeRole
 from refstore.operations.uploading import Link, Upload
 from refstore.repository import Repository
 from refstore_api.error_responses import NotSupported
@@ -61,7 +62,7 @@ class ReaperControl(Protocol):
         """Return the status as JSON values."""
         ...
 
-    def why(self, repository: Repository, address: str) -> tuple[AddressInfo, Sequence[DeletionEvent]]: ...
+    def why(self, repository: Repository, address: str) -> Explanation: ...
 
     def reaper_metrics(self) -> bytes:
         """Return the reaper's metrics as Prometheus reads them; b'' if no reaper runs beside the service."""
@@ -86,6 +87,19 @@ class PurgeControl(Protocol):
     def restore(self, repository: Repository, run: str, *, dry_run: bool) -> dict[str, Any]:
         """Restore what a run replaced. Raises NotFound."""
         ...
+
+
+class Explanation(Protocol):
+    """What the records say about an address (`refstore.deletions.explain.Why`)."""
+
+    @property
+    def view(self) -> AddressInfo: ...
+    @property
+    def deletions(self) -> Sequence[DeletionEvent]: ...
+    @property
+    def purged(self) -> PurgeRole | None: ...
+    @property
+    def meaning(self) -> str: ...
 
 
 class DeletionEvent(Protocol):

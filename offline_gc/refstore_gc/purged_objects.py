@@ -18,6 +18,7 @@ from typing import Final
 from refstore.context import Context
 from refstore.core.batches import batched
 from refstore.core.ids import Address, Path, Token
+from refstore.deletions.causes import UNNAMED_IDENTITY
 from refstore.deletions.content_deletion import delete_contents, delete_recorded
 from refstore.deletions.journal_format import PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
@@ -27,7 +28,6 @@ from refstore_gc.run_layout import RunLayout, read_table
 from refstore_gc.run_summary import PurgedObjects
 
 PAGE: Final = 1000
-CAUSE: Final = "a purged object that nothing names any more"
 
 
 def files_of(counts: Iterable[GarbageCount]) -> list[str]:
@@ -58,7 +58,7 @@ def delete_dead(ctx: Context, layout: RunLayout, files: Sequence[str], excluded:
 
 
 def _delete(ctx: Context, journal: JournalWriter, identities: Sequence[Address]) -> PurgedObjects:
-    batch = [PendingDelete(identity, Token(""), Path(""), CAUSE, -1) for identity in identities]
+    batch = [PendingDelete(identity, Token(""), Path(""), UNNAMED_IDENTITY, -1) for identity in identities]
     own = delete_recorded(ctx.objects, batch, journal)
     confirmed, contents, ended = delete_contents(ctx, batch, own, journal)
     return PurgedObjects(objects=ended, contents=contents, failed=len(confirmed.failed))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from refstore.context import Context
 from refstore.core import keys
@@ -26,6 +26,7 @@ from refstore.core.records import (
     decode_reference_many,
     encode,
 )
+from refstore.deletions.causes import NOT_LINKED
 from refstore.deletions.content_deletion import Journal, delete_contents
 from refstore.deletions.journal_format import PendingDelete
 from refstore.errors import CorruptRecord
@@ -38,8 +39,6 @@ from refstore_reaper.batch_pipeline import BatchSteps
 from refstore_reaper.blob_deletion import AsyncDeleter, delete_blobs
 from refstore_reaper.breaker import Breaker, Permit
 from refstore_reaper.cycle_summary import Tally
-
-EXPIRED_CAUSE: Final = "issued and not linked"
 
 
 class DueAddress(NamedTuple):
@@ -151,7 +150,7 @@ class BatchDeleter:
             bytes=sum([item.size_bytes for item in batch if item.size_bytes > 0 and item.address in deleted]),
             missing=len(batch) - len(deleted) - len(failed),
             failed=len(failed),
-            expired=len([item for item in batch if item.cause == EXPIRED_CAUSE and item.address not in failed]),
+            expired=len([item for item in batch if item.cause == NOT_LINKED and item.address not in failed]),
         )
 
 
@@ -276,7 +275,7 @@ def _readable(
 def _deleting(record: Emptied | Issued, now: int) -> Deleting:
     if isinstance(record, Emptied):
         return Deleting(now, record.last, record.cause, record.entry.size_bytes if record.entry else -1)
-    return Deleting(now, Reference(Token(""), record.path), EXPIRED_CAUSE, -1)
+    return Deleting(now, Reference(Token(""), record.path), NOT_LINKED, -1)
 
 
 def _pending_delete(address: Address, record: Deleting) -> PendingDelete:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from refstore.context import Context
+    from refstore.deletions.explain import Why
     from refstore.lake import Lake
-    from refstore.operations.address_info import AddressInfo
     from refstore.repository import Repository
 
 app = typer.Typer()
@@ -153,9 +153,8 @@ class _Operations:
             "repositories": [item._asdict() for item in status.repositories],
         }
 
-    def why(self, repository: Repository, address: str) -> tuple[AddressInfo, Sequence[Any]]:
-        explanation = repository.why(address)
-        return explanation.view, explanation.deletions
+    def why(self, repository: Repository, address: str) -> Why:
+        return repository.why(address)
 
     def resume(self, ctx: Context, seconds: float | None, objects: int | None) -> str:
         from refstore_reaper import breaker

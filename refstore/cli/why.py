@@ -14,13 +14,14 @@ from refstore.core import ids
 from refstore.core.ids import Address, RepositoryId
 from refstore.core.records import ClearedRepository
 from refstore.errors import NotFound, RepositoryNotFound
-from refstore.operations.address_info import UNREFERENCED, AddressState, ReferenceState
+from refstore.operations.address_info import UNREFERENCED
 
 if TYPE_CHECKING:
     from refstore.context import Context
-    from refstore.deletions.explain import Deletion, MarkedFor, PathVersion, PathWhy, PurgeRole, Why
+    from refstore.deletions.explain import Deletion, MarkedFor, PathVersion, PathWhy, Why
     from refstore.deletions.naming_commits import Naming, NamingCommit, Version
     from refstore.lake import Lake
+    from refstore.operations.purge_roles import PurgeRole
 
 app = typer.Typer()
 
@@ -44,7 +45,7 @@ def why(
 
     An address is `data/<hour>/<id>`. Everything else is a ref and a path; the branch may be deleted already. Give a
     branch that is called `data` as an argument of its own. The command covers what the reaper deleted, what
-    `refstore gc` swept or has marked, and what was deleted with a repository.
+    `refstore gc` swept or has marked, what was deleted with a repository, and what purges wrote or left behind.
 
     \b
     Example: refstore why sales data/2026112107/01jd3v...
@@ -177,7 +178,7 @@ def _address_row(found: Why) -> Row:
     return {
         "address": view.address,
         "state": view.state.value,
-        "meaning": _meaning(found),
+        "meaning": found.meaning,
         "since": when(view.since_ms),
         "cause": view.cause,
         "named_by": [f"{name.branch} {name.path} ({name.state.value})" for name in view.references],
@@ -189,53 +190,14 @@ def _address_row(found: Why) -> Row:
     }
 
 
-def _meaning(found: Why) -> str:
-    """Say what keeps the object, or what will happen to it, where the state does not; '' where it does."""
-    if found.purged is not None and found.view.state is not AddressState.REFERENCED:
-        return _purged_meaning(found.purged)
-    match found.view.state, found.view.reference_state:
-        case AddressState.REFERENCED, ReferenceState.STAGED:
-            return "it is staged, and nothing deletes it"
-        case AddressState.REFERENCED, ReferenceState.COMMITTED:
-            return "a commit keeps it; the reaper has not processed that commit yet"
-        case AddressState.REFERENCED, ReferenceState.DELETED | ReferenceState.ORPHANED:
-            return "nothing names it any more; its grace window begins when the reaper has run"
-        case AddressState.COMMITTED, _:
-            return "commits keep it; `refstore retention explain REPO COMMIT` says until when, and by which rule"
-        case _:
-            return ""
-
-
 def _purged_row(purged: PurgeRole) -> Row:
     return {
         "object": purged.identity,
-        "is": purged.role,
+        "is": purged.role.value,
         "content": purged.content or None,
         "run": purged.run,
         "since": when(purged.since_ms or None),
     }
-
-
-def _purged_meaning(purged: PurgeRole) -> str:
-    """Say what purges have done."""
-    match purged.role:
-        case "identity" if purged.content:
-            by = f"the run {purged.run}" if purged.run else "a restore"
-            return f"commits name it; {by} has put its content at {purged.content}"
-        case "identity":
-            return f"commits name it; its content was erased by the run {purged.run}, or is being deleted"
-        case "content":
-            return f"it is the content of the object {purged.identity}, and stays as long as that is named"
-        case "backup":
-            return f"it is a backup of the object {purged.identity}; `refstore purge backups` says until when"
-        case "trash":
-            return (
-                f"a restore has replaced it as the content of {purged.identity}; `refstore purge backups` has its end"
-            )
-        case "attempt":
-            return f"a run of the purge writes it, or was killed, for the object {purged.identity}"
-        case _:
-            return f"the next cleaning deletes it; it was a content of the object {purged.identity}"
 
 
 def _deletion_row(deletion: Deletion) -> Row:

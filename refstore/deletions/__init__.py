@@ -5,6 +5,8 @@ deleted repositories.
     index_format.py     the index over all deletions: sorted segments, each searched by one request
     sweep_records.py    the records of an address in a run of the offline job: its mark, and its outcome
     naming_commits.py   the commits and branches that name an address or a path
+    causes.py           who wrote an entry of the journal, and by which rule the object went
+    address_meaning.py  what keeps an object, or will happen to it, as a text
     explain.py          the answer of `refstore why`, from all of these
 
     journal_writer.py   write the journal: for the reaper, and for what the offline job's own process deletes

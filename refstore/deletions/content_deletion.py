@@ -9,14 +9,13 @@ on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from refstore.context import Context
 from refstore.core.ids import Address
+from refstore.deletions.causes import CONTENT_OF_DELETED
 from refstore.deletions.journal_format import PendingDelete
 from refstore.objects.base import Deletion, ObjectStore
-
-CAUSE: Final = "content of a purged object that goes"
 
 
 class Journal(Protocol):
@@ -64,7 +63,13 @@ def delete_contents(
     items = {item.address: item for item in batch if item.address in gone}
     located = ctx.locations.begin_deletion(list(items))
     contents = [
-        PendingDelete(address, items[each.identity].token, items[each.identity].path, CAUSE, -1)
+        PendingDelete(
+            address,
+            items[each.identity].token,
+            items[each.identity].path,
+            f"{CONTENT_OF_DELETED} {each.identity}",
+            -1,
+        )
         for each in located
         for address in each.location.going
         if address != each.identity

@@ -18,8 +18,9 @@ from refstore.context import Context
 from refstore.core import ids, keys
 from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token
-from refstore.core.records import Content, Entry, decode_staged
-from refstore.deletions import index_format, journal_format, sweep_records
+from refstore.core.records import Entry, decode_staged
+from refstore.deletions import causes, index_format, journal_format, sweep_records
+from refstore.deletions.address_meaning import explain_state
 from refstore.deletions.index_format import JOURNAL, SWEEP, Match, path_text
 from refstore.deletions.journal_format import Event, Sought
 from refstore.deletions.naming_commits import Naming, Version, naming_commits, versions_of
@@ -30,10 +31,10 @@ from refstore.gc_marks.commit_marks import PAGE
 from refstore.kv.base import ABSENT
 from refstore.objects.object_keys import fault_of
 from refstore.operations import address_info, reading, refs, trash
-from refstore.operations.address_info import UNREFERENCED, AddressInfo, AddressState
+from refstore.operations.address_info import OF_PURGED, UNNAMED, UNREFERENCED, AddressInfo, AddressState
+from refstore.operations.purge_roles import PurgeRole, Role, role_of_content, role_of_identity
 from refstore.operations.trash import InGrace
 from refstore.versioning.commits import names
-from refstore.versioning.locations import LocatedIdentity
 
 UNINDEXED_MAX: Final = 50
 """How many runs that are not in an index yet are searched one by one, the newest first."""
@@ -49,7 +50,6 @@ _OLDER_RUNS: Final = (
 SWEPT_FOLDERS: Final = ("data/", names.RANGES, names.METARANGES, names.ADDED)
 """The prefixes of the keys that the offline job may delete."""
 
-NO_REFERENCE: Final = "nothing named it any more when its grace window was over"
 DELETED_REPOSITORY: Final = "deleted repository"
 EXPIRED: Final = "expired"
 
@@ -59,9 +59,9 @@ class Deletion(NamedTuple):
 
     at_ms: int
     by: str
-    """`reaper`, or `sweep` for the offline job."""
+    """`reaper`, `sweep` for the offline job, or `cleaning` for that of what purges left behind."""
     run: str
-    """The id of the reaper, or of the mark."""
+    """The id of the reaper, of the mark, or of the cleaning."""
     outcome: str
     """deleted. missing, already gone: there was no blob. interrupted: a later deletion has the outcome, if any. failed:
     it will be tried again. tagged: the bucket's lifecycle rule deletes it.
@@ -91,20 +91,6 @@ class MarkedFor(NamedTuple):
     """What an operator has to confirm first; '' if nothing."""
 
 
-class PurgeRole(NamedTuple):
-    """What purges have to do with an address (rule 22)."""
-
-    identity: Address
-    """The address that commits name."""
-    role: str
-    """`identity`, or what lies at the address: its `content`, a `backup`, `trash`, an `attempt`, or `going`."""
-    content: Address
-    """Where the identity's content lies now; '': it was erased, or is being deleted."""
-    run: str
-    """The run that wrote the content, replaced the backup, or makes the attempt."""
-    since_ms: int
-
-
 class Why(NamedTuple):
     """What the records say about an address."""
 
@@ -119,6 +105,12 @@ class Why(NamedTuple):
     incomplete: tuple[str, ...]
     """What could not be searched, as texts."""
     purged: PurgeRole | None = None
+    """What a purge has to do with it."""
+
+    @property
+    def meaning(self) -> str:
+        """What keeps the object, or what will happen to it; '' where the state says it."""
+        return explain_state(self.view, self.purged)
 
 
 class PathVersion(NamedTuple):
@@ -158,13 +150,14 @@ def explain_address(ctx: Context, address: str, *, commits: bool = False) -> Why
     """
     key = Address(address) if ids.is_own(Address(address)) else _other_key(address)
     found = _explain(ctx, key)
-    found = found._replace(purged=found.purged or _as_content(ctx, key))
+    if found.purged is None and found.view.state in (*UNNAMED, AddressState.GONE):
+        found = _as_content(ctx, found)
     if not _is_known(found):
         raise AddressNotFound(
             f"{address} is not in {ctx.name!r}: nothing names it, there is no blob, and neither the journal nor a "
             f"sweep has deleted it; check that the repository is the right one{_also(found.incomplete)}"
         )
-    if found.purged is not None and found.purged.role != "identity":
+    if found.purged is not None and found.purged.role is not Role.IDENTITY:
         return found  # commits name the identity
     swept = any(deletion.by == SWEEP for deletion in found.deletions)
     if ids.is_own(key) and (found.view.state in _MAY_BE_COMMITTED or (commits and swept)):
@@ -225,7 +218,7 @@ def _other_key(key: str) -> Address:
 
 def _view(ctx: Context, key: Address) -> AddressInfo:
     if ids.is_own(key):
-        return address_info.address_info(ctx, key)
+        return address_info.names_of(ctx, key)
     there = ctx.objects.head_many([key])[0] is not None
     return AddressInfo(key, AddressState.COMMITTED if there else AddressState.GONE, (), None, "", None)
 
@@ -241,40 +234,16 @@ def _explain(ctx: Context, address: Address) -> Why:
     deletions = sorted(dict.fromkeys((*deletions, *others)), key=lambda deletion: deletion.at_ms)
     if any(segment >= _made_after(ctx, address) for segment in indexed.damaged):
         incomplete["segments of the journal that are damaged (the log names them)"] = None
-    return Why(view, tuple(deletions), tuple(marked), None, tuple(incomplete), _as_identity(ctx, address))
+    return Why(view, tuple(deletions), tuple(marked), None, tuple(incomplete), role_of_identity(ctx, address))
 
 
-def _as_identity(ctx: Context, address: Address) -> PurgeRole | None:
-    """Return where the content of an address lies, if commits name the address and a purge has replaced its content."""
-    if not ids.is_own(address) or not ctx.locations.are_announced():
-        return None
-    (own,) = ctx.locations.get_many([address])
-    if own is None:
-        return None
-    current = own.current or Content(Address(""), 0, "")
-    return PurgeRole(address, "identity", current.address, current.run, current.written_ms)
-
-
-def _as_content(ctx: Context, address: Address) -> PurgeRole | None:
-    """Return which object has its content, a backup or the like at the address. Reads all records."""
-    if not ids.is_own(address) or not ctx.locations.are_announced():
-        return None
-    return next((_role(each, address) for each in ctx.locations.scan() if address in each.location.addresses()), None)
-
-
-def _role(each: LocatedIdentity, address: Address) -> PurgeRole:
-    location = each.location
-    content = location.current.address if location.current is not None else Address("")
-    if address == content and location.current is not None:
-        return PurgeRole(each.identity, "content", content, location.current.run, location.current.written_ms)
-    for backup in location.backups:
-        if backup.content.address == address:
-            role = "trash" if backup.by_restore else "backup"
-            return PurgeRole(each.identity, role, content, backup.replaced_by, backup.replaced_ms)
-    intent = location.intent
-    if intent is not None and intent.address == address:
-        return PurgeRole(each.identity, "attempt", content, intent.run, intent.since_ms)
-    return PurgeRole(each.identity, "going", content, "", 0)
+def _as_content(ctx: Context, why: Why) -> Why:
+    """Return which object has its content, a backup or the like at the address. Reads all records of locations."""
+    role = role_of_content(ctx, why.view.address).found
+    if role is None:
+        return why
+    state = why.view.state if why.view.state is AddressState.GONE else OF_PURGED[role.role]
+    return why._replace(view=why.view._replace(state=state), purged=role)
 
 
 def _is_known(why: Why) -> bool:
@@ -336,15 +305,14 @@ def _collector(incomplete: dict[str, None]) -> Callable[[str], None]:
 
 
 def _of_event(event: Event) -> Deletion:
-    pending = event.doomed
-    rule = "it was issued and not linked before it expired" if not pending.token else NO_REFERENCE
+    pending, deleter = event.doomed, causes.deleter_of(event.reaper)
     return Deletion(
         event.at_ms,
-        "reaper",
-        event.reaper,
+        deleter.by,
+        deleter.run,
         event.outcome,
         pending.cause,
-        rule,
+        causes.rule_of(pending),
         pending.path,
         pending.token,
         pending.size_bytes,
@@ -490,8 +458,14 @@ def _path_events(ctx: Context, branch: BranchName, path: Path, incomplete: dict[
     indexed = _Indexed.of(ctx).journal
     text = path_text(branch, path)
     on_unreadable = _collector(incomplete)
-    for match in index_format.lookup(ctx.objects, [text])[text]:
-        yield from journal_format.find_in(ctx.objects, match.source.file, sought, unreadable=on_unreadable)
-    yield from journal_format.find(
+    events = [
+        event
+        for match in index_format.lookup(ctx.objects, [text])[text]
+        for event in journal_format.find_in(ctx.objects, match.source.file, sought, unreadable=on_unreadable)
+    ]
+    events += journal_format.find(
         ctx.objects, sought, after=indexed, segments_max=PATH_SEGMENTS_MAX, unreadable=on_unreadable
     )
+    for event in events:
+        if not event.doomed.cause.startswith(causes.CONTENT_OF_DELETED):  # it was at no path; its object was
+            yield event

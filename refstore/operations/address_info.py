@@ -25,6 +25,7 @@ from refstore.core.records import (
     maybe,
 )
 from refstore.operations.committed_names import CommittedName, committed_name
+from refstore.operations.purge_roles import Role, role_of_content
 from refstore.operations.reading import have_content
 from refstore.operations.refs import get_commit
 from refstore.versioning.markers import commit_of
@@ -54,14 +55,35 @@ class AddressState(Enum):
     ORPHAN = "orphan"
     """The blob is there, and nothing names it; the offline job deletes it."""
     UNKNOWN = "unknown"
-    """It has no reference, and the blob is there. History is too long to look for a commit that names it here
-    (`refstore why` does).
+    """It has no reference, and the blob is there. There is too much history, or there are too many purged objects, to
+    look here for what names it (`refstore why` does).
     """
+    CONTENT = "content of a purged object"
+    BACKUP = "backup of a purged object"
+    TRASH = "trash of a purge's restore"
+    ATTEMPT = "attempt of a purge"
+    """Its run is under way, or was killed."""
+    GOING = "left by a purge"
+    """The next cleaning deletes it."""
     GONE = "gone"
 
 
-UNREFERENCED: Final = frozenset((AddressState.COMMITTED, AddressState.SWEPT, AddressState.ORPHAN, AddressState.UNKNOWN))
+OF_PURGED: Final = {
+    Role.CONTENT: AddressState.CONTENT,
+    Role.BACKUP: AddressState.BACKUP,
+    Role.TRASH: AddressState.TRASH,
+    Role.ATTEMPT: AddressState.ATTEMPT,
+    Role.GOING: AddressState.GOING,
+}
+"""The state of a blob that a purge's record of another address names (rule 22)."""
+UNREFERENCED: Final = frozenset(
+    (AddressState.COMMITTED, AddressState.SWEPT, AddressState.ORPHAN, AddressState.UNKNOWN, *OF_PURGED.values())
+)
 """The blob is there, and no reference names it."""
+UNNAMED: Final = frozenset((AddressState.ORPHAN, AddressState.UNKNOWN))
+"""The blob is there, and neither a reference nor a commit is known to name it."""
+LOCATIONS_MAX: Final = 100_000
+"""How many records of purged objects are searched."""
 
 
 class AddressReference(NamedTuple):
@@ -97,6 +119,19 @@ def address_info(ctx: Context, address: str) -> AddressInfo:
 
     An address that was never given out reads as gone.
     """
+    found = names_of(ctx, address)
+    if found.state not in UNNAMED:
+        return found
+    role, complete = role_of_content(ctx, found.address, records_max=LOCATIONS_MAX)
+    if role is not None:
+        return found._replace(state=OF_PURGED[role.role])
+    return found if complete else found._replace(state=AddressState.UNKNOWN)
+
+
+def names_of(ctx: Context, address: str) -> AddressInfo:
+    """Return the same by references and commits alone. What a purge has written reads as an orphan. Raises
+    InvalidName.
+    """
     own = ids.own_address(address)
     match ctx.references.get_many((own,))[0]:
         case Listed(references, changed_ms):
@@ -122,7 +157,7 @@ def _without_references(ctx: Context, address: Address) -> AddressInfo:
     if history.commit is not None:
         return AddressInfo(address, AddressState.COMMITTED, (), None, "", None, ReferenceState.COMMITTED, history)
     if ctx.references.get_many((address,))[0] is not None:
-        return address_info(ctx, address)  # it was restored meanwhile
+        return names_of(ctx, address)  # it was restored meanwhile
     state = (
         AddressState.UNKNOWN
         if not history.complete

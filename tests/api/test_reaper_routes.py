@@ -9,6 +9,7 @@ from refstore.core.settings import ReaperSettings
 from refstore_reaper import breaker
 from refstore_reaper.daemon import Reaper
 from tests.api.service import application
+from tests.purging import content_of, rewrite
 
 
 def test_what_the_breaker_stops_is_let_go_on_in_a_deleted_repository_too() -> None:
@@ -37,6 +38,25 @@ def test_why_says_who_deleted_an_address_and_under_which_rule() -> None:
         (event,) = found["events"]
         assert (event["by"], event["run"] == event["reaper"] != "", event["cause"]) == ("reaper", True, "reset")
         assert event["rule"] == "nothing named it any more when its grace window was over"
+
+
+def test_why_says_what_an_address_is_to_a_purged_object() -> None:
+    with application(operations=_Operations()) as service:
+        repo = service.lake.create_repository("sales")
+        identity = repo.upload("main", "a", b"rows").address
+        repo.commit("main", "a")
+        content = content_of(rewrite(repo, "main", "a", b"fewer"))
+        found = service("GET", "/repositories/sales/addresses/why", params={"physical_address": content}).json()
+        assert found["now"]["state"] == "content of a purged object"
+        assert found["meaning"].startswith(f"it is the content of the object {identity}")
+        purged = found["purged"]
+        assert (purged["role"], purged["run"]) == ("content", "run-1")
+        assert purged["identity"].endswith(identity)
+        assert purged["content"] == found["physical_address"]
+        found = service("GET", "/repositories/sales/addresses", params={"physical_address": content}).json()
+        assert found["state"] == "content of a purged object"
+        found = service("GET", "/repositories/sales/addresses/why", params={"physical_address": identity}).json()
+        assert (found["purged"]["role"], found["purged"]["content"]) == ("identity", purged["content"])
 
 
 def test_a_repository_that_never_was_is_not_found() -> None:

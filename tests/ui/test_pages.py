@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.purging import content_of, rewrite
 from tests.ui.conftest import HOSTILE, RESTRICTED, Site, Visitor
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -176,3 +177,18 @@ def test_an_unknown_page_says_what_to_do(visit: Callable[..., Visitor]) -> None:
         assert visitor.go(path) == 404, path
         assert "What to do" in visitor.text()
     assert visitor.go("/repositories/sales/commits?skip=x") == 400
+
+
+def test_the_page_of_an_address_says_what_it_is_to_a_purged_object(visit: Callable[..., Visitor], site: Site) -> None:
+    repo = site.repository()
+    identity = repo.upload("main", "a", b"rows").address
+    repo.commit("main", "a")
+    content = content_of(rewrite(repo, "main", "a", b"fewer"))
+    visitor = visit("reader", javascript=False)
+    visitor.go(f"/repositories/{repo.name}/address?address={content}")
+    assert f"it is the content of the object {identity}" in visitor.text()
+    assert "orphan" not in visitor.text()
+    visitor.page.get_by_role("link", name=identity).click()
+    assert f"the run run-1 has put its content at {content}" in visitor.text()
+    visitor.go(f"/repositories/{repo.name}/object?ref=main&path=a")
+    assert f"the run run-1 has put its content at {content}" in visitor.text()

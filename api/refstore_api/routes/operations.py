@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from refstore.core.ids import Address
 from refstore.operations.address_info import AddressInfo
+from refstore.operations.purge_roles import PurgeRole
 from refstore.operations.restoring import RestoreOutcome
 from refstore.repository import Repository
 from refstore_api.auth import Operator, Reader, Writer
@@ -25,6 +26,7 @@ from refstore_api.models import (
     Move,
     NamedBy,
     ObjectStats,
+    PurgedObject,
     Restore,
     Resume,
     Why,
@@ -147,10 +149,12 @@ async def why(
 
     def read(repo: Repository) -> Why:
         address = address_of_url(repo.context, physical_address)
-        view, events = service.operations.why(repo, address)
+        explanation = service.operations.why(repo, address)
         return Why(
             physical_address=physical_url(repo.context, Address(address)),
-            now=_references(repo, view),
+            now=_references(repo, explanation.view),
+            meaning=explanation.meaning,
+            purged=_purged(repo, explanation.purged),
             events=[
                 JournalEvent(
                     at=event.at_ms // 1000,
@@ -164,7 +168,7 @@ async def why(
                     run=event.run,
                     rule=event.rule,
                 )
-                for event in events
+                for event in explanation.deletions
             ],
         )
 
@@ -203,6 +207,18 @@ async def resume_reaper(service: ServiceOf, _caller: Operator, repository: str, 
         )
 
     return answer(await service.run(resume))
+
+
+def _purged(repo: Repository, role: PurgeRole | None) -> PurgedObject | None:
+    if role is None:
+        return None
+    return PurgedObject(
+        identity=physical_url(repo.context, role.identity),
+        role=role.role.value,
+        content=physical_url(repo.context, role.content) if role.content else None,
+        run=role.run,
+        since=role.since_ms // 1000 if role.since_ms else None,
+    )
 
 
 def _references(repo: Repository, view: AddressInfo) -> AddressReferences:

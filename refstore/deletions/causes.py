@@ -1,0 +1,71 @@
+"""Who wrote an entry of the journal, why, and the rule by which an object went, as texts for `refstore why`.
+
+The reaper writes its own id there. The offline job writes `gc-<mark>-<random>` for what it deletes besides the files of
+a sweep, and the cleaning of what purges left behind writes `purge-<id>`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from refstore.deletions.index_format import SWEEP
+from refstore.deletions.journal_format import PendingDelete
+
+NOT_LINKED: Final = "issued and not linked"
+"""An issued address whose time is over."""
+CONTENT_OF_DELETED: Final = "content of the deleted object"
+"""A content, a backup or an attempt that goes with its identity, whose address follows."""
+UNNAMED_IDENTITY: Final = "a purged object that nothing names any more"
+
+REAPER: Final = "reaper"
+CLEANING: Final = "cleaning"
+
+NO_REFERENCE: Final = "nothing named it any more when its grace window was over"
+_NOT_LINKED_RULE: Final = "it was issued and not linked before it expired"
+_UNNAMED_RULE: Final = "no commit and no branch named it; its contents and backups went with it"
+_OF_DELETED_RULE: Final = "it went with its object, which nothing named any more"
+_OWN_BACKUP_RULE: Final = (
+    "only the content that was uploaded went, a backup since a purge had replaced it: the days or versions that the "
+    "purge document keeps were over; the object stays"
+)
+_CLEANING_RULES: Final = {
+    "a backup": "a purge had replaced it, and the days or versions that the purge document keeps were over",
+    "trash of a restore": "a restore had replaced it, and the days of trash of the purge document were over",
+    "an attempt of a purge": "no run had published it",
+    "a content": "no reader needed it any more; an earlier cleaning or run had given it up",
+}
+_OF_PURGED: Final = " of the purged object "
+_OFFLINE_RUN: Final = re.compile(r"gc-([0-9a-z]{26})-[0-9a-f]{8}")
+_CLEANING_RUN: Final = re.compile(r"purge-[0-9a-z]{26}")
+
+
+class Deleter(NamedTuple):
+    """Who deleted an object."""
+
+    by: str
+    """`reaper`, `sweep` for a run of the offline job, or `cleaning` for that of what purges left behind."""
+    run: str
+    """The id of the reaper, of the mark, or of the cleaning."""
+
+
+def deleter_of(name: str) -> Deleter:
+    """Return who wrote an entry of the journal under this name."""
+    offline_run = _OFFLINE_RUN.fullmatch(name)
+    if offline_run is not None:
+        return Deleter(SWEEP, offline_run[1])
+    return Deleter(CLEANING if _CLEANING_RUN.fullmatch(name) else REAPER, name)
+
+
+def rule_of(item: PendingDelete) -> str:
+    """Return the rule by which an entry of the journal was deleted."""
+    if item.cause == NOT_LINKED:
+        return _NOT_LINKED_RULE
+    if item.cause == UNNAMED_IDENTITY:
+        return _UNNAMED_RULE
+    if item.cause.startswith(CONTENT_OF_DELETED):
+        return _OF_DELETED_RULE
+    what, purged, identity = item.cause.partition(_OF_PURGED)
+    if purged:
+        return _OWN_BACKUP_RULE if item.address == identity else _CLEANING_RULES.get(what, _CLEANING_RULES["a content"])
+    return NO_REFERENCE

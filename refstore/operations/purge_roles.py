@@ -1,0 +1,156 @@
+"""Tell what purges have to do with an address (rule 22): is it an identity, or what lies there, and what becomes of it.
+
+A location record is found by its identity. Which record names another address only a scan of all of them tells.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from itertools import islice
+from typing import NamedTuple
+
+from refstore.context import Context
+from refstore.core import ids
+from refstore.core.ids import Address
+from refstore.core.records import Location
+from refstore.versioning.locations import LocatedIdentity
+
+
+class Role(StrEnum):
+    IDENTITY = "identity"
+    """Commits and references name it."""
+    CONTENT = "content"
+    """The object's content lies there."""
+    BACKUP = "backup"
+    """A run has replaced it."""
+    TRASH = "trash"
+    """A restore has replaced it."""
+    ATTEMPT = "attempt"
+    """A run writes there, or was about to."""
+    GOING = "going"
+    """The next cleaning deletes it, or whoever deletes the identity."""
+
+
+class PurgeRole(NamedTuple):
+    """What an address is to a purged object."""
+
+    identity: Address
+    """The address that commits name."""
+    role: Role
+    content: Address
+    """Where the identity's content lies now; '': it was erased, or is being deleted."""
+    run: str
+    """The run that wrote the content, replaced the backup, or makes the attempt; '' if it is as it was uploaded."""
+    since_ms: int
+    """When the content was published, the backup replaced, or the attempt begun; 0: unknown."""
+    location: Location
+    is_overdue: bool = False
+    """Whether an attempt is older than any operation: its run was killed, or gave up."""
+
+
+class PurgeRoleSearch(NamedTuple):
+    found: PurgeRole | None
+    complete: bool
+    """Whether all records were read."""
+
+
+def role_of_identity(ctx: Context, address: Address) -> PurgeRole | None:
+    """Return where the content of an address lies, if a purge has to do with the object of that identity."""
+    if not ids.is_own(address) or not ctx.locations.are_announced():
+        return None
+    (own,) = ctx.locations.get_many([address])
+    if own is None:
+        return None
+    current = own.current
+    if current is None:
+        return PurgeRole(address, Role.IDENTITY, Address(""), "", 0, own)
+    return PurgeRole(
+        address, Role.IDENTITY, current.address, current.run, current.written_ms, own, _is_overdue(ctx, own)
+    )
+
+
+def role_of_content(ctx: Context, address: Address, *, records_max: int | None = None) -> PurgeRoleSearch:
+    """Search the location records for one that names an address which is no identity. `records_max`: read only so many.
+
+    Raises CorruptRecord.
+    """
+    if not ids.is_own(address) or not ctx.locations.are_announced():
+        return PurgeRoleSearch(None, complete=True)
+    records = ctx.locations.scan_addresses()
+    for identity, addresses in islice(records, records_max):
+        if address in addresses and address != identity:
+            (location,) = ctx.locations.get_many([identity])
+            if location is not None and address in location.addresses():
+                return PurgeRoleSearch(_role(ctx, LocatedIdentity(identity, location), address), complete=True)
+    return PurgeRoleSearch(None, complete=records_max is None or next(records, None) is None)
+
+
+def _role(ctx: Context, each: LocatedIdentity, address: Address) -> PurgeRole:
+    location, current, intent = each.location, each.location.current, each.location.intent
+    content = current.address if current is not None else Address("")
+    if current is not None and address == content:
+        return PurgeRole(each.identity, Role.CONTENT, content, current.run, current.written_ms, location)
+    for backup in location.backups:
+        if backup.content.address == address:
+            role = Role.TRASH if backup.by_restore else Role.BACKUP
+            return PurgeRole(each.identity, role, content, backup.replaced_by, backup.replaced_ms, location)
+    if intent is not None and intent.address == address:
+        is_overdue = _is_overdue(ctx, location)
+        return PurgeRole(each.identity, Role.ATTEMPT, content, intent.run, intent.since_ms, location, is_overdue)
+    return PurgeRole(each.identity, Role.GOING, content, "", 0, location)
+
+
+def _is_overdue(ctx: Context, location: Location) -> bool:
+    if location.intent is None:
+        return False
+    waits = ctx.waits
+    longest = waits.operation_deadline_seconds + waits.io_timeout_seconds + 2 * waits.clock_skew_seconds
+    return location.intent.since_ms < ctx.clock.now_ms() - int(longest * 1000)
+
+
+def describe(role: PurgeRole, *, is_there: bool = True) -> str:
+    """Say what purges have done, or are going to do, as a sentence without its end. `is_there`: whether an object lies
+    at the address.
+    """
+    identity = role.identity
+    match role.role:
+        case Role.IDENTITY:
+            return _describe_identity(role)
+        case Role.CONTENT:
+            missing = "" if is_there else "; it is missing"
+            return f"it is the content of the object {identity}, and stays as long as that is named{missing}"
+        case Role.BACKUP:
+            until = "`refstore purge backups` says until when"
+            return f"it is a backup of the object {identity}, whose content the run {role.run} replaced; {until}"
+        case Role.TRASH:
+            until = "`refstore purge backups` says until when"
+            return f"it is trash: the restore {role.run} replaced it as the content of the object {identity}; {until}"
+        case Role.ATTEMPT if role.is_overdue:
+            left = "the next cleaning deletes it" if is_there else "nothing was written"
+            return f"the run {role.run} was killed, or gave up, before it published this for {identity}; {left}"
+        case Role.ATTEMPT:
+            doing = "has written this, or is writing it," if is_there else "is about to write this"
+            return f"the run {role.run} {doing} for the object {identity}, and has not published it"
+        case Role.GOING if role.location.current is None:
+            return f"the object {identity} is being deleted, and this with it"
+        case Role.GOING:
+            return f"it was written for the object {identity} and is not needed any more; the next cleaning deletes it"
+
+
+def _describe_identity(role: PurgeRole) -> str:
+    location, current, intent = role.location, role.location.current, role.location.intent
+    if current is None:
+        return "it is being deleted, with all contents that purges have written for it"
+    parts: list[str] = []
+    if current.is_erased:
+        parts.append(f"the run {current.run} has erased its content")
+    elif current.address != role.identity:
+        parts.append(f"the run {current.run} has put its content at {current.address}")
+    elif location.replaced:
+        parts.append("a restore has put back what was uploaded")
+    if current.address != role.identity and any(each.content.address == role.identity for each in location.backups):
+        parts.append("what was uploaded still lies here, as a backup")
+    if intent is not None:
+        state = "was killed, or gave up, before it replaced" if role.is_overdue else "is about to replace"
+        parts.append(f"the run {intent.run} {state} the content")
+    return "; ".join(parts)
