@@ -29,6 +29,7 @@ from refstore.deletions.journal_writer import JournalWriter
 from refstore.errors import BranchNotFound, NotFound
 from refstore.operations import branching, purge_document, rules_document
 from refstore.operations.every_version import every_entry
+from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.purging.document import PurgeDocument
 from refstore.versioning.locations import LocatedIdentity
@@ -36,8 +37,6 @@ from refstore.versioning.manifest import KeptLocation, LocationsKept
 from refstore_gc import kv_guard
 from refstore_gc.run_summary import CleaningSummary, Count
 
-HIDDEN_BRANCHES: Final = "refstore-purge-"
-"""What the names of a run's hidden branches begin with."""
 ABANDONED_MS: Final = 86_400_000
 """Hidden branches of a run that are so old were left by one that was killed."""
 PAGE: Final = 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from refstore.operations.address_info import AddressInfo, AddressState, ReferenceState
-from refstore.operations.purge_roles import PurgeRole, Role, describe
+from refstore.operations.purge_roles import HIDDEN_BRANCHES, PurgeRole, Role, describe
 
 
 def explain_state(view: AddressInfo, purged: PurgeRole | None) -> str:
@@ -18,6 +18,8 @@ def explain_state(view: AddressInfo, purged: PurgeRole | None) -> str:
 def _names(view: AddressInfo, *, is_purged: bool) -> str:
     """Say what names it."""
     match view.state, view.reference_state:
+        case AddressState.REFERENCED, ReferenceState.STAGED if _is_of_purge(view):
+            return "a run of the purge has staged it on a hidden branch, and commits it, or it goes with that branch"
         case AddressState.REFERENCED, ReferenceState.STAGED:
             return "it is staged, and nothing deletes it"
         case AddressState.REFERENCED, ReferenceState.COMMITTED:
@@ -30,3 +32,7 @@ def _names(view: AddressInfo, *, is_purged: bool) -> str:
             return "nothing names it any more; the next complete run of the offline job deletes it, with its contents"
         case _:
             return ""
+
+
+def _is_of_purge(view: AddressInfo) -> bool:
+    return all(reference.branch.startswith(HIDDEN_BRANCHES) for reference in view.references)

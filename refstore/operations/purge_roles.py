@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids
 from refstore.core.ids import Address
 from refstore.core.records import Location
 from refstore.versioning.locations import LocatedIdentity
+
+HIDDEN_BRANCHES: Final = "refstore-purge-"
+"""What the names of a run's hidden branches begin with."""
 
 
 class Role(StrEnum):

@@ -9,7 +9,7 @@ from refstore.core.ids import Address, new_address, own_address
 from refstore.core.records import Content
 from refstore.deletions.explain import Why
 from refstore.operations.address_info import AddressState
-from refstore.operations.purge_roles import Role
+from refstore.operations.purge_roles import HIDDEN_BRANCHES, Role
 from refstore.versioning.locations import Publication
 from refstore_gc import deletion_index_writer, purge_cleaning, run
 from refstore_gc.run import Options
@@ -117,6 +117,17 @@ class TestWhileItIsThere:
         release_all(world.repo)
         why = check(world, identity, State(AddressState.IN_GRACE, Role.IDENTITY, "run-1", ["run-1"]))
         assert "commits" not in why.meaning
+
+    def test_what_a_run_has_staged_on_a_hidden_branch(self, world: World) -> None:
+        branch = f"{HIDDEN_BRANCHES}run-1-0-0"
+        world.repo.create_branch(branch, "main", hidden=True)
+        world.repo.upload(branch, "a/x", NEW)
+        why = check(
+            world,
+            world.address(branch, "a/x"),
+            State(AddressState.REFERENCED, None, "", ["run of the purge", "hidden"]),
+        )
+        assert "nothing deletes it" not in why.meaning
 
     def test_a_true_orphan_is_one_beside_purged_objects(self, world: World) -> None:
         one_object(world)
