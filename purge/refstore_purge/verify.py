@@ -1,258 +1,288 @@
 """Look with code of its own whether rows of the ids are left in the onboarded data sets.
 
-It shares with a run only the document and the choice of the ids' column: it reads every object by plain readers,
-takes every value at the identifier, and looks for it in a set of Python. It trusts no statistics and no index.
+    verify.py           which objects have rows of the ids, or could not be looked at
+    verify_objects.py   the objects, at the heads or in every version
+    verify_rows.py      one object: what stands at the identifier
+    verify_text.py      CSV and JSON lines, and their compression
+    verify_ids.py       the ids, and the lookup
+
+It shares with a run only the document and the choice of the ids' column. It never assumes an answer: what it did not
+read, or does not understand as a run does, is listed with the reason.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import lzma
-from collections.abc import Iterator
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from refstore.core.records import Entry
-from refstore.errors import Gone, Invalid, RefstoreError
-from refstore.operations.committed_names import landed_commits
+from refstore.errors import Contention, ObjectNotFound, RefstoreError, Unavailable
 from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset
 from refstore.repository import Repository
-from refstore_purge import ids_file
-from refstore_purge.untyped_arrow import orc, pa, pc, pq
+from refstore_gc.run_progress import Progress, Tell, silent
+from refstore_purge.verify_ids import HIVE_NULL, INTEGER_TEXT, Lookup, RowCount, WantedIds, read_ids
+from refstore_purge.verify_objects import (
+    Target,
+    at_heads,
+    branches,
+    count_commits,
+    found_again,
+    in_every_version,
+    opened,
+)
+from refstore_purge.verify_rows import count_rows
+from refstore_purge.verify_text import NotRead
+
+GROUP_BYTES: Final = 64 * 1024 * 1024
+GROUP_OBJECTS: Final = 500
+GROUPS_WAITING: Final = 2 * (os.cpu_count() or 1)
+AGAIN: Final = 3
+"""How often an object is looked for again that another run replaces meanwhile."""
+IGNORE_STATISTICS: Final = (
+    "the statistics of the file exclude ids that are in it, so a run does not see them; run again with "
+    "--ignore-statistics"
+)
 
 
-class Left(NamedTuple):
-    """An object that has rows of the ids, or of which nobody can say."""
+class Finding(NamedTuple):
+    """An object that has rows of the ids, or that could not be looked at."""
 
     ref: str
     path: str
     rows: int
+    """How many are left; 0: nobody could look."""
     reason: str
-    """'' if it was read; else why it could not be."""
+    """Why nobody could look, or why a run does not find the rows; '': there is nothing to say."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """How much was looked at, and what was found."""
+
+    objects: int = 0
+    """Distinct objects that were looked at, whether by their names or by their content."""
+    versions: int = 0
+    """Commits; where only heads are looked at, branches."""
+    rows_left: int = 0
+    objects_left: int = 0
+    """Distinct objects that have these rows."""
+    not_looked_at: int = 0
+    """Distinct objects."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What becomes of one distinct object."""
+
+    dataset: Dataset
+    target: Target
+    value: str | None
+    """The identifier's, if its names tell it: a folder, the path, or the metadata."""
+    names: list[tuple[str, str]]
+    """Under which it is listed: (ref, path)."""
+    count: RowCount = field(default_factory=RowCount)
+    other_case: str = ""
+    """A folder whose name is the identifier in another case."""
+    reason: str = ""
+    """Why it could not be looked at."""
 
 
 def verify(
-    repo: Repository, file: Path, *, column: str = "", id_type: str = "", history: bool = False
-) -> Iterator[Left]:
-    """Yield the objects of every branch, staged ones too, that have rows of the ids, or should be erased. Of data sets
-    of the modes `rewrite` and `erase`, and with `history` of all, also those of every commit that can be read. Each
-    distinct object is read once.
+    repo: Repository,
+    file: Path,
+    *,
+    column: str = "",
+    id_type: str = "",
+    history: bool = False,
+    counts: Counts | None = None,
+    tell: Tell = silent,
+) -> Iterator[Finding]:
+    """Yield the objects of every branch, staged ones too, that have rows of the ids, or should be erased, or could not
+    be looked at. Of data sets of the modes `rewrite` and `erase`, and with `history` of all, also those of every commit
+    that can be read or unmarked. Each distinct object is read once. `counts` is filled on the way.
 
-    Raises Invalid (the ids), NotFound (nothing is onboarded).
+    Raises Invalid (the ids), NotFound (nothing is onboarded), Unavailable.
     """
-    ids = _ids(file, column, id_type)
+    counts = counts if counts is not None else Counts()
+    ids = read_ids(file, column=column, id_type=id_type)
     datasets = repo.purge_document().document.onboarded
-    read: dict[tuple[str, str, str | None], tuple[int, str]] = {}
     deep = [dataset for dataset in datasets if history or dataset.mode != KEEP_HISTORY]
-    for ref, branch in _refs(repo, history=bool(deep)):
-        for dataset in datasets if branch else deep:
-            if dataset not in deep and not dataset.has_branch(branch):
-                continue
-            try:
-                for path, entry in repo.list(ref, prefix=dataset.prefix):
-                    if entry is None or path.rpartition("/")[2].startswith(("_", ".")):
-                        continue
-                    if dataset.mode == ERASE:
-                        if entry.address and _is_to_be_erased(dataset, path, entry, ids):
-                            yield Left(ref, path, 1, "")
-                        continue
-                    partition = _partition_value(dataset, path)
-                    key = (dataset.name, entry.address, partition)
-                    if key not in read:
-                        read[key] = _look(repo, dataset, ref, path, ids, partition)
-                    rows, reason = read[key]
-                    if rows or reason:
-                        yield Left(ref, path, rows, reason)
-            except Gone:
-                continue  # the commit has expired
+    counts.versions = count_commits(repo.context) if deep else len(branches(repo))
+    shown = _Shown(tell)
+    with ThreadPoolExecutor(os.cpu_count() or 1, "refstore-verify") as pool:
+        for dataset in datasets:
+            targets = in_every_version(repo, dataset) if dataset in deep else at_heads(repo, dataset)
+            looks = _distinct(dataset, targets, ids.of(dataset.name))
+            for look in _looked_at(repo, pool, looks, ids.of(dataset.name), shown):
+                yield from _findings(look, counts)
 
 
-def _refs(repo: Repository, *, history: bool) -> Iterator[tuple[str, str]]:
-    """Yield what is looked at, and the branch that it is ('': none)."""
-    branches = [(name, name) for name, record in list(repo.branches()) if not record.hidden]
-    yield from branches
-    if history:
-        for commit, _ in landed_commits(repo.context):
-            yield commit, ""
+def _findings(look: _Look, counts: Counts) -> Iterator[Finding]:
+    """Yield what is to be said of an object, under each of its names."""
+    counts.objects += not look.reason
+    counts.not_looked_at += bool(look.reason)
+    counts.objects_left += bool(look.count.rows)
+    counts.rows_left += look.count.rows
+    for ref, path in look.names:
+        if look.count.rows:
+            yield Finding(ref, path, look.count.rows, IGNORE_STATISTICS if look.count.is_excluded else "")
+        if look.reason:
+            yield Finding(ref, path, 0, look.reason)
 
 
-def _is_to_be_erased(dataset: Dataset, path: str, entry: Entry, ids: set[Any]) -> bool:
-    below = path[len(dataset.prefix) :]
-    if dataset.template is not None:
-        value = dataset.template.value_of(below)
-    else:
-        value = _partition_value(dataset, path)
-        value = entry.metadata.get(dataset.identifier) if value is None else value
-    return value is not None and _has(ids, value)
-
-
-def _partition_value(dataset: Dataset, path: str) -> str | None:
-    """Return the identifier's value if a folder `identifier=value` at the beginning of the path has it."""
-    for folder in path[len(dataset.prefix) :].split("/")[:-1]:
-        if "=" not in folder:
-            break
-        name, value = folder.split("=", 1)
-        if unquote(name) == dataset.identifier:
-            return unquote(value)
-    return None
-
-
-def _look(
-    repo: Repository, dataset: Dataset, ref: str, path: str, ids: set[Any], partition: str | None
-) -> tuple[int, str]:
-    try:
-        if partition is not None and not _has(ids, partition):
-            return 0, ""
-        rows = _rows(dataset, repo.read(ref, path), ids if partition is None else None)
-        if partition is not None:
-            return sum(
-                not dataset.set_null or any(_is_set(dataset, row, name) for name in dataset.set_null) for row in rows
-            ), ""
-        return sum(_matches(dataset, row, ids) for row in rows), ""
-    except Gone:
-        return 0, ""  # it has expired, or was erased: nobody reads it any more
-    except RefstoreError as error:
-        return 0, str(error)
-    except Exception as error:  # noqa: BLE001  # whatever a damaged file does to a reader
-        return 0, f"it cannot be read as {dataset.format} ({type(error).__name__})"
-
-
-def _has(ids: set[Any], text: str) -> bool:
-    """Return whether a partition's value is one of the ids, of whatever type these are."""
-    if text == "__HIVE_DEFAULT_PARTITION__":
-        return False
-    is_number = text.lstrip("+-").isdecimal()
-    return text in ids or text.encode() in ids or (is_number and int(text) in ids)
-
-
-def _ids(file: Path, column: str, id_type: str) -> set[Any]:
-    try:
-        values = _values_of(file, column)
-        found = {value for value in values if value not in (None, "")}
-        if id_type == "integer":
-            return {int(value) for value in found}
-        return {str(value) for value in found} if id_type == "string" else found
-    except (ValueError, OSError, pa.ArrowException):
-        raise Invalid(
-            f"the ids of {file.name} cannot be read as {id_type or 'they are'}; correct it, or --id-type"
-        ) from (None)
-
-
-def _values_of(file: Path, column: str) -> list[Any]:
-    with file.open("rb") as opened:
-        is_parquet = opened.read(4) == ids_file.PARQUET
-    if is_parquet:
-        table = pq.read_table(file)
-        return table.column(ids_file.chosen(file, table.column_names, column, shown=True)).to_pylist()
-    with file.open(newline="", encoding="utf-8-sig") as text:
-        reader = csv.DictReader(text)
-        name = ids_file.chosen(file, list(reader.fieldnames or []), column)
-        return [row[name] for row in reader]
-
-
-def _rows(dataset: Dataset, body: bytes, ids: set[Any] | None) -> Iterator[Any]:
-    """Yield rows as Python's objects: of Parquet and ORC the columns that matter, and where Arrow can say so, only rows
-    that have one of the ids; None: all rows.
-    """
-    match dataset.format:
-        case "parquet":
-            parquet = pq.ParquetFile(io.BytesIO(body))
-            for batch in parquet.iter_batches(columns=_columns(dataset, parquet.schema_arrow.names)):
-                yield from _some(dataset, batch, ids).to_pylist()
-        case "orc":
-            file = orc.ORCFile(io.BytesIO(body))
-            for stripe in range(file.nstripes):
-                batch = file.read_stripe(stripe, columns=_columns(dataset, file.schema.names))
-                yield from _some(dataset, batch, ids).to_pylist()
-        case "json":
-            yield from (json.loads(line) for line in _decompressed(body).split(b"\n") if line.strip())
-        case _:
-            yield from csv.DictReader(io.StringIO(_decompressed(body).decode("utf-8-sig"), newline=""))
-
-
-def _columns(dataset: Dataset, names: list[str]) -> list[str]:
-    """Return the outermost columns that lead to the identifier, and to what is set to null."""
-    wanted = {name.split(".")[0] for name in (dataset.identifier, *dataset.set_null)}
-    return [name for name in names if name in wanted or "." in name] or names
-
-
-def _some(dataset: Dataset, batch: Any, ids: set[Any] | None) -> Any:
-    """Return the rows of a batch that may have one of the ids: where the identifier lies in structs only, its values
-    are looked for before whole rows are made, which takes a hundred times as long.
-    """
-    first, *steps = dataset.identifier.split(".")
-    if ids is None or first not in batch.schema.names:
-        return batch
-    values = batch.column(first)
-    for name in steps:
-        if not pa.types.is_struct(values.type) or values.type.get_field_index(name) < 0:
-            return batch
-        values = pc.struct_field(values, [name])
-    if not any(is_one(values.type) for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)):
-        return batch
-    if not pa.types.is_integer(values.type) and any(isinstance(each, int) for each in ids):
-        return batch  # a text may be a number
-    return batch.filter(pa.array([value in ids for value in values.to_pylist()], pa.bool_()))
-
-
-def _decompressed(body: bytes) -> bytes:
-    if body.startswith(b"\xfd7zXZ"):
-        return lzma.decompress(body)
-    for magic, codec in ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd")):
-        if body.startswith(magic):
-            return pa.input_stream(pa.BufferReader(body), compression=codec).read()
-    return body
-
-
-def _matches(dataset: Dataset, row: Any, ids: set[Any]) -> bool:
-    if dataset.set_null and not any(_is_set(dataset, row, name) for name in dataset.set_null):
-        return False
-    path = [dataset.identifier] if dataset.format == "csv" else dataset.identifier.split(".")
-    wants_integers = any(isinstance(each, int) for each in ids)
-    for value in _values(row, path, dataset.map_part):
-        try:
-            if (int(value) if wants_integers and isinstance(value, str) else value) in ids:
-                return True
-        except (TypeError, ValueError):
+def _distinct(dataset: Dataset, targets: Iterator[Target], ids: WantedIds) -> Iterator[_Look]:
+    """Yield each distinct object of a data set once; its further names are told to the first look."""
+    looks: dict[tuple[str, str | None], _Look] = {}
+    for target in targets:
+        if not target.content:
+            continue  # erased
+        value, other_case = _value_in_names(dataset, target)
+        key = target.content, value
+        known = looks.get(key)
+        if known is not None:
+            known.names.append((target.ref, target.path))
             continue
-    return False
+        reason = _doubt(dataset, value, other_case, ids)
+        looks[key] = _Look(dataset, target, value, [(target.ref, target.path)], other_case=other_case, reason=reason)
+        yield looks[key]
 
 
-def _is_set(dataset: Dataset, row: Any, name: str) -> bool:
-    """Return whether a column that is to be null is not."""
-    if dataset.format == "csv":
-        return bool(row.get(name))
-    for step in name.split("."):
-        if isinstance(row, list):
-            return True  # no run can set this to null
-        row = _any(row).get(step) if isinstance(row, dict) else None
-    return row is not None
+def _value_in_names(dataset: Dataset, target: Target) -> tuple[str | None, str]:
+    """Return the identifier's value if a folder, the path or the metadata has it; and a name of one of these that is
+    the identifier in another case only.
+    """
+    below = target.path[len(dataset.prefix) :]
+    if dataset.template is not None:
+        return dataset.template.value_of(below), ""
+    value, other_case = _value_of_folder(dataset.identifier, below)
+    if dataset.mode == ERASE and value is None:
+        metadata = target.entry.metadata
+        value = metadata.get(dataset.identifier)
+        other_case = other_case or next((name for name in metadata if _is_alike(name, dataset.identifier)), "")
+    return value, "" if value is not None else other_case
 
 
-def _values(value: Any, path: list[str], map_part: str) -> Iterator[Any]:
-    """Yield every value at a path: through structs, lists, and maps (lists of pairs, as Arrow gives them)."""
-    match value:
-        case list():
-            for each in _any(value):
-                is_pair = isinstance(each, tuple)
-                yield from _values(_any(each)[0 if map_part == "key" else 1] if is_pair else each, path, map_part)
-        case dict() if path:
-            if path[0] in _any(value):
-                yield from _values(_any(value)[path[0]], path[1:], map_part)
-        case dict():
-            for each in _any(value) if map_part == "key" else _any(value).values():
-                yield from _values(each, path, map_part)
-        case None:
-            return
-        case _ if not path:
-            yield value
-        case _:
-            return
+def _doubt(dataset: Dataset, value: str | None, other_case: str, ids: WantedIds) -> str:
+    """Return why the names of an object do not tell whose it is; '': they do, or need not."""
+    if dataset.mode == ERASE:
+        return _in_another_case(other_case) if other_case else ""
+    if value is None or value == HIVE_NULL:
+        return ""
+    if "\ufffd" in value:
+        return f"the value of {dataset.identifier!r} in its path is no UTF-8"
+    if ids.kind == "integer" and not INTEGER_TEXT.fullmatch(value):
+        return f"the value of {dataset.identifier!r} in its path is no integer, and the ids are integers"
+    return ""
 
 
-def _any(value: Any) -> Any:
-    """Return what a match has narrowed to a type of unknown items."""
-    return value
+def _value_of_folder(identifier: str, below: str) -> tuple[str | None, str]:
+    """Return the value of the identifier's folder `name=value` among the leading ones of this form, and a folder's name
+    that differs from it only in case.
+    """
+    other_case = ""
+    for folder in below.split("/")[:-1]:
+        if "=" not in folder.strip("="):
+            break
+        name, _, value = folder.partition("=")
+        if unquote(name) == identifier:
+            return unquote(value), ""
+        if _is_alike(unquote(name), identifier):
+            other_case = unquote(name)
+    return None, other_case
+
+
+def _is_alike(name: str, identifier: str) -> bool:
+    return name.casefold() == identifier.casefold()
+
+
+class _Shown:
+    """Shows how many objects were looked at."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._began = time.monotonic()
+        self._done = 0
+
+    def add(self, done: int) -> None:
+        self._done += done
+        self._tell(Progress("looking at objects", self._done, None, time.monotonic() - self._began))
+
+
+def _looked_at(
+    repo: Repository, pool: ThreadPoolExecutor, looks: Iterator[_Look], ids: WantedIds, shown: _Shown
+) -> Iterator[_Look]:
+    """Yield the looks when all are over, and all of their names are known. A thread looks at some objects at a time."""
+    every: list[_Look] = []
+    waiting: deque[Future[int]] = deque()
+    for group in _groups(looks, ids):
+        every += group
+        waiting.append(pool.submit(_look_at, repo, group, ids))
+        while len(waiting) > GROUPS_WAITING:
+            shown.add(waiting.popleft().result())
+    for future in waiting:
+        shown.add(future.result())
+    yield from every
+
+
+def _look_at(repo: Repository, looks: Sequence[_Look], ids: WantedIds) -> int:
+    """Look at some objects; return how many. Raises Unavailable."""
+    lookup = Lookup(ids)
+    are_ids = ids.have([look.value for look in looks])
+    for look, is_of_id in zip(looks, are_ids, strict=True):
+        if look.reason or (look.value is not None and not is_of_id):
+            continue  # the value in its names tells
+        if look.dataset.mode == ERASE:
+            look.count.rows += is_of_id
+            continue
+        try:
+            _read(repo, look, lookup, is_of_id=is_of_id)
+        except Unavailable:
+            raise
+        except (NotRead, RefstoreError) as error:
+            look.reason = str(error)
+        except Exception as error:  # noqa: BLE001  # whatever a damaged file does to a reader
+            look.reason = f"it cannot be read as {look.dataset.format} ({type(error).__name__})"
+        if look.other_case and (look.reason or look.count.rows_without):
+            look.reason = f"{look.reason or 'rows have no identifier'}; {_in_another_case(look.other_case)}"
+    lookup.finish()
+    return len(looks)
+
+
+def _in_another_case(name: str) -> str:
+    return f"{name!r} in its path or metadata is the identifier in another case"
+
+
+def _read(repo: Repository, look: _Look, lookup: Lookup, *, is_of_id: bool) -> None:
+    """Read an object's content, wherever it lies by now. Raises NotRead, Contention."""
+    target: Target | None = look.target
+    for _ in range(AGAIN):
+        if target is None or not target.content:
+            return None  # nobody can read it any more
+        look.count = RowCount()
+        try:
+            with opened(repo, target) as source:
+                return count_rows(source, look.dataset, lookup, look.count, is_of_id=is_of_id)
+        except ObjectNotFound:
+            target = found_again(repo, target)
+    raise Contention("its content was replaced again and again; run verify again")
+
+
+def _groups(looks: Iterator[_Look], ids: WantedIds) -> Iterator[list[_Look]]:
+    """Yield groups that are worth the table that Arrow makes of the ids for each."""
+    size_max, count_max = max(GROUP_BYTES, ids.values.nbytes), max(GROUP_OBJECTS, len(ids.values) // GROUP_OBJECTS)
+    group: list[_Look] = []
+    size = 0
+    for look in looks:
+        group.append(look)
+        size += look.target.size_bytes if look.value is None else 0
+        if size >= size_max or len(group) >= count_max:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, nullcontext
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from refstore_gc.purge_cleaning import KeptBackup
     from refstore_gc.run_summary import CleaningSummary
     from refstore_purge.report import Report
+    from refstore_purge.verify import Counts
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -326,23 +328,41 @@ def verify(
     ] = False,
 ) -> int | None:
     """Read every object of the onboarded data sets, and list those that have rows of the ids: at the heads
-    (keep-history), or in every version (rewrite, erase).
+    (keep-history), or in every version, also in commits that rules hide (rewrite, erase). List, too, what could not be
+    looked at, with the reason: it is not known to be clean.
 
-    It shares no code with `run`.
+    It shares no code with `run`, and trusts no statistics and no index.
 
     \b
     Example: refstore purge verify sales --ids forget.csv
-    Exit code 4: rows are left, or an object could not be read.
+    Exit code 4: rows are left, or an object could not be looked at.
     """
+    from refstore.cli.gc_job import show_progress
     from refstore_purge import verify as verifying
 
+    counts = verifying.Counts()
     with open_lake(ctx, only_read=True) as lake, _ids_file(lake, ids) as file, local_errors():
         repo = lake.repository(repo_name)
-        left = [
-            each._asdict() for each in verifying.verify(repo, file, column=id_column, id_type=id_type, history=history)
-        ]
-        emit(ctx, left)
-        return LEFT if left else None
+        with show_progress() as tell:
+            findings = list(
+                verifying.verify(
+                    repo, file, column=id_column, id_type=id_type, history=history, counts=counts, tell=tell
+                )
+            )
+    if invocation_of(ctx).json:
+        emit(ctx, {**dataclasses.asdict(counts), "findings": findings})
+    else:
+        emit(ctx, findings)
+    if invocation_of(ctx).output == "table":
+        print(_verified(counts))
+    return LEFT if findings else None
+
+
+def _verified(counts: Counts) -> str:
+    looked = f"looked at {counts.objects:,} objects in {counts.versions:,} versions: "
+    left = f"{counts.rows_left:,} rows are left in {counts.objects_left:,} objects" if counts.objects_left else ""
+    doubt = f"{counts.not_looked_at:,} objects could not be looked at" if counts.not_looked_at else ""
+    return looked + ("; ".join(filter(None, (left, doubt))) or "nothing is left")
 
 
 @contextmanager

@@ -1,0 +1,234 @@
+"""Read the ids for `verify`, and look values up among them.
+
+Values are compared as bytes or as numbers, in one Arrow type for each kind. Arrow makes a table of the ids for each
+call, so the values of many objects are looked up at once: the cost grows with the values plus the ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from refstore.errors import Invalid
+from refstore_purge import ids_file
+from refstore_purge.untyped_arrow import pa, pc, pq
+from refstore_purge.verify_text import NotRead, blocks_of, records_of, text_of
+
+NORMAL: Final[dict[str, Any]] = {
+    "string": pa.large_binary(),
+    "binary": pa.large_binary(),
+    "integer": pa.decimal128(20, 0),  # signed and unsigned, of 64 bits
+}
+"""The type in which each kind of ids is compared."""
+WAITING_BYTES: Final = 64 * 1024 * 1024
+"""So many bytes of values wait to be looked up together; as many as the ids have, if that is more."""
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+INTEGER: Final = r"[+-]?[0-9]+"
+INTEGER_TEXT: Final = re.compile(INTEGER)
+NUMBER_MAX: Final = 2**64
+DIGITS_MAX: Final = 40
+
+
+class WantedIds(NamedTuple):
+    kind: str
+    """'string', 'integer' or 'binary'."""
+    values: Any
+    """Each once, without null, in the kind's type."""
+
+    def have(self, texts: Sequence[str | None]) -> list[bool]:
+        """Return which texts of paths and metadata are one of the ids. None, and Hive's null, are none."""
+        if self.kind == "integer":
+            is_text = [text is not None and bool(INTEGER_TEXT.fullmatch(text)) for text in texts]
+            values: Any = whole_numbers(
+                [text or "" if is_one else "0" for text, is_one in zip(texts, is_text, strict=True)]
+            )
+        else:
+            is_text = [text not in (None, HIVE_NULL) for text in texts]
+            values = pa.array([(text or "").encode(errors="surrogatepass") for text in texts], NORMAL[self.kind])
+        are_ids = pc.is_in(values, value_set=self.values).to_pylist()
+        return [is_one and is_id for is_one, is_id in zip(is_text, are_ids, strict=True)]
+
+
+class IdsOfDatasets(NamedTuple):
+    """The ids of each data set."""
+
+    default: WantedIds
+    by_dataset: Mapping[str, WantedIds] = {}
+    """By name, where a data set has ids of its own."""
+
+    def of(self, dataset: str) -> WantedIds:
+        return self.by_dataset.get(dataset, self.default)
+
+
+def read_ids(file: Path, *, column: str = "", id_type: str = "") -> IdsOfDatasets:
+    """Read the ids of a file: Parquet, or CSV with a header. Raises Invalid, which names no id."""
+    if id_type and id_type not in NORMAL:
+        raise Invalid(f"{id_type!r} is no type of ids; use {', '.join(sorted(NORMAL))}")
+    try:
+        with file.open("rb") as opened:
+            is_parquet = opened.read(4) == ids_file.PARQUET
+        values = _parquet_values(file, column) if is_parquet else _csv_values(file, column)
+        kind = kind_of(values.type)
+        if kind is None:
+            raise Invalid(f"the ids of {file.name} are {values.type}; ids are strings, integers or binary")
+        wanted = id_type or kind
+        return IdsOfDatasets(WantedIds(wanted, _converted(values, kind, wanted).unique()))
+    except NotRead as error:
+        raise Invalid(f"the ids of {file.name} cannot be read: {error}; correct the file") from None
+    except (ValueError, OSError, pa.ArrowException):
+        raise Invalid(
+            f"the ids of {file.name} cannot be read as {id_type or 'they are'}; correct it, or --id-type"
+        ) from None  # Arrow's message may name an id
+
+
+def _parquet_values(file: Path, column: str) -> Any:
+    opened = pq.ParquetFile(file)
+    names: list[str] = opened.schema_arrow.names
+    name = ids_file.chosen(file, names, column, shown=True)
+    # a name with a dot may choose a field of a struct, too
+    return (opened.read() if "." in name else opened.read(columns=[name])).column(name).drop_null()
+
+
+def _csv_values(file: Path, column: str) -> Any:
+    """Return the values of a CSV file as strings. An empty field is null, and a quoted one a string."""
+    with file.open("rb") as opened:
+        records = (fields for fields in records_of(blocks_of(opened)) if fields != [b""])
+        empty: list[bytes] = []
+        header = next(records, empty)
+        names = [text_of(name).decode() for name in header]
+        at = names.index(ids_file.chosen(file, names, column))
+        values: list[bytes] = []
+        for fields in records:
+            if len(fields) != len(names):
+                raise NotRead("a record has more or fewer fields than the header")
+            if fields[at]:
+                values.append(text_of(fields[at]))
+    return pa.chunked_array([pa.array(values, pa.binary()).cast(pa.large_string())])
+
+
+def kind_of(type_: Any) -> str | None:
+    """Return which kind of ids can be compared with a type; None: none can."""
+    types = pa.types
+    if types.is_dictionary(type_):
+        return kind_of(type_.value_type)
+    if types.is_integer(type_):
+        return "integer"
+    if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
+        return "string"
+    is_binary = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+    return "binary" if any(is_one(type_) for is_one in is_binary) else None
+
+
+def normal(values: Any) -> Any:
+    """Return the values in the type in which their kind is compared."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_fixed_size_binary(values.type):
+        values = values.cast(pa.binary())
+    return values.cast(NORMAL[kind_of(values.type) or ""])
+
+
+def whole_numbers(texts: list[str]) -> Any:
+    """Return decimal numbers, of any length, in the type in which integers are compared; null: it is too large to be
+    an id.
+    """
+    numbers = [int(text) if len(text) < DIGITS_MAX else NUMBER_MAX for text in texts]
+    if all(-(2**63) <= number < 2**63 for number in numbers):
+        return pa.array(numbers, pa.int64()).cast(NORMAL["integer"])
+    return pa.array([Decimal(each) if abs(each) < NUMBER_MAX else None for each in numbers], NORMAL["integer"])
+
+
+def _converted(values: Any, kind: str, wanted: str) -> Any:
+    """Return ids of one kind as another one. Raises ArrowInvalid, Invalid."""
+    if kind == wanted:
+        return normal(values)
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if wanted == "integer":
+        if kind == "binary":
+            raise Invalid("binary ids are no integers; leave --id-type out")
+        if not pc.all(pc.match_substring_regex(values, rf"\A{INTEGER}\z")).as_py():
+            raise pa.ArrowInvalid("a value is no integer")
+        has_minus = pc.any(pc.starts_with(values, "-")).as_py()
+        return values.cast(pa.int64() if has_minus else pa.uint64()).cast(NORMAL["integer"])
+    return values.cast(pa.large_string()).cast(NORMAL[wanted])  # a string is UTF-8, also where it was binary
+
+
+# ---- looking up
+
+
+@dataclass(slots=True)
+class RowCount:
+    """How many rows of an object have ids."""
+
+    rows: int = 0
+    rows_without: int = 0
+    """Lines of JSON that have no value at the identifier."""
+    is_excluded: bool = False
+    """Whether statistics of the object exclude an id that is there."""
+
+
+class Bounds(NamedTuple):
+    """What statistics say of the values beside them, in the type in which these are compared."""
+
+    low: Any
+    """None: all of them are null."""
+    high: Any
+
+
+class _Waiting(NamedTuple):
+    of: RowCount
+    values: Any
+    rows: Any
+    """The row of each value. None: each value is a row."""
+    bounds: Bounds | None
+
+
+@dataclass(slots=True)
+class Lookup:
+    """Looks up the values of many objects at once."""
+
+    ids: WantedIds
+    _waiting: list[_Waiting] = field(default_factory=list[_Waiting])
+    _bytes: int = 0
+
+    def add(self, count: RowCount, values: Any, rows: Any = None, bounds: Bounds | None = None) -> None:
+        """Count, now or later, the rows whose values are ids. `values` is an array in the kind's type."""
+        self._waiting.append(_Waiting(count, values, rows, bounds))
+        self._bytes += values.nbytes + (rows.nbytes if rows is not None else 0)
+        if self._bytes > max(WAITING_BYTES, self.ids.values.nbytes):
+            self.finish()
+
+    def finish(self) -> None:
+        """Look up what waits."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        if not waiting or not len(self.ids.values):
+            return
+        chunks = pa.chunked_array([each.values for each in waiting], NORMAL[self.ids.kind])
+        are_ids = pc.is_in(chunks, value_set=self.ids.values).combine_chunks()
+        at = 0
+        for each in waiting:
+            mine = are_ids.slice(at, len(each.values))
+            at += len(each.values)
+            if mine.true_count:
+                _count(each, mine)
+
+
+def _count(waiting: _Waiting, are_ids: Any) -> None:
+    rows = waiting.rows
+    waiting.of.rows += are_ids.true_count if rows is None else pc.count_distinct(rows.filter(are_ids)).as_py()
+    if waiting.bounds is not None:
+        waiting.of.is_excluded |= _is_outside(waiting.values.filter(are_ids), waiting.bounds)
+
+
+def _is_outside(values: Any, bounds: Bounds) -> bool:
+    """Return whether a value lies outside of the bounds."""
+    if bounds.low is None:
+        return True
+    less = pc.less(values, pa.scalar(bounds.low, values.type))
+    more = pc.greater(values, pa.scalar(bounds.high, values.type))
+    return bool(pc.any(pc.or_(less, more)).as_py())

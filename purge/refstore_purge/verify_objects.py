@@ -1,0 +1,182 @@
+"""List what `verify` looks at: the objects of a data set at the heads, or in every version; and read their contents.
+
+Every version means staging areas, heads, tags, and each commit that can be read, or unmarked: rules that hide marked
+commits hide none of them here. What a sweep takes at the moment is looked at while it is there.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.batches import batched
+from refstore.core.ids import Address, CommitId, Path, is_own
+from refstore.core.records import Commit, Entry, decode
+from refstore.errors import BranchNotFound, CorruptObject, Gone, NotFound
+from refstore.gc_marks.commit_marks import CommitMarks
+from refstore.operations import refs
+from refstore.operations.every_version import every_entry
+from refstore.purging.document import Dataset
+from refstore.repository import Repository
+
+PAGE: Final = 1000
+BUFFER_BYTES: Final = 1024 * 1024
+
+
+class Target(NamedTuple):
+    """An object under one of its names."""
+
+    ref: str
+    """The branch, or the commit."""
+    path: str
+    entry: Entry
+    """As it is committed or staged; of a head as it is shown."""
+    content: Address
+    """The address of its content; '': it was erased."""
+    size_bytes: int
+    is_shown: bool
+    """Whether the entry is as a head shows it, with the address of its content."""
+
+
+def at_heads(repo: Repository, dataset: Dataset) -> Iterator[Target]:
+    """Yield the objects of a data set at the branches that it purges, staged ones too."""
+    for branch in branches(repo):
+        if dataset.has_branch(branch):
+            with suppress(BranchNotFound):  # it has just been deleted
+                for path, entry in repo.list(branch, prefix=dataset.prefix):
+                    if entry is not None and is_data(path):
+                        yield Target(branch, path, entry, entry.address, entry.size_bytes, True)
+
+
+def in_every_version(repo: Repository, dataset: Dataset) -> Iterator[Target]:
+    """Yield the objects of a data set in every version, each distinct one at least once."""
+    ctx = repo.context
+    # what is in the undo trash comes in here, too, once the trash can be listed with its contents
+    entries = (
+        (ref, path, entry)
+        for source in (every_entry(ctx, prefix=dataset.prefix), _being_swept(ctx, dataset.prefix))
+        for ref, path, entry in source
+        if is_data(path)
+    )
+    for page in batched(entries, PAGE):
+        contents = _contents(ctx, [entry for _, _, entry in page])
+        for (ref, path, entry), (content, size_bytes) in zip(page, contents, strict=True):
+            yield Target(ref, path, entry, content, size_bytes, False)
+
+
+def branches(repo: Repository) -> list[str]:
+    return [name for name, record in repo.branches() if not record.hidden]
+
+
+def count_commits(ctx: Context) -> int:
+    """Return how many commits can be read or unmarked."""
+    commits = sum(1 for _ in ctx.kv.scan_all(keys.commits(ctx.repo)))
+    return commits - sum(1 for _, mark in CommitMarks(ctx).scan() if mark.swept_ms and not mark.prefixes)
+
+
+def is_data(path: str) -> bool:
+    return not path.rpartition("/")[2].startswith(("_", "."))
+
+
+def opened(repo: Repository, target: Target) -> io.BufferedReader:
+    """Return the content of an object as a file. Raises ObjectNotFound, Gone while it is read."""
+    ctx = repo.context
+    if is_own(target.content):
+        return _file(lambda start, end: ctx.objects.get(target.content, start=start, end=end), target.size_bytes)
+    return _file(
+        lambda start, end: ctx.foreign.get(target.content, target.size_bytes, start, end), target.size_bytes
+    )  # fmt: skip
+
+
+def found_again(repo: Repository, target: Target) -> Target | None:
+    """Return where a content lies that was not there: another run has replaced it meanwhile. None: nobody can read it
+    any more. Raises CorruptObject where it should be there.
+    """
+    ctx = repo.context
+    if target.is_shown:
+        try:
+            entry = repo.stat(target.ref, target.path)
+            if entry.address != target.content:
+                return target._replace(entry=entry, content=entry.address, size_bytes=entry.size_bytes)
+            next(repo.get(target.ref, target.path), b"")
+        except (Gone, NotFound):
+            return None
+        return target
+    ((content, size_bytes),) = _contents(ctx, [target.entry])
+    if content != target.content:
+        return target._replace(content=content, size_bytes=size_bytes)
+    if isinstance(ctx.kv.get(keys.commit(ctx.repo, CommitId(target.ref))), bytes):
+        is_named = refs.swept_mark(ctx, CommitId(target.ref), Path(target.path)) is None
+    else:
+        is_named = False
+        with suppress(NotFound, Gone):
+            is_named = repo.resolve(target.ref, target.path).entry.address == target.entry.address
+    if is_named:
+        raise CorruptObject("its content is not in the store; do not run any collection, and report this")
+    return None
+
+
+def _contents(ctx: Context, entries: list[Entry]) -> list[tuple[Address, int]]:
+    """Return where the contents of entries lie, and their sizes; '': erased."""
+    found = [(entry.address, entry.size_bytes) for entry in entries]
+    own = [number for number, entry in enumerate(entries) if is_own(entry.address)]
+    if own and ctx.locations.are_announced():
+        records = ctx.locations.get_many([entries[number].address for number in own])
+        for number, record in zip(own, records, strict=True):
+            if record is not None and record.current is not None:
+                found[number] = record.current.address, record.current.size_bytes
+    return found
+
+
+def _being_swept(ctx: Context, prefix: str) -> Iterator[tuple[str, str, Entry]]:
+    """Yield the entries of commits whose sweep has begun and not ended: nobody can read or unmark them, and their data
+    may still be there.
+    """
+    for commit, mark in CommitMarks(ctx).scan():
+        is_going = mark.sweeping_ms and not mark.swept_ms and not mark.prefixes
+        value = ctx.kv.get(keys.commit(ctx.repo, commit)) if is_going else None
+        if isinstance(value, bytes):
+            metarange = decode(value, Commit).metarange
+            for row in ctx.trees.stretches(metarange, prefix=prefix) if metarange else ():
+                for path, entry in ctx.trees.entries_of_range(row.id, prefix=prefix):
+                    yield commit, path, entry
+
+
+class _Ranges(io.RawIOBase):
+    """Reads ranges of an object as a file."""
+
+    def __init__(self, get: Callable[[int, int], Iterator[bytes]], size_bytes: int) -> None:
+        super().__init__()
+        self._get = get
+        self._size = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset)
+        return self._at
+
+    def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]  # any buffer
+        end = min(self._size, self._at + len(buffer))
+        if end <= self._at:
+            return 0
+        data = b"".join(self._get(self._at, end))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _file(get: Callable[[int, int], Iterator[bytes]], size_bytes: int) -> io.BufferedReader:
+    return io.BufferedReader(_Ranges(get, size_bytes), BUFFER_BYTES)

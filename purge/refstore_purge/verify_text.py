@@ -1,0 +1,218 @@
+"""Take text apart for `verify`: compressed text into blocks, and blocks into records of CSV or lines of JSON.
+
+It shares no code with the readers of a run, and reads what they read: RFC 4180, and one JSON object a line. What they
+refuse it refuses, too, so that a file of which a run says nothing is not called clean.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final
+
+from refstore_purge.untyped_arrow import pa
+
+READ_BYTES: Final = 1024 * 1024
+BLOCK_BYTES: Final = 8 * 1024 * 1024
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+BOM: Final = b"\xef\xbb\xbf"
+_FIELD: Final = re.compile(rb'("[^"]*(?:""[^"]*)*"|[^",\r\n]*)(,|\r?\n|\r?\Z)')
+
+
+class NotRead(Exception):  # it is no error of the program
+    """Something could not be read, or not be understood as a run understands it; the message says why, and names no
+    value.
+    """
+
+
+def blocks_of(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the text of a file in blocks, decompressed if its first bytes say so. Raises NotRead."""
+    first = source.read(6)
+    source.seek(0)
+    make: Callable[[], Any] | None = None
+    if first.startswith(b"\x1f\x8b"):
+        make = _GzipPart
+    elif first.startswith(b"BZh"):
+        make = bz2.BZ2Decompressor
+    elif first.startswith(b"\xfd7zXZ\x00"):
+        make = lzma.LZMADecompressor
+    try:
+        if make is not None:
+            yield from _decompressed(source, make)
+        elif first.startswith(b"\x28\xb5\x2f\xfd"):
+            yield from _read(pa.CompressedInputStream(pa.PythonFile(source, mode="r"), "zstd"))
+        else:
+            yield from _read(source)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException):
+        raise NotRead("it cannot be decompressed to its end") from None
+
+
+def _read(opened: Any) -> Iterator[bytes]:
+    while block := opened.read(BLOCK_BYTES):
+        yield block
+
+
+class _GzipPart:
+    """Decompresses one part of a gzip file, with the methods of bz2's and lzma's."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+
+
+def _decompressed(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
+    """Yield the text of one compressed part after another; zeros between them are padding."""
+    data = b""
+    while data := data.lstrip(b"\0") or source.read(READ_BYTES):
+        data = data.lstrip(b"\0")
+        if not data:
+            continue
+        part = make()
+        while not part.eof:
+            is_at_end = False
+            if part.needs_input and not data:
+                data = source.read(READ_BYTES)
+                is_at_end = not data
+            block = part.decompress(data, BLOCK_BYTES)
+            data = b""
+            if block:
+                yield block
+            elif is_at_end and not part.eof:
+                raise EOFError
+        data = part.unused_data
+
+
+# ---- CSV
+
+
+def records_of(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Yield the fields of each record as they are written, quotes included. The fields of a blank line are one empty
+    field. Raises NotRead.
+    """
+    line = 1
+    rest = b""
+    is_begun = False
+    for block in blocks:
+        if b"\0" in block:
+            raise NotRead("it is no text")
+        text = rest + block
+        if not is_begun:
+            text = text.removeprefix(BOM)
+            is_begun = len(text) >= len(BOM) or b"\n" in text
+        end = text.rfind(b"\n") + 1
+        if b'"' not in text and end:
+            yield from _unquoted(text[:end], line)
+            line += text.count(b"\n")
+            rest = text[end:]
+            continue
+        done = 0
+        for fields, behind in _quoted(text, line, is_all=False):
+            yield fields
+            line += text.count(b"\n", done, behind)
+            done = behind
+        rest = text[done:]
+        if len(rest) > RECORD_BYTES_MAX:
+            raise NotRead(f"a record from line {line} on is longer than 64 MiB")
+    for fields, _ in _quoted(rest, line, is_all=True):
+        yield fields
+
+
+def _unquoted(text: bytes, line: int) -> Iterator[list[bytes]]:
+    for number, record in enumerate(text[:-1].split(b"\n"), line):
+        bare = record[:-1] if record.endswith(b"\r") else record
+        if b"\r" in bare:
+            raise NotRead(f"line {number} has a carriage return that ends no line")
+        yield bare.split(b",")
+
+
+def _quoted(text: bytes, line: int, *, is_all: bool) -> Iterator[tuple[list[bytes], int]]:
+    """Yield the records of a text, and where each ends. `is_all`: whether no more text follows: then the last record
+    may have no end of line. Raises NotRead.
+    """
+    begin = at = 0
+    fields: list[bytes] = []
+    while at < len(text) or fields:
+        found = _FIELD.match(text, at)
+        if found is None or not (is_all or found[2].endswith((b",", b"\n"))):
+            if not is_all:
+                return  # its end is still to come
+            number = line + text.count(b"\n", 0, begin)
+            raise NotRead(f"line {number} has a quote or a carriage return where RFC 4180 has none")
+        fields.append(found[1])
+        at = found.end()
+        if found[2] == b",":
+            continue
+        if text.find(b'\\"', begin, at) >= 0:
+            number = line + text.count(b"\n", 0, begin)
+            raise NotRead(f"line {number} has a quote after a backslash, which readers take in two ways")
+        yield fields, at
+        fields, begin = [], at
+
+
+def text_of(field: bytes) -> bytes:
+    """Return a field without its quotes."""
+    return field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field
+
+
+# ---- JSON lines
+
+
+class Fields(list[tuple[str, Any]]):
+    """A JSON object as its fields, also those that are there twice."""
+
+
+class Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=Fields, parse_int=Number, parse_float=Number)
+
+
+def lines_of(blocks: Iterator[bytes]) -> Iterator[tuple[int, Fields]]:
+    """Yield the objects of JSON lines, with their numbers from 1. Raises NotRead."""
+    number = 0
+    rest = b""
+    for block in blocks:
+        *ended, rest = (rest + block).split(b"\n")
+        for text in ended:
+            number += 1
+            if (found := _parsed(text, number)) is not None:
+                yield number, found
+        if len(rest) > RECORD_BYTES_MAX:
+            raise NotRead(f"line {number + 1} is longer than 64 MiB")
+    if (found := _parsed(rest, number + 1)) is not None:
+        yield number + 1, found
+
+
+def _parsed(text: bytes, number: int) -> Fields | None:
+    if number == 1:
+        text = text.removeprefix(BOM)
+    if not text.strip():
+        return None
+    try:
+        value = _DECODER.decode(text.decode())
+    except (ValueError, RecursionError):
+        raise NotRead(f"line {number} is no JSON in UTF-8") from None
+    if not isinstance(value, Fields):
+        raise NotRead(f"line {number} is no JSON object")
+    return value

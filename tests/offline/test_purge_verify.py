@@ -1,0 +1,507 @@
+"""`purge verify` calls no object clean that it did not read as a run reads it, and counts rows as a run does."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import orc
+
+from refstore.core import keys
+from refstore.core.records import Mark, encode
+from refstore.errors import Gone, Invalid
+from refstore_gc import run as nightly
+from refstore_gc.run import Options as GcOptions
+from refstore_purge import run, verify
+from refstore_purge.report import Report
+from refstore_purge.run import Options
+from refstore_purge.verify_objects import found_again, in_every_version
+from tests.commands import Command
+from tests.offline.world import World
+from tests.purge import datasets
+from tests.reaping import reap_all
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+Rows = list[dict[str, Any]]
+
+
+class Lake:
+    """One data set in a lake, a run on it, and what verify says of it."""
+
+    def __init__(self, world: World, engines: Engines) -> None:
+        self.world, self.engines = world, engines
+
+    def onboard(self, format_: str | None, **more: Any) -> None:
+        dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": "rewrite"}
+        dataset |= {"format": format_} if format_ else {}
+        document = {"whitelist": ["*"], "datasets": [dataset | more]}
+        self.world.repo.onboard_purge(json.dumps(document), by="tests")
+
+    def put(self, path: str, body: bytes, **more: Any) -> None:
+        self.world.repo.upload("main", f"visits/{path}", body, **more)
+        self.world.repo.commit("main", path)
+
+    def ids(self, *values: Any, type_: Any = None) -> Path:
+        file = self.world.folder / "ids.parquet"
+        pq.write_table(pa.table({"id": pa.array(values, type_)}), file)
+        return file
+
+    def run(self, file: Path, **options: Any) -> Report:
+        return run.run(self.world.repo, self.engines, Options(ids=file, share=1, **options), lambda _: None)
+
+    def verify(self, file: Path, **options: Any) -> dict[str, tuple[int, str]]:
+        found = verify.verify(self.world.repo, file, **options)
+        return {each.path.removeprefix("visits/"): (each.rows, each.reason) for each in found}
+
+
+@pytest.fixture
+def lake(world: World, engines: Engines) -> Lake:
+    return Lake(world, engines)
+
+
+def parquet(rows: Rows, schema: Any = None, **options: Any) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema), out, **options)
+    return out.getvalue()
+
+
+def orc_of(rows: Rows) -> bytes:
+    out = io.BytesIO()
+    orc.write_table(pa.Table.from_pylist(rows), out)
+    return out.getvalue()
+
+
+def orc_of_char() -> bytes:
+    import pyorc
+
+    out = io.BytesIO()
+    with pyorc.Writer(out, "struct<guest:char(9)>") as writer:
+        writer.write(("bob",))
+    return out.getvalue()
+
+
+def twice() -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table([pa.array(["bob"]), pa.array(["ann"])], names=["guest", "guest"]), out)
+    return out.getvalue()
+
+
+BOB = [{"guest": "bob", "n": 1}, {"guest": "ann", "n": 2}]
+CSV = b"guest,n\nbob,1\nann,2\n"
+REFUSED: list[tuple[str, bytes, str]] = [
+    ("csv", b"visitor,n\nbob,1\n", "there is no column 'guest'"),
+    ("csv", b"GUEST,n\nbob,1\n", "in another case"),
+    ("csv", b"guest;n\nbob;1\n", "there is no column 'guest'"),
+    ("csv", b"guest,guest\nbob,bob\n", "more than one column"),
+    ("csv", b"\n\n" + CSV, "there is no column 'guest'"),
+    ("csv", "guest,größe\nbob,1\n".encode("latin-1"), "header is no UTF-8"),
+    ("csv", CSV + "größe,1\n".encode("latin-1"), "is no UTF-8"),
+    ("csv", CSV + b'x"y,1\n', "RFC 4180"),
+    ("csv", CSV + b'"x\\""",1\n', "after a backslash"),
+    ("csv", CSV + b'"x,1\n', "RFC 4180"),
+    ("csv", CSV + b"x\r,1\n", "carriage return"),
+    ("csv", CSV + b"x\n", "has 1 fields, and the header 2"),
+    ("csv", CSV + b"x\0,1\n", "no text"),
+    ("csv", CSV.decode().encode("utf-16"), "no text"),
+    ("csv", gzip.compress(CSV)[:-9], "decompressed to its end"),
+    ("csv", bz2.compress(CSV) + b"more", "decompressed to its end"),
+    ("csv", lzma.compress(CSV)[:-20], "decompressed to its end"),
+    ("csv", pa.compress(CSV, codec="zstd", asbytes=True)[:-4], "decompressed to its end"),
+    ("json", b'{"guest":"bob"}\nguest,n\n', "line 2 is no JSON"),
+    ("json", b'["bob"]\n', "no JSON object"),
+    ("json", b'{"guest":7}\n', "another type"),
+    ("json", '{"guest":"bob","größe":1}'.encode("latin-1"), "no JSON in UTF-8"),
+    ("json", '{"guest":"bob"}\n'.encode("utf-16"), "no JSON in UTF-8"),
+    ("parquet", parquet([{"visitor": "bob"}]), "there is no column 'guest'"),
+    ("parquet", parquet([{"Guest": "bob"}]), "there is 'Guest', in another case"),
+    ("parquet", parquet([{"guest": 7}]), "is int64, and the ids are strings"),
+    ("parquet", parquet([{"guest": b"bob"}]), "is binary, and the ids are strings"),
+    ("parquet", parquet([{"guest": None}]), "is null, and the ids are strings"),
+    ("parquet", parquet([{"guest": {"id": "bob"}}]), "and the ids are strings"),
+    ("parquet", twice(), "more than one column"),
+    ("parquet", parquet(BOB)[:-9] + b"\0" * 9, "damaged, or no parquet"),
+    ("parquet", CSV, "damaged, or no parquet"),
+    ("orc", orc_of([{"visitor": "bob"}]), "there is no column 'guest'"),
+    ("orc", orc_of([{"guest": 7}]), "is int64, and the ids are strings"),
+    ("orc", orc_of_char(), "whose values are padded"),
+    ("orc", parquet(BOB), "damaged, or no orc"),
+]
+
+
+@pytest.mark.parametrize(("format_", "body", "told"), REFUSED)
+def test_what_a_run_refuses_is_not_called_clean(lake: Lake, format_: str, body: bytes, told: str) -> None:
+    lake.onboard(format_)
+    lake.put("a", {"parquet": parquet(BOB), "orc": orc_of(BOB), "json": b'{"guest":"bob"}\n'}.get(format_, CSV))
+    lake.put("b", body)
+    ids = lake.ids("bob")
+    assert lake.verify(ids)["a"] == (1, "")
+    made = lake.run(ids)
+    assert [each.path for each in made.not_purged] == ["visits/b"]
+    counts = verify.Counts()
+    left = lake.verify(ids, counts=counts)
+    assert list(left) == ["b"]
+    assert told in left["b"][1]
+    assert (counts.objects, counts.not_looked_at) == (1, 1)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "orc", "json", "csv"])
+def test_a_folder_or_a_field_in_another_case_is_told(lake: Lake, format_: str) -> None:
+    lake.onboard(format_)
+    rows: Rows = [{"n": 1}]
+    bodies = {"parquet": parquet(rows), "orc": orc_of(rows), "json": b'{"n":1}\n', "csv": b"n\n1\n"}
+    lake.put("GUEST=bob/a", bodies[format_])
+    lake.put("guest=ann/a", bodies[format_])
+    left = lake.verify(lake.ids("bob"))
+    assert list(left) == ["GUEST=bob/a"]
+    assert "'GUEST' in its path or metadata is the identifier in another case" in left["GUEST=bob/a"][1]
+
+
+def test_a_field_of_json_in_another_case_is_told(lake: Lake) -> None:
+    lake.onboard("json", identifier="user.guest")
+    lake.put("a", b'{"user":{"guest":"ann"}}\n{"User":{"guest":"bob"}}\n')
+    lake.put("b", b'{"user":{"guest":"ann","Guest":"bob"}}\n{"user":"bob"}\n{"n":1}\n')
+    left = lake.verify(lake.ids("bob"))
+    assert list(left) == ["a"]
+    assert "line 2" in left["a"][1]
+
+
+def test_names_of_erased_objects_in_another_case_are_told(lake: Lake) -> None:
+    lake.onboard(None, mode="erase")
+    lake.put("GUEST=bob/a.jpg", b"a")
+    lake.put("b.jpg", b"b", metadata={"Guest": "bob"})
+    lake.put("c.jpg", b"c", metadata={"guest": "bob"})
+    lake.put("guest=bob/d.jpg", b"d")
+    lake.put("e.jpg", b"e", metadata={"guest": "ann"})
+    ids = lake.ids("bob")
+    left = lake.verify(ids)
+    assert {path: rows for path, (rows, _) in left.items()} == {
+        "GUEST=bob/a.jpg": 0,
+        "b.jpg": 0,
+        "c.jpg": 1,
+        "guest=bob/d.jpg": 1,
+    }
+    lake.run(ids)
+    assert sorted(lake.verify(ids)) == ["GUEST=bob/a.jpg", "b.jpg"]
+
+
+def test_a_value_of_a_folder_that_is_no_utf_8_is_told(lake: Lake) -> None:
+    lake.onboard("csv")
+    lake.put("guest=gr%F6%DFe/a", b"n\n1\n")
+    assert "no UTF-8" in lake.verify(lake.ids("größe"))["guest=gr%F6%DFe/a"][1]
+
+
+@pytest.mark.parametrize(("null", "told"), [("mail", "no column 'mail'"), ("n", "is required")])
+def test_what_no_run_can_set_to_null_is_told(lake: Lake, null: str, told: str) -> None:
+    lake.onboard("parquet", set_null=[null])
+    schema = pa.schema([pa.field("guest", pa.string()), pa.field("n", pa.int64(), nullable=False)])
+    lake.put("a", parquet(BOB, schema))
+    ids = lake.ids("bob")
+    assert not lake.run(ids).is_whole
+    assert told in lake.verify(ids)["a"][1]
+
+
+READ: list[tuple[str, bytes, int]] = [
+    ("csv", "größe,guest\n1,bob\n".encode() + "gr\xf6\xdfe,bob\n".encode("latin-1"), 2),
+    ("csv", b'\xef\xbb\xbf"guest",n\r\n"bob",1\r\n\r\n"a\r\n""b",2\r\nbob,3', 2),
+    ("csv", gzip.compress(b"guest\nbob\n") + gzip.compress(b"bob\nann\n") + b"\0\0", 2),
+    ("csv", bz2.compress(b"guest\nbob\n") + bz2.compress(b"bob\nann\n"), 2),
+    ("csv", lzma.compress(b"guest\nbob\n") + lzma.compress(b"bob\nann\n"), 2),
+    ("csv", b"guest\nbob\r", 1),
+    ("csv", b"", 0),
+    ("json", b'\xef\xbb\xbf{"guest":"bob"}\r\n\n{"guest":["ann","bob"]}\n{"guest":"ann","guest":"bob"}', 3),
+    ("json", b'{"guest":{"a":"bob"}}\n{"guest":null}\n{"guest":"\\ud800"}\n{}', 1),
+    ("parquet", parquet([{"guest": "bob"}, {"guest": None}]), 1),
+    ("parquet", parquet([{"guest": "bob"}], pa.schema([("guest", pa.dictionary(pa.int32(), pa.string()))])), 1),
+    ("parquet", parquet([{"guest": "bob"}], pa.schema([("guest", pa.large_string())])), 1),
+    ("parquet", parquet([{"guest": ["bob", "bob"]}, {"guest": None}, {"guest": []}, {"guest": ["ann"]}]), 1),
+    (
+        "parquet",
+        parquet(
+            [{"guest": ["bob", "bob"]}, {"guest": None}, {"guest": ["ann", "bob"]}, {"guest": ["ann", "ann"]}],
+            pa.schema([("guest", pa.list_(pa.string(), 2))]),
+        ),
+        2,
+    ),
+    ("parquet", parquet([{"guest": ["bob"], "GUEST": "bob"}]), 1),
+    ("parquet", parquet([{"guest": "bob", "guest.x": "ann"}]), 1),
+]
+
+
+@pytest.mark.parametrize(("format_", "body", "rows"), READ)
+def test_what_a_run_reads_is_counted_as_the_run_counts_it(lake: Lake, format_: str, body: bytes, rows: int) -> None:
+    lake.onboard(format_)
+    lake.put("a", body)
+    ids = lake.ids("bob", "\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+    assert lake.verify(ids) == ({"a": (rows, "")} if rows else {})
+    made = lake.run(ids)
+    assert (made.is_whole, made.rows[0].rows_changed) == (True, rows)
+    assert lake.verify(ids) == {}
+
+
+def test_bytes_of_parquet_that_are_no_utf_8_are_compared_as_bytes(lake: Lake) -> None:
+    lake.onboard("parquet")
+    texts = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\4\0\0\0"), pa.py_buffer(b"\xf6bob"))
+    out = io.BytesIO()
+    pq.write_table(pa.table({"guest": texts}), out)
+    lake.put("a", out.getvalue())
+    ids = lake.ids("bob")
+    assert lake.verify(ids) == {"a": (1, "")}
+    assert lake.run(ids).rows[0].rows_changed == 1
+    assert lake.verify(ids) == {}
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "id_types"),
+    [
+        (pa.binary(), [b"bob", b"\xff\0"], [pa.binary(), pa.large_binary()]),
+        (pa.binary(2), [b"bo", b"\xff\0"], [pa.binary(2), pa.binary()]),
+        (pa.binary(16), [UUID(int=7).bytes, UUID(int=8).bytes], [pa.binary(16)]),
+        (pa.int32(), [-7, 8], [pa.int64(), pa.int8()]),
+        (pa.uint64(), [7, 2**64 - 1], [pa.uint64()]),
+        (pa.int64(), [7, -(2**63)], [pa.int64()]),
+    ],
+)
+def test_ids_of_every_type_are_found(lake: Lake, type_: Any, values: list[Any], id_types: list[Any]) -> None:
+    lake.onboard("parquet")
+    lake.put("a", parquet([{"guest": value} for value in [*values, None]], pa.schema([("guest", type_)])))
+    for id_type in id_types:
+        assert lake.verify(lake.ids(*values, type_=id_type)) == {"a": (2, "")}
+    ids = lake.ids(*values, type_=id_types[0])
+    assert lake.run(ids).rows[0].rows_changed == 2
+    assert lake.verify(ids) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "id_type", "column"),
+    [
+        (b"id\nbob\n7\n", "binary", pa.binary()),
+        (b"id\n7\n08\n007\n", "integer", pa.int64()),
+        (b'\xef\xbb\xbfx,"id"\r\n1,"b,""b"\r\n2,7\r\n', "", pa.string()),
+    ],
+)
+def test_ids_of_csv_are_compared_as_a_run_compares_them(lake: Lake, text: bytes, id_type: str, column: Any) -> None:
+    lake.onboard("parquet")
+    values: list[Any] = {"binary": [b"bob", b"7", b"8"], "integer": [7, 8, 9]}.get(id_type, ['b,"b', "7", "x"])
+    lake.put("a", parquet([{"guest": value} for value in values], pa.schema([("guest", column)])))
+    file = lake.world.folder / "ids.csv"
+    file.write_bytes(text)
+    options = {"column": "id", "id_type": id_type}
+    assert lake.verify(file, **options) == {"a": (2, "")}
+    assert lake.run(file, id_column="id", id_type=id_type).rows[0].rows_changed == 2
+    assert lake.verify(file, **options) == {}
+
+
+@pytest.mark.parametrize("is_parquet", [True, False])
+@pytest.mark.parametrize("format_", ["parquet", "csv", "json"])
+def test_the_empty_text_is_an_id_where_a_run_takes_it_for_one(lake: Lake, format_: str, is_parquet: bool) -> None:
+    lake.onboard(format_)
+    rows = [{"guest": "", "n": 1}, {"guest": "ann", "n": 2}, {"guest": None, "n": 3}]
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    lake.put("a", {"parquet": parquet(rows), "json": text}.get(format_, b'guest,n\n"",1\nann,2\n,3\n'))
+    file = lake.world.folder / "ids.csv"
+    file.write_bytes(b'id,n\n"",1\n,2\nbob,3\n')
+    ids = lake.ids("", "bob", None) if is_parquet else file
+    found = lake.verify(ids, column="id")
+    dry = lake.run(ids, id_column="id", dry_run=True)
+    assert found == ({"a": (dry.rows[0].rows_found, "")} if dry.rows[0].rows_found else {})
+    lake.run(ids, id_column="id")
+    assert lake.verify(ids, column="id") == {}
+
+
+def test_ids_that_cannot_be_read_are_refused_and_not_shown(lake: Lake) -> None:
+    lake.onboard("parquet")
+    file = lake.world.folder / "ids.csv"
+    for text, id_type, told in (
+        (b"id,x\nsecret\n", "", "more or fewer fields"),
+        (b"id,x\nsecret,1\n", "integer", "cannot be read as integer"),
+        (b'id,x\nsec"ret,1\n', "", "RFC 4180"),
+        ("id,x\nsecret-größe,1\n".encode("latin-1"), "", "cannot be read"),
+        (b"id,x\n99999999999999999999999999,1\n", "integer", "cannot be read as integer"),
+        (b"secret,1\n", "", "no column 'id'"),
+    ):
+        file.write_bytes(text)
+        with pytest.raises(Invalid, match=told) as raised:
+            lake.verify(file, column="id", id_type=id_type)
+        assert "secret" not in str(raised.value)
+    with pytest.raises(Invalid, match="ids are strings, integers or binary"):
+        lake.verify(lake.ids({"a": "secret"}))
+
+
+# ---- which versions
+
+
+def test_commits_that_rules_hide_are_looked_at(tmp_path: Path, engines: Engines) -> None:
+    world = World(tmp_path, rules='{"default_retention_days": 0, "grace_days": 3, "hide_marked": true}')
+    lake = Lake(world, engines)
+    lake.onboard("csv")
+    world.repo.upload("main", "visits/a", CSV)
+    first = world.commit(days_ago=2)
+    world.repo.delete("main", "visits/a")
+    world.commit(days_ago=1)
+    world.age()
+    ids = lake.ids("bob")
+    reap_all(world.repo)
+    nightly.run(world.ctx, engines, GcOptions(min_age_seconds=0))
+    with pytest.raises(Gone, match="will be deleted"):
+        world.repo.read(first, "visits/a")
+    (finding,) = verify.verify(world.repo, ids)
+    assert finding == (first, "visits/a", 1, "")
+    assert lake.run(ids).is_whole
+    assert list(verify.verify(world.repo, ids)) == []
+    world.repo.unmark(first)
+    assert world.repo.read(first, "visits/a") == b"guest,n\nann,2\n"
+
+    lake.onboard("csv", mode="keep-history")
+    assert list(verify.verify(world.repo, lake.ids("ann"))) == []  # no head has it
+    assert [each.ref for each in verify.verify(world.repo, lake.ids("ann"), history=True)] == [first]
+    world.close()
+
+
+def test_a_commit_is_looked_at_until_its_sweep_has_ended(lake: Lake) -> None:
+    world, ids = lake.world, lake.ids("bob")
+    lake.onboard("csv")
+    lake.put("a", CSV)
+    first = world.repo.get_branch("main").head
+    content = world.address("main", "visits/a")
+    world.repo.delete("main", "visits/a")
+    world.repo.commit("main", "without")
+    world.ctx.kv.set(keys.mark(world.ctx.repo, first), encode(Mark(1, 1, "m", sweeping_ms=2)))
+    assert [each.ref for each in verify.verify(world.repo, ids)] == [first]
+    world.ctx.objects.delete_many([content])  # as the sweep does
+    assert list(verify.verify(world.repo, ids)) == []
+    world.ctx.kv.set(keys.mark(world.ctx.repo, first), encode(Mark(1, 1, "m", sweeping_ms=2, swept_ms=3)))
+    assert list(verify.verify(world.repo, ids)) == []
+
+
+def test_a_content_that_should_be_there_and_is_not_is_told(lake: Lake) -> None:
+    for mode in ("rewrite", "keep-history"):
+        lake.onboard("csv", mode=mode)
+        lake.put(mode, CSV)
+        lake.world.ctx.objects.delete_many([lake.world.address("main", f"visits/{mode}")])
+        rows, reason = lake.verify(lake.ids("bob"))[mode]
+        assert rows == 0
+        assert "do not run any collection" in reason
+
+
+def test_an_object_that_a_run_replaces_meanwhile_is_found_again(lake: Lake) -> None:
+    lake.onboard("csv")
+    lake.put("a", CSV)
+    dataset = lake.world.repo.purge_document().document.datasets[0]
+    (target,) = in_every_version(lake.world.repo, dataset)
+    lake.run(lake.ids("bob"))
+    again = found_again(lake.world.repo, target)
+    assert again is not None
+    assert again.content == lake.world.address("main", "visits/a") != target.content
+    lake.world.repo.delete("main", "visits/a")
+    head = target._replace(is_shown=True)
+    assert found_again(lake.world.repo, head) is None
+
+
+# ---- what a run does not see
+
+
+def test_rows_that_statistics_exclude_are_found_and_the_way_out_is_told(lake: Lake) -> None:
+    lake.onboard("parquet")
+    body = parquet([{"guest": "bob"}] * 3 + [{"guest": None}])
+    footer = -8 - int.from_bytes(body[-8:-4], "little")
+    lying = body[:footer] + body[footer:].replace(b"bob", b"aaa")
+    assert lying != body
+    lake.put("a", body)
+    lake.put("b", lying)
+    ids = lake.ids("bob")
+    assert lake.run(ids).rows[0].rows_changed == 3  # the run believes the file
+    left = lake.verify(ids)
+    assert list(left) == ["b"]
+    assert left["b"][0] == 3
+    assert "--ignore-statistics" in left["b"][1]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_verify_counts_as_a_run_does_and_reads_no_more(lake: Lake, seed: int) -> None:
+    """Random files of each format, some of them damaged."""
+    rng = random.Random(seed)
+    for are_integers in (False, True):
+        cases = [case for case in datasets.CASES if case.is_integer == are_integers]
+        lake.world.repo.onboard_purge(datasets.document_of(cases, "rewrite"), by="tests")
+        for case in cases:
+            for number in range(3):
+                body = datasets.write(case, datasets.make_rows(rng, case, rng.choice([1, 7, 60])))
+                if number == 2:
+                    body = damaged(rng, body)
+                lake.world.repo.upload("main", f"{case.name}/day={number}/part", body)
+        lake.world.repo.commit("main", "data")
+        wanted: list[Any] = rng.sample(range(200), 20) if are_integers else rng.sample(datasets.GUESTS, 8)
+        ids = lake.ids(*wanted)
+        dry = lake.run(ids, dry_run=True)
+        before = lake.verify(ids)
+        refused = {each.path for each in dry.not_purged}
+        by_run = {f"{row.dataset}/{row.partition}/part": row.rows_found for row in dry.rows}
+        assert {path: rows for path, (rows, reason) in before.items() if not reason} == {
+            path: rows for path, rows in by_run.items() if rows and path not in refused
+        }
+        assert {path for path, (_, reason) in before.items() if reason} == refused
+        made = lake.run(ids)
+        after = lake.verify(ids)
+        assert {each.path for each in made.not_purged} <= after.keys()
+        assert all(reason for _, reason in after.values())
+
+
+def damaged(rng: random.Random, body: bytes) -> bytes:
+    """Cut a file off, or change a byte of it."""
+    at = rng.randrange(len(body))
+    return body[:at] if rng.random() < 0.5 else body[:at] + bytes([body[at] ^ 0x10]) + body[at + 1 :]
+
+
+def test_large_objects_are_read_in_pieces(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.onboard("csv")
+    lake.put("a", CSV + b"x" * 99 + b",1\n" * 1 + (b"y" * 99 + b",1\n") * 300_000 + b"bob,3\n")
+    store = lake.world.ctx.objects
+    get = store.get
+    sizes: list[int] = []
+
+    def counted(key: str, *, start: int = 0, end: int | None = None) -> Any:
+        sizes.append((end or 0) - start)
+        return get(key, start=start, end=end)
+
+    monkeypatch.setattr(store, "get", counted)
+    assert lake.verify(lake.ids("bob")) == {"a": (2, "")}
+    assert sum(sizes) > 30_000_000
+    assert max(sizes) <= 8 << 20
+
+
+def test_the_command_counts_and_says_what_it_looked_at(refstore: Command, engines: Engines) -> None:
+    lake = Lake(World(refstore.folder / "lake"), engines)
+    lake.onboard("csv")
+    lake.put("a", CSV)
+    lake.put("b", b"visitor\nbob\n")
+    lake.put("c", b"guest,n\nann,1\n")
+    ids = lake.ids("bob")
+    ran = refstore("purge", "verify", "sales", "--ids", ids)
+    assert ran.code == 4
+    assert (
+        "looked at 2 objects in 4 versions: 1 rows are left in 1 objects; 1 objects could not be looked at" in ran.out
+    )
+    told = refstore("purge", "verify", "sales", "--ids", ids, "--json")
+    assert told.code == 4
+    document = json.loads(told.out)
+    findings = document.pop("findings")
+    assert document == {"objects": 2, "versions": 4, "rows_left": 1, "objects_left": 1, "not_looked_at": 1}
+    assert {(each["path"], each["rows"]) for each in findings} == {("visits/a", 1), ("visits/b", 0)}
+    lake.world.repo.delete("main", "visits/b")
+    lake.onboard("csv", mode="keep-history")
+    lake.world.repo.commit("main", "without b")
+    lake.run(ids)
+    ran = refstore.ok("purge", "verify", "sales", "--ids", ids)
+    assert "looked at 2 objects in 1 versions: nothing is left" in ran.out
