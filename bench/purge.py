@@ -38,10 +38,11 @@ from refstore.operations.uploading import Upload
 from refstore.repository import Repository
 from refstore_gc.engines.choice import EngineOptions, Engines, open_engines
 from refstore_gc.run_progress import silent
-from refstore_purge import ids
+from refstore_purge import ids, verify
 from refstore_purge import run as job
 from refstore_purge.report import Report
 from refstore_purge.run import Options
+from refstore_purge.verify import Finding
 
 FIND_FACTOR: Final = 0.7
 INDEX_FACTOR: Final = 3.0
@@ -49,6 +50,7 @@ AGAIN_FACTOR: Final = 1 / 20
 REWRITE_FACTOR: Final = 0.8
 ROWS_FACTOR: Final = 1.3
 IDS_FACTOR: Final = 3.0
+VERIFY_FACTOR: Final = 3.0
 MEMORY_MIB: Final = 256.0
 MEMORY_GROUPS: Final = 3
 TEXT_GROUP_MIB: Final = 64.0
@@ -137,6 +139,8 @@ def run(shop: Workshop) -> Iterator[Row]:
             yield from _rewrite(shop, lake)
         with _lake(shop, engines, pool, max(2, scale.purged // 5), Shape(scale.purged_rows, 1)) as lake:
             yield from _find(shop, lake, judged=False, note="every row has an id of its own")
+        with _lake(shop, engines, pool, max(2, scale.purged // 4), Shape(scale.purged_rows, ROWS_A_GUEST)) as lake:
+            yield from _verify(shop, lake)
         yield from _growth(shop, engines, pool)
     for large in LARGE:
         yield _memory(shop, large)
@@ -261,6 +265,36 @@ def _more_ids(shop: Workshop, lake: Purged) -> Iterator[Row]:
             bar=None if what else at_most(IDS_FACTOR),
         )
     files[many].unlink()
+
+
+def _verify(shop: Workshop, lake: Purged) -> Iterator[Row]:
+    """Verify, which reads and compares by code of its own, beside a run that finds the same rows."""
+    count = shop.scale.verified_ids
+    file = lake.ids([lake.objects // 2], count)
+    whole: list[float] = []
+
+    def verified(number: int) -> float:
+        shop.say(f"purge: verifying {lake.rows:,} rows: turn {number + 1}")
+        return seconds_of(lambda: _check_found(list(verify.verify(lake.repo, file))))
+
+    def found(_turn: int) -> float:
+        began = time.perf_counter()
+        report = lake.run(file, 1, dry_run=True)
+        whole.append(time.perf_counter() - began)
+        return report.seconds[FINDING]
+
+    mine, theirs = in_turns(shop.scale.long_turns, verified, found)
+    what = f"verify {lake.rows:,} rows against {count:,} ids, which are read first"
+    for other, name, bar in (
+        (theirs, "the search of a run for the same", at_most(VERIFY_FACTOR)),
+        (tuple(whole), "the whole dry run", None),
+    ):
+        yield Row(what=what, ours=Series(mine, "s"), other=Series(other, "s"), other_name=name, bar=bar)
+
+
+def _check_found(findings: list[Finding]) -> None:
+    assert len(findings) == 1, findings
+    assert findings[0].rows >= PLANTED, findings
 
 
 def _growth(shop: Workshop, engines: Engines, pool: Any) -> Iterator[Row]:

@@ -3,6 +3,7 @@
     verify.py           which objects have rows of the ids, or could not be looked at
     verify_objects.py   the objects, at the heads or in every version
     verify_rows.py      one object: what stands at the identifier
+    verify_columns.py   Parquet and ORC
     verify_text.py      CSV and JSON lines, and their compression
     verify_ids.py       the ids, and the lookup
 
@@ -39,7 +40,7 @@ from refstore_purge.verify_objects import (
 from refstore_purge.verify_rows import count_rows
 from refstore_purge.verify_text import NotRead
 
-GROUP_BYTES: Final = 64 * 1024 * 1024
+GROUP_BYTES: Final = 128 * 1024 * 1024
 GROUP_OBJECTS: Final = 500
 GROUPS_WAITING: Final = 2 * (os.cpu_count() or 1)
 AGAIN: Final = 3

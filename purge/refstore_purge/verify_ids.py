@@ -24,7 +24,7 @@ NORMAL: Final[dict[str, Any]] = {
     "integer": pa.decimal128(20, 0),  # signed and unsigned, of 64 bits
 }
 """The type in which each kind of ids is compared."""
-WAITING_BYTES: Final = 64 * 1024 * 1024
+WAITING_BYTES: Final = 128 * 1024 * 1024
 """So many bytes of values wait to be looked up together; as many as the ids have, if that is more."""
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 INTEGER: Final = r"[+-]?[0-9]+"
@@ -37,7 +37,7 @@ class WantedIds(NamedTuple):
     kind: str
     """'string', 'integer' or 'binary'."""
     values: Any
-    """Each once, without null, in the kind's type."""
+    """Without null, in the type of their kind."""
 
     def have(self, texts: Sequence[str | None]) -> list[bool]:
         """Return which texts of paths and metadata are one of the ids. None, and Hive's null, are none."""
@@ -76,7 +76,7 @@ def read_ids(file: Path, *, column: str = "", id_type: str = "") -> IdsOfDataset
         if kind is None:
             raise Invalid(f"the ids of {file.name} are {values.type}; ids are strings, integers or binary")
         wanted = id_type or kind
-        return IdsOfDatasets(WantedIds(wanted, _converted(values, kind, wanted).unique()))
+        return IdsOfDatasets(WantedIds(wanted, _converted(values, kind, wanted)))
     except NotRead as error:
         raise Invalid(f"the ids of {file.name} cannot be read: {error}; correct the file") from None
     except (ValueError, OSError, pa.ArrowException):

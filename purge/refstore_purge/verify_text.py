@@ -104,9 +104,18 @@ def _decompressed(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
 
 
 def records_of(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """Yield the fields of each record as they are written, quotes included. The fields of a blank line are one empty
-    field. Raises NotRead.
+    """Yield the fields of each record as they are written, quotes included. A blank line is a record only if it is the
+    first, and so the header. Raises NotRead.
     """
+    is_first = True
+    for fields, is_blank in _every_record(blocks):
+        if is_first or not is_blank:
+            yield fields
+        is_first = False
+
+
+def _every_record(blocks: Iterator[bytes]) -> Iterator[tuple[list[bytes], bool]]:
+    """Yield the fields of each line or record, and whether it is a blank line."""
     line = 1
     rest = b""
     is_begun = False
@@ -115,24 +124,26 @@ def records_of(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
             raise NotRead("it is no text")
         text = rest + block
         if not is_begun:
-            text = text.removeprefix(BOM)
             is_begun = len(text) >= len(BOM) or b"\n" in text
+            if text.startswith(BOM):
+                text = text[len(BOM) :] or b"\n"  # alone it is a blank line
         end = text.rfind(b"\n") + 1
         if b'"' not in text and end:
-            yield from _unquoted(text[:end], line)
+            for fields in _unquoted(text[:end], line):
+                yield fields, fields == [b""]
             line += text.count(b"\n")
             rest = text[end:]
             continue
         done = 0
         for fields, behind in _quoted(text, line, is_all=False):
-            yield fields
+            yield fields, fields == [b""]
             line += text.count(b"\n", done, behind)
             done = behind
         rest = text[done:]
         if len(rest) > RECORD_BYTES_MAX:
             raise NotRead(f"a record from line {line} on is longer than 64 MiB")
     for fields, _ in _quoted(rest, line, is_all=True):
-        yield fields
+        yield fields, False
 
 
 def _unquoted(text: bytes, line: int) -> Iterator[list[bytes]]:
