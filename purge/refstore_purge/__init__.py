@@ -11,6 +11,6 @@ heads.py, publish.py          the mode `keep-history`: one commit for each branc
 versions.py                   the modes `rewrite` and `erase`: a new content for each object (rule 22)
 index.py, ledger.py           keyed hashes: of the ids that objects have, and of those that were purged
 restoring.py                  go back to backups
-verify.py                     look again, with other code
+verify.py, verify_*.py        look again, with other code
 report.py, report_files.py    what a run did
 """
