@@ -19,7 +19,7 @@ import pytest
 from pyarrow import orc
 
 from refstore.core import keys
-from refstore.core.records import Mark, encode
+from refstore.core.records import ImportSource, Mark, encode
 from refstore.errors import Gone, Invalid
 from refstore_gc import run as nightly
 from refstore_gc.run import Options as GcOptions
@@ -412,6 +412,22 @@ def test_an_object_that_a_run_replaces_meanwhile_is_found_again(lake: Lake) -> N
     lake.world.repo.delete("main", "visits/a")
     head = target._replace(is_shown=True)
     assert found_again(lake.world.repo, head) is None
+
+
+@pytest.mark.parametrize("mode", ["rewrite", "keep-history"])
+def test_what_others_own_is_looked_at_while_it_can_be_read(lake: Lake, tmp_path: Path, mode: str) -> None:
+    lake.onboard("csv", mode=mode)
+    (tmp_path / "landing").mkdir()
+    for name, body in (("a", CSV), ("b", b"guest,n\nann,1\n")):
+        (tmp_path / "landing" / name).write_bytes(body)
+    lake.world.repo.import_objects("main", [ImportSource(f"file://{tmp_path}/landing", "visits/")], "import")
+    ids = lake.ids("bob")
+    assert {each.path for each in lake.run(ids).not_purged} == {"visits/a", "visits/b"}
+    assert lake.verify(ids) == {"a": (1, "")}
+    (tmp_path / "landing" / "b").unlink()
+    left = lake.verify(ids)
+    assert sorted(left) == ["a", "b"]
+    assert left["b"][0] == 0
 
 
 # ---- what a run does not see

@@ -32,7 +32,6 @@ JSON_PARTS = [
     ":",
     '"guest":',
     '"bob"',
-   
     "7",
     "1.5",
     "null",
