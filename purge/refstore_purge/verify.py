@@ -85,7 +85,7 @@ class _Look:
     target: Target
     value: str | None
     """The identifier's, if its names tell it: a folder, the path, or the metadata."""
-    names: list[tuple[str, str]]
+    names: dict[tuple[str, str], None]
     """Under which it is listed: (ref, path)."""
     count: RowCount = field(default_factory=RowCount)
     other_case: str = ""
@@ -106,7 +106,8 @@ def verify(
 ) -> Iterator[Finding]:
     """Yield the objects of every branch, staged ones too, that have rows of the ids, or should be erased, or could not
     be looked at. Of data sets of the modes `rewrite` and `erase`, and with `history` of all, also those of every commit
-    that can be read or unmarked. Each distinct object is read once. `counts` is filled on the way.
+    that can be read or unmarked; of these two modes, also those in the undo trash. Each distinct object is read once.
+    `counts` is filled on the way.
 
     Raises Invalid (the ids), NotFound (nothing is onboarded), Unavailable.
     """
@@ -147,10 +148,12 @@ def _distinct(dataset: Dataset, targets: Iterator[Target], ids: WantedIds) -> It
         key = target.content, value
         known = looks.get(key)
         if known is not None:
-            known.names.append((target.ref, target.path))
+            known.names[target.ref, target.path] = None
             continue
         reason = _doubt(dataset, value, other_case, ids)
-        looks[key] = _Look(dataset, target, value, [(target.ref, target.path)], other_case=other_case, reason=reason)
+        looks[key] = _Look(
+            dataset, target, value, {(target.ref, target.path): None}, other_case=other_case, reason=reason
+        )
         yield looks[key]
 
 

@@ -1,7 +1,7 @@
 """List what `verify` looks at: the objects of a data set at the heads, or in every version; and read their contents.
 
-Every version means staging areas, heads, tags, and each commit that can be read, or unmarked: rules that hide marked
-commits hide none of them here. What a sweep takes at the moment is looked at while it is there.
+Every version means staging areas, heads, tags, each commit that can be read or unmarked, and the undo trash: rules that
+hide marked commits hide none of them here. What a sweep takes at the moment is looked at while it is there.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from refstore.core import keys
 from refstore.core.batches import batched
 from refstore.core.ids import Address, CommitId, Path, is_own
 from refstore.core.records import Commit, Entry, decode
-from refstore.errors import BranchNotFound, CorruptObject, Gone, NotFound
+from refstore.errors import BranchNotFound, CorruptObject, Gone, Invalid, NotFound
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.operations import refs
 from refstore.operations.every_version import every_entry
-from refstore.purging.document import Dataset
+from refstore.operations.referenced_entries import referenced_entries
+from refstore.purging.document import KEEP_HISTORY, Dataset
 from refstore.repository import Repository
 
 PAGE: Final = 1000
@@ -31,7 +32,7 @@ class Target(NamedTuple):
     """An object under one of its names."""
 
     ref: str
-    """The branch, or the commit."""
+    """The branch, the commit, or 'trash of' a branch."""
     path: str
     entry: Entry
     """As it is committed or staged; of a head as it is shown."""
@@ -55,13 +56,7 @@ def at_heads(repo: Repository, dataset: Dataset) -> Iterator[Target]:
 def in_every_version(repo: Repository, dataset: Dataset) -> Iterator[Target]:
     """Yield the objects of a data set in every version, each distinct one at least once."""
     ctx = repo.context
-    # what is in the undo trash comes in here, too, once the trash can be listed with its contents
-    entries = (
-        (ref, path, entry)
-        for source in (every_entry(ctx, prefix=dataset.prefix), _being_swept(ctx, dataset.prefix))
-        for ref, path, entry in source
-        if is_data(path)
-    )
+    entries = ((ref, path, entry) for ref, path, entry in _entries(ctx, dataset) if is_data(path))
     for page in batched(entries, PAGE):
         contents = _contents(ctx, [entry for _, _, entry in page])
         for (ref, path, entry), (content, size_bytes) in zip(page, contents, strict=True):
@@ -113,7 +108,7 @@ def found_again(repo: Repository, target: Target) -> Target | None:
         is_named = refs.swept_mark(ctx, CommitId(target.ref), Path(target.path)) is None
     else:
         is_named = False
-        with suppress(NotFound, Gone):
+        with suppress(NotFound, Gone, Invalid):  # what is in the trash has no ref
             is_named = repo.resolve(target.ref, target.path).entry.address == target.entry.address
     if is_named:
         raise CorruptObject("its content is not in the store; do not run any collection, and report this")
@@ -130,6 +125,19 @@ def _contents(ctx: Context, entries: list[Entry]) -> list[tuple[Address, int]]:
             if record is not None and record.current is not None:
                 found[number] = record.current.address, record.current.size_bytes
     return found
+
+
+def _entries(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry]]:
+    """Yield the entries of every version, and behind them what only the trash has."""
+    # references are read first, so that whatever a restore or a commit moves meanwhile is met
+    references = referenced_entries(ctx, [dataset.prefix]) if dataset.mode != KEEP_HISTORY else ()
+    only_there = {(each.entry.address, each.path): each for each in references}
+    for source in (every_entry(ctx, prefix=dataset.prefix), _being_swept(ctx, dataset.prefix)):
+        for ref, path, entry in source:
+            only_there.pop((entry.address, path), None)
+            yield ref, path, entry
+    for each in only_there.values():
+        yield each.ref, each.path, each.entry
 
 
 def _being_swept(ctx: Context, prefix: str) -> Iterator[tuple[str, str, Entry]]:

@@ -328,8 +328,8 @@ def verify(
     ] = False,
 ) -> int | None:
     """Read every object of the onboarded data sets, and list those that have rows of the ids: at the heads
-    (keep-history), or in every version, also in commits that rules hide (rewrite, erase). List, too, what could not be
-    looked at, with the reason: it is not known to be clean.
+    (keep-history), or in every version, also in commits that rules hide and in the undo trash (rewrite, erase). List,
+    too, what could not be looked at, with the reason: nobody knows that it is clean.
 
     It shares no code with `run`, and trusts no statistics and no index.
 

@@ -390,6 +390,23 @@ def test_a_commit_is_looked_at_until_its_sweep_has_ended(lake: Lake) -> None:
     assert list(verify.verify(world.repo, ids)) == []
 
 
+def test_what_restore_can_bring_back_is_looked_at(lake: Lake) -> None:
+    world, ids = lake.world, lake.ids("bob")
+    lake.onboard("csv")
+    world.repo.upload("main", "visits/a", CSV)
+    world.repo.reset("main")
+    assert [(each.ref, each.rows) for each in verify.verify(world.repo, ids)] == [("trash of main", 1)]
+    assert lake.run(ids).is_whole
+    assert lake.verify(ids) == {}
+    world.repo.upload("main", "visits/a", CSV)
+    world.repo.commit("main", "again")
+    assert [each.ref for each in verify.verify(world.repo, ids)] == ["main"]  # although its reference is still there
+    world.repo.upload("main", "visits/b", CSV)
+    world.repo.reset("main")
+    lake.onboard("csv", mode="keep-history")
+    assert list(lake.verify(ids)) == ["a"]  # as a run
+
+
 def test_a_content_that_should_be_there_and_is_not_is_told(lake: Lake) -> None:
     for mode in ("rewrite", "keep-history"):
         lake.onboard("csv", mode=mode)
