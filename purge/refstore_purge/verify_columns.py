@@ -1,7 +1,7 @@
 """Count the rows of Parquet and ORC for `verify`, by plain readers of the columns that matter.
 
-Whole row groups and stripes are read, whatever their statistics say. These are looked at afterwards, where rows were
-found: if they exclude them, a run does not see them.
+Whole row groups and stripes are read, whatever their statistics say. Those of Parquet are looked at afterwards, where
+rows were found: if they exclude them, a run does not see them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: Row
     leaf = None if is_of_id else _leaf(file, dataset.identifier)
     columns = _columns(schema, dataset, is_of_id=is_of_id)
     for group in range(metadata.num_row_groups):
-        bounds = _bounds(metadata.row_group(group).column(leaf)) if leaf is not None else None
         for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=columns):
+            # not before something could be read: a damaged footer may end the process
+            bounds = _bounds(metadata.row_group(group).column(leaf)) if leaf is not None else None
             _count_batch(batch, dataset, lookup, count, bounds, is_of_id=is_of_id)
 
 
@@ -45,43 +46,27 @@ def count_orc(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCoun
     if is_of_id and not dataset.set_null:
         count.rows += file.nrows
         return
-    reader = None if is_of_id else _orc_reader(source, dataset)
+    if not is_of_id:
+        _refuse_char(source, dataset)
     columns = _columns(file.schema, dataset, is_of_id=is_of_id)
-    is_plain = reader is not None and _is_plain(file.schema, dataset.identifier)
     for stripe in range(file.nstripes):
-        bounds = _orc_bounds(reader, stripe, dataset.identifier) if is_plain else None
+        # pyarrow shows no statistics of stripes, and pyorc may end the process where a stripe is damaged
         batch = file.read_stripe(stripe, columns=columns)
-        _count_batch(batch, dataset, lookup, count, bounds, is_of_id=is_of_id)
+        _count_batch(batch, dataset, lookup, count, None, is_of_id=is_of_id)
 
 
-def _orc_reader(source: BinaryIO, dataset: Dataset) -> Any:
-    """Open the file for pyorc, which knows what Arrow does not tell. Raises NotRead, MissingExtra."""
+def _refuse_char(source: BinaryIO, dataset: Dataset) -> None:
+    """Raise NotRead where the identifier is char, which Arrow calls a string; MissingExtra."""
     try:
         pyorc: Any = import_module("pyorc")
     except ModuleNotFoundError as error:
         raise MissingExtra("purge", "the format orc") from error
     try:
-        reader = pyorc.Reader(source)
+        schema = pyorc.Reader(source).schema
     except pyorc.errors.ORCError:
         raise NotRead(DAMAGED.format("orc")) from None
-    if re.search(r"\bchar\(", str(reader.schema[dataset.identifier.split(".")[0]])):  # Arrow says string
+    if re.search(r"\bchar\(", str(schema[dataset.identifier.split(".")[0]])):
         raise NotRead(f"column {dataset.identifier!r} is char, whose values are padded")
-    return reader
-
-
-def _orc_bounds(reader: Any, stripe: int, name: str) -> Bounds | None:
-    """Return what a stripe's statistics say of a column; None: nothing that could be compared. Raises NotRead."""
-    try:
-        statistics = reader.read_stripe(stripe)[reader.schema.find_column_id(name)].statistics
-    except (IndexError, UnicodeDecodeError):  # without an index; no UTF-8
-        return None
-    except import_module("pyorc").errors.ORCError:
-        raise NotRead(DAMAGED.format("orc")) from None
-    if statistics.get("number_of_values") == 0:
-        return Bounds(None, None)
-    if "lower_bound" in statistics or "upper_bound" in statistics:
-        return None
-    return _bounds_of(statistics.get("minimum"), statistics.get("maximum"))
 
 
 def _check_columns(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool) -> None:
@@ -220,11 +205,8 @@ def _bounds(chunk: Any) -> Bounds | None:
     try:
         if not statistics.has_min_max:
             return None
-        return _bounds_of(statistics.min, statistics.max)
+        low, high = statistics.min, statistics.max
     except UnicodeDecodeError:
         return None
-
-
-def _bounds_of(low: Any, high: Any) -> Bounds | None:
     low, high = (each.encode() if isinstance(each, str) else each for each in (low, high))
     return Bounds(low, high) if isinstance(low, bytes | int) and isinstance(high, bytes | int) else None
