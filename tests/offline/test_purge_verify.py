@@ -479,6 +479,8 @@ def test_rows_that_statistics_exclude_are_found_and_the_way_out_is_told(
     assert list(left) == ["b"]
     assert left["b"][0] == 3
     assert told in left["b"][1]
+    assert lake.run(ids, ignore_statistics=True).is_whole
+    assert lake.verify(ids) == {}
 
 
 @pytest.mark.parametrize("seed", range(2))
