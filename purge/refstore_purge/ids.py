@@ -89,6 +89,7 @@ class IdSet:
 
     def matches(self, values: Any) -> NDArray[np.bool_]:
         """Return for each value whether it is one of the ids. Null is none."""
+        values = without_extension(values)
         if pa.types.is_dictionary(values.type):
             found = pa.array(self.matches(values.dictionary))
             return filled(pc.take(found, values.indices))
@@ -139,8 +140,10 @@ class IdSet:
         return not is_exact and 0 < first < len(self._fences)
 
 
-def write(folder: Path, kind: Kind, batches: Iterable[Any]) -> int:
-    """Write ids to a folder, each once; return how many there are. Null is left out."""
+def write(folder: Path, kind: Kind, batches: Iterable[Any], *, prefix: str = "") -> int:
+    """Write ids to a folder, each once; return how many there are. Null is left out. `prefix`: what the names of the
+    files begin with.
+    """
     multipliers = tuple(secrets.randbits(64) | 1 for _ in range(WORDS_MAX + 1))
     chunks = [comparable(batch.drop_null(), kind) for batch in batches]
     values: Any = pa.chunked_array(chunks, type=_TYPES[kind]).unique()
@@ -157,22 +160,28 @@ def write(folder: Path, kind: Kind, batches: Iterable[Any]) -> int:
         pa.array(sorted({*range(0, len(values), step), *([len(values) - 1] if len(values) else [])}), pa.int64())
     )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(folder / _VALUES, values.take(pa.array(order)))
-    _write(folder / _FENCES, fences)
-    np.save(folder / _HASHES, hashes)
-    np.save(folder / _BITS, table)
-    (folder / _META).write_bytes(msgspec.json.encode(_Meta(kind, len(values), bits, multipliers)))
+    _write(folder / f"{prefix}{_VALUES}", values.take(pa.array(order)))
+    _write(folder / f"{prefix}{_FENCES}", fences)
+    np.save(folder / f"{prefix}{_HASHES}", hashes)
+    np.save(folder / f"{prefix}{_BITS}", table)
+    (folder / f"{prefix}{_META}").write_bytes(msgspec.json.encode(_Meta(kind, len(values), bits, multipliers)))
     return len(values)
 
 
-def write_index_hashes(folder: Path, hashes: NDArray[np.uint64]) -> None:
-    np.save(folder / _INDEX, hashes)
+def write_index_hashes(folder: Path, hashes: NDArray[np.uint64], *, prefix: str = "") -> None:
+    np.save(folder / f"{prefix}{_INDEX}", hashes)
+
+
+def without_extension(values: Any) -> Any:
+    """Return the storage of an extension type, such as the 16 bytes of UUIDs; other values as they are."""
+    return values.storage if isinstance(values.type, pa.BaseExtensionType) else values
 
 
 def comparable(values: Any, kind: Kind) -> Any:
     """Return the values in the one type in which a kind is compared."""
     if kind_of(values.type) != kind:
         raise TypeError(f"{values.type} is no {kind}")
+    values = without_extension(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if kind == "integer":

@@ -115,6 +115,8 @@ class Format(Protocol):
 
 def kind_of(type_: Any) -> Kind | None:
     """Return which kind a type of Arrow is; None: no identifier has it."""
+    if isinstance(type_, pa.BaseExtensionType):  # such as Arrow's UUIDs
+        return kind_of(type_.storage_type)
     if pa.types.is_dictionary(type_):
         return kind_of(type_.value_type)
     if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):

@@ -102,6 +102,8 @@ def check_set_null(schema: Any, columns: Sequence[Sequence[str]]) -> None:
 
 
 def _with_null(values: Any, path: Sequence[str], depth: int, mask: Any) -> Any:
+    if depth == len(path) and isinstance(values.type, pa.BaseExtensionType):
+        return values.type.wrap_array(_with_null(values.storage, path, depth, mask))
     if depth == len(path):
         return pc.if_else(mask, pa.scalar(None, type=values.type), values)
     fields = [values.type.field(number) for number in range(values.type.num_fields)]
