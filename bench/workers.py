@@ -275,7 +275,8 @@ def purge_memory(*, url: str, ids: str, format_: str, identifier: str, small: st
     def work(key: str, *, to: str) -> tasks.Done:
         size = store.head(key).size_bytes
         name: Any = format_
-        work = tasks.Work(address=key, size_bytes=size, format=name, identifier=tuple(identifier.split(".")), to=to)
+        columns = tuple(identifier.split("."))
+        work = tasks.Work(address=key, size_bytes=size, format=name, ids="", identifier=columns, to=to)
         done = tasks.do(job, work if to else msgspec.structs.replace(work, index=f"index/{key}"))
         if done.failure or not done.matched:
             raise RuntimeError(f"{key}: {done}")

@@ -3,7 +3,9 @@ of the offline job.
 
 run.py                        one run over all data sets of a repository
 run_state.py                  its options, and what it knows so far
-ids.py, ids_file.py           the ids, as tasks look them up
+ids_file.py, ids_form.py      read a table of ids, whatever its form
+dataset_ids.py, uuids.py      the ids of each data set, as its column has them
+ids.py                        a set of ids, as tasks look them up
 plan.py, version_plan.py      which objects there are: at the heads, or in every version
 finding.py, erasing.py        which of them have rows of the ids, or are to be erased
 tasks.py, formats/            read and write objects, in tasks of the engine

@@ -20,7 +20,7 @@ def find(run: PurgeRun, units: Sequence[Unit], attempt: int) -> set[str]:
     wanted: set[str] = set()
     for unit in units:
         pieces = list(unit.pieces.values())
-        told = are_ids(run.ids, [piece.value for piece in pieces])
+        told = are_ids(run.ids.every(unit.dataset), [piece.value for piece in pieces])
         row = run.row(unit)
         row.attempts = attempt
         for piece, is_one in zip(pieces, told, strict=True):

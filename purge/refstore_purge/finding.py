@@ -10,7 +10,7 @@ from refstore.errors import Conflict, Invalid
 from refstore.purging.document import ERASE, Dataset
 from refstore_purge import ids_file, index, tasks
 from refstore_purge.ledger import AnyIds
-from refstore_purge.plan import Unit
+from refstore_purge.plan import NotPurged, Unit
 from refstore_purge.run_state import PurgeRun
 from refstore_purge.tasks import Done, Job
 from refstore_purge.untyped_arrow import pa
@@ -22,11 +22,11 @@ INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def prepare(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[Unit], every: Sequence[Unit]) -> None:
-    """Before the first look: refuse ids of another type than the objects have, and learn which indexes there are.
+    """Before the first look: take the ids of each data set as its objects have them, and learn which indexes there are.
     `every`: all units of the data sets, not only those that this run does. Raises Invalid.
     """
     ask_partitions(run, units)
-    _check_kinds(run, units)
+    _adapt_ids(run, units)
     _list_indexes(run, datasets, every)
 
 
@@ -35,22 +35,28 @@ def ask_partitions(run: PurgeRun, units: Sequence[Unit]) -> None:
     for unit in units:
         value = unit.identifier_value
         if unit.dataset.mode != ERASE and value is not None and unit.order not in run.state.by_partition:
-            run.state.by_partition[unit.order] = _is_one(run.ids, unit, value)
+            run.state.by_partition[unit.order] = _is_one(run.ids.every(unit.dataset), unit, value)
 
 
-def _is_one(ids: AnyIds, unit: Unit, value: str) -> bool:
-    if value != HIVE_NULL and ids.kind == "integer" and not INTEGER.fullmatch(value):
+def _is_one(sets: Sequence[AnyIds], unit: Unit, value: str) -> bool:
+    are_integers = all(ids.kind == "integer" for ids in sets)
+    if value != HIVE_NULL and are_integers and not INTEGER.fullmatch(value):
         raise Invalid(
             f"partition {unit.partition!r} of data set {unit.dataset.name!r} has no integer as "
             f"{unit.dataset.identifier!r}, and the ids are integers; give ids that are strings, or say --id-type string"
         )
-    return are_ids(ids, [value])[0]
+    return are_ids(sets, [value])[0]
 
 
-def are_ids(ids: AnyIds, texts: Sequence[str | None]) -> list[bool]:
-    """Return which texts are one of the ids. None and Hive's null are none; nor is what is no integer, where the ids
-    are integers.
+def are_ids(sets: Sequence[AnyIds], texts: Sequence[str | None]) -> list[bool]:
+    """Return which texts are one of the ids of any type. None and Hive's null are none; nor is what is no integer,
+    where the ids are integers.
     """
+    found = [_are_ids(ids, texts) for ids in sets]
+    return [any(each) for each in zip(*found, strict=True)]
+
+
+def _are_ids(ids: AnyIds, texts: Sequence[str | None]) -> list[bool]:
     values = [None if text == HIVE_NULL else text for text in texts]
     if ids.kind == "integer":
         numbers = [int(value) if value is not None and INTEGER.fullmatch(value) else None for value in values]
@@ -64,14 +70,19 @@ def are_ids(ids: AnyIds, texts: Sequence[str | None]) -> list[bool]:
     return [bool(each) for each in matched]
 
 
-def _check_kinds(run: PurgeRun, units: Sequence[Unit]) -> None:
-    """Raise Invalid where the first object of a data set has identifiers of another type than the ids."""
+def _adapt_ids(run: PurgeRun, units: Sequence[Unit]) -> None:
+    """Take the ids of each data set as its first object has them. Raises Invalid if they are of another type."""
     seen: set[str] = set()
     for unit in units:
         if unit.dataset.mode != ERASE and unit.dataset.name not in seen and unit.order not in run.state.by_partition:
             seen.add(unit.dataset.name)
             first = next(iter(unit.pieces.values()))
-            tasks.check_kind(run.repo.context.objects, run.work(unit, first), run.ids)
+            type_ = tasks.identifier_type(run.repo.context.objects, run.work(unit, first))
+            if type_ is not None and not run.ids.adapt(unit.dataset, type_):
+                reason = f"the ledger has no ids of the type {type_} of its identifiers; purge it once with --ids"
+                run.state.report.not_purged.append(NotPurged("", unit.dataset.prefix, reason))
+    if run.key is not None:
+        run.ids.write_index_hashes(run.key)
 
 
 def _list_indexes(run: PurgeRun, datasets: Sequence[Dataset], units: Iterable[Unit]) -> None:
@@ -85,8 +96,9 @@ def _list_indexes(run: PurgeRun, datasets: Sequence[Dataset], units: Iterable[Un
             addresses[index.folder_of(key, dataset, kind)] = set()
     for unit in units:
         contents = {piece.content for piece in unit.pieces.values()}
-        addresses[index.folder_of(key, unit.dataset, run.ids.kind)] |= contents
-    if not run.options.dry_run:
+        addresses[index.folder_of(key, unit.dataset, run.ids.of(unit.dataset).kind)] |= contents
+    everything = set(datasets) == set(run.repo.purge_document().document.onboarded)
+    if everything and not run.options.dry_run:
         index.delete_superfluous(store, addresses)
     run.state.indexes = {folder: index.sizes(store, folder) for folder in addresses}
 

@@ -69,7 +69,7 @@ def purge_heads(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: P
                 state.failures[f"branch {branch}"] = NotPurged(branch, "", f"not published: {reason}")
             return
         with run.steps.step("listing the heads"):
-            planned = plan_heads(repo, datasets, branches=wanted)
+            planned = plan_heads(repo, datasets, run.ids.planned_sets, branches=wanted)
 
 
 def _moved(repo: Repository, heads: dict[str, str], published: Sequence[Published]) -> set[str]:
@@ -117,7 +117,8 @@ def _with_copies(
             run.fail(
                 unit,
                 piece,
-                f"it is also named outside the onboarded data sets ({where}{more}); run again with --including-copies",
+                f"it is also named outside the data sets of this run ({where}{more}); run again with "
+                "--including-copies",
             )
     return matched if run.options.including_copies else matched - set(outside)
 

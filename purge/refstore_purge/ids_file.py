@@ -1,22 +1,43 @@
-"""Read the ids of a file: Parquet, or CSV with a header."""
+"""Read a table of ids, and write them for tasks: one set for all data sets, or one for each that a column names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+import json
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 from refstore.errors import Invalid
 from refstore_gc.private_folder import private_folder
-from refstore_purge import ids
+from refstore_purge import ids, ids_form, uuids
 from refstore_purge.formats.base import Kind, kind_of
+from refstore_purge.ids_form import FormOptions, IdsForm
 from refstore_purge.untyped_arrow import pa, pacsv, pc, pq
 
 KINDS: Final[tuple[Kind, ...]] = ("string", "integer", "binary")
-PARQUET: Final = b"PAR1"
+TYPES: Final = (*KINDS, "uuid")
+"""What ids can be compared as; UUIDs are binary, of 16 bytes."""
+WORDS: Final[dict[Kind, str]] = {"string": "text", "integer": "integers", "binary": "binary"}
 FOLDER_PREFIX: Final = "refstore-purge-ids-"
 """What the name of a folder with ids begins with."""
+JSON_LINES: Final = 100_000
+"""How many lines become one array."""
+
+Batch = tuple[Any, Any]
+"""Ids, and the data set of each; None: they are for all."""
+
+
+class LoadedIds(NamedTuple):
+    """What was read from a table of ids."""
+
+    form: IdsForm
+    sets: dict[str, str]
+    """The name of each data set's set in the folder. Of '': the one for all of them."""
+    ids: int
+    """How many different ones there are, of each data set."""
+    text: str
+    """What people are told of it; without a value."""
 
 
 def ids_folder() -> AbstractContextManager[Path]:
@@ -24,26 +45,72 @@ def ids_folder() -> AbstractContextManager[Path]:
     return private_folder(FOLDER_PREFIX)
 
 
-def load(file: Path, folder: Path, *, column: str = "", id_type: str = "") -> int:
-    """Write the ids of a file to a folder, for `ids.IdSet`; return how many there are.
+def load(
+    file: Path,
+    folder: Path,
+    *,
+    form: FormOptions = FormOptions(),  # noqa: B008  # it never changes
+    id_type: str = "",
+    empty_id: bool = False,
+    datasets: Sequence[str] = (),
+) -> LoadedIds:
+    """Write the ids of a table to a folder, for `ids.IdSet`.
 
-    `column`: '' if the file has only one. `id_type`: what the ids are to be compared as; '': as the file has them.
-    Raises Invalid; its message names no id.
+    `id_type`: what the ids are to be compared as; '': as the table has them. `empty_id`: '' is an id, too. `datasets`:
+    which the table's column may name. Raises Invalid; its message names no id.
     """
-    if id_type and id_type not in KINDS:
-        raise Invalid(f"{id_type!r} is no type of ids; use {', '.join(KINDS)}")
+    check_type(id_type)
+    with _readable(file, id_type), ids_folder() as private:
+        plain = ids_form.unpacked(file, private)
+        found = ids_form.form_of(plain, file.name, form)
+        batches: Iterator[Batch] = {"parquet": _parquet, "json": _json, "csv": _csv}[found.format](
+            plain, found, is_text=bool(id_type)
+        )
+        empty = _EmptyIds(takes=empty_id)
+        groups = {"": (each for each, _ in batches)} if found.dataset_at is None else _grouped(batches, found, datasets)
+        sets: dict[str, str] = {}
+        total = 0
+        kinds: set[Kind] = set()
+        for number, (dataset, arrays) in enumerate(sorted(groups.items())):
+            name = f"{number}-" if dataset else ""
+            kind, converted = _as(found.file, empty.left_out(arrays), id_type)
+            count = ids.write(folder, kind, converted, prefix=name)
+            if count or not dataset:
+                sets[dataset] = name
+            total += count
+            kinds.add(kind)
+    if not total:
+        some = f", but {empty.count} empty values, which --empty-id takes for ids" if empty.count else ""
+        raise Invalid(f"{file.name} has no ids{some}; give a table that has some")
+    words = " and ".join(sorted("UUIDs" if id_type == "uuid" else WORDS[kind] for kind in kinds))
+    text = found.describe(total, words)
+    if empty.count and not empty_id:
+        text += f"; {empty.count} empty values are left out, --empty-id takes them for ids"
+    if found.dataset_at is not None:
+        text += f"; for {', '.join(sorted(sets))}"
+    return LoadedIds(found, sets, total, text)
+
+
+def check_type(id_type: str) -> None:
+    """Raise Invalid for what is no type of ids."""
+    if id_type and id_type not in TYPES:
+        raise Invalid(f"{id_type!r} is no type of ids; use {', '.join(TYPES)}")
+
+
+@contextmanager
+def _readable(file: Path, id_type: str) -> Generator[None, None, None]:
     try:
-        with file.open("rb") as opened:
-            is_parquet = opened.read(len(PARQUET)) == PARQUET
-        found, batches = (_parquet if is_parquet else _csv)(file, column)
-        kind = kind_of(found)
-        if kind is None:
-            raise Invalid(f"the ids of {file.name} are {found}; ids are strings, integers or binary")
-        wanted = id_type or kind
-        return ids.write(folder, wanted, (_as(batch, kind, wanted) for batch in batches))
-    except pa.ArrowInvalid as error:
-        is_value = any(word in str(error).lower() for word in ("convert", "parse string", "out of bounds", "utf8"))
-        reason = "a value cannot be converted" if is_value else "it is neither Parquet nor CSV"
+        yield
+    except (pa.ArrowInvalid, UnicodeError, OverflowError) as error:
+        message = str(error).lower()
+        if "columns, got" in message:
+            reason = "its lines have different numbers of columns"
+        elif isinstance(error, UnicodeError | OverflowError) or any(
+            word in message for word in ("convert", "parse string", "out of bounds", "utf8")
+        ):
+            reason = "a value cannot be converted"
+        else:
+            reason = "it is neither Parquet, JSON lines nor CSV"
         raise Invalid(
             f"the ids of {file.name} cannot be read as {id_type or 'they are'}: {reason}; correct it, or --id-type"
         ) from None  # Arrow's message may name an id
@@ -51,51 +118,186 @@ def load(file: Path, folder: Path, *, column: str = "", id_type: str = "") -> in
         raise Invalid(f"the ids of {file.name} cannot be read: {error.strerror or 'it is damaged'}") from None
 
 
-def _parquet(file: Path, column: str) -> tuple[Any, Iterator[Any]]:
+def _parquet(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[Batch]:
+    del is_text
     opened = pq.ParquetFile(file)
-    names: list[str] = opened.schema_arrow.names
-    name = chosen(file, names, column, shown=True)
+    type_ = opened.schema_arrow.field(form.id_at).type
+    if kind_of(type_) is None:
+        shown = "a struct" if pa.types.is_struct(type_) else str(type_)
+        raise Invalid(f"the ids of {form.file} are {shown}; ids are strings, integers or binary")
+    names = [name for name in (form.id_name, form.dataset_name) if name]
     # a name with a dot may choose a field of a struct, too
-    batches = (batch.column(name) for batch in opened.iter_batches(columns=[name]))
-    return opened.schema_arrow.field(name).type, batches
+    for batch in opened.iter_batches(columns=names):
+        datasets = batch.column(form.dataset_name) if form.dataset_name else None
+        if datasets is not None and kind_of(datasets.type) != "string":
+            raise Invalid(f"column {form.dataset_name!r} of {form.file} is {datasets.type}; data sets' names are text")
+        yield batch.column(form.id_name), datasets
+    yield pa.array([], type_), None if form.dataset_at is None else pa.array([], pa.string())
 
 
-def _csv(file: Path, column: str) -> tuple[Any, Iterator[Any]]:
-    convert = pacsv.ConvertOptions(strings_can_be_null=True, null_values=[""], quoted_strings_can_be_null=False)
-    reader = pacsv.open_csv(file, convert_options=convert)
-    name = chosen(file, reader.schema.names, column)
-    reader.close()
-    convert.column_types = {name: pa.string()}
-    convert.include_columns = [name]
-    batches = pacsv.open_csv(file, convert_options=convert)
-    return pa.string(), (batch.column(0) for batch in batches)
+def _csv(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[Batch]:
+    del is_text
+    wanted = [f"f{at}" for at in (form.id_at, form.dataset_at) if at is not None]
+    opened = pacsv.open_csv(
+        file,
+        read_options=pacsv.ReadOptions(
+            autogenerate_column_names=True,  # f0, f1, ...
+            skip_rows=form.blank_lines,
+            skip_rows_after_names=int(form.has_header),
+        ),
+        parse_options=pacsv.ParseOptions(delimiter=form.delimiter, newlines_in_values=form.has_quotes),
+        convert_options=pacsv.ConvertOptions(
+            strings_can_be_null=True,
+            null_values=[""],
+            quoted_strings_can_be_null=False,
+            include_columns=wanted,
+            column_types=dict.fromkeys(wanted, pa.string()),
+        ),
+    )
+    for batch in opened:
+        yield batch.column(0), None if form.dataset_at is None else batch.column(1)
 
 
-def chosen(file: Path, names: list[str], column: str, *, shown: bool = False) -> str:
-    """Return the column that has the ids. Raises Invalid, which shows the names only if they are `shown`: in a CSV file
-    without a header the first ids stand in their place.
-    """
-    if not column and len(names) == 1:
-        return names[0]
-    if names.count(column) == 1:
-        return column
-    what = f"no column {column!r}" if column else f"{len(names)} columns"
-    there = f": {', '.join(names[:20])}" if shown else "; a CSV file begins with a header"
-    raise Invalid(f"{file.name} has {what}; say which has the ids with --id-column{there}")
+def _json(file: Path, form: IdsForm, *, is_text: bool) -> Iterator[Batch]:
+    """Yield the values of JSON lines, text and integers in arrays of their own. `is_text`: integers as they stand."""
+    found: dict[type, list[tuple[Any, Any]]] = {str: [], int: []}
+
+    def arrays() -> Iterator[Batch]:
+        for type_, rows in found.items():
+            large = [row for row in rows if type_ is int and row[0] >= 2**63]
+            small = [row for row in rows if type_ is str or row[0] < 2**63] if large else rows
+            for some, arrow in ((small, pa.string() if type_ is str else pa.int64()), (large, pa.uint64())):
+                if some or arrow == pa.string():
+                    names = pa.array([name for _, name in some], pa.string()) if form.dataset_name else None
+                    yield pa.array([value for value, _ in some], arrow), names
+            rows.clear()
+
+    with file.open(encoding="utf-8-sig", newline="\n") as opened:
+        for number, line in enumerate(opened, 1):
+            if line.isspace():
+                continue
+            value, dataset = _object(line, number, form)
+            if value is None:
+                continue
+            if is_text and isinstance(value, int):
+                value = str(value)
+            found[type(value)].append((value, dataset))
+            if not number % JSON_LINES:
+                yield from arrays()
+    yield from arrays()
 
 
-def _as(values: Any, kind: Kind, wanted: Kind) -> Any:
-    if kind == wanted:
-        return values
+def _object(line: str, number: int, form: IdsForm) -> tuple[str | int | None, str | None]:
+    """Return the id of a line and its data set. Raises Invalid."""
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise Invalid(f"line {number} of {form.file} is no JSON object; write one object a line")
+    fields = cast(dict[str, Any], row)
+    for name in (form.id_name, form.dataset_name):
+        if name and name not in fields:
+            raise Invalid(f"line {number} of {form.file} has no field of the name; give all lines the same fields")
+    value = fields[form.id_name]
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
+        raise Invalid(f"line {number} of {form.file} has neither text nor an integer as id; correct it")
+    dataset = fields[form.dataset_name] if form.dataset_name else None
+    return value, dataset if isinstance(dataset, str) else None
+
+
+def _grouped(batches: Iterable[Batch], form: IdsForm, datasets: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the ids of each data set. Raises Invalid."""
+    groups: dict[str, list[Any]] = {}
+    others: set[str] = set()
+    unnamed = 0
+    for values, names in batches:
+        texts = pc.fill_null(names.cast(pa.string()), "")
+        for name in texts.unique().to_pylist():
+            if not name:
+                unnamed += pc.sum(pc.equal(texts, "")).as_py()
+            elif name not in datasets:
+                others.add(name)
+            else:
+                groups.setdefault(name, []).append(values.filter(pc.equal(texts, name)))
+    if others or unnamed:
+        what = f"{unnamed} rows that name no data set" if unnamed else f"{len(others)} names that are no data set's"
+        raise Invalid(
+            f"the column of data sets of {form.file} has {what}; onboarded are: {', '.join(sorted(datasets))}"
+        )
+    return groups
+
+
+class _EmptyIds:
+    """Leaves out ids that are empty, unless they are wanted, and counts them."""
+
+    def __init__(self, *, takes: bool) -> None:
+        self._takes = takes
+        self.count = 0
+
+    def left_out(self, arrays: Iterable[Any]) -> Iterator[Any]:
+        for array in arrays:
+            values = _plain(array)
+            if pa.types.is_integer(values.type) or pa.types.is_fixed_size_binary(values.type):
+                yield values
+                continue
+            is_empty = pc.fill_null(pc.equal(pc.binary_length(values), 0), False)
+            self.count += pc.sum(is_empty).as_py() or 0
+            yield values if self._takes else values.filter(pc.invert(is_empty))
+
+
+def _plain(values: Any) -> Any:
+    """Return values of a dictionary, of views or of an extension type without these."""
+    values = ids.without_extension(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    return values.cast(pa.large_binary()) if pa.types.is_binary_view(values.type) else values
+
+
+def _as(file: str, arrays: Iterable[Any], id_type: str) -> tuple[Kind, Iterator[Any]]:
+    """Return the kind of the values, and the values in it. Raises Invalid."""
+    rest = iter(arrays)
+    ahead = [first] if (first := next(rest, None)) is not None else []
+    if ahead and not len(ahead[0]):  # of JSON lines that have integers alone
+        ahead = [second] if (second := next(rest, None)) is not None else ahead
+    given: Kind = (kind_of(ahead[0].type) if ahead else None) or "string"
+
+    def same() -> Iterator[Any]:
+        for values in (*ahead, *rest):
+            if kind_of(values.type) == given:
+                yield values
+            elif len(values):
+                raise Invalid(f"{file} has text and integers as ids; write one of the two, or say --id-type")
+
+    wanted = id_type or given
+    kind = cast(Kind, "binary" if wanted == "uuid" else wanted)
+    return kind, (values if wanted == given else converted(values, given, wanted) for values in same())
+
+
+def converted(values: Any, kind: Kind, wanted: str) -> Any:
+    """Return ids as another type. Raises Invalid, and ArrowInvalid for a value that has none of this type."""
+    if wanted == "uuid":
+        return _uuids(values, kind)
     if wanted == "integer":
         if kind == "binary":
             raise Invalid("binary ids are no integers; leave --id-type out")
-        if not pc.all(pc.match_substring_regex(values, r"\A[+-]?[0-9]+\z"), skip_nulls=True).as_py():
+        if pc.all(pc.match_substring_regex(values, r"\A[+-]?[0-9]+\z")).as_py() is False:
             raise pa.ArrowInvalid("cannot convert to an integer")  # where Arrow would take 0x10, too
         has_minus = pc.any(pc.starts_with(values, "-")).as_py()
         return values.cast(pa.int64() if has_minus else pa.uint64())
     if wanted == "string":
         return values.cast(pa.string())
     return pc.cast(values.cast(pa.string()), pa.binary())
+
+
+def _uuids(values: Any, kind: Kind) -> Any:
+    values = values.drop_null()
+    if kind == "binary":
+        if pc.all(pc.equal(pc.binary_length(values), uuids.UUID_BYTES)).as_py() is False:
+            raise pa.ArrowInvalid("cannot convert to UUIDs")
+        return values
+    if kind == "integer" or pc.all(uuids.are_uuids(values)).as_py() is False:
+        raise pa.ArrowInvalid("cannot convert to UUIDs")
+    return uuids.bytes_of(values)

@@ -1,9 +1,10 @@
 """The ledger: which ids were purged, as keyed hashes, so that later runs find what arrives late or returns.
 
-    _refstore/purge/ledger/<key>/<run>.parquet     for each id of a run: a hash of 48 bits, and an HMAC
+    _refstore/purge/ledger/<key>/<run>/<number>.parquet     for each id: a hash of 48 bits, and an HMAC
 
-A late upload, a restore from the trash, or a KV that was put back can bring rows of purged ids again. A run with
-`--ledger` looks for all ids of the ledger in what it has not looked at. The hash of 48 bits is the index's
+A run writes a file for each set of ids that its data sets had; the file's metadata name these data sets. A late upload,
+a restore from the trash, or a KV that was put back can bring rows of purged ids again. A run with `--ledger` looks in
+each data set for the ids that were purged from it, in what it has not looked at. The hash of 48 bits is the index's
 (`index.py`) and only chooses what is compared; HMAC-SHA-256 (RFC 2104) under a key of its own decides. Both keys are
 derived from the purge's, which lies neither in the KV nor in the namespace: without it nobody can try ids, and when it
 is destroyed the ledger says nothing any more.
@@ -13,15 +14,17 @@ from __future__ import annotations
 
 import hmac
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from refstore.errors import Corrupt, Invalid, NotFound, ObjectNotFound
+from refstore.core.batches import batched
+from refstore.errors import Corrupt, NotFound
 from refstore.objects.base import ObjectStore
+from refstore.purging.document import Dataset
 from refstore_purge import index
 from refstore_purge.formats.base import Kind
 from refstore_purge.ids import IdSet, comparable, filled
@@ -32,21 +35,33 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "_refstore/purge/ledger/"
 MAC_BYTES: Final = 32
+DELETED_AT_ONCE: Final = 1000
 
 _META: Final = "ledger.json"
 _HASHES: Final = "ledger-hashes.npy"
 _MACS: Final = "ledger-macs.npy"
 _KIND: Final = b"refstore.kind"
 _AT: Final = b"refstore.at_ms"
+_DATASETS: Final = b"refstore.datasets"
+_TYPED: Final = ("parquet", "orc")
+"""Formats whose files say which type their identifiers have."""
 
 
 class Entry(NamedTuple):
-    """What the ledger has of a run."""
+    """Ids that a run has purged from the same data sets."""
 
     run: str
     at_ms: int
+    datasets: tuple[str, ...]
     kind: Kind
     ids: int
+
+
+class LoadedLedger(NamedTuple):
+    sets: dict[str, list[str]]
+    """The names of the sets in the folder that each data set has, one for each type."""
+    unclear: list[str]
+    """Data sets with ids of several types, whose files do not say which one they have."""
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -61,17 +76,17 @@ class LedgerSet:
 
     def __init__(self, folder: Path, *, prefix: str = "") -> None:
         """`prefix`: what the names of its files begin with."""
-        self._meta = msgspec.json.decode((folder / f"{prefix}{_META}").read_bytes(), type=_Meta)
+        self.meta = msgspec.json.decode((folder / f"{prefix}{_META}").read_bytes(), type=_Meta)
         self._hashes: NDArray[np.uint64] = np.load(folder / f"{prefix}{_HASHES}", mmap_mode="r")
         self._macs: NDArray[np.uint8] = np.load(folder / f"{prefix}{_MACS}", mmap_mode="r")
 
     @property
     def kind(self) -> Kind:
-        return self._meta.kind
+        return self.meta.kind
 
     @property
     def count(self) -> int:
-        return self._meta.count
+        return self.meta.count
 
     @property
     def index_hashes(self) -> NDArray[np.uint64]:
@@ -79,9 +94,9 @@ class LedgerSet:
         return self._hashes
 
     def may_match(self, minimum: Any, maximum: Any) -> bool:
-        """Return True: hashes do not tell what lies between two values."""
+        """Return True if there are ids: hashes do not tell what lies between two values."""
         del minimum, maximum
-        return True
+        return bool(self.count)
 
     def matches(self, values: Any) -> NDArray[np.bool_]:
         """Return for each value whether it is one of the ids. Null is none."""
@@ -90,13 +105,13 @@ class LedgerSet:
             return filled(pc.take(found, values.indices))
         compared = comparable(values, self.kind)
         distinct = compared.unique().drop_null()
-        hashes = index.hash_each(distinct, self.kind, self._meta.hash_key)
+        hashes = index.hash_each(distinct, self.kind, self.meta.hash_key)
         places = np.minimum(np.searchsorted(self._hashes, hashes), max(len(self._hashes) - 1, 0))
         may = np.flatnonzero(self._hashes[places] == hashes) if len(self._hashes) else np.zeros(0, np.int64)
         certain = [
             place
             for place, value in zip(may.tolist(), distinct.take(pa.array(may)).to_pylist(), strict=True)
-            if self._has(hashes[place], mac(value, self.kind, self._meta.mac_key))
+            if self._has(hashes[place], mac(value, self.kind, self.meta.mac_key))
         ]
         return filled(pc.is_in(compared, value_set=distinct.take(pa.array(certain, pa.int64()))))
 
@@ -125,72 +140,108 @@ def mac(value: Any, kind: Kind, key: bytes) -> bytes:
     return hmac.digest(key, kind.encode() + b":" + body, "sha256")
 
 
-def write(store: ObjectStore, key: index.Key, run: str, ids: IdSet, at_ms: int) -> None:
-    """Write the ids of a run to the ledger. Raises ObjectsUnavailable."""
-    distinct = ids.values
-    hashes = index.hash_each(distinct, ids.kind, key.hash_key)
-    order = np.argsort(hashes, kind="stable")
-    macs = [mac(value, ids.kind, key.mac_key) for value in distinct.take(pa.array(order)).to_pylist()]
-    schema = pa.schema(
-        [("hash", pa.int64()), ("mac", pa.binary(MAC_BYTES))],
-        metadata={_KIND: ids.kind.encode(), _AT: str(at_ms).encode()},
-    )
-    table = pa.table([pa.array(hashes[order].astype(np.int64)), pa.array(macs, pa.binary(MAC_BYTES))], schema=schema)
-    out = io.BytesIO()
-    pq.write_table(table, out, use_dictionary=False, compression="none")
-    store.put(f"{FOLDER}{key.name}/{run}.parquet", out.getvalue())
+def write(
+    store: ObjectStore, key: index.Key, run: str, sets: Iterable[tuple[AnyIds, Sequence[str]]], at_ms: int
+) -> None:
+    """Write the ids of a run to the ledger, each set with the data sets that have it. Raises ObjectsUnavailable."""
+    for number, (ids, datasets) in enumerate(sets):
+        if not isinstance(ids, IdSet):
+            continue  # of the ledger, so it is there
+        distinct = ids.values
+        hashes = index.hash_each(distinct, ids.kind, key.hash_key)
+        order = np.argsort(hashes, kind="stable")
+        macs = [mac(value, ids.kind, key.mac_key) for value in distinct.take(pa.array(order)).to_pylist()]
+        schema = pa.schema(
+            [("hash", pa.int64()), ("mac", pa.binary(MAC_BYTES))],
+            metadata={
+                _KIND: ids.kind.encode(),
+                _AT: str(at_ms).encode(),
+                _DATASETS: msgspec.json.encode(sorted(datasets)),
+            },
+        )
+        columns = [pa.array(hashes[order].astype(np.int64)), pa.array(macs, pa.binary(MAC_BYTES))]
+        out = io.BytesIO()
+        pq.write_table(pa.table(columns, schema=schema), out, use_dictionary=False, compression="none")
+        store.put(f"{FOLDER}{key.name}/{run}/{number}.parquet", out.getvalue())
 
 
 def scan(store: ObjectStore, key: index.Key) -> Iterator[Entry]:
     """Yield what the ledger has under a key, the oldest run first. Raises Corrupt."""
     for info in store.list(f"{FOLDER}{key.name}/"):
-        kind, at_ms, table = _read(store, info.key)
-        run = info.key.rpartition("/")[2].removesuffix(".parquet")
-        yield Entry(run, at_ms, kind, table.num_rows)
+        yield _read(store, info.key)[0]
 
 
 def forget(store: ObjectStore, key: index.Key, run: str) -> None:
     """Drop the ids of a run. Raises NotFound, ObjectsUnavailable."""
-    name = f"{FOLDER}{key.name}/{run}.parquet"
-    try:
-        store.head(name)
-    except ObjectNotFound:
-        raise NotFound(f"the ledger has no run {run!r} under this key; `refstore purge ledger` lists them") from None
-    store.delete_many([name])
+    names = [info.key for info in store.list(f"{FOLDER}{key.name}/{run}/")]
+    if not names:
+        raise NotFound(f"the ledger has no run {run!r} under this key; `refstore purge ledger` lists them")
+    for some in batched(names, DELETED_AT_ONCE):
+        store.delete_many(list(some))
 
 
-def load(store: ObjectStore, key: index.Key, folder: Path, *, id_type: str = "") -> int:
-    """Write the ids of the whole ledger to a folder, for `LedgerSet`; return how many there are.
+def load(
+    store: ObjectStore, key: index.Key, folder: Path, datasets: Sequence[Dataset], *, kind: Kind | None = None
+) -> LoadedLedger:
+    """Write the ledger's ids of these data sets to a folder, for `LedgerSet`. `kind`: of this type only; None: of each.
 
-    Raises NotFound (it is empty), Invalid (it has several types, and `id_type` chooses none), Corrupt.
+    Raises NotFound (it has none of them), Corrupt.
     """
-    found: dict[Kind, list[Any]] = {}
+    tables: dict[str, Any] = {}
+    wanted: dict[str, dict[Kind, list[str]]] = {}
     for info in store.list(f"{FOLDER}{key.name}/"):
-        kind, _, table = _read(store, info.key)
-        found.setdefault(kind, []).append(table)
-    if not found:
-        raise NotFound("the ledger has no ids under this key; runs with a purge_key write it")
-    kinds: list[Kind] = [kind for kind in found if id_type in ("", kind)]
-    if len(kinds) != 1:
-        raise Invalid(f"the ledger has ids of the types {', '.join(sorted(found))}; say one of them with --id-type")
-    tables = found[kinds[0]]
+        entry, tables[info.key] = _read(store, info.key)
+        for dataset in entry.datasets:
+            if kind in (None, entry.kind):
+                wanted.setdefault(dataset, {}).setdefault(entry.kind, []).append(info.key)
+    sets: dict[str, list[str]] = {}
+    unclear: list[str] = []
+    names: dict[tuple[Kind, tuple[str, ...]], str] = {}
+    for dataset in datasets:
+        mine: list[tuple[Kind, tuple[str, ...]]] = [
+            (each, tuple(keys)) for each, keys in wanted.get(dataset.name, {}).items()
+        ]
+        if len(mine) > 1 and dataset.format not in (*_TYPED, None):
+            unclear.append(dataset.name)
+            continue
+        for each in mine:
+            if each not in names:
+                names[each] = f"{len(names)}-"
+                _write(folder, names[each], each[0], [tables[name] for name in each[1]], key)
+            sets.setdefault(dataset.name, []).append(names[each])
+    if not sets and not unclear:
+        raise NotFound("the ledger has no ids of these data sets under this key; runs with a purge_key write it")
+    return LoadedLedger(sets, unclear)
+
+
+def write_none(folder: Path, name: str, kind: Kind, *, like: LedgerSet) -> str:
+    """Write a set of a type that has no ids, beside another one; return its name."""
+    meta = msgspec.structs.replace(like.meta, kind=kind, count=0)
+    np.save(folder / f"{name}{_HASHES}", np.zeros(0, np.uint64))
+    np.save(folder / f"{name}{_MACS}", np.zeros((0, MAC_BYTES), np.uint8))
+    (folder / f"{name}{_META}").write_bytes(msgspec.json.encode(meta))
+    return name
+
+
+def _write(folder: Path, name: str, kind: Kind, tables: Sequence[Any], key: index.Key) -> None:
     hashes = np.concatenate([table.column("hash").to_numpy().astype(np.uint64) for table in tables])
     bodies = b"".join(body for table in tables for body in table.column("mac").to_pylist())
     macs = np.frombuffer(bodies, np.uint8).reshape(-1, MAC_BYTES)
     order = np.argsort(hashes, kind="stable")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    np.save(folder / _HASHES, hashes[order])
-    np.save(folder / _MACS, macs[order])
-    meta = _Meta(kinds[0], len(hashes), key.hash_key, key.mac_key)
-    (folder / _META).write_bytes(msgspec.json.encode(meta))
-    return len(hashes)
+    np.save(folder / f"{name}{_HASHES}", hashes[order])
+    np.save(folder / f"{name}{_MACS}", macs[order])
+    meta = _Meta(kind, len(hashes), key.hash_key, key.mac_key)
+    (folder / f"{name}{_META}").write_bytes(msgspec.json.encode(meta))
 
 
-def _read(store: ObjectStore, name: str) -> tuple[Kind, int, Any]:
+def _read(store: ObjectStore, name: str) -> tuple[Entry, Any]:
     try:
         table = pq.read_table(io.BytesIO(store.read(name)))
         metadata = table.schema.metadata
-        return msgspec.convert(metadata[_KIND].decode(), Kind), int(metadata[_AT]), table
+        datasets = msgspec.json.decode(metadata[_DATASETS], type=tuple[str, ...])
+        kind = msgspec.convert(metadata[_KIND].decode(), Kind)
+        return Entry(name.split("/")[-2], int(metadata[_AT]), datasets, kind, table.num_rows), table
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(
             f"the ledger's file {name} cannot be read ({error}); restore it from a backup, or remove it"

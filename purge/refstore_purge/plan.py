@@ -7,7 +7,7 @@ Parquet (`_metadata`) are planned apart, because they follow the data. `plan_hea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -102,8 +102,11 @@ class Plan(NamedTuple):
 class Planner:
     """Sorts objects into units as they are seen."""
 
-    def __init__(self, repo: Repository, *, replaces_content: bool = False) -> None:
-        """`replaces_content`: what is purged changes under all names that an object has."""
+    def __init__(self, repo: Repository, ids: Mapping[str, str], *, replaces_content: bool = False) -> None:
+        """`ids`: which set of ids each data set has. `replaces_content`: what is purged changes under all names that an
+        object has.
+        """
+        self._ids = ids
         self._replaces_content = replaces_content
         self.held_prefixes = held_prefixes(repo)
         self.not_purged: list[NotPurged] = []
@@ -138,6 +141,9 @@ class Planner:
             place = f"in partition {known.partition!r}" if known.partition else "elsewhere in it"
             reason = f"the same object lies {place}, of another {dataset.identifier}"
             self.leave(entry.address, name, f"{reason}; upload it anew in one of the two")
+        elif self._ids[known.dataset.name] != self._ids[dataset.name]:
+            reason = f"data set {known.dataset.name!r} has the same object, and other ids"
+            self.leave(entry.address, name, f"{reason}; upload it anew in one of the two")
         elif _task(known.dataset) != _task(dataset):
             reason = f"data set {known.dataset.name!r} has the same object, and is purged in another way"
             if self._replaces_content:
@@ -162,9 +168,13 @@ class Planner:
         return sorted((unit for unit in self._units.values() if unit.pieces), key=lambda unit: unit.order)
 
 
-def plan_heads(repo: Repository, datasets: Sequence[Dataset], *, branches: Collection[str] | None = None) -> Plan:
-    """Look at the heads of all branches, or of these. Raises Invalid for a table of Delta or Iceberg."""
-    planner, summaries = Planner(repo), Planner(repo)
+def plan_heads(
+    repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str], *, branches: Collection[str] | None = None
+) -> Plan:
+    """Look at the heads of all branches, or of these. `ids`: which set of ids each data set has. Raises Invalid for a
+    table of Delta or Iceberg.
+    """
+    planner, summaries = Planner(repo, ids), Planner(repo, ids)
     heads: dict[str, str] = {}
     for branch, record in list(repo.branches()):
         if record.hidden or (branches is not None and branch not in branches):

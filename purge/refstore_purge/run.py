@@ -1,6 +1,6 @@
 """One run of the purge, over all onboarded data sets of a repository.
 
-    ids       read the ids into a folder that only this user can read
+    ids       read the ids of each data set into a folder that only this user can read
     plan      which objects the data sets have, by partition: at the heads, or in every version
     heads     data sets of the mode `keep-history` (`heads.py`)
     versions  data sets of the modes `rewrite` and `erase` (`versions.py`)
@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 from refstore.errors import Invalid, RefstoreError
-from refstore.purging.document import KEEP_HISTORY, PurgeDocument
+from refstore.purging.document import KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore.run_control import RunControl
 from refstore_gc.engines.choice import Engines
 from refstore_gc.purge_cleaning import DAY_MS
 from refstore_gc.run_progress import Steps, Tell
 from refstore_purge import finding, ids_file, index, ledger, report
+from refstore_purge.dataset_ids import DatasetIds
+from refstore_purge.formats.base import Kind
 from refstore_purge.heads import purge_heads
-from refstore_purge.ids import IdSet, write_index_hashes
-from refstore_purge.ledger import AnyIds
-from refstore_purge.plan import Plan, Unit, plan_heads
+from refstore_purge.ids_form import FormOptions
+from refstore_purge.plan import NotPurged, Plan, Unit, plan_heads
 from refstore_purge.report import LISTED_MAX, Report
 from refstore_purge.run_state import FLOOR_ROWS, SHARE, Options, PurgeRun, State
 from refstore_purge.tasks import Job
@@ -36,8 +39,11 @@ from refstore_purge.versions import purge_versions
 __all__ = ["FLOOR_ROWS", "SHARE", "Options", "run"]
 
 
-def run(repo: Repository, engines: Engines, options: Options, tell: Tell) -> Report:
-    """Purge what is onboarded in a repository, and return the report, which is in its namespace, too.
+def run(
+    repo: Repository, engines: Engines, options: Options, tell: Tell, *, say: Callable[[str], None] = lambda _: None
+) -> Report:
+    """Purge what is onboarded in a repository, and return the report, which is in its namespace, too. `say`: is told
+    which ids were read; no value is among it.
 
     Raises NotFound (nothing is onboarded), Invalid (the ids, their type, or a table of Delta or Iceberg), Conflict (the
     breaker), Unavailable, Corrupt.
@@ -56,13 +62,16 @@ def run(repo: Repository, engines: Engines, options: Options, tell: Tell) -> Rep
         owner = f"{socket.gethostname()}:{os.getpid()}"
         steps = Steps(engine, tell, RunControl(ctx, run_id, "purge", owner))
         key = index.Key.of(options.purge_key) if options.purge_key else None
-        ids = _load(repo, options, folder / "ids", key)
+        datasets = chosen_datasets(document, options.datasets)
+        ids, unclear = _load(repo, datasets, options, folder / "ids", key, say)
+        datasets = ids.chosen(datasets)
+        state.report.not_purged = unclear
         state.report.ids, state.report.of_ledger = ids.count, options.ids is None
         with ctx.audit.change("purge.run", repository=repo.name) as draft:
             try:
-                _purge(document, PurgeRun(repo, engine, options, steps, state, folder / "ids", ids, key), engines)
-                if key is not None and isinstance(ids, IdSet) and not options.dry_run:
-                    ledger.write(ctx.objects, key, run_id, ids, ctx.clock.now_ms())
+                _purge(datasets, PurgeRun(repo, engine, options, steps, state, ids, key), engines)
+                if key is not None and not options.dry_run:
+                    ledger.write(ctx.objects, key, run_id, ids.by_set(), ctx.clock.now_ms())
                 state.report.state = "dry run" if options.dry_run else "done"
             except BaseException as error:
                 state.report.state = "failed"
@@ -73,25 +82,33 @@ def run(repo: Repository, engines: Engines, options: Options, tell: Tell) -> Rep
                 state.report.seconds = steps.seconds
                 _finish(ctx.clock.now_ms(), state)
                 if not options.dry_run:
-                    _say_when_final(repo, document, state.report)
+                    _say_when_final(repo, document, datasets, state.report)
                 report.write(ctx.objects, state.report)
                 draft.after = _audited(state.report)
     return state.report
 
 
-def _purge(document: PurgeDocument, run: PurgeRun, engines: Engines) -> None:
-    datasets = document.onboarded
+def chosen_datasets(document: PurgeDocument, names: Sequence[str]) -> tuple[Dataset, ...]:
+    """Return the onboarded data sets, or those of them that are named. Raises Invalid."""
+    onboarded = {each.name: each for each in document.onboarded}
+    for name in names:
+        if name not in onboarded:
+            raise Invalid(f"no data set {name!r} is onboarded; onboarded are: {', '.join(sorted(onboarded))}")
+    return tuple(each for each in document.onboarded if not names or each.name in names)
+
+
+def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None:
     heads = [each for each in datasets if each.mode == KEEP_HISTORY]
     versions = [each for each in datasets if each.mode != KEEP_HISTORY]
     of_heads = of_versions = Plan({}, [], [])
     if heads:
         with run.steps.step("listing the heads"):
-            of_heads = plan_heads(run.repo, heads)
+            of_heads = plan_heads(run.repo, heads, run.ids.planned_sets)
     if versions:
         with run.steps.step("listing every version"):
-            of_versions = plan_versions(run.repo, versions)
+            of_versions = plan_versions(run.repo, versions, run.ids.planned_sets)
     every = sorted([*of_heads.units, *of_versions.units], key=lambda unit: unit.order)
-    run.state.report.not_purged = [*of_heads.not_purged, *of_versions.not_purged]
+    run.state.report.not_purged += [*of_heads.not_purged, *of_versions.not_purged]
     _limit(run, every)
     run = run.move_to(engines.for_objects(sum(len(unit.pieces) for unit in every)))
     finding.prepare(run, datasets, run.chosen(every), every)
@@ -114,19 +131,61 @@ def _limit(run: PurgeRun, units: list[Unit]) -> None:
         run.state.report.units_left = len(chosen) - most
 
 
-def _load(repo: Repository, options: Options, folder: Path, key: index.Key | None) -> AnyIds:
-    """Bring the ids to a folder. Raises Invalid, NotFound, Corrupt."""
+def _load(
+    repo: Repository,
+    datasets: Sequence[Dataset],
+    options: Options,
+    folder: Path,
+    key: index.Key | None,
+    say: Callable[[str], None],
+) -> tuple[DatasetIds, list[NotPurged]]:
+    """Bring the ids of these data sets to a folder; return them, and the data sets for which that cannot be done.
+
+    Raises Invalid, NotFound, Corrupt.
+    """
+    ids_file.check_type(options.id_type)
     if options.ids is None:
         if key is None:
             raise Invalid("the ledger needs the key of the purge; set purge_key, or give ids with --ids")
-        ledger.load(repo.context.objects, key, folder, id_type=options.id_type)
-        return ledger.LedgerSet(folder)
-    ids_file.load(options.ids, folder, column=options.id_column, id_type=options.id_type)
-    ids = IdSet(folder)
-    if key is None:
-        return ids
-    write_index_hashes(folder, index.hashes(ids.values, ids.kind, key.hash_key))
-    return IdSet(folder)
+        kind = cast("Kind | None", {"": None, "uuid": "binary"}.get(options.id_type, options.id_type))
+        loaded = ledger.load(repo.context.objects, key, folder, datasets, kind=kind)
+        ids = DatasetIds(folder, loaded.sets)
+        say(f"ids: {ids.count} of the ledger{_for(ids, datasets)}")
+        return ids, [
+            NotPurged("", each.prefix, "the ledger has ids of several types for it; run it alone with --id-type")
+            for each in datasets
+            if each.name in loaded.unclear
+        ]
+    form = FormOptions(
+        options.id_column,
+        options.dataset_column,
+        has_header=not options.no_header,
+        names=tuple(each.identifier for each in repo.purge_document().document.datasets),
+    )
+    onboarded = [each.name for each in repo.purge_document().document.onboarded]
+    read = ids_file.load(
+        options.ids,
+        folder,
+        form=form,
+        id_type=options.id_type,
+        empty_id=options.empty_id,
+        datasets=onboarded,
+    )
+    sets = {each.name: [read.sets[name]] for each in datasets for name in ("", each.name) if name in read.sets}
+    if not sets:
+        raise Invalid(
+            f"{options.ids.name} has no ids of the data sets that --dataset names; give others, or leave it out"
+        )
+    ids = DatasetIds(folder, sets, is_for_all="" in read.sets)
+    say(f"ids: {read.text}{_for(ids, datasets)}")
+    return ids, []
+
+
+def _for(ids: DatasetIds, datasets: Sequence[Dataset]) -> str:
+    """Say which data sets a run leaves out, because they have no ids."""
+    chosen = {each.name for each in ids.chosen(datasets)}
+    others = ", ".join(each.name for each in datasets if each.name not in chosen)
+    return f"; not looked at, without ids: {others}" if others else ""
 
 
 def _job(run: PurgeRun) -> Job:
@@ -134,7 +193,7 @@ def _job(run: PurgeRun) -> Job:
     return Job(
         url=ctx.objects.url,
         io_timeout_seconds=ctx.safety.objects_io_seconds,
-        ids=run.engine.share_folder(run.folder),
+        ids=run.engine.share_folder(run.ids.folder),
         hash_key=run.key.hash_key if run.key is not None else b"",
     )
 
@@ -147,14 +206,14 @@ def _finish(now_ms: int, state: State) -> None:
     made.not_purged, made.not_purged_count = every[:LISTED_MAX], len(every)
 
 
-def _say_when_final(repo: Repository, document: PurgeDocument, made: Report) -> None:
+def _say_when_final(repo: Repository, document: PurgeDocument, datasets: Sequence[Dataset], made: Report) -> None:
     """Say when nothing is left of what was purged, or why that is not known."""
-    of_heads = sorted(each.name for each in document.onboarded if each.mode == KEEP_HISTORY)
+    of_heads = sorted(each.name for each in datasets if each.mode == KEEP_HISTORY)
     if of_heads:
         made.not_final.append(
             f"earlier commits keep the rows of {', '.join(of_heads)} until they expire, by the mode {KEEP_HISTORY!r}"
         )
-    modes = {each.name: each.mode for each in document.onboarded}
+    modes = {each.name: each.mode for each in datasets}
     rows = [row for row in made.rows if modes.get(row.dataset) != KEEP_HISTORY]
     if any(row.rewritten or row.erased or row.summaries for row in rows):
         made.final_ms = made.ended_ms + document.backup.days * DAY_MS

@@ -15,7 +15,7 @@ from refstore.repository import Repository
 from refstore_gc.engines.base import Engine
 from refstore_gc.run_progress import Steps
 from refstore_purge import index
-from refstore_purge.ledger import AnyIds
+from refstore_purge.dataset_ids import DatasetIds
 from refstore_purge.plan import NotPurged, Piece, Unit
 from refstore_purge.report import Report, Row
 from refstore_purge.tasks import Done, Work
@@ -28,11 +28,19 @@ FLOOR_ROWS: Final = 10_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     ids: Path | None
-    """Their file. None: look for the ids of the ledger, which needs a key."""
+    """Their table: Parquet, CSV or JSON lines. None: look for the ids of the ledger, which needs a key."""
     id_column: str = ""
-    """'': the only one."""
+    """'': the only one. Of CSV without a header: its number, from 1."""
+    dataset_column: str = ""
+    """Which column names the data set of each id; '': none, the ids are for all. Likewise a number."""
+    no_header: bool = False
+    """Whether the first line of a CSV file is an id."""
+    empty_id: bool = False
+    """Whether a value that is empty, and not null, is an id, too."""
     id_type: str = ""
-    """'': as the file has them."""
+    """'': as the table has them."""
+    datasets: tuple[str, ...] = ()
+    """Purge only these. None given: all that are onboarded and have ids."""
     dry_run: bool = False
     """Find, and write nothing but the report."""
     max_units: int | None = None
@@ -75,9 +83,7 @@ class PurgeRun:
     options: Options
     steps: Steps
     state: State
-    folder: Path
-    """Of the ids."""
-    ids: AnyIds
+    ids: DatasetIds
     key: index.Key | None
 
     def move_to(self, engine: Engine) -> PurgeRun:
@@ -128,6 +134,7 @@ class PurgeRun:
             address=piece.content,
             size_bytes=piece.size_bytes,
             format=dataset.format,
+            ids=self.ids.set_of(dataset),
             identifier=tuple(dataset.identifier.split(".")),
             map_part=dataset.map_part,
             set_null=tuple(tuple(name.split(".")) for name in dataset.set_null),
@@ -141,7 +148,7 @@ class PurgeRun:
         """Return the work with the place of its object's index."""
         if self.key is None or work.every_row:
             return work
-        folder = index.folder_of(self.key, unit.dataset, self.ids.kind)
+        folder = index.folder_of(self.key, unit.dataset, self.ids.of(unit.dataset).kind)
         sizes = self.state.indexes.get(folder, {})
         return msgspec.structs.replace(work, index=f"{folder}{work.address}", index_bytes=sizes.get(work.address, 0))
 

@@ -110,14 +110,14 @@ def write_again(
         )
     entries = _entries(run, complete[counts.index(min(counts))], summary)
     files = ((path, _open(run, entries[path].address, entries[path].size_bytes)) for path in summary.files)
-    parquet_summary.write(source, target, files, task, run.ids)
+    parquet_summary.write(source, target, files, task, run.ids.of(unit.dataset))
 
 
 def _uploaded(run: PurgeRun, unit: Unit, piece: Piece) -> Summary | None:
     """Return what a summary file said when it was uploaded; None: that is gone."""
     size = piece.size_bytes if piece.original is None else piece.original.size_bytes
     try:
-        return parquet_summary.read(_open(run, piece.address, size), run.work(unit, piece).task, run.ids)
+        return parquet_summary.read(_open(run, piece.address, size), run.work(unit, piece).task, run.ids.of(unit.dataset))
     except ObjectNotFound:
         return None
 
@@ -150,7 +150,7 @@ def _read(run: PurgeRun, unit: Unit, piece: Piece) -> Summary:
     restore may have brought these back.
     """
     source = _open(run, piece.content, piece.size_bytes)
-    summary = parquet_summary.read(source, run.work(unit, piece).task, run.ids)
+    summary = parquet_summary.read(source, run.work(unit, piece).task, run.ids.of(unit.dataset))
     if piece.content == piece.address or (uploaded := _uploaded(run, unit, piece)) is None:
         return summary
     return summary._replace(files={**{path: [] for path in uploaded.files}, **summary.files})

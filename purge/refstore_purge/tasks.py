@@ -15,13 +15,13 @@ from typing import Any, BinaryIO, Final, Literal, cast
 
 import msgspec
 
-from refstore.errors import AlreadyExists, Corrupt, Invalid, MissingExtra, ObjectNotFound, RefstoreError
+from refstore.errors import AlreadyExists, Corrupt, MissingExtra, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import FileFormat
 from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge import formats
-from refstore_purge.formats.base import Format, PurgeError, Task, kinds_of, name_of
+from refstore_purge.formats.base import Format, PurgeError, Task, kinds_of
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import orc, pa, pq
@@ -44,6 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Of the namespace."""
     io_timeout_seconds: float
     ids: SharedFolder
+    """The sets of ids (`dataset_ids.py`)."""
     hash_key: bytes = b""
     """For the index; empty: there is none."""
 
@@ -54,6 +55,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     size_bytes: int
     format: FileFormat
+    ids: str
+    """The name of the set of ids that its data set has."""
     identifier: tuple[str, ...]
     map_part: Literal["key", "value"] = "value"
     set_null: tuple[tuple[str, ...], ...] = ()
@@ -139,7 +142,7 @@ def do(job: Job, work: Work) -> Done:
     """Do one object's work."""
     _choose_memory(work.size_bytes)
     store = _store(job.url, job.io_timeout_seconds)
-    ids = _ids(job.ids)
+    ids = _ids(job.ids, work.ids)
     source = StoreFile(store, work.address, work.size_bytes)
     try:
         if not work.to:
@@ -214,21 +217,17 @@ def format_of(name: FileFormat) -> Format:
         raise MissingExtra("purge", f"the format {name}") from error
 
 
-def check_kind(store: ObjectStore, work: Work, ids: AnyIds) -> None:
-    """Raise Invalid if the identifier's column of an object is of another type than the ids."""
+def identifier_type(store: ObjectStore, work: Work) -> Any:
+    """Return the type that the identifier's column of an object has in Arrow; None: its file does not say."""
     if work.format not in ("parquet", "orc"):
-        return  # their lines tell, one by one
+        return None  # their lines tell, one by one
     source: Any = StoreFile(store, work.address, work.size_bytes)
     try:
         schema: Any = pq.read_schema(source) if work.format == "parquet" else orc.ORCFile(source).schema
     except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
-        return
+        return None
     kinds = kinds_of(schema, work.identifier, work.map_part)
-    if kinds is not None and kinds[1] is not None and kinds[1] != ids.kind:
-        raise Invalid(
-            f"column {name_of(work.identifier)!r} is {kinds[0]} ({kinds[1]}), and the ids are {ids.kind}s; give ids "
-            f"of its type, or say --id-type {kinds[1]}"
-        )
+    return kinds[0] if kinds is not None else None
 
 
 def _measured(address: str, target: Any) -> Stored:
@@ -272,6 +271,6 @@ def _store(url: str, io_timeout_seconds: float) -> ObjectStore:
     return open_objects(url, io_timeout_seconds=io_timeout_seconds)
 
 
-@lru_cache(maxsize=1)
-def _ids(shared: SharedFolder) -> AnyIds:
-    return open_ids(shared.path, prefix=shared.prefix)
+@lru_cache(maxsize=8)
+def _ids(shared: SharedFolder, name: str) -> AnyIds:
+    return open_ids(shared.path, prefix=f"{shared.prefix}{name}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from refstore.errors import Invalid
-from refstore_purge import ids_file
+from refstore_purge import ids_form
 from refstore_purge.untyped_arrow import pa, pc, pq
 from refstore_purge.verify_text import NotRead, blocks_of, records_of, text_of
 
@@ -70,7 +70,7 @@ def read_ids(file: Path, *, column: str = "", id_type: str = "") -> IdsOfDataset
         raise Invalid(f"{id_type!r} is no type of ids; use {', '.join(sorted(NORMAL))}")
     try:
         with file.open("rb") as opened:
-            is_parquet = opened.read(4) == ids_file.PARQUET
+            is_parquet = opened.read(4) == ids_form.PARQUET
         values = _parquet_values(file, column) if is_parquet else _csv_values(file, column)
         kind = kind_of(values.type)
         if kind is None:
@@ -88,7 +88,7 @@ def read_ids(file: Path, *, column: str = "", id_type: str = "") -> IdsOfDataset
 def _parquet_values(file: Path, column: str) -> Any:
     opened = pq.ParquetFile(file)
     names: list[str] = opened.schema_arrow.names
-    name = ids_file.chosen(file, names, column, shown=True)
+    name = ids_form.chosen(file, names, column, shown=True)
     # a name with a dot may choose a field of a struct, too
     return (opened.read() if "." in name else opened.read(columns=[name])).column(name).drop_null()
 
@@ -100,7 +100,7 @@ def _csv_values(file: Path, column: str) -> Any:
         empty: list[bytes] = []
         header = next(records, empty)
         names = [text_of(name).decode() for name in header]
-        at = names.index(ids_file.chosen(file, names, column))
+        at = names.index(ids_form.chosen(file, names, column))
         values: list[bytes] = []
         for fields in records:
             if len(fields) != len(names):

@@ -23,12 +23,12 @@ from refstore_purge.plan import Name, Plan, Planner, Unit, is_data, is_summary
 PAGE: Final = 1000
 
 
-def plan_versions(repo: Repository, datasets: Sequence[Dataset]) -> Plan:
-    """Look at references, then at every version: so whatever moves meanwhile is met. Raises Invalid for a table of
-    Delta or Iceberg, CorruptRange, Unavailable.
+def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str]) -> Plan:
+    """Look at references, then at every version: so whatever moves meanwhile is met. `ids`: which set of ids each data
+    set has. Raises Invalid for a table of Delta or Iceberg, CorruptRange, Unavailable.
     """
-    ctx, planner = repo.context, Planner(repo, replaces_content=True)
-    summaries = Planner(repo, replaces_content=True)
+    ctx, planner = repo.context, Planner(repo, ids, replaces_content=True)
+    summaries = Planner(repo, ids, replaces_content=True)
     held: dict[str, tuple[Planner, Name]] = {}
     planned: set[str] = set()
 

@@ -82,7 +82,7 @@ def _purge_data(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: P
                 run.fail(unit, piece, BUSY)
             break
         with run.steps.step("listing every version"):
-            planned = plan_versions(run.repo, datasets)
+            planned = plan_versions(run.repo, datasets, run.ids.planned_sets)
     return planned
 
 
@@ -127,7 +127,7 @@ def _without_copies(run: PurgeRun, datasets: Sequence[Dataset], units: Sequence[
         else:
             run.fail(
                 *pieces[address],
-                f"it is also named outside the onboarded data sets ({_named(names)}); run again with "
+                f"it is also named outside the data sets of this run ({_named(names)}); run again with "
                 "--including-copies",
             )
         left.add(address)

@@ -135,15 +135,31 @@ def _warn(texts: Iterable[str]) -> None:
 LEFT: Final = 4
 """The exit code if something is left that a later run could purge."""
 
-IdsFile = Annotated[
+IDS_HELP: Final = "The ids: Parquet, CSV or JSON lines, also compressed; a file, or lakefs://REPO/REF/PATH."
+IdsFile = Annotated[str, typer.Option("--ids", metavar="FILE", help=IDS_HELP)]
+IdColumn = Annotated[
     str,
     typer.Option(
-        "--ids", metavar="FILE", help="The ids: Parquet, or CSV with a header; a file, or lakefs://REPO/REF/PATH."
+        "--id-column", metavar="NAME", help="Their column; default: the only one. With --no-header its number, from 1."
     ),
 ]
-IdColumn = Annotated[str, typer.Option("--id-column", metavar="NAME", help="Their column; default: the only one.")]
+DatasetColumn = Annotated[
+    str,
+    typer.Option(
+        "--dataset-column", metavar="NAME", help="The column that names the data set of each id; default: for all."
+    ),
+]
+Datasets = Annotated[
+    list[str] | None,
+    typer.Option("--dataset", metavar="NAME", help="Only this data set; may be given several times. Default: all."),
+]
+NoHeader = Annotated[bool, typer.Option("--no-header", help="The first line of the CSV file is an id, and no header.")]
+EmptyId = Annotated[bool, typer.Option("--empty-id", help='Take "" for an id; default: leave it out.')]
 IdType = Annotated[
-    str, typer.Option("--id-type", metavar="TYPE", help="Compare them as string, integer or binary; default: as given.")
+    str,
+    typer.Option(
+        "--id-type", metavar="TYPE", help="Compare them as string, integer, binary or uuid; default: as given."
+    ),
 ]
 
 
@@ -152,16 +168,18 @@ def run(
     ctx: typer.Context,
     repo_name: Name,
     *,
-    ids: Annotated[
-        str,
-        typer.Option(
-            "--ids", metavar="FILE", help="The ids: Parquet, or CSV with a header; a file, or lakefs://REPO/REF/PATH."
-        ),
-    ] = "",
+    ids: IdsFile = "",
     ledger: Annotated[
-        bool, typer.Option("--ledger", help="Look for all ids that were ever purged, in what came or returned since.")
+        bool,
+        typer.Option(
+            "--ledger", help="Look in each data set for all ids that were ever purged from it, in what came since."
+        ),
     ] = False,
+    datasets: Datasets = None,
     id_column: IdColumn = "",
+    dataset_column: DatasetColumn = "",
+    no_header: NoHeader = False,
+    empty_id: EmptyId = False,
     id_type: IdType = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Find the rows, and change nothing.")] = False,
     max_units: Annotated[
@@ -196,7 +214,8 @@ def run(
 
     \b
     Example: refstore purge run sales --ids forget.csv --dry-run
-             refstore purge run sales --ids forget.parquet --id-column guestid --yes
+             refstore purge run sales --ids forget.parquet --id-column guestid --dataset tracking.event --yes
+             refstore purge run sales --ids forget.csv --id-column id --dataset-column dataset --yes
              refstore purge run sales --ledger --yes
     Exit code 4: something is left; the report says what, and why.
     """
@@ -206,6 +225,8 @@ def run(
         ctx.fail("give the ids with --ids FILE, or --ledger for those that were purged before")
     settings = settings_of(ctx)
     key = purge_key(settings.purge_key, settings.data)
+    if ledger and (id_column or dataset_column or no_header or empty_id):
+        ctx.fail("give the options of a table with --ids, not with --ledger")
     with open_lake(ctx) as lake, nullcontext() if ledger else _ids_file(lake, ids) as file:
         repo = lake.repository(repo_name)
         repo.purge_document()  # before an engine is started
@@ -217,7 +238,11 @@ def run(
             options = running.Options(
                 ids=file,
                 id_column=id_column,
+                dataset_column=dataset_column,
+                no_header=no_header,
+                empty_id=empty_id,
                 id_type=id_type,
+                datasets=tuple(datasets or ()),
                 dry_run=dry_run,
                 max_units=max_units,
                 after=after,
@@ -229,9 +254,13 @@ def run(
             )
             if key is None:
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
-            report = running.run(repo, engines, options, tell)
+            report = running.run(repo, engines, options, tell, say=_say)
         _emit(ctx, report)
         return None if report.is_whole else LEFT
+
+
+def _say(text: str) -> None:
+    print(f"refstore: {text}", file=sys.stderr)
 
 
 @app.command("ledger")
@@ -241,7 +270,8 @@ def ledger_(
     forget: Annotated[str, typer.Option("--forget", metavar="RUN", help="Drop the ids of this run.")] = "",
     yes: Yes = False,
 ) -> None:
-    """List the runs whose ids the ledger has, as keyed hashes, for `refstore purge run --ledger`.
+    """List the runs whose ids the ledger has, and the data sets from which they were purged; the ids as keyed hashes,
+    for `refstore purge run --ledger`.
 
     Only the holder of the purge key can compare ids with it. Destroying the key ends the ledger.
 
@@ -266,7 +296,13 @@ def ledger_(
         emit(
             ctx,
             [
-                {"run": each.run, "at": when(each.at_ms), "type": each.kind, "ids": each.ids}
+                {
+                    "run": each.run,
+                    "at": when(each.at_ms),
+                    "datasets": list(each.datasets),
+                    "type": each.kind,
+                    "ids": each.ids,
+                }
                 for each in ledgers.scan(store, key)
             ],
         )

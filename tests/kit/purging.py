@@ -74,7 +74,7 @@ def _purge(tools: Tools, run: str, identity: Address, size_bytes: int, then_read
 
 def _purge_all(tools: Tools, run: str) -> None:
     with mock.patch.object(plan, "held_prefixes", return_value=()):
-        planned = version_plan.plan_versions(tools.repo, [EVERYTHING])
+        planned = version_plan.plan_versions(tools.repo, [EVERYTHING], {EVERYTHING.name: "ids"})
     originals = [
         Original(Address(piece.address), piece.original)
         for unit in planned.units

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from refstore.errors import Corrupt, Invalid, NotFound
+from refstore.purging.document import read_document
 from refstore_purge import index, ledger, restoring, run
+from refstore_purge.ids import IdSet
 from refstore_purge.ledger import LedgerSet
 from refstore_purge.report import Report
 from refstore_purge.restoring import Scope
 from refstore_purge.run import Options
 from tests.offline.world import World
-from tests.purge.tracking import PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
+from tests.purge.tracking import DOCUMENT, PARTITION, PREFIX, event, guestids, onboard, parquet, rows_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,6 +129,14 @@ def test_a_damaged_ledger_stops_the_run(world: World, purge: Purge) -> None:
         purge()
 
 
+def through_the_ledger(world: World, ids: IdSet, folder: Path) -> LedgerSet:
+    """Write ids to the ledger as those of one data set, and load them."""
+    dataset = read_document(json.dumps(DOCUMENT)).document.datasets[0]
+    ledger.write(world.ctx.objects, KEY, "run", [(ids, [dataset.name])], 1)
+    (name,) = ledger.load(world.ctx.objects, KEY, folder, [dataset]).sets[dataset.name]
+    return LedgerSet(folder, prefix=name)
+
+
 @pytest.mark.parametrize(
     ("ids", "values", "found"),
     [
@@ -145,9 +156,7 @@ def test_values_are_compared_as_ids_are(world: World, tmp_path: Path, ids: Any, 
     pq.write_table(pa.table({"id": ids}), file)
     ids_file.load(file, tmp_path / "ids")
     opened = id_sets.IdSet(tmp_path / "ids")
-    ledger.write(world.ctx.objects, KEY, "run", opened, 1)
-    ledger.load(world.ctx.objects, KEY, tmp_path / "ledger")
-    told = LedgerSet(tmp_path / "ledger")
+    told = through_the_ledger(world, opened, tmp_path / "ledger")
     assert (told.kind, told.count) == (opened.kind, opened.count)
     assert told.matches(values).tolist() == opened.matches(values).tolist() == found
 
@@ -159,6 +168,5 @@ def test_ids_that_share_a_hash_are_told_apart(world: World, tmp_path: Path, monk
     from refstore_purge import ids as id_sets
 
     id_sets.write(tmp_path / "ids", "string", [pa.array(["a", "b", "c"])])
-    ledger.write(world.ctx.objects, KEY, "run", id_sets.IdSet(tmp_path / "ids"), 1)
-    ledger.load(world.ctx.objects, KEY, tmp_path / "ledger")
-    assert LedgerSet(tmp_path / "ledger").matches(pa.array(["d", "c", "a"])).tolist() == [False, True, True]
+    told = through_the_ledger(world, id_sets.IdSet(tmp_path / "ids"), tmp_path / "ledger")
+    assert told.matches(pa.array(["d", "c", "a"])).tolist() == [False, True, True]

@@ -191,7 +191,7 @@ def test_a_lost_name_outside_the_data_sets_is_a_copy(world: World, purge: Purge)
     world.repo.commit("main", "committed")
     world.repo.delete_branch("dev")
     (left,) = purge().not_purged
-    assert "outside the onboarded data sets ('elsewhere/copy' in 'trash of dev')" in left.reason
+    assert "outside the data sets of this run ('elsewhere/copy' in 'trash of dev')" in left.reason
     assert purge(including_copies=True).is_whole
     world.repo.restore("main", identity, path="elsewhere/restored")
     assert world.repo.read("main", "elsewhere/restored") == CLEAN

@@ -175,7 +175,7 @@ class TestWhatIsLeft:
         onboard(world.repo, mode="rewrite")
         made = purge("bob")
         (left,) = made.not_purged
-        assert "also named outside the onboarded data sets ('elsewhere/copy'" in left.reason
+        assert "also named outside the data sets of this run ('elsewhere/copy'" in left.reason
         assert guests_at(world, "main") == ["ann", "bob"]
         assert purge("bob", including_copies=True).is_whole
         assert guests_at(world, old, "elsewhere/copy") == ["ann"]

@@ -1,0 +1,205 @@
+"""The ids of each data set: several sets in one folder, and which of them every data set has.
+
+A table without a column of data sets is one set for all of them; one with such a column, and the ledger, have a set for
+each. A data set whose column has another type than its ids gets them converted where that is certain: UUIDs that stand
+as text become 16 bytes, and where the table names data sets, text becomes integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from refstore.errors import Invalid
+from refstore.purging.document import Dataset
+from refstore_purge import ids as id_sets
+from refstore_purge import ids_file, index, ledger, uuids
+from refstore_purge.formats.base import Kind, kind_of
+from refstore_purge.ids import IdSet
+from refstore_purge.ledger import AnyIds, LedgerSet
+from refstore_purge.untyped_arrow import pa, pc
+
+NONE: Final = "none-"
+"""What the name of a set without ids begins with."""
+
+
+class DatasetIds:
+    """Opens each set once, before an engine may move the files of the folder."""
+
+    def __init__(self, folder: Path, sets: Mapping[str, Sequence[str]], *, is_for_all: bool = False) -> None:
+        """`sets`: the names of each data set's sets, which differ in their type. `is_for_all`: it is one set for all,
+        so nobody said for which data sets its ids are.
+        """
+        self.folder = folder
+        self._sets = {dataset: list(names) for dataset, names in sets.items()}
+        """The first one is compared with the column, all of them with what paths tell."""
+        self._is_for_all = is_for_all
+        self._opened: dict[str, AnyIds] = {}
+        self.planned_sets = {dataset: " ".join(names) for dataset, names in sets.items()}
+        """What tells data sets apart whose ids differ, also after `adapt`."""
+        self.count = sum(self._open(name).count for name in {name for names in sets.values() for name in names})
+        """How many ids there are, of all sets."""
+        self._uuids: dict[str, str] = {}
+        """The set of 16 bytes that was made of a set of text."""
+
+    def chosen(self, datasets: Iterable[Dataset]) -> tuple[Dataset, ...]:
+        """Return the data sets that have ids."""
+        return tuple(dataset for dataset in datasets if dataset.name in self._sets)
+
+    def of(self, dataset: Dataset) -> AnyIds:
+        """Return the ids that are compared with a data set's column."""
+        return self._open(self.set_of(dataset))
+
+    def every(self, dataset: Dataset) -> list[AnyIds]:
+        """Return the ids of every type that a data set has, for values that paths tell."""
+        return [self._open(name) for name in self._sets[dataset.name]]
+
+    def set_of(self, dataset: Dataset) -> str:
+        """Return the name of a data set's set, which its files begin with."""
+        return self._sets[dataset.name][0]
+
+    def by_set(self) -> list[tuple[AnyIds, list[str]]]:
+        """Return each set with the data sets that have it."""
+        found: dict[str, list[str]] = {}
+        for dataset, names in sorted(self._sets.items()):
+            found.setdefault(names[0], []).append(dataset)
+        return [(self._open(name), datasets) for name, datasets in found.items()]
+
+    def adapt(self, dataset: Dataset, type_: Any) -> bool:
+        """Take for a data set the ids of the type that its identifier's column has. Return False if the ledger has none
+        of it: its hashes cannot be converted. Raises Invalid if a table has none.
+        """
+        kind = kind_of(type_)
+        name = dataset.identifier
+        if pa.types.is_null(type_):
+            return True
+        if kind is None:
+            raise Invalid(f"column {name!r} of data set {dataset.name!r} is {_shown(type_, name)}")
+        names, is_none = self._sets[dataset.name], False
+        same = next((each for each in names if self._open(each).kind == kind), None)
+        ids = self._open(names[0])
+        if same is not None:
+            self._check_width(dataset, type_, self._open(same))
+        elif isinstance(ids, LedgerSet):
+            same = ledger.write_none(self.folder, f"{NONE}{kind}-", kind, like=ids)
+            is_none = True
+        elif ids.kind == "string" and _width(type_) == uuids.UUID_BYTES:
+            same = self._as_uuids(dataset, names[0], ids, type_)
+        elif ids.kind == "string" and kind == "integer" and not self._is_for_all:
+            same = self._as_integers(dataset, names[0], ids, type_)
+        else:
+            raise Invalid(f"{self._differs(dataset, type_, ids)}; {self._advice(ids, kind)}")
+        self._sets[dataset.name] = [same, *(each for each in names if each != same)]
+        self._open(same)
+        return not is_none
+
+    def write_index_hashes(self, key: index.Key) -> None:
+        """Write the hashes by which `index.look` finds ids, of every set that a data set has."""
+        for name in {names[0] for names in self._sets.values()}:
+            ids = self._open(name)
+            if isinstance(ids, IdSet):
+                hashes = index.hashes(ids.values, ids.kind, key.hash_key)
+                id_sets.write_index_hashes(self.folder, hashes, prefix=name)
+                self._opened[name] = IdSet(self.folder, prefix=name)
+
+    def _open(self, name: str) -> AnyIds:
+        if name not in self._opened:
+            self._opened[name] = ledger.open_ids(self.folder, prefix=name)
+        return self._opened[name]
+
+    def _as_uuids(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
+        if name not in self._uuids:
+            texts = ids.values.cast(pa.large_string())
+            good = pc.sum(uuids.are_uuids(texts)).as_py() or 0
+            if good < ids.count:
+                advice = "give UUIDs"
+                if not good and _has_width(ids, uuids.UUID_BYTES):
+                    advice = "say --id-type binary, if its values are text of 16 bytes"
+                raise Invalid(
+                    f"{self._differs(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} are no UUIDs; "
+                    f"{advice}{self._or_restrict()}"
+                )
+            made = f"uuids-{name}"
+            id_sets.write(self.folder, "binary", [uuids.bytes_of(texts)], prefix=made)
+            self._uuids[name] = made
+        return self._uuids[name]
+
+    def _as_integers(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
+        made = f"integers-{name}"
+        try:
+            values = ids_file.converted(ids.values.cast(pa.string()), "string", "integer")
+        except pa.ArrowInvalid:
+            raise Invalid(f"{self._differs(dataset, type_, ids)}, not all of them integers; correct them") from None
+        id_sets.write(self.folder, "integer", [values], prefix=made)
+        return made
+
+    def _check_width(self, dataset: Dataset, type_: Any, ids: AnyIds) -> None:
+        """Raise Invalid where all values of a column have one width, and none of the ids has it."""
+        width = _width(type_)
+        if width and isinstance(ids, IdSet) and ids.count and not _has_width(ids, width):
+            advice = "give UUIDs as text, and leave --id-type out" if width == uuids.UUID_BYTES else "give such ids"
+            raise Invalid(
+                f"column {dataset.identifier!r} of data set {dataset.name!r} is {type_}, and none of the ids has "
+                f"{width} bytes; {advice}{self._or_restrict()}"
+            )
+
+    def _differs(self, dataset: Dataset, type_: Any, ids: AnyIds) -> str:
+        return (
+            f"column {dataset.identifier!r} of data set {dataset.name!r} is {type_}, and its ids are "
+            f"{ids_file.WORDS[ids.kind]}"
+        )
+
+    def _or_restrict(self) -> str:
+        return ", or purge other data sets alone with --dataset" if self._is_for_all and len(self._sets) > 1 else ""
+
+    def _advice(self, ids: IdSet, kind: Kind) -> str:
+        """Return what leads to ids that may match, and to no others."""
+        texts = _texts(ids)
+        advice = "give ids of its type"
+        if kind == "string" and texts is not None:
+            advice = "say --id-type string"
+        elif kind == "string":
+            advice = "give the ids as text, as the column has them"
+        elif kind == "integer" and texts is not None and _are_integers(texts):
+            advice = "say --id-type integer"
+        elif kind == "integer":
+            advice = "give ids that are integers"
+        elif texts is not None and pc.all(uuids.are_uuids(texts)).as_py():
+            advice = "say --id-type uuid if its values are the 16 bytes of UUIDs, or --id-type binary if they are text"
+        elif texts is not None:
+            advice = "say --id-type binary if its values are text"
+        return advice + self._or_restrict()
+
+
+def _texts(ids: IdSet) -> Any:
+    """Return the ids as text; None: they are binary, and no text."""
+    if ids.kind == "integer":
+        return ids.values.cast(pa.string())
+    try:
+        return ids.values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _are_integers(texts: Any) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, r"\A[+-]?[0-9]{1,19}\z")).as_py())
+
+
+def _width(type_: Any) -> int:
+    """Return how many bytes every value of a type has; 0: they differ."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _width(type_.storage_type)
+    return type_.byte_width if pa.types.is_fixed_size_binary(type_) else 0
+
+
+def _has_width(ids: IdSet, width: int) -> bool:
+    return ids.kind != "integer" and bool(pc.any(pc.equal(pc.binary_length(ids.values), width)).as_py())
+
+
+def _shown(type_: Any, name: str) -> str:
+    """Return why a type is none of identifiers, and what to do."""
+    if pa.types.is_struct(type_):
+        fields = ", ".join(f"{name}.{type_.field(number).name}" for number in range(min(type_.num_fields, 20)))
+        return f"a struct; name one of its fields as the data set's identifier: {fields}"
+    return f"{type_}; an identifier is text, an integer or binary: correct the data set's identifier"
