@@ -5,10 +5,11 @@
     verify_rows.py      one object: what stands at the identifier
     verify_columns.py   Parquet and ORC
     verify_text.py      CSV and JSON lines, and their compression
-    verify_ids.py       the ids, and the lookup
+    verify_ids.py       the lookup of ids
+    verify_table.py     the table of ids
 
-It shares with a run only the document and the choice of the ids' column. It never assumes an answer: what it did not
-read, or does not understand as a run does, is listed with the reason.
+It shares with a run only the document, and how the form of a table of ids is told. It never assumes an answer: what it
+did not read, or does not understand as a run does, is listed with the reason.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from refstore.errors import Contention, ObjectNotFound, RefstoreError, Unavailable
-from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset
+from refstore.errors import Contention, Gone, Invalid, ObjectNotFound, RefstoreError, Unavailable
+from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore_gc.run_progress import Progress, Tell, silent
-from refstore_purge.verify_ids import HIVE_NULL, INTEGER_TEXT, Lookup, RowCount, WantedIds, read_ids
+from refstore_purge.ids_form import FormOptions
+from refstore_purge.verify_columns import refuse_other_types
+from refstore_purge.verify_ids import HIVE_NULL, INTEGER_TEXT, Lookup, RowCount, WantedIds
 from refstore_purge.verify_objects import (
     Target,
     at_heads,
@@ -38,6 +42,7 @@ from refstore_purge.verify_objects import (
     opened,
 )
 from refstore_purge.verify_rows import count_rows
+from refstore_purge.verify_table import read_ids
 from refstore_purge.verify_text import NotRead
 
 GROUP_BYTES: Final = 128 * 1024 * 1024
@@ -99,30 +104,69 @@ def verify(
     file: Path,
     *,
     column: str = "",
+    dataset_column: str = "",
+    no_header: bool = False,
+    empty_id: bool = False,
     id_type: str = "",
+    only: Sequence[str] = (),
     history: bool = False,
     counts: Counts | None = None,
     tell: Tell = silent,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Finding]:
     """Yield the objects of every branch, staged ones too, that have rows of the ids, or should be erased, or could not
     be looked at. Of data sets of the modes `rewrite` and `erase`, and with `history` of all, also those of every commit
     that can be read or unmarked; of these two modes, also those in the undo trash. Each distinct object is read once.
     `counts` is filled on the way.
 
+    `only`: names of data sets; none given: all that have ids. `say`: is told which ids were read.
+
     Raises Invalid (the ids), NotFound (nothing is onboarded), Unavailable.
     """
     counts = counts if counts is not None else Counts()
-    ids = read_ids(file, column=column, id_type=id_type)
-    datasets = repo.purge_document().document.onboarded
+    document = repo.purge_document().document
+    names = tuple(dataset.identifier for dataset in document.datasets)
+    ids = read_ids(
+        file,
+        form=FormOptions(column, dataset_column, has_header=not no_header, names=names),
+        id_type=id_type,
+        empty_id=empty_id,
+        datasets=[dataset.name for dataset in document.onboarded],
+    )
+    say(f"ids: {ids.text}")
+    datasets = [each for each in _chosen(document, only) if ids.of(each.name) is not None]
     deep = [dataset for dataset in datasets if history or dataset.mode != KEEP_HISTORY]
     counts.versions = count_commits(repo.context) if deep else len(branches(repo))
     shown = _Shown(tell)
     with ThreadPoolExecutor(os.cpu_count() or 1, "refstore-verify") as pool:
         for dataset in datasets:
+            wanted = ids.of(dataset.name)
+            assert wanted is not None  # noqa: S101  # the others were left out above
             targets = in_every_version(repo, dataset) if dataset in deep else at_heads(repo, dataset)
-            looks = _distinct(dataset, targets, ids.of(dataset.name))
-            for look in _looked_at(repo, pool, looks, ids.of(dataset.name), shown):
+            looks = _checked(repo, _distinct(dataset, targets, wanted))
+            for look in _looked_at(repo, pool, looks, wanted, shown):
                 yield from _findings(look, counts)
+
+
+def _chosen(document: PurgeDocument, only: Sequence[str]) -> list[Dataset]:
+    """Return the onboarded data sets, or those of them that are named. Raises Invalid."""
+    onboarded = document.onboarded
+    for name in only:
+        if all(name != each.name for each in onboarded):
+            known = ", ".join(sorted(each.name for each in onboarded))
+            raise Invalid(f"no data set {name!r} is onboarded; onboarded are: {known}")
+    return [each for each in onboarded if not only or each.name in only]
+
+
+def _checked(repo: Repository, looks: Iterator[_Look]) -> Iterator[_Look]:
+    """Yield the looks. Raises Invalid if the first object that is read shows that no id can be at the identifier."""
+    is_checked = False
+    for look in looks:
+        if not is_checked and look.dataset.mode != ERASE and look.value is None and not look.reason:
+            is_checked = True
+            with suppress(ObjectNotFound, Gone), opened(repo, look.target) as source:
+                refuse_other_types(source, look.dataset)
+        yield look
 
 
 def _findings(look: _Look, counts: Counts) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, BinaryIO, Final
 
-from refstore.errors import MissingExtra
+from refstore.errors import Invalid, MissingExtra
 from refstore.purging.document import Dataset
 from refstore_purge.untyped_arrow import orc, pa, pc, pq
 from refstore_purge.verify_ids import Bounds, Lookup, RowCount, kind_of, normal
@@ -27,7 +27,7 @@ def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: Row
     schema, metadata = file.schema_arrow, file.metadata
     if not metadata.num_columns:
         raise NotRead("it has no columns")
-    _check_columns(schema, dataset, lookup, is_of_id=is_of_id)
+    lookup = _lookup_for(schema, dataset, lookup, is_of_id=is_of_id)
     if is_of_id and not dataset.set_null:
         count.rows += metadata.num_rows
         return
@@ -42,7 +42,7 @@ def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: Row
 
 def count_orc(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> None:
     file = orc.ORCFile(source)
-    _check_columns(file.schema, dataset, lookup, is_of_id=is_of_id)
+    lookup = _lookup_for(file.schema, dataset, lookup, is_of_id=is_of_id)
     if is_of_id and not dataset.set_null:
         count.rows += file.nrows
         return
@@ -69,8 +69,33 @@ def _refuse_char(source: BinaryIO, dataset: Dataset) -> None:
         raise NotRead(f"column {dataset.identifier!r} is char, whose values are padded")
 
 
-def _check_columns(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool) -> None:
-    """Raise NotRead unless the identifier, and what is to be null, are there once and can be understood."""
+def refuse_other_types(source: BinaryIO, dataset: Dataset) -> None:
+    """Raise Invalid if the identifier of an object is a struct, or of another type that no id has: then so is that of
+    the whole data set. What cannot be read is left to `count_rows`.
+    """
+    if dataset.format not in ("parquet", "orc"):
+        return
+    try:
+        type_: Any = _identifier_type(
+            pq.read_schema(source) if dataset.format == "parquet" else orc.ORCFile(source).schema, dataset
+        )
+    except (NotRead, pa.ArrowException, OSError, EOFError):
+        return
+    name = dataset.identifier
+    if kind_of(type_) is not None or pa.types.is_null(type_):
+        return
+    if pa.types.is_struct(type_):
+        fields = ", ".join(f"{name}.{field.name}" for field in type_)
+        what = f"a struct; name one of its fields as the data set's identifier: {fields}"
+    else:
+        what = f"{type_}; an identifier is text, an integer or binary: correct the data set's identifier"
+    raise Invalid(f"column {name!r} of data set {dataset.name!r} is {what}")
+
+
+def _lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool) -> Lookup:
+    """Return the lookup for the identifier's column. Raise NotRead unless the identifier, and what is to be null, are
+    there once and can be understood.
+    """
     for name in dataset.set_null:
         type_: Any = pa.struct(list(schema))
         field: Any = None
@@ -80,9 +105,20 @@ def _check_columns(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: b
         if not field.nullable:
             raise NotRead(f"column {name!r} is required, so no run sets it to null")
     if is_of_id:
-        return
+        return lookup
+    type_ = _identifier_type(schema, dataset)
+    found = lookup.for_type(type_)
+    if found is None and kind_of(type_) == lookup.ids.kind:
+        raise NotRead(f"column {dataset.identifier!r} is {type_}, and no id has so many bytes")
+    if found is None:
+        raise NotRead(f"column {dataset.identifier!r} is {type_}, and the ids are {lookup.ids.kind}s")
+    return found
+
+
+def _identifier_type(schema: Any, dataset: Dataset) -> Any:
+    """Return the type of the identifier's column. Raises NotRead."""
     name = dataset.identifier
-    type_ = pa.struct(list(schema))
+    type_: Any = pa.struct(list(schema))
     steps = name.split(".")
     while True:
         if pa.types.is_map(type_):
@@ -92,9 +128,7 @@ def _check_columns(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: b
         elif steps:
             type_ = _field_of(type_, steps.pop(0), name).type
         else:
-            break
-    if kind_of(type_) != lookup.ids.kind:
-        raise NotRead(f"column {name!r} is {type_}, and the ids are {lookup.ids.kind}s")
+            return type_
 
 
 def _field_of(type_: Any, step: str, name: str) -> Any:

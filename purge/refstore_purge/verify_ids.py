@@ -1,4 +1,4 @@
-"""Read the ids for `verify`, and look values up among them.
+"""Look values up among the ids, for `verify`.
 
 Values are compared as bytes or as numbers, in one Arrow type for each kind. Arrow makes a table of the ids for each
 call, so the values of many objects are looked up at once: the cost grows with the values plus the ids.
@@ -10,13 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from refstore.errors import Invalid
-from refstore_purge import ids_form
-from refstore_purge.untyped_arrow import pa, pc, pq
-from refstore_purge.verify_text import NotRead, blocks_of, records_of, text_of
+from refstore_purge.untyped_arrow import pa, pc
 
 NORMAL: Final[dict[str, Any]] = {
     "string": pa.large_binary(),
@@ -26,6 +22,8 @@ NORMAL: Final[dict[str, Any]] = {
 """The type in which each kind of ids is compared."""
 WAITING_BYTES: Final = 128 * 1024 * 1024
 """So many bytes of values wait to be looked up together; as many as the ids have, if that is more."""
+UUID: Final = "uuid"
+UUID_BYTES: Final = 16
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 INTEGER: Final = r"[+-]?[0-9]+"
 INTEGER_TEXT: Final = re.compile(INTEGER)
@@ -38,6 +36,8 @@ class WantedIds(NamedTuple):
     """'string', 'integer' or 'binary'."""
     values: Any
     """Without null, in the type of their kind."""
+    others: Mapping[str, Any] = {}
+    """Of text that is something else, too: the 16 bytes of UUIDs, or the integers; for columns of that kind."""
 
     def have(self, texts: Sequence[str | None]) -> list[bool]:
         """Return which texts of paths and metadata are one of the ids. None, and Hive's null, are none."""
@@ -56,63 +56,23 @@ class WantedIds(NamedTuple):
 class IdsOfDatasets(NamedTuple):
     """The ids of each data set."""
 
-    default: WantedIds
+    default: WantedIds | None
+    """Those for all data sets; None: a column names the data set of each."""
     by_dataset: Mapping[str, WantedIds] = {}
     """By name, where a data set has ids of its own."""
+    text: str = ""
+    """What people are told of them; without a value."""
 
-    def of(self, dataset: str) -> WantedIds:
+    def of(self, dataset: str) -> WantedIds | None:
+        """Return the ids of a data set; None: it has none."""
         return self.by_dataset.get(dataset, self.default)
-
-
-def read_ids(file: Path, *, column: str = "", id_type: str = "") -> IdsOfDatasets:
-    """Read the ids of a file: Parquet, or CSV with a header. Raises Invalid, which names no id."""
-    if id_type and id_type not in NORMAL:
-        raise Invalid(f"{id_type!r} is no type of ids; use {', '.join(sorted(NORMAL))}")
-    try:
-        with file.open("rb") as opened:
-            is_parquet = opened.read(4) == ids_form.PARQUET
-        values = _parquet_values(file, column) if is_parquet else _csv_values(file, column)
-        kind = kind_of(values.type)
-        if kind is None:
-            raise Invalid(f"the ids of {file.name} are {values.type}; ids are strings, integers or binary")
-        wanted = id_type or kind
-        return IdsOfDatasets(WantedIds(wanted, _converted(values, kind, wanted)))
-    except NotRead as error:
-        raise Invalid(f"the ids of {file.name} cannot be read: {error}; correct the file") from None
-    except (ValueError, OSError, pa.ArrowException):
-        raise Invalid(
-            f"the ids of {file.name} cannot be read as {id_type or 'they are'}; correct it, or --id-type"
-        ) from None  # Arrow's message may name an id
-
-
-def _parquet_values(file: Path, column: str) -> Any:
-    opened = pq.ParquetFile(file)
-    names: list[str] = opened.schema_arrow.names
-    name = ids_form.chosen(file, names, column, shown=True)
-    # a name with a dot may choose a field of a struct, too
-    return (opened.read() if "." in name else opened.read(columns=[name])).column(name).drop_null()
-
-
-def _csv_values(file: Path, column: str) -> Any:
-    """Return the values of a CSV file as strings. An empty field is null, and a quoted one a string."""
-    with file.open("rb") as opened:
-        records = (fields for fields in records_of(blocks_of(opened)) if fields != [b""])
-        empty: list[bytes] = []
-        header = next(records, empty)
-        names = [text_of(name).decode() for name in header]
-        at = names.index(ids_form.chosen(file, names, column))
-        values: list[bytes] = []
-        for fields in records:
-            if len(fields) != len(names):
-                raise NotRead("a record has more or fewer fields than the header")
-            if fields[at]:
-                values.append(text_of(fields[at]))
-    return pa.chunked_array([pa.array(values, pa.binary()).cast(pa.large_string())])
 
 
 def kind_of(type_: Any) -> str | None:
     """Return which kind of ids can be compared with a type; None: none can."""
     types = pa.types
+    if isinstance(type_, pa.BaseExtensionType):
+        return kind_of(type_.storage_type)
     if types.is_dictionary(type_):
         return kind_of(type_.value_type)
     if types.is_integer(type_):
@@ -125,11 +85,24 @@ def kind_of(type_: Any) -> str | None:
 
 def normal(values: Any) -> Any:
     """Return the values in the type in which their kind is compared."""
+    values = storage(values)
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     if pa.types.is_fixed_size_binary(values.type):
         values = values.cast(pa.binary())
     return values.cast(NORMAL[kind_of(values.type) or ""])
+
+
+def storage(values: Any) -> Any:
+    """Return what an extension type, such as Arrow's UUIDs, is stored as; other values as they are."""
+    return values.storage if isinstance(values.type, pa.BaseExtensionType) else values
+
+
+def width_of(type_: Any) -> int:
+    """Return how many bytes each value of a type has; 0: they differ."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return width_of(type_.storage_type)
+    return type_.byte_width if pa.types.is_fixed_size_binary(type_) else 0
 
 
 def whole_numbers(texts: list[str]) -> Any:
@@ -140,22 +113,6 @@ def whole_numbers(texts: list[str]) -> Any:
     if all(-(2**63) <= number < 2**63 for number in numbers):
         return pa.array(numbers, pa.int64()).cast(NORMAL["integer"])
     return pa.array([Decimal(each) if abs(each) < NUMBER_MAX else None for each in numbers], NORMAL["integer"])
-
-
-def _converted(values: Any, kind: str, wanted: str) -> Any:
-    """Return ids of one kind as another one. Raises ArrowInvalid, Invalid."""
-    if kind == wanted:
-        return normal(values)
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if wanted == "integer":
-        if kind == "binary":
-            raise Invalid("binary ids are no integers; leave --id-type out")
-        if not pc.all(pc.match_substring_regex(values, rf"\A{INTEGER}\z")).as_py():
-            raise pa.ArrowInvalid("a value is no integer")
-        has_minus = pc.any(pc.starts_with(values, "-")).as_py()
-        return values.cast(pa.int64() if has_minus else pa.uint64()).cast(NORMAL["integer"])
-    return values.cast(pa.large_string()).cast(NORMAL[wanted])  # a string is UTF-8, also where it was binary
 
 
 # ---- looking up
@@ -195,6 +152,18 @@ class Lookup:
     ids: WantedIds
     _waiting: list[_Waiting] = field(default_factory=list[_Waiting])
     _bytes: int = 0
+    _others: dict[str, Lookup] = field(default_factory=dict[str, "Lookup"])
+
+    def for_type(self, type_: Any) -> Lookup | None:
+        """Return the lookup for a column of this type; None: no id can be in it."""
+        kind, width = kind_of(type_), width_of(type_)
+        if kind == self.ids.kind:
+            can_be = not width or pc.any(pc.equal(pc.binary_length(self.ids.values), width)).as_py()
+            return self if can_be else None
+        other = UUID if width == UUID_BYTES else kind or ""
+        if other not in self._others and other in self.ids.others:
+            self._others[other] = Lookup(WantedIds(kind or "", self.ids.others[other]))
+        return self._others.get(other)
 
     def add(self, count: RowCount, values: Any, rows: Any = None, bounds: Bounds | None = None) -> None:
         """Count, now or later, the rows whose values are ids. `values` is an array in the kind's type."""
@@ -205,6 +174,8 @@ class Lookup:
 
     def finish(self) -> None:
         """Look up what waits."""
+        for other in self._others.values():
+            other.finish()
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         if not waiting or not len(self.ids.values):
             return

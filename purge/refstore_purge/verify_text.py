@@ -12,6 +12,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, BinaryIO, Final
 
 from refstore_purge.untyped_arrow import pa
@@ -20,7 +21,7 @@ READ_BYTES: Final = 1024 * 1024
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 BOM: Final = b"\xef\xbb\xbf"
-_FIELD: Final = re.compile(rb'("[^"]*(?:""[^"]*)*"|[^",\r\n]*)(,|\r?\n|\r?\Z)')
+COMMA: Final = b","
 
 
 class NotRead(Exception):  # it is no error of the program
@@ -103,18 +104,18 @@ def _decompressed(source: BinaryIO, make: Callable[[], Any]) -> Iterator[bytes]:
 # ---- CSV
 
 
-def records_of(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+def records_of(blocks: Iterator[bytes], delimiter: bytes = COMMA) -> Iterator[list[bytes]]:
     """Yield the fields of each record as they are written, quotes included. A blank line is a record only if it is the
     first, and so the header. Raises NotRead.
     """
     is_first = True
-    for fields, is_blank in _every_record(blocks):
+    for fields, is_blank in _every_record(blocks, delimiter):
         if is_first or not is_blank:
             yield fields
         is_first = False
 
 
-def _every_record(blocks: Iterator[bytes]) -> Iterator[tuple[list[bytes], bool]]:
+def _every_record(blocks: Iterator[bytes], delimiter: bytes) -> Iterator[tuple[list[bytes], bool]]:
     """Yield the fields of each line or record, and whether it is a blank line."""
     line = 1
     rest = b""
@@ -129,53 +130,61 @@ def _every_record(blocks: Iterator[bytes]) -> Iterator[tuple[list[bytes], bool]]
                 text = text[len(BOM) :] or b"\n"  # alone it is a blank line
         end = text.rfind(b"\n") + 1
         if b'"' not in text and end:
-            for fields in _unquoted(text[:end], line):
+            for fields in _unquoted(text[:end], line, delimiter):
                 yield fields, fields == [b""]
             line += text.count(b"\n")
             rest = text[end:]
             continue
         done = 0
-        for fields, behind in _quoted(text, line, is_all=False):
+        for fields, behind in _quoted(text, line, delimiter, is_all=False):
             yield fields, fields == [b""]
             line += text.count(b"\n", done, behind)
             done = behind
         rest = text[done:]
         if len(rest) > RECORD_BYTES_MAX:
             raise NotRead(f"a record from line {line} on is longer than 64 MiB")
-    for fields, _ in _quoted(rest, line, is_all=True):
+    for fields, _ in _quoted(rest, line, delimiter, is_all=True):
         yield fields, False
 
 
-def _unquoted(text: bytes, line: int) -> Iterator[list[bytes]]:
+def _unquoted(text: bytes, line: int, delimiter: bytes) -> Iterator[list[bytes]]:
     for number, record in enumerate(text[:-1].split(b"\n"), line):
         bare = record[:-1] if record.endswith(b"\r") else record
         if b"\r" in bare:
             raise NotRead(f"line {number} has a carriage return that ends no line")
-        yield bare.split(b",")
+        yield bare.split(delimiter)
 
 
-def _quoted(text: bytes, line: int, *, is_all: bool) -> Iterator[tuple[list[bytes], int]]:
+def _quoted(text: bytes, line: int, delimiter: bytes, *, is_all: bool) -> Iterator[tuple[list[bytes], int]]:
     """Yield the records of a text, and where each ends. `is_all`: whether no more text follows: then the last record
     may have no end of line. Raises NotRead.
     """
+    field = _field(delimiter)
     begin = at = 0
     fields: list[bytes] = []
     while at < len(text) or fields:
-        found = _FIELD.match(text, at)
-        if found is None or not (is_all or found[2].endswith((b",", b"\n"))):
+        found = field.match(text, at)
+        if found is None or not (is_all or found[2].endswith((delimiter, b"\n"))):
             if not is_all:
                 return  # its end is still to come
             number = line + text.count(b"\n", 0, begin)
             raise NotRead(f"line {number} has a quote or a carriage return where RFC 4180 has none")
         fields.append(found[1])
         at = found.end()
-        if found[2] == b",":
+        if found[2] == delimiter:
             continue
         if text.find(b'\\"', begin, at) >= 0:
             number = line + text.count(b"\n", 0, begin)
             raise NotRead(f"line {number} has a quote after a backslash, which readers take in two ways")
         yield fields, at
         fields, begin = [], at
+
+
+@lru_cache(maxsize=8)
+def _field(delimiter: bytes) -> re.Pattern[bytes]:
+    """Return the pattern of a field and of what ends it."""
+    end = re.escape(delimiter)
+    return re.compile(rb'("[^"]*(?:""[^"]*)*"|[^"' + end + rb"\r\n]*)(" + end + rb"|\r?\n|\r?\Z)")
 
 
 def text_of(field: bytes) -> bytes:

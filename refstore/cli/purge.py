@@ -357,7 +357,11 @@ def verify(
     repo_name: Name,
     *,
     ids: IdsFile,
+    datasets: Datasets = None,
     id_column: IdColumn = "",
+    dataset_column: DatasetColumn = "",
+    no_header: NoHeader = False,
+    empty_id: EmptyId = False,
     id_type: IdType = "",
     history: Annotated[
         bool, typer.Option("--history", help="Look at every commit of data sets of the mode keep-history, too.")
@@ -382,7 +386,18 @@ def verify(
         with show_progress() as tell:
             findings = list(
                 verifying.verify(
-                    repo, file, column=id_column, id_type=id_type, history=history, counts=counts, tell=tell
+                    repo,
+                    file,
+                    column=id_column,
+                    dataset_column=dataset_column,
+                    no_header=no_header,
+                    empty_id=empty_id,
+                    id_type=id_type,
+                    only=tuple(datasets or ()),
+                    history=history,
+                    counts=counts,
+                    tell=tell,
+                    say=_say,
                 )
             )
     if invocation_of(ctx).json:

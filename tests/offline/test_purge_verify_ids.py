@@ -1,0 +1,176 @@
+"""`refstore purge verify` takes the ids that a run takes, in every form, and says what a run says."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from refstore.errors import Invalid
+from refstore_purge import verify
+from tests.commands import Command
+from tests.offline.world import World
+
+ANN, BOB = uuid.UUID(int=2**127 // 3), uuid.UUID(int=2**127 // 5)
+UUIDS = pa.array([ANN.bytes, BOB.bytes], pa.binary(16))
+
+
+def parquet(values: Any) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table({"id": values}), out)
+    return out.getvalue()
+
+
+def onboard(world: World, **files: Any) -> None:
+    """Commit a data set for each of these arrays, or for the bytes of a CSV file."""
+    datasets: list[dict[str, str]] = []
+    for name, values in files.items():
+        is_csv = isinstance(values, bytes)
+        world.repo.upload("main", f"{name}/x", values if is_csv else parquet(values))
+        dataset = {"name": name, "prefix": f"{name}/", "identifier": "id", "mode": "keep-history"}
+        datasets.append({**dataset, "format": "csv" if is_csv else "parquet"})
+    world.repo.commit("main", "data")
+    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": datasets}), by="tests")
+
+
+def left(world: World, table: Any, **options: Any) -> dict[str, tuple[int, str]]:
+    """Return the rows that are left, and why nobody could look, by path."""
+    file = world.folder / "forget.csv"
+    if isinstance(table, bytes):
+        file.write_bytes(table)
+    else:
+        pq.write_table(pa.table(table), file)
+    return {each.path: (each.rows, each.reason) for each in verify.verify(world.repo, file, **options)}
+
+
+@pytest.mark.parametrize(
+    ("table", "options"),
+    [
+        (b"id\n7\n", {}),
+        (gzip.compress(b"id\n7\n"), {}),
+        (b"\nid\r\n7\r\n", {}),
+        (b"\xef\xbb\xbfid;name\n7;secret, x\n", {"column": "id"}),
+        (b"name\tid\nsecret\t7\n", {"column": "id"}),
+        (b'name|id\n"a|b"|"7"\n', {"column": "id"}),
+        (b"7\n", {"no_header": True}),
+        (b"x;7\n", {"no_header": True, "column": "2"}),
+        (b'{"id": "7"}\n', {}),
+        (b'{"id": 7, "name": "secret"}\n', {"column": "id", "id_type": "string"}),
+        ({"id": ["7", None]}, {}),
+        ({"id": pa.array(["7"]).dictionary_encode()}, {}),
+        ({"id": [7]}, {"id_type": "string"}),
+        (b"d,id\na,7\n", {"dataset_column": "d"}),
+        (b'{"d": "a", "id": "7"}\n', {"dataset_column": "d"}),
+        ({"d": ["a"], "id": ["7"]}, {"dataset_column": "d"}),
+    ],
+)
+def test_every_form_of_a_table_is_read(world: World, table: Any, options: dict[str, Any]) -> None:
+    onboard(world, a=pa.array(["7", "8", "", "secret", "x"]))
+    assert left(world, table, **options) == {"a/x": (1, "")}
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "told"),
+    [
+        (b"7\n8\n", {}, "may be a header, or an id"),
+        (b"id\n", {}, "has a header and no ids"),
+        (b"", {}, "is empty"),
+        ("id\n7\n".encode("utf-16"), {}, "UTF-16"),
+        (b"id,n\n7,1\n", {}, "2 columns"),
+        ({"id": [{"secret": 1}]}, {}, "are a struct; ids are strings, integers or binary"),
+        ({"id": [1.5]}, {}, "are double"),
+        (b"d,id\nsecret,7\n", {"dataset_column": "d"}, "1 names that are no data set's; onboarded are: a"),
+        (b'id\n""\n', {}, "no ids"),
+        (b"id\nsecret\n", {"id_type": "integer"}, "cannot be read as integer"),
+        (b"id\nsecret\n", {"id_type": "uuid"}, "cannot be read as uuid"),
+        (b"id\n7\n", {"id_type": "text"}, "'text' is no type of ids; use string, binary, integer, uuid"),
+        (b"id\n7\n", {"only": ["nobody"]}, "no data set 'nobody' is onboarded; onboarded are: a"),
+    ],
+)
+def test_what_a_run_refuses_is_refused(world: World, table: Any, options: dict[str, Any], told: str) -> None:
+    onboard(world, a=pa.array(["7"]))
+    with pytest.raises(Invalid) as raised:
+        left(world, table, **options)
+    assert told in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_an_empty_id_is_one_only_if_it_is_wanted(world: World) -> None:
+    onboard(world, a=pa.array(["7", "", ""]), b=b'id,n\n"",1\n,2\n7,3\n')
+    for table in (b'id\n""\n"7"\n', {"id": ["", "7"]}, b'{"id": ""}\n{"id": "7"}\n'):
+        assert left(world, table) == {"a/x": (1, ""), "b/x": (1, "")}
+        assert left(world, table, empty_id=True) == {"a/x": (3, ""), "b/x": (2, "")}
+
+
+class TestDatasets:
+    def test_have_ids_of_their_own_type(self, world: World) -> None:
+        onboard(world, a=pa.array([7, 8]), b=pa.array(["7", "8"]), c=UUIDS, d=pa.array(["7"]), e=b"id\n7\n8\n")
+        table = f"id,set\n7,a\n8,b\n{BOB},c\n8,e\n".encode()
+        once = (1, "")
+        found = left(world, table, column="id", dataset_column="set")
+        assert found == {"a/x": once, "b/x": once, "c/x": once, "e/x": once}
+        assert left(world, table, column="id", dataset_column="set", only=["a", "d"]) == {"a/x": once}
+
+    def test_without_ids_that_fit_are_not_called_clean(self, world: World) -> None:
+        onboard(world, a=pa.array([7, 8]), b=pa.array(["7", "8"]))
+        assert left(world, b"id\n7\n") == {
+            "a/x": (0, "column 'id' is int64, and the ids are strings"),
+            "b/x": (1, ""),
+        }
+        assert left(world, b"id\n7\n", only=["b"]) == {"b/x": (1, "")}
+
+
+class TestUuids:
+    @pytest.mark.parametrize("text", [str(BOB), str(BOB).upper(), BOB.hex, f"{{{BOB}}}", f"urn:uuid:{BOB}"])
+    def test_that_are_text_are_found_in_16_bytes(self, world: World, text: str) -> None:
+        extension = pa.ExtensionArray.from_storage(pa.uuid(), UUIDS)
+        onboard(world, a=UUIDS, b=extension, c=pa.ListArray.from_arrays([0, 1, 2], extension))
+        once = (1, "")
+        assert left(world, {"id": [text]}) == {"a/x": once, "b/x": once, "c/x": once}
+        assert left(world, {"id": [text]}, id_type="uuid") == {"a/x": once, "b/x": once, "c/x": once}
+        assert left(world, {"id": pa.ExtensionArray.from_storage(pa.uuid(), UUIDS.slice(1))}) == {
+            "a/x": once,
+            "b/x": once,
+            "c/x": once,
+        }
+
+    def test_in_text_are_text(self, world: World) -> None:
+        onboard(world, a=pa.array([str(BOB), BOB.hex]), b=UUIDS)
+        assert left(world, {"id": [str(BOB)]}) == {"a/x": (1, ""), "b/x": (1, "")}
+
+    def test_only_some_of_which_are_any_cannot_be_looked_for(self, world: World) -> None:
+        onboard(world, a=UUIDS)
+        assert left(world, {"id": [str(BOB), "x"]})["a/x"][0] == 0
+        assert "no id has so many bytes" in left(world, {"id": [str(BOB)]}, id_type="binary")["a/x"][1]
+
+
+def test_a_struct_is_refused_once(world: World) -> None:
+    onboard(world, a=pa.array([{"guestid": "a", "n": 1}]))
+    told = r"column 'id' of data set 'a' is a struct; name one of its fields .*: id\.guestid, id\.n"
+    with pytest.raises(Invalid, match=told):
+        left(world, b"id\na\n")
+
+
+def test_the_command_has_the_options_of_a_run(refstore: Command) -> None:
+    world = World(refstore.folder / "lake")
+    onboard(world, a=pa.array([7, 8]), b=pa.array(["7", "", ""]))
+    file = refstore.folder / "forget.csv.gz"
+    file.write_bytes(gzip.compress(b'set;7\na;7\nb;""\n'))
+    words: list[str | Path] = ["purge", "verify", "sales", "--ids", file, "--no-header", "--dataset-column", "1"]
+    ran = refstore(*words)
+    assert ran.code == 2
+    assert "1 names that are no data set's" in ran.err
+    file.write_bytes(gzip.compress(b'a;7\nb;""\n'))
+    ran = refstore(*words, "--empty-id", "--dataset", "b")
+    assert ran.code == 4
+    assert "ids: 2 columns (separated by semicolons, no header), 2 values, text" in ran.err
+    assert "b/x" in ran.out
+    assert "a/x" not in ran.out
+    assert refstore(*words, "--dataset", "b").code == 0
