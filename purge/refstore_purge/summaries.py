@@ -117,7 +117,9 @@ def _uploaded(run: PurgeRun, unit: Unit, piece: Piece) -> Summary | None:
     """Return what a summary file said when it was uploaded; None: that is gone."""
     size = piece.size_bytes if piece.original is None else piece.original.size_bytes
     try:
-        return parquet_summary.read(_open(run, piece.address, size), run.work(unit, piece).task, run.ids.of(unit.dataset))
+        return parquet_summary.read(
+            _open(run, piece.address, size), run.work(unit, piece).task, run.ids.of(unit.dataset)
+        )
     except ObjectNotFound:
         return None
 

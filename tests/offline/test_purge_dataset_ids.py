@@ -261,6 +261,16 @@ class TestUuids:
         assert purge(f"id\n{{{BOB}}}\nurn:uuid:{CID}\n".encode()).is_whole
         assert ids_at(world, "a/x") == [ANN, None, None, None]
 
+    def test_that_stand_as_text_in_the_metadata_of_a_file_go_too(self, world: World, purge: Purge) -> None:
+        out = io.BytesIO()
+        metadata = {"hoodie_min_record_key": f"id:{BOB}", "owner": str(CID).upper(), "other": str(ANN)}
+        pq.write_table(pa.table({"id": uuids("fixed")}).replace_schema_metadata(metadata), out)
+        commit(world, {"a/x": out.getvalue()})
+        onboard(world, "a")
+        assert purge(f"id\n{BOB}\n{CID}\n".encode()).is_whole
+        found = pq.read_metadata(io.BytesIO(world.repo.read("main", "a/x"))).metadata
+        assert {key for key in found if key != b"ARROW:schema"} == {b"other"}
+
     def test_and_text_of_two_data_sets_go_by_one_run(self, world: World, purge: Purge) -> None:
         commit(world, {"a/x": parquet(uuids("fixed")), "b/x": parquet([str(ANN), str(BOB)])})
         onboard(world, "a", "b")
