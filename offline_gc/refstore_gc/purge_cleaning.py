@@ -4,6 +4,7 @@
     trash       what a restore replaced, past the days of trash
     attempts    what runs wrote and did not publish, and hidden branches of runs that were killed
     going       what an earlier cleaning had begun to delete
+    (the store tells the sizes of the last two, which no record has)
 
 Nothing goes before every reader, every URL that was signed and every operation that may need it has ended, nor what a
 legal hold covers. What ends is taken off its record, the record is written to the manifest, the fence is passed, and
@@ -12,7 +13,7 @@ then the objects are deleted. So nothing restores what goes, and a KV that loses
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -45,7 +46,8 @@ DAY_MS: Final = 86_400_000
 
 class _Ending(NamedTuple):
     what: str
-    size_bytes: int
+    size_bytes: int | None
+    """None: only the store knows, and also whether it is there at all."""
 
 
 @dataclass(slots=True)
@@ -113,8 +115,10 @@ def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> CleaningSum
         if not found:
             continue
         if fence is None:
-            for each, ending in found:
-                _count(done, ending, [*ending, *each.location.going])
+            endings = [ending | _begun(each) for each, ending in found]
+            sizes = _sizes(ctx, endings)
+            for ending in endings:
+                _count(done, ending, sizes, [*ending])
             continue
         retired = ctx.locations.retire(
             [(each, _backups_of(each, ending)) for each, ending in found], intents_before_ms=settled_ms
@@ -170,10 +174,14 @@ def delete_abandoned(ctx: Context, *, dry_run: bool = False) -> int:
         for name, record in ctx.branches.scan_open(prefix=HIDDEN_BRANCHES)
         if record.hidden and record.created_ms < before
     ]
-    for name in old if not dry_run else ():
+    if dry_run:
+        return len(old)
+    deleted = 0
+    for name in old:
         with suppress(BranchNotFound), deadline.operation(ctx.clock, ctx.safety.operation_deadline_seconds):
             branching.delete(ctx, name, default=BranchName(""))
-    return len(old)
+            deleted += 1
+    return deleted
 
 
 def _document(ctx: Context) -> PurgeDocument:
@@ -213,8 +221,25 @@ def _ending(each: LocatedIdentity, document: PurgeDocument, now_ms: int, settled
             )
     intent = each.location.intent
     if intent is not None and intent.since_ms <= settled_ms:
-        found[intent.address] = _Ending("attempts", 0)
+        found[intent.address] = _Ending("attempts", None)
     return found
+
+
+def _begun(each: LocatedIdentity) -> dict[Address, _Ending]:
+    """Return what nothing restores any more, by address: what an earlier cleaning did not come to the end with, and
+    what attempts left whose intent a later one has replaced.
+    """
+    unpublished = each.location.unpublished
+    return {
+        address: _Ending("attempts" if address in unpublished else "going", None) for address in each.location.going
+    }
+
+
+def _sizes(ctx: Context, endings: Iterable[dict[Address, _Ending]]) -> dict[Address, int]:
+    """Ask the store for the sizes that no record has; what is not there has none."""
+    asked = [address for ending in endings for address, one in ending.items() if one.size_bytes is None]
+    infos = ctx.objects.head_many(asked)
+    return {address: info.size_bytes for address, info in zip(asked, infos, strict=True) if info is not None}
 
 
 def _backups_of(each: LocatedIdentity, ending: dict[Address, _Ending]) -> list[Address]:
@@ -229,6 +254,8 @@ def _delete(
     done: _Tally,
 ) -> None:
     """Delete what is going, then take it off the records."""
+    endings = {each.identity: _begun(each) | endings[each.identity] for each in retired}
+    sizes = _sizes(ctx, endings.values())
     batch = [
         PendingDelete(address, Token(""), Path(""), _cause(each, endings[each.identity].get(address)), -1)
         for each in retired
@@ -238,7 +265,7 @@ def _delete(
     deleted, away = {*deletion.deleted}, {*deletion.deleted, *deletion.missing}
     done.failed += len(deletion.failed)
     for each in retired:
-        _count(done, endings[each.identity], [address for address in each.location.going if address in deleted])
+        _count(done, endings[each.identity], sizes, [each for each in each.location.going if each in deleted])
     ctx.locations.forget_going(
         [(each, [address for address in each.location.going if address in away]) for each in retired]
     )
@@ -249,10 +276,12 @@ def _cause(each: LocatedIdentity, ending: _Ending | None) -> str:
     return f"{what.get(ending.what, 'a content') if ending else 'a content'} of the purged object {each.identity}"
 
 
-def _count(done: _Tally, ending: dict[Address, _Ending], gone: Sequence[Address]) -> None:
+def _count(done: _Tally, ending: dict[Address, _Ending], sizes: dict[Address, int], gone: Sequence[Address]) -> None:
     for address in filter(None, dict.fromkeys(gone)):  # what was erased has none
-        one = ending.get(address)
-        done.add(one.what if one is not None else "going", 1, one.size_bytes if one is not None else 0)
+        one = ending[address]
+        size_bytes = sizes.get(address) if one.size_bytes is None else one.size_bytes
+        if size_bytes is not None:  # S3 calls deleted what was not there
+            done.add(one.what, 1, size_bytes)
 
 
 def _total(backups: Sequence[Backup]) -> tuple[int, int]:

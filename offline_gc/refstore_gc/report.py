@@ -20,7 +20,6 @@ from refstore_gc.run_summary import (
     BUCKET,
     DELETED,
     DRIFT_NOTE,
-    CleaningSummary,
     Count,
     Counts,
     Online,
@@ -122,7 +121,7 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
                 f" {summary.swept.purged.contents:,} contents and backups.</p>"
             )
     if summary.cleaned is not None:
-        parts.append("<h2>What purges left behind, and was deleted before</h2>" + _cleaned(summary.cleaned))
+        parts.append("<h2>What purges left behind, and was deleted before</h2>" + _table(summary.cleaned.lines()))
     parts.append("<h2>What goes, by the day it was made</h2>" + _by_day(summary.by_day))
     parts.append(
         "<h2>What each branch's head holds</h2>"
@@ -136,20 +135,6 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
         + "</table>"
     )
     return "\n".join(parts) + "\n"
-
-
-def _cleaned(cleaned: CleaningSummary) -> str:
-    rows = {
-        "backups past their days": cleaned.backups,
-        "trash of restores past its days": cleaned.trash,
-        "left by attempts of runs": cleaned.attempts,
-        "left by an earlier cleaning": cleaned.going,
-        "hidden branches of runs that were killed": Count(cleaned.branches),
-        "not deleted: backups that stay for now": cleaned.waiting,
-        "not deleted: objects whose backups a legal hold keeps": Count(cleaned.held),
-        "not deleted by the store": Count(cleaned.failed),
-    }
-    return _table(rows)
 
 
 def _reclaimed(summary: Summary) -> int:

@@ -56,7 +56,7 @@ class CleaningSummary(msgspec.Struct, frozen=True, kw_only=True):
     attempts: Count = Count()
     """What runs wrote and did not publish."""
     going: Count = Count()
-    """What an earlier cleaning had begun to delete; its size is not known any more."""
+    """What an earlier cleaning had begun to delete."""
     branches: int = 0
     """Hidden branches of runs that were killed."""
     held: int = 0
@@ -65,6 +65,19 @@ class CleaningSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Backups and trash that stay for now."""
     failed: int = 0
     """Objects that the store did not delete; the next cleaning tries again."""
+
+    def lines(self) -> Counts:
+        """Return what a report says, by the words for it."""
+        return {
+            "backups past their days": self.backups,
+            "trash of restores past its days": self.trash,
+            "left by attempts of runs": self.attempts,
+            "left by an earlier cleaning": self.going,
+            "hidden branches of runs that were killed": Count(self.branches),
+            "not deleted: backups that stay for now": self.waiting,
+            "not deleted: objects whose backups a legal hold keeps": Count(self.held),
+            "not deleted by the store": Count(self.failed),
+        }
 
 
 class UnitRow(msgspec.Struct, frozen=True, array_like=True):

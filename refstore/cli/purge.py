@@ -583,16 +583,4 @@ def _backup_row(each: KeptBackup) -> dict[str, Any]:
 
 
 def _cleaned_rows(done: CleaningSummary) -> list[dict[str, Any]]:
-    rows = [
-        {"what": what, "objects": count.objects, "bytes": count.bytes}
-        for what, count in (
-            ("backups past their days", done.backups),
-            ("trash of restores past its days", done.trash),
-            ("left by attempts of runs", done.attempts),
-            ("left by an earlier cleaning", done.going),
-            ("staying for now", done.waiting),
-        )
-    ]
-    rows.append({"what": "hidden branches of runs that were killed", "objects": done.branches, "bytes": 0})
-    rows.append({"what": "objects whose backups a legal hold keeps", "objects": done.held, "bytes": 0})
-    return [*rows, {"what": "not deleted by the store", "objects": done.failed, "bytes": 0}]
+    return [{"what": what, "objects": count.objects, "bytes": count.bytes} for what, count in done.lines().items()]

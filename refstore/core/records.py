@@ -371,6 +371,8 @@ class Location(Record, frozen=True, tag=85):
     """Oldest first."""
     going: tuple[Address, ...] = ()
     """What is deleted next; nothing restores it."""
+    unpublished: tuple[Address, ...] = ()
+    """Of `going`: what attempts wrote, or were about to, and nobody published."""
 
     def addresses(self) -> tuple[Address, ...]:
         """Every address that this record names, each once."""

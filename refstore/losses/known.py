@@ -321,7 +321,9 @@ def follows(record: Location | None, told: Location) -> bool:
     """Return whether a location is what was told, or came after it. Behind a loss another run may publish under the
     number that was lost.
     """
-    if record is None or record.replaced < told.replaced:
+    if record is None:
+        return not told.replaced  # an object that was never replaced has no record, once its attempts are cleared
+    if record.replaced < told.replaced:
         return False
     if record.replaced > told.replaced or record.current is None or told.current is None:
         return True

@@ -162,7 +162,10 @@ class Locations:
                 if before.current is not None:
                     abandoned = (before.intent.address,) if before.intent else ()
                     location = _changed(
-                        before, intent=Intent(item.address, run, now), going=(*before.going, *abandoned)
+                        before,
+                        intent=Intent(item.address, run, now),
+                        going=(*before.going, *abandoned),
+                        unpublished=(*before.unpublished, *abandoned),
                     )
                     planned.append((index, value, location))
             written = self._set_if([(items[index].identity, value, after) for index, value, after in planned])
@@ -258,12 +261,14 @@ class Locations:
             before, going = each.location, list(each.location.going)
             kept = tuple(backup for backup in before.backups if backup.content.address not in ending)
             going += [address for address in ending if address and address not in going]  # what was erased has none
-            intent = before.intent
+            intent, unpublished = before.intent, before.unpublished
             if intent is not None and intent.since_ms < intents_before_ms:
                 going.append(intent.address)
+                unpublished = (*unpublished, intent.address)
                 intent = None
             if before.current is not None and (going or len(kept) < len(before.backups)):
-                planned.append((each, _changed(before, intent=intent, backups=kept, going=tuple(going))))
+                after = _changed(before, intent=intent, backups=kept, going=tuple(going), unpublished=unpublished)
+                planned.append((each, after))
         written = self._set_if([(each.identity, encode(each.location), after) for each, after in planned])
         return [LocatedIdentity(each.identity, after) for (each, after), ok in zip(planned, written, strict=True) if ok]
 
@@ -278,6 +283,9 @@ class Locations:
                         _changed(
                             each.location,
                             going=tuple(address for address in each.location.going if address not in deleted),
+                            unpublished=tuple(
+                                address for address in each.location.unpublished if address not in deleted
+                            ),
                         )
                     ),
                 )
@@ -382,7 +390,9 @@ def _published(intended: Location, content: Content, run: str, now_ms: int) -> L
     if intended.current is None:
         raise ValueError("nothing is published to an identity that is being deleted")
     backups = (*intended.backups, Backup(intended.current, now_ms, run))
-    return Location(content, intended.replaced + 1, backups=backups, going=intended.going)
+    return Location(
+        content, intended.replaced + 1, backups=backups, going=intended.going, unpublished=intended.unpublished
+    )
 
 
 def _contents(location: Location) -> list[Content]:

@@ -105,10 +105,12 @@ class TestTheEndOfBackups:
         write(world.repo, intended, NEW)
         assert purge_cleaning.clean(world.ctx).attempts == Count()
         settle(world)
-        assert purge_cleaning.clean(world.ctx).attempts == Count(1, 0)
+        assert purge_cleaning.clean(world.ctx).attempts == Count(1, len(NEW))
         assert content_to_be(intended) not in world.data()
         assert publish(world.repo, intended, NEW) is None
         assert world.repo.read("main", "a/x") == OLD
+        assert purge_cleaning.clean(world.ctx).attempts == Count()  # the record is gone, and was not lost
+        check_repository(world.ctx)
 
     def test_a_store_that_fails_is_told_and_asked_again(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         set_days(world, days=0, versions=0)
@@ -125,7 +127,7 @@ class TestTheEndOfBackups:
         done = purge_cleaning.clean(world.ctx)
         assert (done.failed, done.backups) == (1, Count())
         monkeypatch.undo()
-        assert purge_cleaning.clean(world.ctx).going == Count(1, 0)
+        assert purge_cleaning.clean(world.ctx).going == Count(1, len(OLD))
         assert identity not in world.data()
 
     def test_a_kv_that_forgot_the_content_ends_no_backup(self, world: World) -> None:
