@@ -214,13 +214,15 @@ def is_summary(dataset: Dataset, path: str) -> bool:
 
 
 def partition_of(below: str) -> str:
-    """Return the partition of a path below its data set: its leading folders of the form `key=value`."""
-    folders: list[str] = []
-    for folder in below.split("/")[:-1]:
-        if "=" not in folder.strip("="):
-            break
-        folders.append(folder)
-    return "/".join(folders)
+    """Return the partition of a path below its data set: its folders of the form `key=value`. Others, such as the
+    `original/` and the timestamps of Gobblin's purger, say where a partition lies, and belong to no partition's name.
+    """
+    return "/".join(folder for folder in below.split("/")[:-1] if "=" in folder.strip("="))
+
+
+def is_within(partition: str, outer: str) -> bool:
+    """Return whether a partition is another one, or a part of it: `day=1/hour=2` of `day=1`."""
+    return f"{partition}/".startswith(f"{outer}/")
 
 
 def value_of(dataset: Dataset, partition: str) -> str | None:

@@ -23,6 +23,7 @@ from refstore.operations.every_version import every_entry
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.repository import Repository
 from refstore.versioning.locations import LocatedIdentity
+from refstore_purge.plan import is_within, partition_of
 from refstore_purge.replacing import keep_in_manifest
 
 PAGE: Final = 500
@@ -74,8 +75,10 @@ def restore(repo: Repository, scope: Scope, *, dry_run: bool = False) -> Restore
         _restore_all(repo, scope, done, dry_run=True)
     else:
         with ctx.audit.change("purge.restore", repository=repo.name) as draft:
-            _restore_all(repo, scope, done, dry_run=False)
-            draft.after = {**scope._asdict(), "restore": done.restore, "objects": done.objects}
+            try:
+                _restore_all(repo, scope, done, dry_run=False)
+            finally:  # what was restored before an error is restored
+                draft.after = {**scope._asdict(), "restore": done.restore, "objects": done.objects}
     if not (done.objects or done.already or done.not_restored_count):
         raise NotFound(
             f"nothing of repository {repo.name!r} has a backup{f' of the run {scope.run!r}' if scope.run else ''} to "
@@ -94,6 +97,7 @@ def _restore_all(repo: Repository, scope: Scope, done: RestoreSummary, *, dry_ru
 
 def _identities(repo: Repository, scope: Scope) -> set[str] | None:
     """Return the objects of a data set, partition or path; None: all."""
+    partition = "" if scope.path else scope.partition.strip("/")
     if scope.path:
         prefix = scope.path
     elif scope.dataset:
@@ -102,14 +106,23 @@ def _identities(repo: Repository, scope: Scope) -> set[str] | None:
         if dataset is None:
             names = ", ".join(sorted(each.name for each in datasets)) or "none"
             raise NotFound(f"there is no data set {scope.dataset!r}; the purge document describes: {names}")
-        prefix = dataset.prefix + (f"{scope.partition.strip('/')}/" if scope.partition else "")
+        if partition and partition_of(f"{partition}/") != partition:
+            raise Invalid(
+                f"{partition!r} is no partition; write its folders of the form key=value alone: day=2026-11-26/hour=7"
+            )
+        prefix = dataset.prefix
     elif scope.partition:
         raise Invalid("a partition is one of a data set; say which with --dataset")
     else:
         return None
     # a run has replaced what is in the trash, too; references first, so that whatever moves meanwhile is met
     every = chain(referenced_entries(repo.context, [prefix]), every_entry(repo.context, prefix=prefix))
-    return {each.entry.address for each in every if not scope.path or each.path == scope.path}
+    return {
+        each.entry.address
+        for each in every
+        if (not scope.path or each.path == scope.path)
+        and (not partition or is_within(partition_of(each.path[len(prefix) :]), partition))
+    }
 
 
 def _located(ctx: Context, identities: set[str] | None) -> Iterator[LocatedIdentity]:
@@ -138,10 +151,14 @@ def _candidate(each: LocatedIdentity, scope: Scope, done: RestoreSummary) -> _Ca
         return _Candidate(each, backups[-1]) if backups else None
     chosen = next((backup for backup in backups if backup.replaced_by == scope.run), None)
     if chosen is None:
-        # a restore puts what the run wrote into the trash
-        done.already += any(backup.by_restore and backup.content.run == scope.run for backup in location.backups)
-        return None
-    if location.current.run != scope.run:
+        # a restore puts what the run wrote into the trash; what came later stands behind it
+        since = [backup for backup in location.backups if backup.by_restore and backup.content.run == scope.run]
+        if not since:
+            return None
+        if since[-1] is location.backups[-1]:
+            done.already += 1
+            return None
+    if chosen is None or location.current.run != scope.run:
         run = location.current.run
         reason = f"the run {run!r} has replaced it since; restore that one first" if run else "it was restored since"
         _leave(done, each.identity, f"{reason}, or name a backup with --backup")

@@ -236,7 +236,7 @@ def _value_of_folder(identifier: str, below: str) -> tuple[str | None, str]:
     other_case = ""
     for folder in below.split("/")[:-1]:
         if "=" not in folder.strip("="):
-            break
+            continue
         name, _, value = folder.partition("=")
         if unquote(name) == identifier:
             return unquote(value), ""
