@@ -75,6 +75,11 @@ class Steps:
         if self._control is not None:
             self._control.check()
 
+    def check_in(self) -> None:
+        """Write the first sign of life, before the first step. Raises RunStopped."""
+        self._beat_control()
+        self.check()
+
     def close(self) -> None:
         """Say that the run has ended."""
         if self._control is not None:

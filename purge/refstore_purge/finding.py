@@ -80,7 +80,7 @@ def _adapt_ids(run: PurgeRun, units: Sequence[Unit]) -> None:
             type_ = tasks.identifier_type(run.repo.context.objects, run.work(unit, first))
             if type_ is not None and not run.ids.adapt(unit.dataset, type_):
                 reason = f"the ledger has no ids of the type {type_} of its identifiers; purge it once with --ids"
-                run.state.report.not_purged.append(NotPurged("", unit.dataset.prefix, reason))
+                run.state.unclear.append(NotPurged("", unit.dataset.prefix, reason))
     if run.key is not None:
         run.ids.write_index_hashes(run.key)
 
@@ -125,6 +125,7 @@ def _find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> None:
         row.attempts = attempt
         row.objects += 1
         row.read_bytes += done.read_bytes
+        _note_identifier(run, unit, done)
         if done.failure:
             run.fail(unit, piece, done.failure)
             continue
@@ -136,6 +137,15 @@ def _find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> None:
         row.matched += done.has_ids
         row.rows_found += done.matched
         row.entries_found += done.entries
+
+
+def _note_identifier(run: PurgeRun, unit: Unit, done: Done) -> None:
+    """Note whether an object has the identifier; one that cannot be read, or has no lines, does not tell."""
+    if done.lacks_identifier:
+        if done.failure or done.rows:
+            run.state.lacking.add(unit.dataset.name)
+    elif not done.failure and not done.is_gone:
+        run.state.identified.add(unit.dataset.name)
 
 
 def ask_breaker(run: PurgeRun, units: Sequence[Unit], *, what: str = "rows") -> None:

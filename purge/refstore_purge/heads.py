@@ -12,10 +12,12 @@ again     look at the heads that have moved meanwhile, or whose publication was 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import BinaryIO, Final
+
+import msgspec
 
 from refstore.errors import BranchNotFound
 from refstore.purging.document import Dataset
@@ -26,10 +28,12 @@ from refstore_purge.formats.base import PurgeError
 from refstore_purge.plan import Name, NotPurged, Piece, Plan, Unit, plan_heads
 from refstore_purge.publish import Publication, Rewritten, WrittenSummary
 from refstore_purge.report import Published
-from refstore_purge.run_state import ATTEMPTS, PurgeRun
+from refstore_purge.run_state import ATTEMPTS, SUMMARY, PurgeRun
 from refstore_purge.summaries import find_affected, write_again
 from refstore_purge.tasks import Done, Job
 
+Written = tuple[Unit, Piece, Done]
+"""An object, and what was written for it."""
 REWRITTEN_PER_PART: Final = 32
 """How many objects each core writes in one call of the engine: their addresses are issued before, and expire."""
 
@@ -52,17 +56,20 @@ def purge_heads(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: P
         publication = Publication(repo, state.report.run, attempt, planned.heads)
         try:
             with run.steps.step("rewriting"):
-                written = _rewrite(run, job, units, left, publication)
+                rewritten = _rewrite(run, job, units, left, publication)
             for unit, piece in summaries:
-                publication.add_summary(WrittenSummary(piece, partial(_write_summary, run, unit, piece, written)))
+                publication.add_summary(WrittenSummary(piece, partial(_write_summary, run, unit, piece, rewritten)))
+            run.announce(rewritten)
             with run.steps.step("publishing"):
-                published, refused = publication.publish(f"Purge {state.report.ids} ids (run {state.report.run})")
+                published, refused = publication.publish(
+                    f"Purge {state.report.ids} ids (run {state.report.run})", partial(_note, run, rewritten)
+                )
+            run.end_publishing()
             run.delete_indexes(
                 [(unit, piece) for unit in units for piece in unit.pieces.values() if piece.address in left]
             )
         finally:
             publication.close()
-        state.report.published += published
         wanted = {*refused, *_moved(repo, planned.heads, published)}
         if attempt == ATTEMPTS:
             for branch, reason in refused.items():
@@ -70,6 +77,8 @@ def purge_heads(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: P
             return
         with run.steps.step("listing the heads"):
             planned = plan_heads(repo, datasets, run.ids.planned_sets, branches=wanted)
+        state.note_plan(planned, wanted)
+        run.save()
 
 
 def _moved(repo: Repository, heads: dict[str, str], published: Sequence[Published]) -> set[str]:
@@ -141,40 +150,47 @@ def _affected_summaries(
 
 
 def _write_summary(
-    run: PurgeRun, unit: Unit, piece: Piece, written: Collection[str], name: Name, target: BinaryIO
+    run: PurgeRun, unit: Unit, piece: Piece, rewritten: list[Written], name: Name, target: BinaryIO
 ) -> bool:
-    """Write a summary file again as it shall be on a branch; report it if that fails."""
+    """Write a summary file again as it shall be on a branch, and announce it; report it if that fails."""
+    addresses = {done.to for _, _, done in rewritten if done.by != SUMMARY}
     try:
-        write_again(run, unit, piece, [name], written.__contains__, target)
+        write_again(run, unit, piece, [name], addresses.__contains__, target)
     except PurgeError as error:
         run.fail(unit, piece, str(error))
         return False
-    run.row(unit).summaries += 1
+    there = msgspec.structs.replace(piece, names=[name])
+    rewritten.append((unit, there, Done(address=piece.content, to=name.path, by=SUMMARY)))
+    run.announce(rewritten)
     return True
 
 
-def _rewrite(run: PurgeRun, job: Job, units: Sequence[Unit], wanted: set[str], publication: Publication) -> set[str]:
-    """Rewrite objects and stage them; return where they lie now."""
-    addresses: set[str] = set()
+def _note(run: PurgeRun, rewritten: Sequence[Written], published: Published) -> None:
+    """Count what a commit has brought to a branch; what another branch got before is counted already."""
+    run.state.report.published.append(published)
+    for unit, piece, done in rewritten:
+        if any(name.branch == published.branch for name in piece.names):
+            run.count(unit, piece, done)
+    run.announce(rewritten)
+
+
+def _rewrite(
+    run: PurgeRun, job: Job, units: Sequence[Unit], wanted: set[str], publication: Publication
+) -> list[Written]:
+    """Write the objects again, and stage them on hidden branches; return what was written."""
+    written: list[Written] = []
     todo = [(unit, piece) for unit in units for piece in unit.pieces.values() if piece.address in wanted]
     for some in run.jobs(todo, REWRITTEN_PER_PART):
         issued = publication.issue([piece for _, piece in some])
         works = [run.work(unit, piece, to=issued[piece.address][0]) for unit, piece in some]
         rewritten: list[Rewritten] = []
         for (unit, piece), done in zip(some, tasks.run(run.engine, job, works), strict=True):
+            run.row(unit).read_bytes += done.read_bytes
             if done.failure:
                 run.fail(unit, piece, done.failure)
                 continue
-            row = run.row(unit)
-            row.rewritten += 1
-            row.rows_before += done.rows
-            row.rows_changed += done.matched
-            row.rows_after += done.rows - (0 if unit.dataset.set_null else done.matched)
-            row.bytes_before += piece.size_bytes
-            row.bytes_after += done.size_bytes
-            row.read_bytes += done.read_bytes
+            written.append((unit, piece, done))
             run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at
-            addresses.add(done.to)
             rewritten.append(Rewritten(piece, issued[piece.address][1], done.size_bytes, done.checksum, done.md5))
         publication.stage(rewritten)
-    return addresses
+    return written

@@ -97,6 +97,12 @@ class Plan(NamedTuple):
     not_purged: list[NotPurged]
     summaries: Sequence[Unit] = ()
     """The summary files of Parquet data sets, of all partitions."""
+    seen: frozenset[str] = frozenset()
+    """The data sets below whose prefix anything lies."""
+    identified: frozenset[str] = frozenset()
+    """The data sets of which any name or metadata has the identifier."""
+    is_of_versions: bool = False
+    """Whether every version was looked at, not the heads."""
 
 
 class Planner:
@@ -117,10 +123,13 @@ class Planner:
         """(path, address) of what is left alone, so that many versions of it are told once."""
         self._left_alone: set[str] = set()
         """Addresses that no unit may have, whatever other names they have."""
+        self._seen: set[str] = set()
+        self._identified: set[str] = set()
 
     def add(self, dataset: Dataset, name: Name, entry: Entry, *, is_held: bool) -> Piece | None:
         """Return the entry's object; None: it is left alone, and the reason is written down."""
         path = name.path
+        self.note(dataset)
         if not is_own(entry.address):
             if entry.address:  # else it was erased
                 self._tell(entry.address, name, "foreign: its data lies outside the repository")
@@ -130,6 +139,8 @@ class Planner:
             return None
         partition = partition_of(path[len(dataset.prefix) :])
         value = value_in(dataset, path, entry)
+        if value is not None:
+            self._identified.add(dataset.name)
         known = self._places.get(entry.address)
         if known is None:
             known = self._units.setdefault((dataset.prefix, partition), Unit(dataset, partition, {}))
@@ -151,6 +162,10 @@ class Planner:
             self._tell(entry.address, name, reason)
         return known.pieces[entry.address]
 
+    def note(self, dataset: Dataset) -> None:
+        """Note that something lies below a data set's prefix."""
+        self._seen.add(dataset.name)
+
     def leave(self, address: str, name: Name, reason: str) -> None:
         """Leave an object alone, under all of its names."""
         self._left_alone.add(address)
@@ -160,6 +175,20 @@ class Planner:
         if not self._replaces_content or (name.path, address) not in self._told:
             self._told.add((name.path, address))
             self.not_purged.append(NotPurged(*name, reason))
+
+    def plan(
+        self, heads: dict[str, str], units: list[Unit], summaries: Planner, *, is_of_versions: bool = False
+    ) -> Plan:
+        """Return what was sorted, with these units of it, and with the summary files that another one sorted."""
+        return Plan(
+            heads,
+            units,
+            [*self.not_purged, *summaries.not_purged],
+            [unit for unit in summaries.units() if unit.pieces],
+            frozenset(self._seen),
+            frozenset(self._identified),
+            is_of_versions,
+        )
 
     def units(self) -> list[Unit]:
         """Return the units in order of prefix and partition."""
@@ -191,8 +220,11 @@ def plan_heads(
                     if piece is not None:
                         piece.names.append(name)
             with suppress(BranchNotFound):  # it has just been deleted
-                planner.not_purged += list(_staged(repo, branch, dataset))
-    return Plan(heads, planner.units(), [*planner.not_purged, *summaries.not_purged], summaries.units())
+                staged = list(_staged(repo, branch, dataset))
+                planner.not_purged += staged
+                if staged:
+                    planner.note(dataset)
+    return planner.plan(heads, planner.units(), summaries)
 
 
 def held_prefixes(repo: Repository) -> tuple[str, ...]:

@@ -104,8 +104,9 @@ class Publication:
         for branch, path in summary.piece.names:
             self._summaries.setdefault(branch, []).append((path, summary))
 
-    def publish(self, message: str) -> tuple[list[Published], dict[str, str]]:
+    def publish(self, message: str, note: Callable[[Published], None]) -> tuple[list[Published], dict[str, str]]:
         """Commit each hidden branch, and merge it into its branch. Return the commits; by branch, why there is none.
+        `note` is told of each commit as soon as it is there.
 
         Raises Unavailable; then some branches may have their commits, and the next attempt finds nothing to do there.
         """
@@ -134,6 +135,7 @@ class Publication:
                 refused[branch] = str(error)
                 continue
             published.append(Published(branch, landed.id, paths))
+            note(published[-1])
         return published, refused
 
     def _write_summaries(self, branch: str) -> int:

@@ -10,17 +10,25 @@ import msgspec
 from refstore.errors import Corrupt, NotFound, ObjectNotFound
 from refstore.objects.base import ObjectStore
 from refstore.repository import Repository
+from refstore.run_control import runs_under_way
 from refstore_purge.plan import NotPurged
 
 RUNS: Final = "_refstore/purge/runs/"
 LISTED_MAX: Final = 10_000
 """How many objects that were not purged a report names; it counts all."""
 
-State = Literal["running", "done", "failed", "dry run"]
+REWRITTEN_OFTEN_BYTES: Final = 4 * 1024 * 1024
+"""A report that is larger is written at most once a minute while its run lasts."""
+REWRITTEN_SELDOM_SECONDS: Final = 60.0
+
+State = Literal["running", "done", "failed", "dry run", "killed"]
+"""`killed` is what a reader makes of `running`, once no process is at work on the run any more."""
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """A partition of a data set. Distinct objects are counted, not their names."""
+    """A partition of a data set. Distinct contents are counted, each once, however many names it has and however often
+    it was tried. Only `read_bytes` and `index_bytes` have what all attempts read and wrote.
+    """
 
     dataset: str
     partition: str
@@ -57,6 +65,44 @@ class Row(msgspec.Struct, kw_only=True):
     """Of the indexes that were written."""
     attempts: int = 0
 
+    def add(self, each: Replacement) -> None:
+        """Count a content that was replaced."""
+        if each.is_summary:
+            self.summaries += 1
+            return
+        self.bytes_before += each.bytes_before
+        if not each.to:
+            self.erased += 1
+            return
+        self.rewritten += 1
+        self.rows_before += each.rows_before
+        self.rows_changed += each.rows_changed
+        self.rows_after += each.rows_after
+        self.bytes_after += each.bytes_after
+
+
+class Replacement(msgspec.Struct, frozen=True, kw_only=True):
+    """A new content of an object, with what it counts once it is published."""
+
+    dataset: str
+    partition: str
+    identity: str
+    content: str
+    """The address of what it replaces."""
+    to: str
+    """Its own; '': the object is erased."""
+    branches: list[str] = []
+    """Of `keep-history`: the branch of each of its names. The first one that gets it makes it count."""
+    is_counted: bool = False
+    """Whether it counts already, because another branch has it."""
+    is_summary: bool = False
+    """Whether it is a summary file of Parquet, whose rows and bytes are not counted."""
+    rows_before: int = 0
+    rows_changed: int = 0
+    rows_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
 
 class Published(msgspec.Struct, frozen=True):
     """The commit that brought a run's rewritten objects to a branch."""
@@ -64,6 +110,18 @@ class Published(msgspec.Struct, frozen=True):
     branch: str
     commit: str
     paths: int
+
+
+class DatasetResult(msgspec.Struct, kw_only=True):
+    """Whether a run could look at a data set at all."""
+
+    dataset: str
+    prefix: str
+    mode: str
+    objects: int = 0
+    """Distinct contents that were looked at."""
+    untouched: str = ""
+    """Why no row of it was looked at; a mistyped prefix or identifier is the usual cause. '': some were."""
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -77,7 +135,11 @@ class Report(msgspec.Struct, kw_only=True):
     """How many there are."""
     of_ledger: bool = False
     """Whether they are those of the ledger."""
+    datasets: list[DatasetResult] = []
     rows: list[Row] = []
+    publishing: list[Replacement] = []
+    """What is being published while this is written. If the run ends then, `killed_runs.py` finds out what came of it.
+    """
     published: list[Published] = []
     not_purged: list[NotPurged] = []
     not_purged_count: int = 0
@@ -96,12 +158,21 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def is_whole(self) -> bool:
         """Whether nothing was left that a later run could purge."""
-        return not (self.failure or self.units_left or self.not_purged_count or any(row.failed for row in self.rows))
+        return self.state in ("done", "dry run") and not (
+            self.failure or self.units_left or self.not_purged_count or any(row.failed for row in self.rows)
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is whole, and every data set had rows to look at: then the exit code is 0."""
+        return self.is_whole and not any(each.untouched for each in self.datasets)
 
 
-def write(store: ObjectStore, report: Report) -> None:
-    """Write the report; the latest one of a run counts. Raises ObjectsUnavailable."""
-    store.put(f"{RUNS}{report.run}.json", msgspec.json.format(msgspec.json.encode(report), indent=1))
+def write(store: ObjectStore, report: Report) -> int:
+    """Write the report; the latest one of a run counts. Return its size. Raises ObjectsUnavailable."""
+    body = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    store.put(f"{RUNS}{report.run}.json", body)
+    return len(body)
 
 
 def read(repo: Repository, run: str = "") -> Report:
@@ -124,6 +195,25 @@ def scan(repo: Repository) -> Iterator[Report]:
 
 
 def _read(repo: Repository, key: str) -> Report:
+    """Return a report. One that says `running` is read again behind the look at the runs under way: the run may have
+    ended in between.
+    """
+    report = _decode(repo, key)
+    if report.state == "running" and not _is_alive(repo, report.run):
+        report = _decode(repo, key)
+        if report.state == "running":
+            from refstore_purge.killed_runs import settle
+
+            report.state = "killed"
+            settle(repo, report)
+    return report
+
+
+def _is_alive(repo: Repository, run: str) -> bool:
+    return any(each.run == run and each.alive for each in runs_under_way(repo.context))
+
+
+def _decode(repo: Repository, key: str) -> Report:
     try:
         return msgspec.json.decode(repo.context.objects.read(key), type=Report)
     except ObjectNotFound:

@@ -55,6 +55,11 @@ def page(repository: str, report: Report) -> str:
     parts += [f"<p class=ask>Not final: {escape(reason)}</p>" for reason in report.not_final]
     if any(row.rewritten or row.erased or row.summaries for row in report.rows):
         parts.append(f"<p>{escape(STAYS)}</p>")
+    parts += [
+        f"<p class=ask>Data set {escape(each.dataset)} was not purged: {escape(each.untouched)}</p>"
+        for each in report.datasets
+        if each.untouched
+    ]
     if report.units_left:
         parts.append(
             f"<p class=ask>{report.units_left:,} partitions are left; go on with <code>--after "

@@ -26,11 +26,13 @@ from refstore_gc.purge_cleaning import DAY_MS
 from refstore_gc.run_progress import Steps, Tell
 from refstore_purge import finding, ids_file, index, ledger, report
 from refstore_purge.dataset_ids import DatasetIds
+from refstore_purge.dataset_results import results_of
 from refstore_purge.formats.base import Kind
 from refstore_purge.heads import purge_heads
 from refstore_purge.ids_form import FormOptions
+from refstore_purge.killed_runs import settle
 from refstore_purge.plan import NotPurged, Plan, Unit, plan_heads
-from refstore_purge.report import LISTED_MAX, Report
+from refstore_purge.report import Report
 from refstore_purge.run_state import FLOOR_ROWS, SHARE, Options, PurgeRun, State
 from refstore_purge.tasks import Job
 from refstore_purge.version_plan import plan_versions
@@ -65,26 +67,31 @@ def run(
         datasets = chosen_datasets(document, options.datasets)
         ids, unclear = _load(repo, datasets, options, folder / "ids", key, say)
         datasets = ids.chosen(datasets)
-        state.report.not_purged = unclear
+        state.unclear = unclear
         state.report.ids, state.report.of_ledger = ids.count, options.ids is None
         with ctx.audit.change("purge.run", repository=repo.name) as draft:
+            made = PurgeRun(repo, engine, options, steps, state, ids, key)
             try:
-                _purge(datasets, PurgeRun(repo, engine, options, steps, state, ids, key), engines)
+                _purge(datasets, made, engines)
                 if key is not None and not options.dry_run:
                     ledger.write(ctx.objects, key, run_id, ids.by_set(), ctx.clock.now_ms())
                 state.report.state = "dry run" if options.dry_run else "done"
+                state.report.watermark, state.report.units_left = state.until or "", state.units_left
             except BaseException as error:
                 state.report.state = "failed"
                 state.report.failure = str(error) if isinstance(error, RefstoreError) else type(error).__name__
                 raise
             finally:
-                steps.close()
-                state.report.seconds = steps.seconds
-                _finish(ctx.clock.now_ms(), state)
-                if not options.dry_run:
-                    _say_when_final(repo, document, datasets, state.report)
-                report.write(ctx.objects, state.report)
-                draft.after = _audited(state.report)
+                try:
+                    state.put_together()
+                    settle(repo, state.report)
+                    state.report.seconds, state.report.ended_ms = steps.seconds, ctx.clock.now_ms()
+                    if not options.dry_run:
+                        _say_when_final(repo, document, datasets, state.report)
+                    report.write(ctx.objects, state.report)
+                    draft.after = _audited(state.report)
+                finally:
+                    steps.close()  # until then nobody takes the run for killed
     return state.report
 
 
@@ -98,6 +105,8 @@ def chosen_datasets(document: PurgeDocument, names: Sequence[str]) -> tuple[Data
 
 
 def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None:
+    run.steps.check_in()
+    run.save()
     heads = [each for each in datasets if each.mode == KEEP_HISTORY]
     versions = [each for each in datasets if each.mode != KEEP_HISTORY]
     of_heads = of_versions = Plan({}, [], [])
@@ -108,16 +117,21 @@ def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None
         with run.steps.step("listing every version"):
             of_versions = plan_versions(run.repo, versions, run.ids.planned_sets)
     every = sorted([*of_heads.units, *of_versions.units], key=lambda unit: unit.order)
-    run.state.report.not_purged += [*of_heads.not_purged, *of_versions.not_purged]
+    run.state.note_plan(of_heads)
+    run.state.note_plan(of_versions)
     _limit(run, every)
     run = run.move_to(engines.for_objects(sum(len(unit.pieces) for unit in every)))
-    finding.prepare(run, datasets, run.chosen(every), every)
-    job = _job(run)
+    run.save()
+    with run.steps.step("preparing"):
+        finding.prepare(run, datasets, run.chosen(every), every)
+        job = _job(run)
     try:
         if heads:
             purge_heads(run, job, heads, of_heads)
+        run.state.found.clear()  # an object of data sets of both kinds may have other identifiers in each
         if versions:
             purge_versions(run, job, versions, of_versions)
+        run.state.report.datasets = results_of(run, datasets, every)
     finally:
         run.engine.remove_shared(job.ids)
 
@@ -127,8 +141,7 @@ def _limit(run: PurgeRun, units: list[Unit]) -> None:
     chosen, most = run.chosen(units), run.options.max_units
     if most is not None and len(chosen) > most:
         run.state.until = chosen[most - 1].watermark
-        run.state.report.watermark = run.state.until
-        run.state.report.units_left = len(chosen) - most
+        run.state.units_left = len(chosen) - most
 
 
 def _load(
@@ -196,14 +209,6 @@ def _job(run: PurgeRun) -> Job:
         ids=run.engine.share_folder(run.ids.folder),
         hash_key=run.key.hash_key if run.key is not None else b"",
     )
-
-
-def _finish(now_ms: int, state: State) -> None:
-    made = state.report
-    made.ended_ms = now_ms
-    made.rows = [state.rows[key] for key in sorted(state.rows)]
-    every = [*made.not_purged, *state.failures.values()]
-    made.not_purged, made.not_purged_count = every[:LISTED_MAX], len(every)
 
 
 def _say_when_final(repo: Repository, document: PurgeDocument, datasets: Sequence[Dataset], made: Report) -> None:

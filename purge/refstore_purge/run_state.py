@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from refstore.errors import ObjectsUnavailable
 from refstore.purging.document import KEEP_HISTORY
 from refstore.repository import Repository
 from refstore_gc.engines.base import Engine
 from refstore_gc.run_progress import Steps
 from refstore_purge import index
 from refstore_purge.dataset_ids import DatasetIds
-from refstore_purge.plan import NotPurged, Piece, Unit
-from refstore_purge.report import Report, Row
+from refstore_purge.plan import NotPurged, Piece, Plan, Unit
+from refstore_purge.report import (
+    LISTED_MAX,
+    REWRITTEN_OFTEN_BYTES,
+    REWRITTEN_SELDOM_SECONDS,
+    Replacement,
+    Report,
+    Row,
+    write,
+)
 from refstore_purge.tasks import Done, Work
 
 ATTEMPTS: Final = 3
+SUMMARY: Final = "summary"
+"""What the result of writing a summary file of Parquet again says it was told by."""
 SHARE: Final = 0.5
 FLOOR_ROWS: Final = 10_000
 
@@ -64,9 +77,26 @@ class State:
     """What a run knows so far."""
 
     report: Report
+    saved: float = 0.0
+    """When the report was written last."""
+    saved_bytes: int = 0
     found: dict[str, Done] = field(default_factory=dict[str, Done])
     """By address of the content, which never changes; so it is looked at once."""
     rows: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
+    counted: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """(data set, address) of each content that was replaced and is counted."""
+    lacking: set[str] = field(default_factory=set[str])
+    """The data sets of which an object has rows, and no identifier in any of them."""
+    seen: set[str] = field(default_factory=set[str])
+    """The data sets below whose prefix anything lies."""
+    identified: set[str] = field(default_factory=set[str])
+    """The data sets of which any object has the identifier: as a column, in a name, or in its metadata."""
+    unclear: list[NotPurged] = field(default_factory=list[NotPurged])
+    """The data sets for which the ids cannot be used."""
+    left_by_branch: dict[str, list[NotPurged]] = field(default_factory=dict[str, list[NotPurged]])
+    """What the latest plan of each branch leaves alone (mode `keep-history`)."""
+    left_in_versions: list[NotPurged] = field(default_factory=list[NotPurged])
+    """What the latest plan of every version leaves alone (modes `rewrite` and `erase`)."""
     failures: dict[str, NotPurged] = field(default_factory=dict[str, NotPurged])
     by_partition: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
     """By unit, if its partition has the identifier's value: whether that is one of the ids."""
@@ -74,6 +104,31 @@ class State:
     """The sizes of indexes, by their folder and the content's address."""
     until: str | None = None
     """The watermark that `max_units` sets, if it leaves partitions to a later run."""
+    units_left: int = 0
+    """How many it leaves."""
+
+    def note_plan(self, plan: Plan, branches: Collection[str] = ()) -> None:
+        """Keep what a plan saw and leaves alone, which takes the place of what an earlier one said of the same.
+        `branches`: those that were to be looked at, and may be gone.
+        """
+        self.seen |= plan.seen
+        self.identified |= plan.identified
+        if plan.is_of_versions:
+            self.left_in_versions = plan.not_purged
+        for branch in {*plan.heads, *branches}:
+            self.left_by_branch[branch] = [each for each in plan.not_purged if each.branch == branch]
+
+    def put_together(self) -> None:
+        """Bring the report to what is known by now."""
+        made = self.report
+        made.rows = [self.rows[key] for key in sorted(self.rows)]
+        every = [
+            *self.unclear,
+            *(each for branch in self.left_by_branch.values() for each in branch),
+            *self.left_in_versions,
+            *self.failures.values(),
+        ]
+        made.not_purged, made.not_purged_count = every[:LISTED_MAX], len(every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +156,40 @@ class PurgeRun:
         if piece.address not in self.state.failures:
             self.row(unit).failed += 1
             self.state.failures[piece.address] = NotPurged(*piece.names[0], reason)
+
+    def announce(self, items: Sequence[tuple[Unit, Piece, Done]]) -> None:
+        """Write to the report what is published next. `items`: with the contents that are replaced."""
+        counted = self.state.counted
+        self.state.report.publishing = [
+            _replacement(unit, piece, done, is_counted=(unit.dataset.name, piece.content) in counted)
+            for unit, piece, done in items
+        ]
+        self.save()
+
+    def count(self, unit: Unit, piece: Piece, done: Done) -> None:
+        """Count an object whose new content was published, once; a reason why an earlier attempt failed is void."""
+        row, state = self.row(unit), self.state
+        if state.failures.pop(piece.address, None) is not None:
+            row.failed -= 1
+        if (unit.dataset.name, piece.content) not in state.counted:
+            state.counted.add((unit.dataset.name, piece.content))
+            row.add(_replacement(unit, piece, done))
+
+    def end_publishing(self) -> None:
+        """Note that what was announced has been published and counted, or came to nothing."""
+        self.state.report.publishing = []
+        self.save()
+
+    def save(self) -> None:
+        """Write what the run has done so far, for the case that it is killed. A store that refuses it stops nothing."""
+        state, seconds = self.state, time.monotonic()
+        if state.saved_bytes > REWRITTEN_OFTEN_BYTES and seconds - state.saved < REWRITTEN_SELDOM_SECONDS:
+            return
+        state.put_together()
+        state.report.seconds = self.steps.seconds
+        with suppress(ObjectsUnavailable):
+            state.saved_bytes = write(self.repo.context.objects, state.report)
+        state.saved = seconds
 
     def chosen(self, units: Sequence[Unit]) -> list[Unit]:
         """Return the units after the watermark of an earlier run, up to that of this one."""
@@ -156,3 +245,22 @@ class PurgeRun:
         """Delete the indexes of what was replaced. Raises ObjectsUnavailable."""
         works = [self.indexed(self.work(unit, piece), unit) for unit, piece in pieces]
         index.delete(self.repo.context.objects, [work.index for work in works if work.index])
+
+
+def _replacement(unit: Unit, piece: Piece, done: Done, *, is_counted: bool = False) -> Replacement:
+    branches = [name.branch for name in piece.names] if unit.dataset.mode == KEEP_HISTORY else []
+    return Replacement(
+        dataset=unit.dataset.name,
+        partition=unit.partition,
+        identity=piece.address,
+        content=piece.content,
+        to=done.to,
+        branches=branches,
+        is_counted=is_counted,
+        is_summary=done.by == SUMMARY,
+        rows_before=done.rows,
+        rows_changed=done.matched,
+        rows_after=done.rows - (0 if unit.dataset.set_null else done.matched),
+        bytes_before=piece.size_bytes,
+        bytes_after=done.size_bytes,
+    )

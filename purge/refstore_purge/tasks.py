@@ -21,7 +21,7 @@ from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import FileFormat
 from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge import formats
-from refstore_purge.formats.base import Format, PurgeError, Task, kinds_of
+from refstore_purge.formats.base import Format, MissingColumnError, PurgeError, Task, kinds_of
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import orc, pa, pq
@@ -95,6 +95,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     checksum: str = ""
     md5: str = ""
+    lacks_identifier: bool = False
+    """Whether it has no such column, or no line with this field."""
     is_gone: bool = False
     """Whether the object is not there any more."""
     failure: str = ""
@@ -155,7 +157,12 @@ def do(job: Job, work: Work) -> Done:
             raise
         return Done(address=work.address, is_gone=True)
     except (PurgeError, Corrupt) as error:
-        return Done(address=work.address, failure=str(error), read_bytes=source.requested_bytes)
+        return Done(
+            address=work.address,
+            failure=str(error),
+            lacks_identifier=isinstance(error, MissingColumnError),
+            read_bytes=source.requested_bytes,
+        )
     except (RefstoreError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001  # a file that a library fails at in a new way fails alone
@@ -190,7 +197,8 @@ def _find(job: Job, work: Work, store: ObjectStore, source: StoreFile, ids: AnyI
         cast(BinaryIO, source), work.task, ids, collector.see if collector is not None else None
     )
     written = 0
-    body = collector.to_bytes(found.rows) if collector is not None and found.by == "column" else None
+    is_told = collector is not None and found.by == "column" and found.has_identifier
+    body = collector.to_bytes(found.rows) if collector is not None and is_told else None
     if body is not None:
         with suppress(RefstoreError):  # a later run writes it
             store.put(work.index, body)
@@ -203,6 +211,7 @@ def _find(job: Job, work: Work, store: ObjectStore, source: StoreFile, ids: AnyI
         by=found.by,
         read_bytes=source.requested_bytes + index_read,
         index_bytes=written,
+        lacks_identifier=not found.has_identifier,
     )
 
 

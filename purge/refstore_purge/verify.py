@@ -230,9 +230,7 @@ def _doubt(dataset: Dataset, value: str | None, other_case: str, ids: WantedIds)
 
 
 def _value_of_folder(identifier: str, below: str) -> tuple[str | None, str]:
-    """Return the value of the identifier's folder `name=value` among the leading ones of this form, and a folder's name
-    that differs from it only in case.
-    """
+    """Return the value of the identifier's folder `name=value`; and the name of a folder that differs only in case."""
     other_case = ""
     for folder in below.split("/")[:-1]:
         if "=" not in folder.strip("="):

@@ -38,6 +38,7 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
             return
         of_kind = summaries if of_summary else planner
         if is_own(entry.address) and name.path.startswith(planner.held_prefixes):
+            of_kind.note(dataset)
             held.setdefault(entry.address, (of_kind, name))
             return
         piece = of_kind.add(dataset, name, entry, is_held=False)
@@ -60,12 +61,7 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
         of_kind.leave(address, name, "a legal hold covers it")
     units, of_summaries = planner.units(), summaries.units()
     look_up_contents(ctx, [*units, *of_summaries])
-    return Plan(
-        {},
-        [unit for unit in units if unit.pieces],
-        [*planner.not_purged, *summaries.not_purged],
-        [unit for unit in of_summaries if unit.pieces],
-    )
+    return planner.plan({}, [unit for unit in units if unit.pieces], summaries, is_of_versions=True)
 
 
 def look_up_contents(ctx: Context, units: Sequence[Unit]) -> None:

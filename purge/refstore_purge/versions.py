@@ -27,7 +27,7 @@ from refstore_purge import erasing, finding, summaries, tasks
 from refstore_purge.formats.base import PurgeError
 from refstore_purge.plan import Name, Piece, Plan, Unit, held_prefixes
 from refstore_purge.replacing import Attempt, Original, replace
-from refstore_purge.run_state import ATTEMPTS, PurgeRun
+from refstore_purge.run_state import ATTEMPTS, SUMMARY, PurgeRun
 from refstore_purge.tasks import Done, Job
 from refstore_purge.version_plan import names_outside, plan_versions
 
@@ -36,7 +36,6 @@ REWRITTEN_PER_PART: Final = 32
 PART_BYTES: Final = 4 << 30
 """How many bytes, so that a job ends well within the deadline of an operation."""
 ERASED_AT_ONCE: Final = 1000
-SUMMARY: Final = "summary"
 BUSY: Final = "others kept changing it, or are deleting it; run the purge again"
 
 Item = tuple[Unit, Piece]
@@ -83,6 +82,8 @@ def _purge_data(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: P
             break
         with run.steps.step("listing every version"):
             planned = plan_versions(run.repo, datasets, run.ids.planned_sets)
+        run.state.note_plan(planned)
+        run.save()
     return planned
 
 
@@ -146,13 +147,21 @@ def _replace(run: PurgeRun, items: Sequence[Item], write_items: WriteItems, *, h
     def write(attempts: Sequence[Attempt]) -> list[Content | None]:
         found = write_items(items, attempts)
         results.update({attempt.number: done for attempt, done in zip(attempts, found, strict=True)})
-        return [_content_of(run, *items[attempt.number], results[attempt.number]) for attempt in attempts]
+        contents = [_content_of(run, *items[attempt.number], results[attempt.number]) for attempt in attempts]
+        written = [attempt for attempt, content in zip(attempts, contents, strict=True) if content is not None]
+        run.announce(
+            [(items[each.number][0], _at(items, each), results[each.number]) for each in written],
+        )
+        return contents
 
     published: dict[int, Attempt] = {}
 
     def note(attempt: Attempt) -> None:
         published[attempt.number] = attempt
-        _count(run, items[attempt.number][0], attempt, results[attempt.number])
+        done = results[attempt.number]
+        run.count(items[attempt.number][0], _at(items, attempt), done)
+        if done.to and done.by != SUMMARY:
+            run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at
 
     originals = [_original(piece) for _, piece in items]
     busy: list[int] = []
@@ -162,6 +171,7 @@ def _replace(run: PurgeRun, items: Sequence[Item], write_items: WriteItems, *, h
         for number, (unit, piece) in enumerate(items):
             if number not in published:
                 run.fail(unit, piece, str(error))
+    run.end_publishing()
     if has_index:
         run.delete_indexes([(items[number][0], _at(items, attempt)) for number, attempt in published.items()])
     return [items[number] for number in busy]
@@ -174,7 +184,10 @@ def _original(piece: Piece) -> Original:
 
 def _rewritten(run: PurgeRun, job: Job, items: Sequence[Item], attempts: Sequence[Attempt]) -> list[Done]:
     works = [run.work(items[attempt.number][0], _at(items, attempt), to=attempt.to) for attempt in attempts]
-    return tasks.run(run.engine, job, works)
+    done = tasks.run(run.engine, job, works)
+    for attempt, each in zip(attempts, done, strict=True):
+        run.row(items[attempt.number][0]).read_bytes += each.read_bytes
+    return done
 
 
 def _erased(_: Sequence[Item], attempts: Sequence[Attempt]) -> list[Done]:
@@ -232,21 +245,3 @@ def _at(items: Sequence[Item], attempt: Attempt) -> Piece:
     """
     piece = items[attempt.number][1]
     return msgspec.structs.replace(piece, size_bytes=attempt.current.size_bytes, content=attempt.current.address)
-
-
-def _count(run: PurgeRun, unit: Unit, attempt: Attempt, done: Done) -> None:
-    row = run.row(unit)
-    row.bytes_before += attempt.current.size_bytes
-    if not done.to:
-        row.erased += 1
-        return
-    if done.by == SUMMARY:
-        row.summaries += 1
-        return
-    row.rewritten += 1
-    row.rows_before += done.rows
-    row.rows_changed += done.matched
-    row.rows_after += done.rows - (0 if unit.dataset.set_null else done.matched)
-    row.bytes_after += done.size_bytes
-    row.read_bytes += done.read_bytes
-    run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at

@@ -27,6 +27,7 @@ from refstore.purging.key import purge_key
 
 if TYPE_CHECKING:
     from refstore.lake import Lake
+    from refstore.repository import Repository
     from refstore_gc.purge_cleaning import KeptBackup
     from refstore_gc.run_summary import CleaningSummary
     from refstore_purge.report import Report
@@ -56,6 +57,8 @@ def onboard(
 ) -> None:
     """Set the purge document: the whitelist and the data sets, all at once. Nothing is purged by this.
 
+    It warns of a data set below whose prefix nothing lies at the heads, or whose first objects lack the identifier.
+
     \b
     Example: refstore purge onboard sales purge.json
     """
@@ -64,10 +67,12 @@ def onboard(
         if dry_run:
             parsed = purging.read_document(text)
             _warn(parsed.warnings)
+            _warn_of_nothing(repo, parsed.document)
             emit(ctx, _rows(parsed.document))
             return
         onboarded = repo.onboard_purge(text, by=who() if by is None else by)
         _warn(onboarded.warnings)
+        _warn_of_nothing(repo, onboarded.document)
         emit(ctx, _rows(onboarded.document))
 
 
@@ -95,7 +100,7 @@ def validate(
         typer.Argument(metavar="[FILE]", help="The document, in JSON; '-' for standard input; default: the one set."),
     ] = "",
 ) -> None:
-    """Check a purge document without setting it, and show its data sets.
+    """Check a purge document without setting it, and show its data sets. It warns as `onboard` does.
 
     \b
     Example: refstore purge validate sales purge.json
@@ -104,6 +109,7 @@ def validate(
         text = read_document(file) if file else repo.purge_document().text
         parsed = purging.read_document(text)
         _warn(parsed.warnings)
+        _warn_of_nothing(repo, parsed.document)
         emit(ctx, _rows(parsed.document))
 
 
@@ -123,6 +129,13 @@ def _rows(document: PurgeDocument) -> list[dict[str, Any]]:
         }
         for dataset in document.datasets
     ]
+
+
+def _warn_of_nothing(repo: Repository, document: PurgeDocument) -> None:
+    """Warn of data sets of which a run would find no row, as far as a short look tells."""
+    from refstore_purge.onboarding_look import find_nothing
+
+    _warn(find_nothing(repo, document.onboarded))
 
 
 def _warn(texts: Iterable[str]) -> None:
@@ -217,7 +230,7 @@ def run(
              refstore purge run sales --ids forget.parquet --id-column guestid --dataset tracking.event --yes
              refstore purge run sales --ids forget.csv --id-column id --dataset-column dataset --yes
              refstore purge run sales --ledger --yes
-    Exit code 4: something is left; the report says what, and why.
+    Exit code 4: something is left, or a data set has no object or no identifier; the report says what, and why.
     """
     from refstore.cli.gc_job import EngineRequest, show_progress
 
@@ -256,7 +269,7 @@ def run(
                 print("refstore: warning: no index and no ledger of ids is kept: purge_key is not set", file=sys.stderr)
             report = running.run(repo, engines, options, tell, say=_say)
         _emit(ctx, report)
-        return None if report.is_whole else LEFT
+        return None if report.is_done else LEFT
 
 
 def _say(text: str) -> None:
@@ -310,7 +323,7 @@ def ledger_(
 
 @app.command("status")
 def status(ctx: typer.Context, repo_name: Name) -> None:
-    """List the runs of the purge, the newest first.
+    """List the runs of the purge, the newest first. One whose process is gone is `killed`, with what it had done.
 
     \b
     Example: refstore purge status sales
@@ -463,6 +476,9 @@ def _emit(ctx: typer.Context, report: Report) -> None:
     emit(ctx, [msgspec.to_builtins(row) for row in report.rows])
     for each in report.published:
         print(f"branch {each.branch}: commit {each.commit}, {each.paths} paths")
+    for each in report.datasets:
+        if each.untouched:
+            print(f"not purged: data set {each.dataset}: {each.untouched}")
     for each in report.not_purged[:SHOWN]:
         print(f"not purged: {each.branch}: {each.path or '(the branch)'}: {each.reason}")
     if report.not_purged_count > SHOWN:
@@ -475,6 +491,8 @@ def _emit(ctx: typer.Context, report: Report) -> None:
         print(f"not final: {reason}")
     if report.failure:
         print(f"failed: {report.failure}")
+    if report.state == "killed":
+        print("killed: nothing is known of what came after this; run the same command again")
 
 
 # ---- backups

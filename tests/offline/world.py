@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -92,6 +92,12 @@ class World:
         return self.repo.commit(
             branch, "change", date_ms=self.clock.now_ms() - int(days_ago * DAY_MS), allow_empty=True
         ).id
+
+    def commit_files(self, files: Mapping[str, bytes]) -> CommitId:
+        """Upload files to main by their paths, and commit them."""
+        for path, body in files.items():
+            self.repo.upload("main", path, body)
+        return self.repo.commit("main", "change").id
 
     def address(self, ref: str, path: str) -> str:
         return self.repo.stat(ref, path).address

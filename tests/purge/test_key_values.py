@@ -187,8 +187,8 @@ def test_statistics_of_parquet_that_lie_are_ignored_if_asked() -> None:
     body = lying(body, int.from_bytes(body[-8:-4], "little") + 8)
     assert pq.read_metadata(io.BytesIO(body)).row_group(0).column(0).statistics.max == "aaa"
     wanted = id_set("zoe")
-    assert parquet.find(io.BytesIO(body), GUEST, wanted) == (2, 0, "statistics", 0)
-    assert parquet.find(io.BytesIO(body), READING, wanted) == (2, 1, "column", 0)
+    assert parquet.find(io.BytesIO(body), GUEST, wanted)[:3] == (2, 0, "statistics")
+    assert parquet.find(io.BytesIO(body), READING, wanted)[:3] == (2, 1, "column")
     made, counts = purged(parquet, body, READING, wanted)
     assert counts == (2, 1, 0)
     assert b"zoe" not in made
@@ -208,8 +208,8 @@ def test_statistics_of_orc_that_lie_are_ignored_if_asked() -> None:
     data = body.rindex(b"aabzoe")  # the row index stands before the data, and the footer behind it
     body = body[:data].replace(b"zoe", b"aaa") + b"aabzoe" + body[data + 6 :].replace(b"zoe", b"aaa")
     wanted = id_set("zoe")
-    assert orc.find(io.BytesIO(body), GUEST, wanted) == (2, 0, "statistics", 0)
-    assert orc.find(io.BytesIO(body), READING, wanted) == (2, 1, "column", 0)
+    assert orc.find(io.BytesIO(body), GUEST, wanted)[:3] == (2, 0, "statistics")
+    assert orc.find(io.BytesIO(body), READING, wanted)[:3] == (2, 1, "column")
     made, counts = purged(orc, body, READING, wanted)
     assert counts == (2, 1, 0)
     assert b"zoe" not in made

@@ -23,6 +23,13 @@ class PurgeError(Exception):
     """An object that cannot be purged: its message names column and types, never a value. The object stays as it is."""
 
 
+class MissingColumnError(PurgeError):
+    """An object that has no such column as the identifier."""
+
+    def __init__(self, name: str, where: str = "") -> None:
+        super().__init__(f"there is no column {name!r}{where}; correct the data set's identifier")
+
+
 class Ids(Protocol):
     """The ids whose rows go."""
 
@@ -65,6 +72,8 @@ class Found(NamedTuple):
     """What told so: the partition's value, the statistics alone, or the column."""
     entries: int = 0
     """Entries of the file's key-value metadata that have an id."""
+    has_identifier: bool = True
+    """Whether there is such a column; of JSON lines, whether any line has the field, be it null."""
 
 
 See = Callable[[Any], None]

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 import numpy as np
 
 from refstore_purge.formats import compression
-from refstore_purge.formats.base import Found, Ids, PurgeError, Rewritten, See, Seeing, Task, name_of
+from refstore_purge.formats.base import (
+    Found,
+    Ids,
+    MissingColumnError,
+    PurgeError,
+    Rewritten,
+    See,
+    Seeing,
+    Task,
+    name_of,
+)
 from refstore_purge.formats.text_values import match_integers, match_strings
 
 if TYPE_CHECKING:
@@ -120,10 +130,14 @@ def _header(record: bytes, task: Task) -> _Header:
             raise PurgeError(f"{there} {name!r} in the header; correct {what} of the data set")
         return names.index(name)
 
+    identifier = name_of(task.identifier)
+    if not task.every_row and identifier not in names:
+        raise MissingColumnError(identifier, " in the header")
+
     nulls = frozenset(place(name_of(path), "set_null") for path in task.set_null)
     if nulls and len(names) == 1:
         raise PurgeError("a null in the only column would be a blank line, which is no row; delete the rows instead")
-    return _Header(names, None if task.every_row else place(name_of(task.identifier), "the identifier"), nulls)
+    return _Header(names, None if task.every_row else place(identifier, "the identifier"), nulls)
 
 
 def _matches(batch: _Records, start: int, header: _Header, ids: Ids) -> tuple[NDArray[np.bool_], int]:

@@ -53,10 +53,12 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
     """Look for the ids. Raises PurgeError."""
     ids = Seeing(ids, see) if see is not None else ids
     rows = matched = 0
+    has_identifier = task.every_row
     for lines in _batches(source):
         rows += sum(line.value is not None for line in lines)
         matched += int(np.count_nonzero(_matches(lines, task, ids)))
-    return Found(rows, matched, "partition" if task.every_row else "column")
+        has_identifier = has_identifier or any(_has_identifier(line, task) for line in lines)
+    return Found(rows, matched, "partition" if task.every_row else "column", has_identifier=has_identifier)
 
 
 def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritten:
@@ -163,6 +165,20 @@ def _values(value: Any, path: Sequence[str], task: Task) -> Iterator[Any]:
             yield from _values(each, path, task)
     elif value is not None and not path:
         yield value
+
+
+def _has_identifier(line: _Line, task: Task) -> bool:
+    with _not_too_deep(line):
+        return _has(line.value, task.identifier)
+
+
+def _has(value: Any, path: Sequence[str]) -> bool:
+    """Return whether a path is there, be it null or in an array."""
+    if not path:
+        return True
+    if isinstance(value, _Object):
+        return any(name == path[0] and _has(each, path[1:]) for name, each in value)
+    return isinstance(value, list) and any(_has(each, path) for each in cast(list[Any], value))
 
 
 def _is_set(line: _Line, value: Any, path: Sequence[str]) -> bool:

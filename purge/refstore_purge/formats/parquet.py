@@ -14,7 +14,18 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from refstore_purge.formats import key_values
-from refstore_purge.formats.base import Found, Ids, PurgeError, Rewritten, See, Seeing, Task, kinds_of, name_of
+from refstore_purge.formats.base import (
+    Found,
+    Ids,
+    MissingColumnError,
+    PurgeError,
+    Rewritten,
+    See,
+    Seeing,
+    Task,
+    kinds_of,
+    name_of,
+)
 from refstore_purge.formats.nested import check_set_null, rows_that_match, set_null
 from refstore_purge.store_file import buffer_bytes_of
 from refstore_purge.untyped_arrow import pa, pc, pq
@@ -202,7 +213,7 @@ def _check_kind(file: Any, task: Task, ids: Ids) -> None:
     found = kinds_of(file.schema_arrow, task.identifier, task.map_part)
     name = name_of(task.identifier)
     if found is None:
-        raise PurgeError(f"there is no column {name!r}; correct the data set's identifier")
+        raise MissingColumnError(name)
     if found[1] != ids.kind:
         raise PurgeError(f"column {name!r} is {found[0]}, and the ids are {ids.kind}s; give ids of its type")
 

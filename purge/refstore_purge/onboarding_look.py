@@ -1,0 +1,108 @@
+"""A short look at the data sets of a document that is onboarded: has each of them objects, and its identifier?
+
+A mistyped prefix or identifier is told at once, not by the first run. The look reads a few heads and the first few
+objects below each prefix: of Parquet and ORC the schema, and JSON and CSV only if they are small. What it cannot look
+at, it says nothing of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, BinaryIO, Final, cast
+
+import numpy as np
+
+from refstore.core.ids import is_own
+from refstore.core.records import Entry
+from refstore.purging.document import ERASE, Dataset
+from refstore.repository import Repository
+from refstore_purge import tasks
+from refstore_purge.dataset_results import no_identifier, nothing_below
+from refstore_purge.formats.base import Kind, MissingColumnError, PurgeError, Task, kinds_of
+from refstore_purge.plan import is_data, value_in
+from refstore_purge.store_file import StoreFile
+from refstore_purge.untyped_arrow import orc, pa, pq
+
+BRANCHES: Final = 10
+PATHS: Final = 200
+"""How many paths of each branch are asked for an identifier in their names or metadata."""
+LISTED: Final = 1000
+"""How many are listed to find these: some are no data."""
+OBJECTS: Final = 3
+"""How many objects of a data set are opened."""
+TEXT_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class _NoIds:
+    """Ids that nothing matches, of the kind that values have."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind: Kind = kind
+
+    def matches(self, values: Any) -> Any:
+        return np.zeros(len(values), dtype=np.bool_)
+
+    def may_match(self, minimum: Any, maximum: Any) -> bool:  # noqa: ARG002  # statistics rule out every row group
+        return False
+
+
+def find_nothing(repo: Repository, datasets: Sequence[Dataset]) -> list[str]:
+    """Return a sentence for each data set in which a run would find no row, as far as the look tells. Raises nothing
+    of what it meets in the lake.
+    """
+    found: list[str] = []
+    for dataset in datasets:
+        with suppress(Exception):  # whatever an object does to a reader, the document is set
+            reason = _reason(repo, dataset)
+            if reason:
+                found.append(f"data set {dataset.name!r}: {reason}; is it mistyped?")
+    return found
+
+
+def _reason(repo: Repository, dataset: Dataset) -> str:
+    entries = list(islice(_entries(repo, dataset), BRANCHES * PATHS))
+    if not entries:
+        return nothing_below(dataset, "at the heads")
+    if any(value_in(dataset, path, entry) is not None for path, entry in entries):
+        return ""
+    if dataset.mode == ERASE:
+        return no_identifier(dataset, f"none of the first {len(entries)} objects")
+    own = {entry.address: entry for _, entry in entries if is_own(entry.address)}
+    told = [told for entry in islice(own.values(), OBJECTS) if (told := _has_column(repo, dataset, entry)) is not None]
+    return no_identifier(dataset, f"none of the first {len(told)} objects") if told and not any(told) else ""
+
+
+def _entries(repo: Repository, dataset: Dataset) -> Iterator[tuple[str, Entry]]:
+    """Yield the first objects of a data set, staged ones too, at a few heads."""
+    branches = (name for name, record in repo.branches() if not record.hidden and dataset.has_branch(name))
+    for branch in islice(branches, BRANCHES):
+        listed = islice(repo.list(branch, prefix=dataset.prefix), LISTED)
+        data = ((path, entry) for path, entry in listed if entry is not None and is_data(dataset, path))
+        yield from islice(data, PATHS)
+
+
+def _has_column(repo: Repository, dataset: Dataset, entry: Entry) -> bool | None:
+    """Return whether an object has the identifier; None: it does not tell."""
+    assert dataset.format is not None  # noqa: S101  # the document's check says so
+    source: Any = StoreFile(repo.context.objects, entry.address, entry.size_bytes)
+    task = Task(tuple(dataset.identifier.split(".")), dataset.map_part)
+    if dataset.format in ("parquet", "orc"):
+        try:
+            schema: Any = pq.read_schema(source) if dataset.format == "parquet" else orc.ORCFile(source).schema
+        except (pa.ArrowException, OSError):
+            return None
+        return kinds_of(schema, task.identifier, task.map_part) is not None
+    if entry.size_bytes > TEXT_BYTES_MAX:
+        return None
+    kinds: tuple[Kind, ...] = ("string", "integer")
+    for kind in kinds:
+        with suppress(PurgeError):  # the values are of another kind, or the file is damaged
+            try:
+                found = tasks.format_of(dataset.format).find(cast(BinaryIO, source), task, _NoIds(kind))
+            except MissingColumnError:
+                return False
+            return True if found.has_identifier else False if found.rows else None
+        source.seek(0)
+    return None
