@@ -290,7 +290,8 @@ group.command(
 
     With --grace-days 0 it sweeps the new mark at once.
 
-    The exit code is 4 if a mark waits for `refstore gc confirm`, 5 if the store did not delete everything.
+    The exit code is 4 if a mark waits for `refstore gc confirm`, or --purge-ledger left something that is listed, and 5
+    if the store did not delete everything, whatever else is left. An error has its own code before both.
 
     With --every it repeats until SIGTERM, which abandons the current run cleanly and exits with 0. It logs failures
     and tries again at the next pass, also if another host is running the job. Only errors that no later pass can
@@ -547,14 +548,14 @@ def _run(ctx: typer.Context, repo_name: str | None, every: bool, job: Job, reque
         if job.what != "simulate":
             tell_of_the_wait(lake)
         with request.open(settings_of(ctx).offline) as engines, show_progress() as tell:
-            done, asking, failed, troubles, _ = run_all(lake, names, job, engines, tell)
-            cleared = clear_deleted(lake, job, engines, tell, troubles) if every and job.what == "run" else []
-        if done or cleared or not troubles:
-            emit_summaries(ctx, done, cleared)
-        _raise_last(troubles, of_many=every)
-    if failed or any(each["failed"] for each in cleared):
+            ran = run_all(lake, names, job, engines, tell)
+            cleared = clear_deleted(lake, job, engines, tell, ran.troubles) if every and job.what == "run" else []
+        if ran.done or cleared or not ran.troubles:
+            emit_summaries(ctx, ran.done, cleared, ran.purges)
+        _raise_last(ran.troubles, of_many=every)
+    if ran.failed or any(each["failed"] for each in cleared):
         raise typer.Exit(FAILED)
-    if asking:
+    if ran.asking or ran.left:
         raise typer.Exit(ASKING)
 
 

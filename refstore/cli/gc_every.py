@@ -35,6 +35,7 @@ from refstore.cli.common import invocation_of, open_lake, settings_of, stopping
 from refstore.cli.errors import exit_code
 from refstore.cli.gc_job import EngineRequest, Job, clear_deleted, run_all, show_progress
 from refstore.cli.gc_tables import emit_summaries
+from refstore.cli.nightly_purge import row_of
 from refstore.core import event_log
 from refstore.core.redaction import redact_text
 from refstore.core.settings import OfflineSettings, Settings
@@ -45,6 +46,7 @@ from refstore.lake import Lake
 if TYPE_CHECKING:
     from refstore_gc.gc_metrics import GcMetrics
     from refstore_gc.run_summary import Summary
+    from refstore_purge.report import Report
 
 LOOK_SECONDS: Final = 0.2
 """How often the loop checks whether to stop."""
@@ -85,6 +87,8 @@ class RepositoryReport(NamedTuple):
     troubles: Sequence[Trouble] = ()
     cleared: Sequence[dict[str, Any]] = ()
     seconds: float = 0.0
+    purge: Report | None = None
+    """What came of the look for the ids of the purge's ledger."""
 
 
 class PassRequest(NamedTuple):
@@ -190,6 +194,8 @@ def _count(report: RepositoryReport, metrics: GcMetrics | None) -> None:
             _log.error("run_failed", repository=name or "all", code=trouble.code, error=trouble.message)
         if metrics is not None and not trouble.another_run:
             metrics.error(name, trouble.code)
+    if report.purge is not None and not report.purge.is_done:
+        _log.warning("purge_left_something", repository=name, run=report.purge.run, left=report.purge.not_purged_count)
     if metrics is None:
         return
     for row in report.cleared:
@@ -210,11 +216,13 @@ def _count(report: RepositoryReport, metrics: GcMetrics | None) -> None:
 def _print(ctx: typer.Context, reports: Sequence[RepositoryReport]) -> None:
     summaries = [summary for each in reports for summary in each.summaries]
     cleared = [row for each in reports for row in each.cleared]
+    purges = [(each.repository, each.purge) for each in reports if each.purge is not None]
     if not invocation_of(ctx).json:
-        emit_summaries(ctx, summaries, cleared)
+        emit_summaries(ctx, summaries, cleared, purges)
         return
     errors = [{"repository": each.repository, **trouble._asdict()} for each in reports for trouble in each.troubles]
-    line = msgspec.json.encode({"runs": summaries, "deleted_repositories": cleared, "errors": errors})
+    rows = [row_of(*each) for each in purges]
+    line = msgspec.json.encode({"runs": summaries, "deleted_repositories": cleared, "purges": rows, "errors": errors})
     print(line.decode(), flush=True)
 
 
@@ -300,6 +308,7 @@ def _work(request: PassRequest, send: Callable[[RepositoryReport], None]) -> Non
                         _standing(lake, name),
                         troubles,
                         seconds=time.monotonic() - began,
+                        purge=found.purges[-1][1] if found.purges else None,
                     )
                 )
             if request.repository is None and request.job.what == "run":

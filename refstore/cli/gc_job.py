@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import typer
 
 from refstore.cli.common import progress
+from refstore.cli.nightly_purge import purge_again
 from refstore.cli.shapes import when
 from refstore.core import python_gc
-from refstore.errors import InvalidSettings, NotFound, RefstoreError, RepositoryNotFound
+from refstore.errors import InvalidSettings, RefstoreError, RepositoryNotFound
 from refstore.gc_marks import RunState, barrier_seconds
 from refstore.lake import Lake
 from refstore.repository import Repository
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from refstore_gc.run import Options
     from refstore_gc.run_progress import Progress as StepProgress
     from refstore_gc.run_summary import Mode, Summary
+    from refstore_purge.report import Report
 
 SHARE: Final = 0.5
 """A mark of more than this share of a repository waits for an operator."""
@@ -71,6 +73,13 @@ class AllRan(NamedTuple):
     """The errors, by repository."""
     marked: bool = False
     """Whether the last summary is of a new mark, in the last repository."""
+    purges: Sequence[tuple[str, Report]] = ()
+    """By repository: what came of the look for the ledger's ids."""
+
+    @property
+    def left(self) -> bool:
+        """Whether a purge left something, so that the exit code is that of `refstore purge run`."""
+        return any(not report.is_done for _, report in self.purges)
 
 
 def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: Any) -> AllRan:
@@ -84,6 +93,7 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: 
         options = replace(options, rules=read_rules(job.rules).rules)
     done: list[Summary] = []
     troubles: list[tuple[str, RefstoreError]] = []
+    purges: list[tuple[str, Report]] = []
     asking = failed = 0
     marked = False
 
@@ -108,25 +118,17 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: 
                 )
                 done += [*(each for each in ran.swept if each.mark_id != ran.marked.mark_id), ran.latest]
                 asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
+                swept = []  # they are reported with the mark
                 failed += ran.failed
-                if job.purge_key is not None:
-                    _purge_again(repo, engines, job.purge_key, tell)
+                if job.purge_key is not None and (report := purge_again(repo, engines, job.purge_key, tell)):
+                    purges.append((name, report))
                 for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
             marked = True
         except RefstoreError as error:  # the others do not answer for it
             done += swept  # what was swept before the marking failed
             troubles.append((name, error))
-    return AllRan(done, asking, failed, troubles, marked)
-
-
-def _purge_again(repo: Repository, engines: Engines, key: bytes, tell: Any) -> None:
-    """Purge what the ledger has from what came or returned since; nothing onboarded, or no ledger, is no error."""
-    from refstore_purge import run as purging
-
-    with suppress(NotFound):
-        repo.purge_document()
-        purging.run(repo, engines, purging.Options(ids=None, purge_key=key), tell)
+    return AllRan(done, asking, failed, troubles, marked, purges)
 
 
 def _if_there(lake: Lake, name: str) -> Repository | None:

@@ -8,17 +8,29 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from refstore.cli.common import emit, invocation_of
+from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.cli.shapes import when
 from refstore.core.units import age_shown
 from refstore.gc_marks import Run, RunState
 
 if TYPE_CHECKING:
     from refstore_gc.run_summary import Summary
+    from refstore_purge.report import Report
 
 
-def emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequence[dict[str, Any]] = ()) -> None:
+def emit_summaries(
+    ctx: typer.Context,
+    done: Sequence[Summary],
+    cleared: Sequence[dict[str, Any]] = (),
+    purges: Sequence[tuple[str, Report]] | None = None,
+) -> None:
+    """Print what runs did. `purges`: what came of looks for the ids of the purge's ledger, by repository; None: the
+    command looks for none.
+    """
+    rows = [row_of(name, report) for name, report in purges or ()]
     if invocation_of(ctx).json:
-        emit(ctx, {"runs": list(done), "deleted_repositories": list(cleared)})
+        looks = {} if purges is None else {"purges": rows}
+        emit(ctx, {"runs": list(done), "deleted_repositories": list(cleared), **looks})
         return
     for summary in done:
         emit(ctx, _summary_row(summary))
@@ -40,6 +52,10 @@ def emit_summaries(ctx: typer.Context, done: Sequence[Summary], cleared: Sequenc
                 typer.echo(f"failed: {each}", err=True)
     if cleared:
         emit(ctx, cleared)
+    for row, (name, report) in zip(rows, purges or (), strict=True):
+        emit(ctx, row | {"untouched": ", ".join(each.dataset for each in report.datasets if each.untouched)})
+        for line in reasons_of(name, report):
+            typer.echo(line, err=True)
 
 
 def _summary_row(summary: Summary) -> dict[str, object]:
@@ -67,6 +83,8 @@ def _summary_row(summary: Summary) -> dict[str, object]:
         row["too_young"] = f"{_shown(summary.young)}, younger than {age_shown(int(summary.min_age_seconds * 1000))}"
     if summary.foreign.objects:
         row["not_refstores"] = _shown(summary.foreign)
+    if summary.cleaned is not None:
+        row |= {f"purges: {what}": _shown(count) for what, count in summary.cleaned.lines().items() if count.objects}
     if summary.swept is not None:
         row |= {outcome: _shown(count) for outcome, count in summary.swept.outcomes.items()}
         if summary.swept.tagged.objects:
@@ -76,6 +94,9 @@ def _summary_row(summary: Summary) -> dict[str, object]:
             )
         for prefix, of in sorted(summary.swept.by_prefix.items()):
             row |= {f"{outcome} below {prefix}": _shown(count) for outcome, count in of.items()}
+        if summary.swept.purged.objects:
+            purged = summary.swept.purged
+            row["purged objects without a name"] = f"{purged.objects:,} objects, {purged.contents:,} contents"
         row["commits_dropped_out"] = summary.swept.commits_dropped_out
         if summary.swept.dropped_out_by_rules:
             row["of_these_by_rules"] = summary.swept.dropped_out_by_rules

@@ -180,18 +180,22 @@ class TestEveryVersion:
         lake.ctx.kv.set(keys.DURATIONS, encode(agreed))  # so that the job has not to wait for an hour
         made = refstore.json("purge", "run", "sales", "--ids", ids, "--yes")
         assert [row["run"] for row in refstore.json("purge", "ledger", "sales")] == [made["run"]]
-        late = f"{PREFIX}late.parquet"
+        late, broken = f"{PREFIX}late.parquet", f"{PREFIX}broken.parquet"
         lake.repo.upload("main", late, parquet([event("bob", 1), event("dan", 2)]))
+        lake.repo.upload("main", broken, b"no Parquet")
         lake.repo.commit("main", "late")
-        refstore.ok("gc", "run", "sales", "--purge-ledger")
+        ran = refstore("gc", "run", "sales", "--purge-ledger")
+        assert (ran.code, "rows changed  1" in ran.out, "not purged    1" in ran.out) == (4, True, True)
+        assert re.search(f"not purged: .*{broken}: the file cannot be read", ran.err)
         assert rows_at(lake.repo, "main", late) == [event("dan", 2)]
         assert [row["state"] for row in refstore.json("purge", "status", "sales")] == ["done", "done"]
         assert refstore("purge", "run", "sales").code == 2
         assert refstore("purge", "run", "sales", "--ledger", "--ids", ids).code == 2
-        assert refstore.json("purge", "run", "sales", "--ledger", "--yes")["of_ledger"]
+        alone = refstore("purge", "run", "sales", "--ledger", "--yes", "--json")
+        assert (alone.code, alone.json["of_ledger"]) == (4, True)
         assert refstore.json("purge", "ledger", "sales", "--forget", made["run"], "--yes") == []
         assert refstore("purge", "run", "sales", "--ledger", "--yes").code == 3
-        refstore.ok("gc", "run", "sales", "--purge-ledger")
+        assert refstore.json("gc", "run", "sales", "--purge-ledger")["purges"] == []
 
 
 def test_statistics_are_ignored_if_asked(refstore: Command, lake: World) -> None:

@@ -94,7 +94,7 @@ def test_a_repository_that_was_deleted_since_it_was_listed_is_no_trouble(
 
     monkeypatch.setattr(run, "run", collect)
     if how == "command":
-        done, _, _, troubles, _ = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None)
+        done, _, _, troubles, *_ = run_all(lake, ["broken", "sales"], JOB, NO_ENGINES, None)
         assert (len(done), troubles) == (1, [])
     else:
         monkeypatch.setattr(job, "open_engines", no_engines)
@@ -180,7 +180,7 @@ def test_a_mark_that_cannot_be_swept_keeps_no_other_waiting(sweeps: Sweeps) -> N
 def test_what_kept_a_mark_from_being_swept_is_told_by_the_command(lake: Lake, sweeps: Sweeps) -> None:
     sweeps.marked(Corrupt("it lost its files"))
     sweeps.marked()
-    done, _, _, troubles, _ = run_all(lake, ["sales"], JOB, NO_ENGINES, None)
+    done, _, _, troubles, *_ = run_all(lake, ["sales"], JOB, NO_ENGINES, None)
     assert [(name, type(error)) for name, error in troubles] == [("sales", Corrupt)]
     assert len(done) == 2
 

@@ -1,0 +1,54 @@
+"""Look for purged ids in what came or returned since, as a part of the nightly job (`--purge-ledger`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from refstore.errors import NotFound
+from refstore.repository import Repository
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+    from refstore_purge.report import Report
+
+NAMED: int = 5
+"""How many objects that were not purged are named."""
+
+
+def purge_again(repo: Repository, engines: Engines, key: bytes, tell: Any) -> Report | None:
+    """Purge what the ledger has. None: nothing is onboarded, or the ledger has no ids. Raises RefstoreError."""
+    from refstore_purge import run
+
+    try:
+        if not repo.purge_document().document.onboarded:
+            return None
+        return run.run(repo, engines, run.Options(ids=None, purge_key=key), tell)
+    except NotFound:
+        return None
+
+
+def row_of(repository: str, report: Report) -> dict[str, object]:
+    """Return what the run did, as a row."""
+    return {
+        "repository": repository,
+        "purge": report.run,
+        "state": report.state,
+        "ids": report.ids,
+        "rewritten": sum(row.rewritten for row in report.rows),
+        "erased": sum(row.erased for row in report.rows),
+        "rows_changed": sum(row.rows_changed for row in report.rows),
+        "not_purged": report.not_purged_count,
+        "untouched": [each.dataset for each in report.datasets if each.untouched],
+    }
+
+
+def reasons_of(repository: str, report: Report) -> Sequence[str]:
+    """Return a line for each data set and object that was not purged, up to a number."""
+    if report.is_done:
+        return ()
+    left = [f"data set {each.dataset}: {each.untouched}" for each in report.datasets if each.untouched]
+    left += [f"{each.branch}: {each.path or '(the branch)'}: {each.reason}" for each in report.not_purged[:NAMED]]
+    if report.not_purged_count > NAMED:
+        left.append(f"... and {report.not_purged_count - NAMED} more: refstore purge report {repository} {report.run}")
+    return [f"not purged: {each}" for each in left]

@@ -1,0 +1,108 @@
+"""What the nightly job says of purges: the look for the ledger's ids, and what it deleted that purges left behind."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from refstore.cli import gc_job
+from refstore.cli.gc_job import AllRan, Job, make_options, run_all
+from refstore.cli.nightly_purge import reasons_of, row_of
+from refstore.errors import Conflict
+from refstore_gc import run as nightly
+from refstore_gc.run import Options as GcOptions
+from refstore_gc.run_progress import silent
+from refstore_purge import run
+from tests.commands import Command
+from tests.offline.world import World
+from tests.purge.tracking import DOCUMENT, PREFIX, event, guestids, onboard, parquet
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+KEY = b"a key of at least thirty-two characters"
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    world.commit_files({f"{PREFIX}x": parquet([event("bob", 1), event("ann", 2)])})
+    return world
+
+
+def purge(world: World, engines: Engines) -> None:
+    run.run(world.repo, engines, run.Options(ids=guestids(world.folder, "bob"), purge_key=KEY), lambda _: None)
+
+
+def run_night(world: World, engines: Engines) -> AllRan:
+    job = Job("run", partial(make_options, min_age_seconds=0.0), purge_key=KEY)
+    return run_all(world.lake, ["sales"], job, engines, silent)
+
+
+def test_what_the_purge_left_is_said_and_left(world: World, engines: Engines) -> None:
+    onboard(world.repo, mode="rewrite")
+    purge(world, engines)
+    assert not run_night(world, engines).left
+    world.commit_files({f"{PREFIX}broken-{number}": b"no Parquet" for number in range(7)})
+    ran = run_night(world, engines)
+    ((name, made),) = ran.purges
+    assert (ran.left, ran.failed, ran.troubles) == (True, 0, [])
+    assert row_of(name, made)["not_purged"] == 7
+    lines = reasons_of(name, made)
+    assert len(lines) == 6
+    assert lines[-1] == f"not purged: ... and 2 more: refstore purge report sales {made.run}"
+
+
+def test_a_data_set_that_has_nothing_is_left_too(world: World, engines: Engines) -> None:
+    onboard(world.repo)
+    purge(world, engines)
+    onboard(world.repo, prefix="mistyped/")
+    ((name, made),) = run_night(world, engines).purges
+    assert row_of(name, made)["untouched"] == ["tracking.event"]
+    assert list(reasons_of(name, made)) == [
+        "not purged: data set tracking.event: nothing lies below mistyped/ at any head"
+    ]
+
+
+def test_nothing_onboarded_and_no_ledger_are_no_error(world: World, engines: Engines) -> None:
+    for text in ("", json.dumps({**DOCUMENT, "whitelist": []}), json.dumps(DOCUMENT)):
+        if text:
+            world.repo.onboard_purge(text, by="tests")
+        ran = run_night(world, engines)
+        assert (ran.left, list(ran.purges), ran.troubles) == (False, [], [])
+
+
+def test_a_purge_that_fails_shows_each_sweep_once(
+    world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.commit(other=b"1")
+    world.commit(other=b"2")
+    world.age()
+
+    def fail(*_: Any) -> None:
+        raise Conflict("more rows would go than anybody expects")
+
+    monkeypatch.setattr(gc_job, "purge_again", fail)
+    ran = run_night(world, engines)
+    assert [str(error) for _, error in ran.troubles] == ["more rows would go than anybody expects"]
+    marks = [each.mark_id for each in ran.done]
+    assert any(each.swept is not None for each in ran.done)
+    assert len(marks) == len({*marks})
+
+
+def test_what_was_deleted_stands_in_the_table_of_the_report(refstore: Command, engines: Engines) -> None:
+    world = World(refstore.folder / "lake")
+    body = parquet([event("bob", 1), event("ann", 2)])
+    world.commit_files({f"{PREFIX}x": body})
+    document = {**DOCUMENT, "datasets": [{**DOCUMENT["datasets"][0], "mode": "rewrite"}]}
+    world.repo.onboard_purge(json.dumps({**document, "backup": {"days": 1, "versions": 1}}), by="tests")
+    purge(world, engines)
+    for days, line in ((0, "purges: not deleted: backups that stay for now"), (2, "purges: backups past their days")):
+        world.clock.sleep(days * 86_400)
+        nightly.run(world.ctx, engines, GcOptions())
+        shown = refstore.ok("gc", "report", "sales").out
+        (told,) = [each for each in shown.splitlines() if each.startswith("purges: ")]
+        assert told.split("  ")[0] == line
+        assert told.endswith(f"1 objects, {len(body):,} bytes")
