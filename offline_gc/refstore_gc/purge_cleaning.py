@@ -23,7 +23,7 @@ from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token
-from refstore.core.records import Backup, encode
+from refstore.core.records import Backup, Location, encode
 from refstore.deletions.content_deletion import delete_recorded
 from refstore.deletions.journal_format import PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
@@ -36,18 +36,12 @@ from refstore.purging.document import PurgeDocument
 from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import KeptLocation, LocationsKept
 from refstore_gc import kv_guard
+from refstore_gc.purge_ends import Ending, endings
 from refstore_gc.run_summary import CleaningSummary, Count
 
 ABANDONED_MS: Final = 86_400_000
 """Hidden branches of a run that are so old were left by one that was killed."""
 PAGE: Final = 1000
-DAY_MS: Final = 86_400_000
-
-
-class _Ending(NamedTuple):
-    what: str
-    size_bytes: int | None
-    """None: only the store knows, and also whether it is there at all."""
 
 
 @dataclass(slots=True)
@@ -98,9 +92,9 @@ def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> CleaningSum
     name = f"purge-{ctx.ids.unique(ctx.clock.now_ms())}"
     journal = JournalWriter(ctx.objects, name, ctx.clock, count())
     now = ctx.clock.now_ms()
-    settled_ms = now - int(_seconds_to_wait(ctx, signed_seconds) * 1000)
+    wait_ms = int(_seconds_to_wait(ctx, signed_seconds) * 1000)
     for page in batched(ctx.locations.scan_changing(), PAGE):
-        found: list[tuple[LocatedIdentity, dict[Address, _Ending]]] = []
+        found: list[tuple[LocatedIdentity, dict[Address, Ending]]] = []
         for each in page:
             if each.location.current is None:
                 continue  # whoever deletes the identity goes on with it
@@ -108,7 +102,7 @@ def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> CleaningSum
                 done.held += bool(each.location.backups)
                 done.add("waiting", *_total(each.location.backups))
                 continue
-            ending = _ending(each, document, now, settled_ms)
+            ending = _ended(each, document, now, wait_ms)
             done.add("waiting", *_total([one for one in each.location.backups if one.content.address not in ending]))
             if ending or each.location.going:
                 found.append((each, ending))
@@ -121,7 +115,7 @@ def _clean(ctx: Context, *, signed_seconds: float, dry_run: bool) -> CleaningSum
                 _count(done, ending, sizes, [*ending])
             continue
         retired = ctx.locations.retire(
-            [(each, _backups_of(each, ending)) for each, ending in found], intents_before_ms=settled_ms
+            [(each, _backups_of(each, ending)) for each, ending in found], intents_before_ms=now - wait_ms
         )
         if retired:
             kept = tuple(KeptLocation(each.identity, encode(each.location)) for each in retired)
@@ -142,19 +136,24 @@ class KeptBackup(NamedTuple):
     run: str
     is_trash: bool
     goes_ms: int
-    """When its days are over; 0: they are."""
+    """The first cleaning at this time or after it deletes it, and none before."""
+    is_held: bool
+    """Whether a legal hold keeps it longer."""
+    is_due: bool
+    """Whether the next cleaning deletes it."""
 
 
-def backups(ctx: Context) -> Iterator[KeptBackup]:
-    """Yield all backups and trash. Raises Corrupt, Unavailable."""
+def backups(ctx: Context, *, signed_seconds: float = 0.0) -> Iterator[KeptBackup]:
+    """Yield all backups and trash. `signed_seconds`: how long URLs are valid that were signed. Raises Corrupt,
+    Unavailable.
+    """
     if not ctx.locations.are_announced():
         return
-    document, now = _document(ctx), ctx.clock.now_ms()
+    now, ends = ctx.clock.now_ms(), CleaningDates.read(ctx, signed_seconds)
     for each in ctx.locations.scan_changing():
-        ending = _ending(each, document, now, now)
+        dates, is_held = ends.of(each.location), each.identity in ends.held
         for one in each.location.backups:
-            days = document.trash.days if one.by_restore else document.backup.days
-            goes_ms = 0 if one.content.address in ending else one.replaced_ms + days * DAY_MS
+            goes_ms = dates[one.content.address].goes_ms
             yield KeptBackup(
                 each.identity,
                 one.content.address,
@@ -163,7 +162,26 @@ def backups(ctx: Context) -> Iterator[KeptBackup]:
                 one.replaced_by,
                 one.by_restore,
                 goes_ms,
+                is_held,
+                goes_ms <= now and not is_held,
             )
+
+
+class CleaningDates(NamedTuple):
+    """What decides when the cleaning deletes what."""
+
+    document: PurgeDocument
+    wait_ms: int
+    held: set[str]
+    """Objects that a legal hold covers: nothing of theirs goes."""
+
+    @staticmethod
+    def read(ctx: Context, signed_seconds: float) -> CleaningDates:
+        """Read it as it is now. Raises Corrupt, Unavailable."""
+        return CleaningDates(_document(ctx), int(_seconds_to_wait(ctx, signed_seconds) * 1000), _held(ctx))
+
+    def of(self, location: Location) -> dict[Address, Ending]:
+        return endings(location, self.document, self.wait_ms)
 
 
 def delete_abandoned(ctx: Context, *, dry_run: bool = False) -> int:
@@ -206,43 +224,30 @@ def _seconds_to_wait(ctx: Context, signed_seconds: float) -> float:
     return max(longest, waits.issue_seconds, signed_seconds) + 2 * waits.clock_skew_seconds
 
 
-def _ending(each: LocatedIdentity, document: PurgeDocument, now_ms: int, settled_ms: int) -> dict[Address, _Ending]:
-    """Return what goes of a record, by address."""
-    found: dict[Address, _Ending] = {}
-    backups = [backup for backup in each.location.backups if not backup.by_restore]
-    newest = backups[len(backups) - document.backup.versions :] if document.backup.versions else []
-    for backup in each.location.backups:
-        policy = document.trash.days if backup.by_restore else document.backup.days
-        is_old = backup.replaced_ms <= now_ms - policy * DAY_MS
-        is_beyond = not backup.by_restore and backup not in newest
-        if (is_old or is_beyond) and backup.replaced_ms <= settled_ms:
-            found[backup.content.address] = _Ending(
-                "trash" if backup.by_restore else "backups", backup.content.size_bytes
-            )
-    intent = each.location.intent
-    if intent is not None and intent.since_ms <= settled_ms:
-        found[intent.address] = _Ending("attempts", None)
-    return found
+def _ended(each: LocatedIdentity, document: PurgeDocument, now_ms: int, wait_ms: int) -> dict[Address, Ending]:
+    """Return what goes of a record now, by address."""
+    dates = endings(each.location, document, wait_ms)
+    return {address: ending for address, ending in dates.items() if ending.goes_ms <= now_ms}
 
 
-def _begun(each: LocatedIdentity) -> dict[Address, _Ending]:
+def _begun(each: LocatedIdentity) -> dict[Address, Ending]:
     """Return what nothing restores any more, by address: what an earlier cleaning did not come to the end with, and
     what attempts left whose intent a later one has replaced.
     """
     unpublished = each.location.unpublished
     return {
-        address: _Ending("attempts" if address in unpublished else "going", None) for address in each.location.going
+        address: Ending("attempts" if address in unpublished else "going", None, 0) for address in each.location.going
     }
 
 
-def _sizes(ctx: Context, endings: Iterable[dict[Address, _Ending]]) -> dict[Address, int]:
+def _sizes(ctx: Context, endings: Iterable[dict[Address, Ending]]) -> dict[Address, int]:
     """Ask the store for the sizes that no record has; what is not there has none."""
     asked = [address for ending in endings for address, one in ending.items() if one.size_bytes is None]
     infos = ctx.objects.head_many(asked)
     return {address: info.size_bytes for address, info in zip(asked, infos, strict=True) if info is not None}
 
 
-def _backups_of(each: LocatedIdentity, ending: dict[Address, _Ending]) -> list[Address]:
+def _backups_of(each: LocatedIdentity, ending: dict[Address, Ending]) -> list[Address]:
     return [backup.content.address for backup in each.location.backups if backup.content.address in ending]
 
 
@@ -250,7 +255,7 @@ def _delete(
     ctx: Context,
     journal: JournalWriter,
     retired: Sequence[LocatedIdentity],
-    endings: dict[Address, dict[Address, _Ending]],
+    endings: dict[Address, dict[Address, Ending]],
     done: _Tally,
 ) -> None:
     """Delete what is going, then take it off the records."""
@@ -271,12 +276,12 @@ def _delete(
     )
 
 
-def _cause(each: LocatedIdentity, ending: _Ending | None) -> str:
+def _cause(each: LocatedIdentity, ending: Ending | None) -> str:
     what = {"backups": "a backup", "trash": "trash of a restore", "attempts": "an attempt of a purge"}
     return f"{what.get(ending.what, 'a content') if ending else 'a content'} of the purged object {each.identity}"
 
 
-def _count(done: _Tally, ending: dict[Address, _Ending], sizes: dict[Address, int], gone: Sequence[Address]) -> None:
+def _count(done: _Tally, ending: dict[Address, Ending], sizes: dict[Address, int], gone: Sequence[Address]) -> None:
     for address in filter(None, dict.fromkeys(gone)):  # what was erased has none
         one = ending[address]
         size_bytes = sizes.get(address) if one.size_bytes is None else one.size_bytes

@@ -24,8 +24,10 @@ def find(run: PurgeRun, units: Sequence[Unit], attempt: int) -> set[str]:
         row = run.row(unit)
         row.attempts = attempt
         for piece, is_one in zip(pieces, told, strict=True):
+            run.see(unit, piece.content)
             if is_one:
                 wanted.add(piece.address)
+                run.note(unit, piece)
             if piece.content not in state.found:
                 state.found[piece.content] = Done(address=piece.content, rows=1, matched=int(is_one), by="name")
                 row.objects += 1

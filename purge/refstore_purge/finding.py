@@ -122,6 +122,9 @@ def _find(run: PurgeRun, job: Job, units: Sequence[Unit], attempt: int) -> None:
             state.found[done.address] = done
     for unit, piece in every:
         done, row = state.found[piece.content], run.row(unit)
+        run.see(unit, piece.content)
+        if done.has_ids or done.failure:
+            run.note(unit, piece, reason=done.failure)
         row.attempts = attempt
         row.objects += 1
         row.read_bytes += done.read_bytes

@@ -74,6 +74,10 @@ def purge_heads(run: PurgeRun, job: Job, datasets: Sequence[Dataset], planned: P
         if attempt == ATTEMPTS:
             for branch, reason in refused.items():
                 state.failures[f"branch {branch}"] = NotPurged(branch, "", f"not published: {reason}")
+            for unit in units:
+                for address in left.intersection(unit.pieces):
+                    if not refused.keys().isdisjoint(name.branch for name in unit.pieces[address].names):
+                        state.unpublished.add(address)
             return
         with run.steps.step("listing the heads"):
             planned = plan_heads(repo, datasets, run.ids.planned_sets, branches=wanted)
@@ -189,6 +193,7 @@ def _rewrite(
             if done.failure:
                 run.fail(unit, piece, done.failure)
                 continue
+            run.note(unit, piece, to=done.to)
             written.append((unit, piece, done))
             run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at
             rewritten.append(Rewritten(piece, issued[piece.address][1], done.size_bytes, done.checksum, done.md5))

@@ -7,10 +7,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from refstore.core.clock import utc_text
 from refstore.errors import Corrupt, NotFound, ObjectNotFound
 from refstore.objects.base import ObjectStore
 from refstore.repository import Repository
 from refstore.run_control import runs_under_way
+from refstore_purge.place import Place
 from refstore_purge.plan import NotPurged
 
 RUNS: Final = "_refstore/purge/runs/"
@@ -149,11 +151,12 @@ class Report(msgspec.Struct, kw_only=True):
     seconds: dict[str, float] = {}
     """How long each step took."""
     failure: str = ""
-    final_ms: int = 0
-    """When the backups of what was replaced are past their days; the next nightly job deletes them. 0: there are none.
-    """
-    not_final: list[str] = []
-    """Why rows of the ids may still be somewhere, beside backups and what was not purged."""
+    places: list[Place] = []
+    """Where rows of the ids still are; none is left: the erasure is final."""
+    places_ms: int = 0
+    """When that was looked up."""
+    not_looked_at: list[str] = []
+    """What no run looks at, and what becomes of it."""
 
     @property
     def is_whole(self) -> bool:
@@ -166,6 +169,27 @@ class Report(msgspec.Struct, kw_only=True):
     def is_done(self) -> bool:
         """Whether it is whole, and every data set had rows to look at: then the exit code is 0."""
         return self.is_whole and not any(each.untouched for each in self.datasets)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no row of the ids is left anywhere that the run knows of."""
+        return self.state == "done" and not self.places
+
+    @property
+    def ending(self) -> str:
+        """Say whether the erasure is final, and if not, when it will be. A dry run says nothing."""
+        if self.state == "dry run":
+            return ""
+        if self.is_final:
+            return "final: no place that was looked at has rows of the ids any more"
+        dates = [place.goes_ms for place in self.places]
+        count = f"{len(dates):,} places still have rows of the ids" if len(dates) != 1 else "one place still has rows"
+        undated = dates.count(0)
+        if undated:
+            return f"not final: {count}, {undated:,} of them without a date"
+        if not dates:
+            return "not final: the run has not ended"
+        return f"not final: {count}; the last of them goes with the first cleaning after {utc_text(max(dates))}"
 
 
 def write(store: ObjectStore, report: Report) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from refstore_gc.html_page import head, size_shown, time_shown
+from refstore_purge.place import Place
 from refstore_purge.plan import NotPurged
 from refstore_purge.report import Published, Report, Row
 from refstore_purge.untyped_arrow import pa, pq
@@ -48,11 +49,13 @@ def page(repository: str, report: Report) -> str:
     ]
     if report.failure:
         parts.append(f"<p class=ask>Failed: {escape(report.failure)}</p>")
-    if report.final_ms:
+    if report.ending:
         parts.append(
-            f"<p>Final with the first nightly job after {time_shown(report.final_ms)}, when the backups go.</p>"
+            f"<p{'' if report.is_final else ' class=ask'}>{escape(report.ending[:1].upper() + report.ending[1:])}.</p>"
         )
-    parts += [f"<p class=ask>Not final: {escape(reason)}</p>" for reason in report.not_final]
+    if report.places:
+        parts.append("<h2>Places that still have rows of the ids</h2>" + _places(report))
+    parts += [f"<p>Not looked at: {escape(each)}.</p>" for each in report.not_looked_at]
     if any(row.rewritten or row.erased or row.summaries for row in report.rows):
         parts.append(f"<p>{escape(STAYS)}</p>")
     parts += [
@@ -94,7 +97,8 @@ def page(repository: str, report: Report) -> str:
 
 
 def write_parquet(report: Report, folder: Path) -> list[Path]:
-    """Write `partitions.parquet`, `commits.parquet` and `not_purged.parquet`, each row with its run; return the files.
+    """Write the tables `partitions`, `commits`, `not_purged` and `places` (`.parquet`), each row with its run; return
+    the files.
 
     Raises OSError.
     """
@@ -103,16 +107,32 @@ def write_parquet(report: Report, folder: Path) -> list[Path]:
         ("partitions", Row, report.rows),
         ("commits", Published, report.published),
         ("not_purged", NotPurged, report.not_purged),
+        ("places", Place, report.places),
     ]
     files: list[Path] = []
     for name, type_, rows in tables:
-        of = {"str": pa.string(), "int": pa.int64()}
-        fields = [(field.name, of[field.type.__name__]) for field in msgspec.structs.fields(type_)]
+        fields = [(field.name, _arrow_type(field.type)) for field in msgspec.structs.fields(type_)]
         schema = pa.schema([("run", pa.string()), *fields])
         made = pa.Table.from_pylist([{"run": report.run, **msgspec.to_builtins(row)} for row in rows], schema=schema)
         files.append(folder / f"{name}.parquet")
         pq.write_table(made, str(files[-1]))
     return files
+
+
+def _arrow_type(type_: Any) -> Any:
+    of = {"int": pa.int64(), "bool": pa.bool_(), "list": pa.list_(pa.string())}
+    return of.get(getattr(type_, "__name__", ""), pa.string())
+
+
+def _places(report: Report) -> str:
+    titles = "<tr><th>place<th>data set<th class=n>objects<th class=n>bytes<th>goes<th>why<th>restored by<th>ended by"
+    body = "".join(
+        f"<tr><td>{escape(each.kind)}<td>{escape(each.dataset)}<td class=n>{each.objects:,}"
+        f"<td class=n>{size_shown(each.bytes)}<td>{time_shown(each.goes_ms) if each.goes_ms else 'no date'}"
+        f"<td>{escape(each.why)}<td><code>{escape(each.restored_by)}</code><td><code>{escape(each.ended_by)}</code>"
+        for each in report.places
+    )
+    return f"<p>As of {time_shown(report.places_ms)}.</p><table>{titles}{body}</table>"
 
 
 def _sum(name: str, rows: Sequence[Row]) -> Row:

@@ -4,7 +4,8 @@
     plan      which objects the data sets have, by partition: at the heads, or in every version
     heads     data sets of the mode `keep-history` (`heads.py`)
     versions  data sets of the modes `rewrite` and `erase` (`versions.py`)
-    report    write what was done, also if the run failed
+    look      look for the ids in what the plan leaves out: backups, trash, what is held (`unplanned_contents.py`)
+    report    write what was done, and the places that still have rows (`places.py`), also if the run failed
 
 It may be killed anywhere and run again: nothing is published before it is whole, and what is purged matches no more.
 """
@@ -17,20 +18,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from refstore.errors import Invalid, RefstoreError
 from refstore.purging.document import KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore.run_control import RunControl
 from refstore_gc.engines.choice import Engines
-from refstore_gc.purge_cleaning import DAY_MS
 from refstore_gc.run_progress import Steps, Tell
-from refstore_purge import finding, ids_file, index, ledger, report
+from refstore_purge import finding, ids_file, index, ledger, places, report, unplanned_contents
 from refstore_purge.dataset_ids import DatasetIds
 from refstore_purge.dataset_results import results_of
 from refstore_purge.formats.base import Kind
 from refstore_purge.heads import purge_heads
 from refstore_purge.ids_form import FormOptions
 from refstore_purge.killed_runs import settle
+from refstore_purge.place import Place
 from refstore_purge.plan import NotPurged, Plan, Unit, plan_heads
 from refstore_purge.report import Report
 from refstore_purge.run_state import FLOOR_ROWS, SHARE, Options, PurgeRun, State
@@ -68,6 +71,7 @@ def run(
         ids, unclear = _load(repo, datasets, options, folder / "ids", key, say)
         datasets = ids.chosen(datasets)
         state.unclear = unclear
+        state.places += [Place(kind="run", reason=each.reason, has_rows=False, as_of_run=True) for each in unclear]
         state.report.ids, state.report.of_ledger = ids.count, options.ids is None
         with ctx.audit.change("purge.run", repository=repo.name) as draft:
             made = PurgeRun(repo, engine, options, steps, state, ids, key)
@@ -87,7 +91,7 @@ def run(
                     settle(repo, state.report)
                     state.report.seconds, state.report.ended_ms = steps.seconds, ctx.clock.now_ms()
                     if not options.dry_run:
-                        _say_when_final(repo, document, datasets, state.report)
+                        _list_places(repo, options, state)
                     report.write(ctx.objects, state.report)
                     draft.after = _audited(state.report)
                 finally:
@@ -131,6 +135,8 @@ def _purge(datasets: Sequence[Dataset], run: PurgeRun, engines: Engines) -> None
         run.state.found.clear()  # an object of data sets of both kinds may have other identifiers in each
         if versions:
             purge_versions(run, job, versions, of_versions)
+        if not run.options.dry_run:
+            unplanned_contents.look(run, job, datasets)
         run.state.report.datasets = results_of(run, datasets, every)
     finally:
         run.engine.remove_shared(job.ids)
@@ -211,23 +217,26 @@ def _job(run: PurgeRun) -> Job:
     )
 
 
-def _say_when_final(repo: Repository, document: PurgeDocument, datasets: Sequence[Dataset], made: Report) -> None:
-    """Say when nothing is left of what was purged, or why that is not known."""
-    of_heads = sorted(each.name for each in datasets if each.mode == KEEP_HISTORY)
-    if of_heads:
-        made.not_final.append(
-            f"earlier commits keep the rows of {', '.join(of_heads)} until they expire, by the mode {KEEP_HISTORY!r}"
-        )
-    modes = {each.name: each.mode for each in datasets}
-    rows = [row for row in made.rows if modes.get(row.dataset) != KEEP_HISTORY]
-    if any(row.rewritten or row.erased or row.summaries for row in rows):
-        made.final_ms = made.ended_ms + document.backup.days * DAY_MS
+def _list_places(repo: Repository, options: Options, state: State) -> None:
+    """Write down what still has rows of the ids, and list the places where that stands."""
+    made = state.report
+    made.places = list(state.places)
+    purge = f"refstore purge run {repo.name}"
+    if made.failure:
+        reason = "the run failed, and has not looked at everything"
+        made.places.append(Place(kind="run", reason=reason, has_rows=False, ended_by=purge, as_of_run=True))
+    made.not_looked_at = [places.UNNAMED]
+    left = dict.fromkeys(state.unpublished, "its branch did not take the run's commit")
+    left |= {address: each.reason for address, each in state.failures.items()}
+    contents = [
+        msgspec.structs.replace(each, reason=each.reason or left.get(each.identity, "")) for each in state.contents
+    ]
     try:
-        reason = repo.context.objects.keeps_deleted()
+        places.write_contents(repo.context.objects, made.run, contents)
+        places.refresh(repo, [made], signed_seconds=options.signed_seconds)
     except RefstoreError as error:
-        reason = str(error)
-    if reason:
-        made.not_final.append(reason)
+        reason = f"where the rows still are could not be looked up: {error}"
+        made.places.append(Place(kind="run", reason=reason, has_rows=False, ended_by=purge, as_of_run=True))
 
 
 def _audited(made: Report) -> dict[str, object]:

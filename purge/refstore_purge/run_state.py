@@ -19,6 +19,7 @@ from refstore_gc.engines.base import Engine
 from refstore_gc.run_progress import Steps
 from refstore_purge import index
 from refstore_purge.dataset_ids import DatasetIds
+from refstore_purge.place import Place, RunContent
 from refstore_purge.plan import NotPurged, Piece, Plan, Unit
 from refstore_purge.report import (
     LISTED_MAX,
@@ -68,6 +69,8 @@ class Options:
     """Stop if more than this share of the rows that were looked at would go."""
     floor_rows: int = FLOOR_ROWS
     """Fewer rows never stop a run."""
+    signed_seconds: float = 0.0
+    """How long URLs are valid that were signed; backups wait for them."""
     purge_key: bytes | None = field(default=None, repr=False)
     """The key of the index (`refstore.purging.key`). None: no index is read or written."""
 
@@ -102,6 +105,14 @@ class State:
     """By unit, if its partition has the identifier's value: whether that is one of the ids."""
     indexes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     """The sizes of indexes, by their folder and the content's address."""
+    looked_at: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """By data set, the contents that were looked into, or written."""
+    contents: list[RunContent] = field(default_factory=list[RunContent])
+    """What has rows of the ids, or could not be looked into. Where that stands is looked up for the report."""
+    unpublished: set[str] = field(default_factory=set[str])
+    """Objects at heads whose branches did not take the run's commit."""
+    places: list[Place] = field(default_factory=list[Place])
+    """Places that cannot be looked up later, as the run saw them."""
     until: str | None = None
     """The watermark that `max_units` sets, if it leaves partitions to a later run."""
     units_left: int = 0
@@ -190,6 +201,20 @@ class PurgeRun:
         with suppress(ObjectsUnavailable):
             state.saved_bytes = write(self.repo.context.objects, state.report)
         state.saved = seconds
+
+    def see(self, unit: Unit, address: str) -> None:
+        """Note that a content was looked into, or written."""
+        self.state.looked_at.setdefault(unit.dataset.name, set()).add(address)
+
+    def note(self, unit: Unit, piece: Piece, *, reason: str = "", to: str = "") -> None:
+        """Note a content that has rows of the ids. `reason`: why nobody could look into it. `to`: where it was written
+        again.
+        """
+        dataset, content = unit.dataset, piece.content
+        self.see(unit, to)
+        self.state.contents.append(
+            RunContent(content, piece.address, dataset.name, dataset.prefix, piece.size_bytes, not reason, reason, to)
+        )
 
     def chosen(self, units: Sequence[Unit]) -> list[Unit]:
         """Return the units after the watermark of an earlier run, up to that of this one."""

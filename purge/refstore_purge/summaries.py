@@ -67,6 +67,14 @@ def _is_there(run: PurgeRun, piece: Piece, name: Name) -> bool:
         return False
 
 
+def have_ids(run: PurgeRun, unit: Unit, piece: Piece) -> bool:
+    """Return whether a summary file has an id. Raises PurgeError, ObjectNotFound."""
+    with _readable():
+        return parquet_summary.read(
+            _open(run, piece.content, piece.size_bytes), run.work(unit, piece).task, run.ids.of(unit.dataset)
+        ).has_ids
+
+
 def find_affected(run: PurgeRun, units: Sequence[Unit], rewritten: Collection[Name]) -> set[str]:
     """Return the addresses of the summary files at the heads that must be written again, once these files are."""
     affected: set[str] = set()

@@ -120,7 +120,9 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: 
                 asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
                 swept = []  # they are reported with the mark
                 failed += ran.failed
-                if job.purge_key is not None and (report := purge_again(repo, engines, job.purge_key, tell)):
+                if job.purge_key is not None and (
+                    report := purge_again(repo, engines, job.purge_key, job.options().signed_seconds, tell)
+                ):
                     purges.append((name, report))
                 for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)

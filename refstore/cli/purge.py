@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from refstore.repository import Repository
     from refstore_gc.purge_cleaning import KeptBackup
     from refstore_gc.run_summary import CleaningSummary
+    from refstore_purge.place import Place
     from refstore_purge.report import Report
     from refstore_purge.verify import Counts
 
@@ -263,6 +264,7 @@ def run(
                 ignore_statistics=ignore_statistics,
                 share=breaker_share,
                 floor_rows=breaker_floor,
+                signed_seconds=settings.api.presign_seconds,
                 purge_key=key,
             )
             if key is None:
@@ -323,15 +325,20 @@ def ledger_(
 
 @app.command("status")
 def status(ctx: typer.Context, repo_name: Name) -> None:
-    """List the runs of the purge, the newest first. One whose process is gone is `killed`, with what it had done.
+    """List the runs of the purge, the newest first, with how many places still have rows of their ids.
+
+    One whose process is gone is `killed`, with what it had done.
 
     \b
     Example: refstore purge status sales
     """
+    from refstore_purge import places
     from refstore_purge import report as reports
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        emit(ctx, [_summary(each) for each in reports.scan(repo)])
+        runs = list(reports.scan(repo))
+        places.refresh(repo, runs, signed_seconds=settings_of(ctx).api.presign_seconds)
+        emit(ctx, [_summary(each) for each in runs])
 
 
 @app.command("report")
@@ -343,19 +350,21 @@ def report(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to this file.")] = None,
     parquet: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Write partitions.parquet, commits.parquet and not_purged.parquet there."),
+        typer.Option(metavar="FOLDER", help="Write partitions, commits, not_purged and places (.parquet) there."),
     ] = None,
 ) -> None:
-    """Show what a run did, by data set and partition, and what it left; --json has all of it.
+    """Show what a run did, by data set and partition, what it left, and every place that still has rows of its ids,
+    with the date on which each goes; --json has all of it.
 
     \b
     Example: refstore purge report sales --html purge.html
     """
+    from refstore_purge import places, report_files
     from refstore_purge import report as reports
-    from refstore_purge import report_files
 
     with repository_of(ctx, repo_name, only_read=True) as repo:
         found = reports.read(repo, run_id)
+        places.refresh(repo, [found], signed_seconds=settings_of(ctx).api.presign_seconds)
         with local_errors():
             if html is not None:
                 html.write_text(report_files.page(repo_name, found), "utf-8")
@@ -465,6 +474,8 @@ def _summary(report: Report) -> dict[str, Any]:
         "not_purged": report.not_purged_count,
         "units_left": report.units_left,
         "commits": len(report.published),
+        "places": len(report.places),
+        "final": report.is_final,
     }
 
 
@@ -485,14 +496,29 @@ def _emit(ctx: typer.Context, report: Report) -> None:
         print(f"... and {report.not_purged_count - SHOWN} more; --json shows them")
     if report.units_left:
         print(f"{report.units_left} partitions are left; go on with --after {report.watermark!r}")
-    if report.final_ms:
-        print(f"final: with the first nightly job after {when(report.final_ms)}, when the backups go")
-    for reason in report.not_final:
-        print(f"not final: {reason}")
+    if report.places:
+        emit(ctx, [_place_row(each) for each in report.places])
+    if report.ending:
+        print(report.ending)
+    for each in report.not_looked_at:
+        print(f"not looked at: {each}")
     if report.failure:
         print(f"failed: {report.failure}")
     if report.state == "killed":
         print("killed: nothing is known of what came after this; run the same command again")
+
+
+def _place_row(place: Place) -> dict[str, Any]:
+    return {
+        "place": place.kind,
+        "dataset": place.dataset,
+        "objects": place.objects,
+        "bytes": place.bytes,
+        "goes": when(place.goes_ms or None),
+        "why": place.why,
+        "restored_by": place.restored_by,
+        "ended_by": place.ended_by,
+    }
 
 
 # ---- backups
@@ -504,9 +530,10 @@ def backups(
     repo_name: Name,
     run_id: Annotated[str, typer.Argument(metavar="[RUN]", help="Only what this run replaced; default: all.")] = "",
 ) -> None:
-    """List the contents that purges have replaced and that can be restored, and when each may go.
+    """List the contents that purges have replaced and that can be restored, and when each goes: with the first cleaning
+    after that.
 
-    What a restore replaced is trash. What a legal hold covers stays longer than is listed.
+    What a restore replaced is trash. What a legal hold covers stays until the hold ends.
 
     \b
     Example: refstore purge backups sales
@@ -514,7 +541,8 @@ def backups(
     with repository_of(ctx, repo_name, only_read=True) as repo:
         from refstore_gc import purge_cleaning
 
-        emit(ctx, [_backup_row(each) for each in purge_cleaning.backups(repo.context) if run_id in ("", each.run)])
+        kept = purge_cleaning.backups(repo.context, signed_seconds=settings_of(ctx).api.presign_seconds)
+        emit(ctx, [_backup_row(each) for each in kept if run_id in ("", each.run)])
 
 
 @app.command("restore")
@@ -596,7 +624,7 @@ def _backup_row(each: KeptBackup) -> dict[str, Any]:
         "replaced": when(each.replaced_ms),
         "by": each.run,
         "kind": "trash" if each.is_trash else "backup",
-        "goes": when(each.goes_ms) if each.goes_ms else "with the next cleaning",
+        "goes": "held" if each.is_held else "with the next cleaning" if each.is_due else when(each.goes_ms),
     }
 
 

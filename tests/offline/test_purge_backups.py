@@ -59,7 +59,7 @@ class TestTheEndOfBackups:
         looked = purge_cleaning.clean(world.ctx, dry_run=True)
         assert looked.backups == Count(1, len(OLD))
         assert world.data() == {identity, content_of(published)}
-        assert [(each.address, each.goes_ms) for each in purge_cleaning.backups(world.ctx)] == [(identity, 0)]
+        assert [(each.address, each.is_due) for each in purge_cleaning.backups(world.ctx)] == [(identity, True)]
         done = purge_cleaning.clean(world.ctx)
         assert (done.backups, done.waiting, done.failed) == (Count(1, len(OLD)), Count(), 0)
         assert world.data() == {content_of(published)}
@@ -107,6 +107,7 @@ class TestTheEndOfBackups:
         settle(world)
         assert purge_cleaning.clean(world.ctx).attempts == Count(1, len(NEW))
         assert content_to_be(intended) not in world.data()
+        check_repository(world.ctx)  # that the record is gone, which said nothing any more, is no loss
         assert publish(world.repo, intended, NEW) is None
         assert world.repo.read("main", "a/x") == OLD
         assert purge_cleaning.clean(world.ctx).attempts == Count()  # the record is gone, and was not lost

@@ -70,8 +70,9 @@ def test_rows_leave_every_version_and_the_history_stays(world: World, purge: Pur
     assert made.is_whole, made
     assert [(row.objects, row.matched, row.rewritten, row.rows_changed) for row in made.rows] == [(3, 3, 3, 3)]
     assert made.published == []
-    assert made.final_ms == made.ended_ms + 30 * 86_400_000
-    assert made.not_final == []
+    assert [(each.kind, each.objects) for each in made.places] == [("backups", 3)]
+    assert made.ended_ms - 60_000 < made.places[0].goes_from_ms - 30 * 86_400_000 <= made.ended_ms
+    assert not made.is_final
     assert guests_at(world, first) == guests_at(world, "v1") == ["ann"]
     assert guests_at(world, second) == guests_at(world, "main") == ["ann", "cid"]
     assert guests_at(world, "dev") == ["dan"]

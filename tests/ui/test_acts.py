@@ -318,6 +318,8 @@ def test_an_operator_restores_what_a_purge_replaced(visit: Visit, site: Site) ->
     run = site.purge
     visitor = visit("operator")
     visitor.go(f"/repositories/events/purges/{run}")
+    assert "Places that still have rows of the ids" in visitor.text()
+    assert f"refstore purge restore events {run}" in visitor.text()
     visitor.follow("Restore what it replaced")
     assert visitor.fact("Objects restored") == "1"
     visitor.press("Restore")

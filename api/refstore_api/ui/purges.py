@@ -30,7 +30,8 @@ SHOWN: Final = 20
 @router.get("")
 async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
-        backups = list(islice(purge_cleaning.backups(repo.context), BACKUPS + 1))
+        kept = purge_cleaning.backups(repo.context, signed_seconds=service.settings.presign_seconds)
+        backups = list(islice(kept, BACKUPS + 1))
         return render(
             request,
             "purges.html",

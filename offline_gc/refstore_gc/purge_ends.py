@@ -1,0 +1,54 @@
+"""When what purges left behind goes (rule 22): the dates by which the cleaning deletes, and which the reports show.
+
+A backup goes with the earlier of its days and versions, the trash of a restore after the days of trash, and what an
+attempt wrote and did not publish when nobody can publish it any more. None of it goes before every reader, every URL
+that was signed and every operation that may need it has ended. That wait is never shortened.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from refstore.core.ids import Address
+from refstore.core.records import Backup, Location
+from refstore.purging.document import PurgeDocument
+
+DAY_MS: Final = 86_400_000
+
+What = Literal["backups", "trash", "attempts", "going"]
+
+
+class Ending(NamedTuple):
+    what: What
+    size_bytes: int | None
+    """None: only the store knows, and also whether it is there at all."""
+    goes_ms: int
+    """The first cleaning at this time or after it deletes it, and none before."""
+
+
+def endings(location: Location, document: PurgeDocument, wait_ms: int) -> dict[Address, Ending]:
+    """Return when each content of a record goes that is not the object's own, by address ('': what was erased).
+
+    `wait_ms`: how long readers, signed URLs, issued addresses and operations may need a content.
+    """
+    backups = [backup for backup in location.backups if not backup.by_restore]
+    newest = backups[len(backups) - document.backup.versions :] if document.backup.versions else []
+    found: dict[Address, Ending] = {}
+    for backup in location.backups:
+        address = backup.content.address
+        goes_ms = backup.replaced_ms + max(wait_ms, _days(backup, document, is_newest=backup in newest) * DAY_MS)
+        if address in found:  # what was erased has no address, and goes from its record as one
+            goes_ms = max(goes_ms, found[address].goes_ms)
+        found[address] = Ending("trash" if backup.by_restore else "backups", backup.content.size_bytes, goes_ms)
+    intent = location.intent
+    if intent is not None:
+        found[intent.address] = Ending(
+            "attempts", None, intent.since_ms + wait_ms + 1
+        )  # an attempt may end in its last ms
+    return found
+
+
+def _days(backup: Backup, document: PurgeDocument, *, is_newest: bool) -> int:
+    if backup.by_restore:
+        return document.trash.days
+    return document.backup.days if is_newest else 0
