@@ -2,8 +2,11 @@
 
     verify.py           which objects have rows of the ids, or could not be looked at
     verify_objects.py   the objects, at the heads or in every version
+    verify_names.py     whether their paths or metadata tell the identifier
     verify_rows.py      one object: what stands at the identifier
     verify_columns.py   Parquet and ORC
+    verify_beside.py    what stands beside the rows: metadata, and summary files of Parquet
+    verify_footer.py    the footer of Parquet
     verify_text.py      CSV and JSON lines, and their compression
     verify_ids.py       the lookup of ids
     verify_table.py     the table of ids
@@ -23,15 +26,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
 from refstore.errors import Contention, Gone, Invalid, ObjectNotFound, RefstoreError, Unavailable
 from refstore.purging.document import ERASE, KEEP_HISTORY, Dataset, PurgeDocument
 from refstore.repository import Repository
 from refstore_gc.run_progress import Progress, Tell, silent
 from refstore_purge.ids_form import FormOptions
+from refstore_purge.verify_beside import is_summary
 from refstore_purge.verify_columns import refuse_other_types
-from refstore_purge.verify_ids import HIVE_NULL, INTEGER_TEXT, Lookup, RowCount, WantedIds
+from refstore_purge.verify_ids import Lookup, RowCount, WantedIds
+from refstore_purge.verify_names import doubt, in_another_case, value_in_names
 from refstore_purge.verify_objects import (
     Target,
     at_heads,
@@ -48,6 +52,8 @@ from refstore_purge.verify_text import NotRead
 GROUP_BYTES: Final = 128 * 1024 * 1024
 GROUP_OBJECTS: Final = 500
 GROUPS_WAITING: Final = 2 * (os.cpu_count() or 1)
+PLACES: Final = 5
+"""So many places beside the rows of an object are named."""
 AGAIN: Final = 3
 """How often an object is looked for again that another run replaces meanwhile."""
 IGNORE_STATISTICS: Final = (
@@ -57,14 +63,20 @@ IGNORE_STATISTICS: Final = (
 
 
 class Finding(NamedTuple):
-    """An object that has rows of the ids, or that could not be looked at."""
+    """An object that has rows of the ids, or ids beside the rows, or that could not be looked at."""
 
     ref: str
     path: str
     rows: int
-    """How many are left; 0: nobody could look."""
+    """How many are left."""
+    entries: int
+    """How many entries of its metadata, and statistics of a summary file, have an id. With no rows, and no entries:
+    nobody could look.
+    """
     reason: str
-    """Why nobody could look, or why a run does not find the rows; '': there is nothing to say."""
+    """Why nobody could look, where ids stand beside the rows, or why a run does not find the rows; '': there is nothing
+    to say.
+    """
 
 
 @dataclass(slots=True)
@@ -76,8 +88,10 @@ class Counts:
     versions: int = 0
     """Commits; where only heads are looked at, branches."""
     rows_left: int = 0
+    entries_left: int = 0
+    """Entries of metadata, and statistics of summary files, that have an id."""
     objects_left: int = 0
-    """Distinct objects that have these rows."""
+    """Distinct objects that have these rows or entries."""
     not_looked_at: int = 0
     """Distinct objects."""
 
@@ -114,10 +128,10 @@ def verify(
     tell: Tell = silent,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Finding]:
-    """Yield the objects of every branch, staged ones too, that have rows of the ids, or should be erased, or could not
-    be looked at. Of data sets of the modes `rewrite` and `erase`, and with `history` of all, also those of every commit
-    that can be read or unmarked; of these two modes, also those in the undo trash. Each distinct object is read once.
-    `counts` is filled on the way.
+    """Yield the objects of every branch, staged ones too, that have rows of the ids, or ids beside the rows, or should
+    be erased, or could not be looked at. Of data sets of the modes `rewrite` and `erase`, and with `history` of all,
+    also those of every commit that can be read or unmarked; of these two modes, also those in the undo trash. Each
+    distinct object is read once. `counts` is filled on the way.
 
     `only`: names of data sets; none given: all that have ids. `say`: is told which ids were read.
 
@@ -173,13 +187,23 @@ def _findings(look: _Look, counts: Counts) -> Iterator[Finding]:
     """Yield what is to be said of an object, under each of its names."""
     counts.objects += not look.reason
     counts.not_looked_at += bool(look.reason)
-    counts.objects_left += bool(look.count.rows)
-    counts.rows_left += look.count.rows
+    rows, entries = look.count.rows, len(look.count.beside)
+    counts.objects_left += bool(rows or entries)
+    counts.rows_left += rows
+    counts.entries_left += entries
+    told = "; ".join(filter(None, (IGNORE_STATISTICS * look.count.is_excluded, _told(look.count.beside))))
     for ref, path in look.names:
-        if look.count.rows:
-            yield Finding(ref, path, look.count.rows, IGNORE_STATISTICS if look.count.is_excluded else "")
+        if rows or entries:
+            yield Finding(ref, path, rows, entries, told)
         if look.reason:
-            yield Finding(ref, path, 0, look.reason)
+            yield Finding(ref, path, 0, 0, look.reason)
+
+
+def _told(beside: Sequence[str]) -> str:
+    """Return where ids stand beside the rows."""
+    places = list(dict.fromkeys(beside))
+    more = f", and in {len(places) - PLACES} more places" if len(places) > PLACES else ""
+    return f"an id stands in {', '.join(places[:PLACES])}{more}" if places else ""
 
 
 def _distinct(dataset: Dataset, targets: Iterator[Target], ids: WantedIds) -> Iterator[_Look]:
@@ -188,63 +212,17 @@ def _distinct(dataset: Dataset, targets: Iterator[Target], ids: WantedIds) -> It
     for target in targets:
         if not target.content:
             continue  # erased
-        value, other_case = _value_in_names(dataset, target)
+        value, other_case = value_in_names(dataset, target)
         key = target.content, value
         known = looks.get(key)
         if known is not None:
             known.names[target.ref, target.path] = None
             continue
-        reason = _doubt(dataset, value, other_case, ids)
+        reason = doubt(dataset, value, other_case, ids)
         looks[key] = _Look(
             dataset, target, value, {(target.ref, target.path): None}, other_case=other_case, reason=reason
         )
         yield looks[key]
-
-
-def _value_in_names(dataset: Dataset, target: Target) -> tuple[str | None, str]:
-    """Return the identifier's value if a folder, the path or the metadata has it; and a name of one of these that is
-    the identifier in another case only.
-    """
-    below = target.path[len(dataset.prefix) :]
-    if dataset.template is not None:
-        return dataset.template.value_of(below), ""
-    value, other_case = _value_of_folder(dataset.identifier, below)
-    if dataset.mode == ERASE and value is None:
-        metadata = target.entry.metadata
-        value = metadata.get(dataset.identifier)
-        other_case = other_case or next((name for name in metadata if _is_alike(name, dataset.identifier)), "")
-    return value, "" if value is not None else other_case
-
-
-def _doubt(dataset: Dataset, value: str | None, other_case: str, ids: WantedIds) -> str:
-    """Return why the names of an object do not tell whose it is; '': they do, or need not."""
-    if dataset.mode == ERASE:
-        return _in_another_case(other_case) if other_case else ""
-    if value is None or value == HIVE_NULL:
-        return ""
-    if "\ufffd" in value:
-        return f"the value of {dataset.identifier!r} in its path is no UTF-8"
-    if ids.kind == "integer" and not INTEGER_TEXT.fullmatch(value):
-        return f"the value of {dataset.identifier!r} in its path is no integer, and the ids are integers"
-    return ""
-
-
-def _value_of_folder(identifier: str, below: str) -> tuple[str | None, str]:
-    """Return the value of the identifier's folder `name=value`; and the name of a folder that differs only in case."""
-    other_case = ""
-    for folder in below.split("/")[:-1]:
-        if "=" not in folder.strip("="):
-            continue
-        name, _, value = folder.partition("=")
-        if unquote(name) == identifier:
-            return unquote(value), ""
-        if _is_alike(unquote(name), identifier):
-            other_case = unquote(name)
-    return None, other_case
-
-
-def _is_alike(name: str, identifier: str) -> bool:
-    return name.casefold() == identifier.casefold()
 
 
 class _Shown:
@@ -295,13 +273,9 @@ def _look_at(repo: Repository, looks: Sequence[_Look], ids: WantedIds) -> int:
         except Exception as error:  # noqa: BLE001  # whatever a damaged file does to a reader
             look.reason = f"it cannot be read as {look.dataset.format} ({type(error).__name__})"
         if look.other_case and (look.reason or look.count.rows_without):
-            look.reason = f"{look.reason or 'rows have no identifier'}; {_in_another_case(look.other_case)}"
+            look.reason = f"{look.reason or 'rows have no identifier'}; {in_another_case(look.other_case)}"
     lookup.finish()
     return len(looks)
-
-
-def _in_another_case(name: str) -> str:
-    return f"{name!r} in its path or metadata is the identifier in another case"
 
 
 def _read(repo: Repository, look: _Look, lookup: Lookup, *, is_of_id: bool) -> None:
@@ -313,7 +287,10 @@ def _read(repo: Repository, look: _Look, lookup: Lookup, *, is_of_id: bool) -> N
         look.count = RowCount()
         try:
             with opened(repo, target) as source:
-                return count_rows(source, look.dataset, lookup, look.count, is_of_id=is_of_id)
+                describes_others = is_summary(look.dataset, target.path)
+                return count_rows(
+                    source, look.dataset, lookup, look.count, is_of_id=is_of_id, describes_others=describes_others
+                )
         except ObjectNotFound:
             target = found_again(repo, target)
     raise Contention("its content was replaced again and again; run verify again")

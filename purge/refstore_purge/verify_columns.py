@@ -22,7 +22,8 @@ BATCH_ROWS: Final = 262_144
 DAMAGED: Final = "it cannot be read: it is damaged, or no {}"
 
 
-def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> None:
+def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
+    """Count the rows, and return the lookup for the identifier's type."""
     file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
     schema, metadata = file.schema_arrow, file.metadata
     if not metadata.num_columns:
@@ -30,7 +31,7 @@ def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: Row
     lookup = _lookup_for(schema, dataset, lookup, is_of_id=is_of_id)
     if is_of_id and not dataset.set_null:
         count.rows += metadata.num_rows
-        return
+        return lookup
     leaf = None if is_of_id else _leaf(file, dataset.identifier)
     columns = _columns(schema, dataset, is_of_id=is_of_id)
     for group in range(metadata.num_row_groups):
@@ -38,14 +39,16 @@ def count_parquet(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: Row
             # not before something could be read: a damaged footer may end the process
             bounds = _bounds(metadata.row_group(group).column(leaf)) if leaf is not None else None
             _count_batch(batch, dataset, lookup, count, bounds, is_of_id=is_of_id)
+    return lookup
 
 
-def count_orc(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> None:
+def count_orc(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> Lookup:
+    """Count the rows, and return the lookup for the identifier's type."""
     file = orc.ORCFile(source)
     lookup = _lookup_for(file.schema, dataset, lookup, is_of_id=is_of_id)
     if is_of_id and not dataset.set_null:
         count.rows += file.nrows
-        return
+        return lookup
     if not is_of_id:
         _refuse_char(source, dataset)
     columns = _columns(file.schema, dataset, is_of_id=is_of_id)
@@ -53,6 +56,7 @@ def count_orc(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCoun
         # pyarrow shows no statistics of stripes, and pyorc may end the process where a stripe is damaged
         batch = file.read_stripe(stripe, columns=columns)
         _count_batch(batch, dataset, lookup, count, None, is_of_id=is_of_id)
+    return lookup
 
 
 def _refuse_char(source: BinaryIO, dataset: Dataset) -> None:
@@ -113,6 +117,14 @@ def _lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool
     if found is None:
         raise NotRead(f"column {dataset.identifier!r} is {type_}, and the ids are {lookup.ids.kind}s")
     return found
+
+
+def lookup_of_type(schema: Any, dataset: Dataset, lookup: Lookup) -> Lookup:
+    """Return the lookup for the type that a schema says of the identifier; if it has none, that of all ids."""
+    try:
+        return lookup.for_type(_identifier_type(schema, dataset)) or lookup
+    except NotRead:
+        return lookup
 
 
 def _identifier_type(schema: Any, dataset: Dataset) -> Any:

@@ -27,6 +27,8 @@ UUID_BYTES: Final = 16
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 INTEGER: Final = r"[+-]?[0-9]+"
 INTEGER_TEXT: Final = re.compile(INTEGER)
+PLAIN_INTEGER: Final = re.compile(rb"-?(0|[1-9][0-9]*)")
+UUID_TEXT: Final = re.compile(rb"(?i)(urn:uuid:)?\{?[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\}?")
 NUMBER_MAX: Final = 2**64
 DIGITS_MAX: Final = 40
 
@@ -127,6 +129,8 @@ class RowCount:
     """Lines of JSON that have no value at the identifier."""
     is_excluded: bool = False
     """Whether statistics of the object exclude an id that is there."""
+    beside: list[str] = field(default_factory=list[str])
+    """Where ids stand beside the rows, in words that show none."""
 
 
 class Bounds(NamedTuple):
@@ -137,6 +141,16 @@ class Bounds(NamedTuple):
     high: Any
 
 
+class Entry(NamedTuple):
+    """What stands beside the rows of an object."""
+
+    place: str
+    """In words, with {} for its name."""
+    name: bytes
+    texts: Sequence[bytes]
+    """What may be an id."""
+
+
 class _Waiting(NamedTuple):
     of: RowCount
     values: Any
@@ -144,13 +158,35 @@ class _Waiting(NamedTuple):
     """The row of each value. None: each value is a row."""
     bounds: Bounds | None
 
+    def note(self, are_ids: Any) -> None:
+        rows = self.rows
+        self.of.rows += are_ids.true_count if rows is None else pc.count_distinct(rows.filter(are_ids)).as_py()
+        if self.bounds is not None:
+            self.of.is_excluded |= _is_outside(self.values.filter(are_ids), self.bounds)
+
+
+class _WaitingEntries(NamedTuple):
+    of: RowCount
+    values: Any
+    entries: Sequence[Entry]
+    texts: Sequence[bytes]
+    """Of each value."""
+
+    def note(self, are_ids: Any) -> None:
+        found = {text for text, is_id in zip(self.texts, are_ids.to_pylist(), strict=True) if is_id}
+        for entry in self.entries:
+            if not found.isdisjoint(entry.texts):
+                has_id = any(text in entry.name for text in found)
+                name = "whose name has an id" if has_id else repr(entry.name.decode(errors="replace"))
+                self.of.beside.append(entry.place.format(name))
+
 
 @dataclass(slots=True)
 class Lookup:
     """Looks up the values of many objects at once."""
 
     ids: WantedIds
-    _waiting: list[_Waiting] = field(default_factory=list[_Waiting])
+    _waiting: list[_Waiting | _WaitingEntries] = field(default_factory=list[_Waiting | _WaitingEntries])
     _bytes: int = 0
     _others: dict[str, Lookup] = field(default_factory=dict[str, "Lookup"])
 
@@ -167,8 +203,26 @@ class Lookup:
 
     def add(self, count: RowCount, values: Any, rows: Any = None, bounds: Bounds | None = None) -> None:
         """Count, now or later, the rows whose values are ids. `values` is an array in the kind's type."""
-        self._waiting.append(_Waiting(count, values, rows, bounds))
-        self._bytes += values.nbytes + (rows.nbytes if rows is not None else 0)
+        self._wait(_Waiting(count, values, rows, bounds), values.nbytes + (rows.nbytes if rows is not None else 0))
+
+    def add_entries(self, count: RowCount, entries: Sequence[Entry]) -> None:
+        """Tell, now or later, which entries have an id: as the whole text, of integers in plain digits, of bytes also
+        as a UUID. The empty text is nobody's.
+        """
+        texts = list({text for entry in entries for text in entry.texts if text})
+        if self.ids.kind == "integer":
+            texts = [text for text in texts if PLAIN_INTEGER.fullmatch(text)]
+            values = whole_numbers([text.decode() for text in texts])
+        else:
+            uuids = [text for text in texts if self.ids.kind == "binary" and UUID_TEXT.fullmatch(text)]
+            values = pa.array([*texts, *map(_uuid, uuids)], NORMAL[self.ids.kind])
+            texts += uuids
+        if texts:
+            self._wait(_WaitingEntries(count, values, entries, texts), values.nbytes)
+
+    def _wait(self, waiting: _Waiting | _WaitingEntries, size_bytes: int) -> None:
+        self._waiting.append(waiting)
+        self._bytes += size_bytes
         if self._bytes > max(WAITING_BYTES, self.ids.values.nbytes):
             self.finish()
 
@@ -186,14 +240,11 @@ class Lookup:
             mine = are_ids.slice(at, len(each.values))
             at += len(each.values)
             if mine.true_count:
-                _count(each, mine)
+                each.note(mine)
 
 
-def _count(waiting: _Waiting, are_ids: Any) -> None:
-    rows = waiting.rows
-    waiting.of.rows += are_ids.true_count if rows is None else pc.count_distinct(rows.filter(are_ids)).as_py()
-    if waiting.bounds is not None:
-        waiting.of.is_excluded |= _is_outside(waiting.values.filter(are_ids), waiting.bounds)
+def _uuid(text: bytes) -> bytes:
+    return bytes.fromhex(re.sub(rb"(?i)urn:uuid:|[^0-9a-f]", b"", text).decode())
 
 
 def _is_outside(values: Any, bounds: Bounds) -> bool:

@@ -23,6 +23,7 @@ from refstore.operations.every_version import every_entry
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.purging.document import KEEP_HISTORY, Dataset
 from refstore.repository import Repository
+from refstore_purge.verify_beside import is_read
 
 PAGE: Final = 1000
 BUFFER_BYTES: Final = 1024 * 1024
@@ -49,14 +50,14 @@ def at_heads(repo: Repository, dataset: Dataset) -> Iterator[Target]:
         if dataset.has_branch(branch):
             with suppress(BranchNotFound):  # it has just been deleted
                 for path, entry in repo.list(branch, prefix=dataset.prefix):
-                    if entry is not None and is_data(path):
+                    if entry is not None and is_read(dataset, path):
                         yield Target(branch, path, entry, entry.address, entry.size_bytes, True)
 
 
 def in_every_version(repo: Repository, dataset: Dataset) -> Iterator[Target]:
     """Yield the objects of a data set in every version, each distinct one at least once."""
     ctx = repo.context
-    entries = ((ref, path, entry) for ref, path, entry in _entries(ctx, dataset) if is_data(path))
+    entries = ((ref, path, entry) for ref, path, entry in _entries(ctx, dataset) if is_read(dataset, path))
     for page in batched(entries, PAGE):
         contents = _contents(ctx, [entry for _, _, entry in page])
         for (ref, path, entry), (content, size_bytes) in zip(page, contents, strict=True):
@@ -71,10 +72,6 @@ def count_commits(ctx: Context) -> int:
     """Return how many commits can be read or unmarked."""
     commits = sum(1 for _ in ctx.kv.scan_all(keys.commits(ctx.repo)))
     return commits - sum(1 for _, mark in CommitMarks(ctx).scan() if mark.swept_ms and not mark.prefixes)
-
-
-def is_data(path: str) -> bool:
-    return not path.rpartition("/")[2].startswith(("_", "."))
 
 
 def opened(repo: Repository, target: Target) -> io.BufferedReader:

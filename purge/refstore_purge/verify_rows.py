@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final
 
 from refstore.purging.document import Dataset
 from refstore_purge.untyped_arrow import pa
+from refstore_purge.verify_beside import look_at_summary, look_beside_rows
 from refstore_purge.verify_columns import DAMAGED, count_orc, count_parquet, no_column
 from refstore_purge.verify_ids import INTEGER, Lookup, RowCount, whole_numbers
 from refstore_purge.verify_text import Fields, NotRead, Number, blocks_of, lines_of, records_of, text_of
@@ -19,20 +20,33 @@ TEXT_ROWS: Final = 50_000
 """So many rows of text are handed over at a time."""
 
 
-def count_rows(source: BinaryIO, dataset: Dataset, lookup: Lookup, count: RowCount, *, is_of_id: bool) -> None:
-    """Count the rows of an object that have ids, now or when the lookup is finished. `is_of_id`: the object's partition
-    is that of an id, so all of its rows are. Rows whose columns of `set_null` are null do not count. Raises NotRead.
+def count_rows(
+    source: BinaryIO,
+    dataset: Dataset,
+    lookup: Lookup,
+    count: RowCount,
+    *,
+    is_of_id: bool,
+    describes_others: bool = False,
+) -> None:
+    """Count the rows of an object that have ids, and tell what stands beside them, now or when the lookup is finished.
+    `is_of_id`: the object's partition is that of an id, so all of its rows are. Rows whose columns of `set_null` are
+    null do not count. `describes_others`: it is a summary file of Parquet. Raises NotRead.
     """
     try:
+        if describes_others:
+            look_at_summary(source, dataset, lookup, count)
+            return
         match dataset.format:
             case "parquet":
-                count_parquet(source, dataset, lookup, count, is_of_id=is_of_id)
+                lookup = count_parquet(source, dataset, lookup, count, is_of_id=is_of_id)
             case "orc":
-                count_orc(source, dataset, lookup, count, is_of_id=is_of_id)
+                lookup = count_orc(source, dataset, lookup, count, is_of_id=is_of_id)
             case "json":
                 _count_json(source, dataset, lookup, count, is_of_id=is_of_id)
             case _:
                 _count_csv(source, dataset, lookup, count, is_of_id=is_of_id)
+        look_beside_rows(source, dataset, lookup, count)
     except (pa.ArrowException, OSError, EOFError) as error:
         is_encrypted = "crypt" in str(error).lower()
         raise NotRead("it is encrypted" if is_encrypted else DAMAGED.format(dataset.format)) from None

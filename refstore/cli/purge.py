@@ -389,15 +389,16 @@ def verify(
         bool, typer.Option("--history", help="Look at every commit of data sets of the mode keep-history, too.")
     ] = False,
 ) -> int | None:
-    """Read every object of the onboarded data sets, and list those that have rows of the ids: at the heads
-    (keep-history), or in every version, also in commits that rules hide and in the undo trash (rewrite, erase). List,
-    too, what could not be looked at, with the reason: nobody knows that it is clean.
+    """Read every object of the onboarded data sets, and list those that have rows of the ids, or ids in metadata and
+    summary files beside the rows: at the heads (keep-history), or in every version, also in commits that rules hide and
+    in the undo trash (rewrite, erase). List, too, what could not be looked at, with the reason: nobody knows that it is
+    clean.
 
     It shares no code with `run`, and trusts no statistics and no index.
 
     \b
     Example: refstore purge verify sales --ids forget.csv
-    Exit code 4: rows are left, or an object could not be looked at.
+    Exit code 4: rows or entries are left, or an object could not be looked at.
     """
     from refstore.cli.gc_job import show_progress
     from refstore_purge import verify as verifying
@@ -433,7 +434,10 @@ def verify(
 
 def _verified(counts: Counts) -> str:
     looked = f"looked at {counts.objects:,} objects in {counts.versions:,} versions: "
-    left = f"{counts.rows_left:,} rows are left in {counts.objects_left:,} objects" if counts.objects_left else ""
+    rows = f"{counts.rows_left:,} rows" if counts.rows_left else ""
+    entries = f"{counts.entries_left:,} entries beside the rows" if counts.entries_left else ""
+    what = " and ".join(filter(None, (rows, entries)))
+    left = f"{what} are left in {counts.objects_left:,} objects" if what else ""
     doubt = f"{counts.not_looked_at:,} objects could not be looked at" if counts.not_looked_at else ""
     return looked + ("; ".join(filter(None, (left, doubt))) or "nothing is left")
 

@@ -362,7 +362,7 @@ def test_commits_that_rules_hide_are_looked_at(tmp_path: Path, engines: Engines)
     with pytest.raises(Gone, match="will be deleted"):
         world.repo.read(first, "visits/a")
     (finding,) = verify.verify(world.repo, ids)
-    assert finding == (first, "visits/a", 1, "")
+    assert finding == (first, "visits/a", 1, 0, "")
     assert lake.run(ids).is_whole
     assert list(verify.verify(world.repo, ids)) == []
     world.repo.unmark(first)
@@ -552,7 +552,14 @@ def test_the_command_counts_and_says_what_it_looked_at(refstore: Command, engine
     assert told.code == 4
     document = json.loads(told.out)
     findings = document.pop("findings")
-    assert document == {"objects": 2, "versions": 4, "rows_left": 1, "objects_left": 1, "not_looked_at": 1}
+    assert document == {
+        "objects": 2,
+        "versions": 4,
+        "rows_left": 1,
+        "entries_left": 0,
+        "objects_left": 1,
+        "not_looked_at": 1,
+    }
     assert {(each["path"], each["rows"]) for each in findings} == {("visits/a", 1), ("visits/b", 0)}
     lake.world.repo.delete("main", "visits/b")
     lake.onboard("csv", mode="keep-history")
