@@ -20,6 +20,7 @@ from refstore_purge.verify_footer import (
     BOUNDS,
     COLUMN,
     COLUMNS,
+    ENCRYPTION,
     FILE_PATH,
     KEY_VALUES,
     KEY_VALUES_OF_COLUMN,
@@ -84,6 +85,8 @@ def _entries_of_footer(footer: Struct) -> Iterator[Entry]:
     yield from _entries(pairs_of(footer.get(KEY_VALUES)), "the footer's entry {}")
     for group in footer.get(ROW_GROUPS, ()):
         for chunk in group.get(COLUMNS, ()):
+            if ENCRYPTION in chunk:
+                raise NotRead("it is encrypted")
             pairs = pairs_of(chunk.get(COLUMN, {}).get(KEY_VALUES_OF_COLUMN))
             yield from _entries(pairs, "a column chunk's entry {}")
 
@@ -118,10 +121,9 @@ def _entries_of_statistics(footer: Struct, dataset: Dataset) -> Iterator[Entry]:
             raise NotRead("it has rows of its own, and is no summary of other files")
         for place in _of_identifier([chunk.get(COLUMN, {}).get(PATH_IN_SCHEMA, []) for chunk in chunks], dataset):
             statistics: Struct = chunks[place].get(COLUMN, {}).get(STATISTICS, {})
-            for number, bound in BOUNDS.items():
-                if number in statistics:
-                    text = _text_of(statistics[number], leaves[place])
-                    yield Entry(f"the {bound} {{}} of a row group", dataset.identifier.encode(), [text])
+            for bound, numbers in BOUNDS.items():
+                texts = [_text_of(statistics[number], leaves[place]) for number in numbers if number in statistics]
+                yield Entry(f"the {bound} {{}} of a row group", dataset.identifier.encode(), texts)
 
 
 def _of_identifier(paths: Sequence[Sequence[bytes]], dataset: Dataset) -> list[int]:

@@ -29,11 +29,12 @@ KEY_VALUES: Final = 5
 COLUMNS: Final = 1
 FILE_PATH: Final = 1
 COLUMN: Final = 3
+ENCRYPTION: Final = 8
 KEY_VALUES_OF_COLUMN: Final = 8
 PATH_IN_SCHEMA: Final = 3
 STATISTICS: Final = 12
-BOUNDS: Final = {1: "highest", 2: "lowest", 5: "highest", 6: "lowest"}
-"""The two of old writers first."""
+BOUNDS: Final = {"lowest": (2, 6), "highest": (1, 5)}
+"""Of statistics; that of old writers first."""
 
 Struct = dict[int, Any]
 
@@ -60,12 +61,12 @@ def read_footer(source: BinaryIO) -> Struct:
 
 def pairs_of(entries: Any) -> Pairs:
     """Return key-value metadata, also keys that are there twice. Raises NotRead."""
-    pairs: Pairs = []
-    for entry in entries or ():
-        key, value = entry.get(1, b""), entry.get(2, b"")
-        if not (isinstance(key, bytes) and isinstance(value, bytes)):
-            raise NotRead("its footer cannot be followed")
-        pairs.append((key, value))
+    try:
+        pairs: Pairs = [(entry.get(1, b""), entry.get(2, b"")) for entry in entries or ()]
+    except (TypeError, AttributeError):
+        raise NotRead("its footer cannot be followed") from None
+    if not all(isinstance(text, bytes) for pair in pairs for text in pair):
+        raise NotRead("its footer cannot be followed")
     return pairs
 
 

@@ -1,0 +1,472 @@
+"""`purge verify` looks beside the rows: at key-value metadata, `ARROW:schema`, and summary files of Parquet."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import random
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+import pytest
+
+from refstore_purge import run, verify
+from refstore_purge.report import Report
+from refstore_purge.run import Options
+from refstore_purge.untyped_arrow import orc, pa, pq
+from tests.commands import Command
+from tests.offline.world import World
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+encryption: Any = import_module("pyarrow.parquet.encryption")
+
+BOB = "bob-secret"
+ANN = pa.table({"guest": ["ann", "cid"]})
+
+
+class Left(NamedTuple):
+    rows: int
+    entries: int
+    reason: str
+
+
+class Lake:
+    """One data set in a lake, a run on it, and what verify says of it."""
+
+    def __init__(self, world: World, engines: Engines) -> None:
+        self.world, self.engines = world, engines
+
+    def onboard(self, format_: str = "parquet", **more: Any) -> None:
+        dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": "rewrite", "format": format_}
+        document = {"whitelist": ["*"], "datasets": [dataset | more]}
+        self.world.repo.onboard_purge(json.dumps(document), by="tests")
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        for path, body in files.items():
+            self.world.repo.upload("main", f"visits/{path}", body)
+        self.world.repo.commit("main", "files", allow_empty=True)
+
+    def ids(self, *values: Any, type_: Any = None) -> Path:
+        file = self.world.folder / "ids.parquet"
+        pq.write_table(pa.table({"id": pa.array(values, type_)}), file)
+        return file
+
+    def run(self, file: Path, **options: Any) -> Report:
+        return run.run(self.world.repo, self.engines, Options(ids=file, share=1, **options), lambda _: None)
+
+    def verify(self, file: Path, **options: Any) -> dict[str, Left]:
+        """Return what verify finds by path. No reason shows an id."""
+        found: dict[str, Left] = {}
+        for each in verify.verify(self.world.repo, file, **options):
+            assert BOB not in each.reason
+            known = found.get(each.path.removeprefix("visits/"), Left(0, 0, ""))
+            reason = " | ".join(filter(None, (known.reason, each.reason)))
+            found[each.path.removeprefix("visits/")] = Left(
+                known.rows + each.rows, known.entries + each.entries, reason
+            )
+        return found
+
+
+@pytest.fixture
+def lake(world: World, engines: Engines) -> Lake:
+    return Lake(world, engines)
+
+
+def parquet(table: Any, metadata: Any = None, **options: Any) -> bytes:
+    """Return a file whose footer has these entries, in their order, also keys that are there twice."""
+    out = io.BytesIO()
+    options = {"store_schema": False, **options}
+    with pq.ParquetWriter(out, table.schema, **options) as writer:
+        writer.write_table(table)
+        if metadata:
+            writer.add_key_value_metadata(metadata)
+    return out.getvalue()
+
+
+def orc_of(metadata: dict[str, bytes], *guests: str) -> bytes:
+    import pyorc
+
+    out = io.BytesIO()
+    with pyorc.Writer(out, "struct<guest:string>") as writer:
+        writer.writerows([(guest,) for guest in guests])
+        writer.set_user_metadata(**metadata)
+    return out.getvalue()
+
+
+def summaries(files: Mapping[str, bytes], metadata: Any = None, schema: Any = None) -> dict[str, bytes]:
+    """Return `_metadata` and `_common_metadata` of some files."""
+    schema = (schema or pq.read_schema(io.BytesIO(next(iter(files.values()))))).with_metadata(metadata)
+    footers: list[Any] = []
+    for path, body in files.items():
+        footers.append(pq.read_metadata(io.BytesIO(body)))
+        footers[-1].set_file_path(path)
+    found: dict[str, bytes] = {}
+    for name, collected in (("_metadata", footers), ("_common_metadata", None)):
+        out = io.BytesIO()
+        pq.write_metadata(schema, out, metadata_collector=collected)
+        found[name] = out.getvalue()
+    return found
+
+
+NESTED = pa.struct([pa.field("x", pa.list_(pa.field("item", pa.int8(), metadata={"of": BOB})))])
+FIELDS: list[Any] = [
+    pa.field("n", pa.int8(), metadata={"seen": BOB}),
+    pa.field("n", pa.int8(), metadata={BOB: "x"}),
+    pa.field("n", NESTED),
+    pa.field("n", pa.map_(pa.string(), pa.field("value", pa.int8(), metadata={"of": BOB}))),
+]
+ENTRIES: list[tuple[str, Any, str]] = [
+    ("value", {"owner": BOB}, "an id stands in the footer's entry 'owner'"),
+    ("key", {BOB: "x"}, "an id stands in the footer's entry whose name has an id"),
+    ("part of the key", {f"last {BOB}": BOB}, "an id stands in the footer's entry whose name has an id"),
+    ("Hudi", {"hoodie_max_record_key": f"guest:{BOB},day:2"}, "entry 'hoodie_max_record_key'"),
+    ("Hudi's one field", {"hoodie_min_record_key": BOB}, "entry 'hoodie_min_record_key'"),
+]
+
+
+@pytest.mark.parametrize(("metadata", "told"), [case[1:] for case in ENTRIES], ids=[case[0] for case in ENTRIES])
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+def test_an_entry_of_a_file_is_found_until_a_run(lake: Lake, format_: str, metadata: Any, told: str) -> None:
+    lake.onboard(format_)
+    if format_ == "orc":
+        lake.put({"a": orc_of({key: value.encode() for key, value in metadata.items()}, "ann")})
+    else:
+        lake.put({"a": parquet(ANN, metadata), "b": parquet(ANN, {"note": f"{BOB} and ann", "empty": ""})})
+    ids = lake.ids(BOB)
+    (left,) = lake.verify(ids).values()
+    assert (left.rows, left.entries) == (0, 1)
+    assert told.removeprefix("an id stands in the footer's" if format_ == "orc" else "") in left.reason
+    assert lake.run(ids).is_whole
+    assert lake.verify(ids) == {}
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=["value", "key", "nested", "map"])
+def test_metadata_of_fields_is_found_in_the_schema_of_arrow(lake: Lake, field: Any) -> None:
+    lake.onboard()
+    schema = pa.schema([pa.field("guest", pa.string()), field])
+    lake.put({"a": parquet(schema.empty_table(), store_schema=True)})
+    ids = lake.ids(BOB)
+    assert lake.verify(ids) == {"a": Left(0, 1, "an id stands in the footer's entry 'ARROW:schema'")}
+    assert lake.run(ids).is_whole
+    assert lake.verify(ids) == {}
+
+
+def test_metadata_of_the_schema_that_stands_twice_is_found(lake: Lake) -> None:
+    lake.onboard()
+    pairs = pa.KeyValueMetadata([("k", "ann"), ("k", BOB)])
+    schema = base64.b64encode(ANN.schema.with_metadata(pairs).serialize().to_pybytes())
+    lake.put({"a": parquet(ANN, {"ARROW:schema": schema})})
+    assert lake.verify(lake.ids(BOB))["a"].entries == 1
+
+
+def test_a_key_that_stands_twice_is_found_and_told(lake: Lake) -> None:
+    lake.onboard()
+    lake.put({"a": parquet(ANN, pa.KeyValueMetadata([("k", "ann"), ("k", BOB)]))})
+    left = lake.verify(lake.ids(BOB))["a"]
+    assert left.entries == 1
+    assert "twice, which a run does not see" in left.reason
+    assert lake.run(lake.ids(BOB)).rows[0].entries_found == 0  # as it says
+
+
+def test_rows_and_entries_of_an_object_are_one_finding(lake: Lake) -> None:
+    lake.onboard()
+    names = {f"k{number}": BOB for number in range(8)}
+    lake.put({"a": parquet(pa.table({"guest": [BOB, "ann"]}), names)})
+    (finding,) = verify.verify(lake.world.repo, lake.ids(BOB))
+    assert (finding.rows, finding.entries) == (1, 8)
+    assert finding.reason.endswith("entry 'k4', and in 3 more places")
+
+
+@pytest.mark.parametrize(("type_", "values", "text"), [
+    (pa.int64(), [-42], "-42"),
+    (pa.uint64(), [2**64 - 1], str(2**64 - 1)),
+    (pa.binary(), [b"\xff\xfe"], b"\xff\xfe"),
+    (pa.binary(16), [UUID(int=7).bytes], f"urn:uuid:{UUID(int=7)}".upper()),
+])  # fmt: skip
+def test_ids_of_other_types_are_found_as_text(lake: Lake, type_: Any, values: list[Any], text: Any) -> None:
+    lake.onboard()
+    lake.put({"a": parquet(pa.table({"guest": pa.array([None], type_)}), {b"last": text})})
+    ids = lake.ids(*values, type_=type_)
+    assert lake.verify(ids)["a"].entries == 1
+    assert lake.run(ids).is_whole
+    assert lake.verify(ids) == {}
+
+
+def test_integers_in_other_forms_are_none(lake: Lake) -> None:
+    lake.onboard()
+    texts = {str(number): text for number, text in enumerate(["042", "+42", "42.0", "٤٢", "4_2", " 42"], 100)}
+    lake.put({"a": parquet(pa.table({"guest": [1]}), texts)})
+    assert lake.verify(lake.ids(42)) == {}
+    assert lake.run(lake.ids(42), dry_run=True).rows[0].entries_found == 0
+
+
+# ---- summary files
+
+
+@pytest.mark.parametrize("mode", ["rewrite", "keep-history"])
+def test_bounds_of_row_groups_are_found_in_a_summary(lake: Lake, mode: str) -> None:
+    lake.onboard(mode=mode)
+    before = {"day=1/p": parquet(pa.table({"guest": ["ann", BOB]})), "day=2/p": parquet(ANN)}
+    after = {"day=1/p": parquet(pa.table({"guest": ["ann"]})), "day=2/p": parquet(ANN)}
+    lake.put(after | summaries(before, {"mine": "x"}))  # somebody purged the files alone
+    ids = lake.ids(BOB)
+    left = lake.verify(ids)
+    assert left == {"_metadata": Left(0, 1, "an id stands in the highest 'guest' of a row group")}
+    assert [each.path for each in lake.run(ids).not_purged] == ["visits/_metadata"]
+    lake.world.repo.delete("main", "visits/_metadata")
+    lake.world.repo.commit("main", "without")
+    assert lake.verify(ids) == ({} if mode == "keep-history" else left)
+    lake.onboard(mode=mode, set_null=["n"])  # then ids stay in the rows, and in what describes them
+    assert lake.verify(ids).get("_metadata", Left(0, 0, "")).entries == 0
+
+
+def test_entries_of_summaries_are_found(lake: Lake) -> None:
+    lake.onboard()
+    files = {"day=1/p": parquet(pa.table({"guest": ["ann", BOB, "cid"]}))}
+    lake.put(files | summaries(files, {"owner": BOB}))
+    ids = lake.ids(BOB)
+    left = lake.verify(ids)
+    assert {path: (each.rows, each.entries) for path, each in left.items()} == {
+        "day=1/p": (1, 0),
+        "_metadata": (0, 2),  # the schema of Arrow repeats it
+        "_common_metadata": (0, 2),
+    }
+    assert lake.run(ids).is_whole
+    assert lake.verify(ids) == {}
+
+
+def test_other_files_with_such_a_name_and_other_names_with_an_underscore(lake: Lake) -> None:
+    lake.onboard()
+    lake.put({"_metadata": parquet(pa.table({"guest": [BOB]})), "_x": parquet(ANN, {"owner": BOB}), "_SUCCESS": b""})
+    left = lake.verify(lake.ids(BOB))
+    assert left == {"_metadata": Left(0, 0, "it has rows of its own, and is no summary of other files")}
+    assert [each.path for each in lake.run(lake.ids(BOB)).not_purged] == ["visits/_metadata"]
+    lake.onboard("csv")
+    assert lake.verify(lake.ids(BOB)) == {}
+
+
+@pytest.mark.parametrize(("type_", "low", "high"), [
+    (pa.int32(), -5, 7), (pa.uint32(), 7, 2**32 - 1), (pa.uint64(), 7, 2**64 - 1), (pa.int64(), -(2**63), 7),
+])  # fmt: skip
+def test_bounds_of_integers(lake: Lake, type_: Any, low: int, high: int) -> None:
+    lake.onboard()
+    files = {"p": parquet(pa.table({"guest": pa.array([low, high], type_)}))}
+    lake.put(files | summaries(files))
+    for each in (low, high):
+        assert lake.verify(lake.ids(each, type_=type_))["_metadata"].entries == 1
+    assert "_metadata" not in lake.verify(lake.ids(8, type_=type_))
+
+
+@pytest.mark.parametrize(("identifier", "map_part", "row"), [
+    ("user.id", "value", {"user": {"id": BOB, "other": "a"}}),
+    ("tags", "value", {"tags": [BOB]}),
+    ("seen", "key", {"seen": {BOB: "x"}}),
+    ("seen", "value", {"seen": {"x": BOB}}),
+])  # fmt: skip
+def test_bounds_of_nested_identifiers(lake: Lake, identifier: str, map_part: str, row: dict[str, Any]) -> None:
+    lake.onboard(identifier=identifier, map_part=map_part)
+    types: dict[str, Any] = {
+        "user": pa.struct([("id", pa.string()), ("other", pa.string())]),
+        "tags": pa.list_(pa.string()),
+        "seen": pa.map_(pa.string(), pa.string()),
+    }
+    name = identifier.partition(".")[0]
+    row = {name: list(row[name].items()) if name == "seen" else row[name]}
+    files = {"p": parquet(pa.Table.from_pylist([row], pa.schema([(name, types[name])])))}
+    lake.put(files | summaries(files))
+    ids = lake.ids(BOB)
+    assert {path: (each.rows, each.entries) for path, each in lake.verify(ids).items()} == {
+        "p": (1, 0),
+        "_metadata": (0, 2),
+    }
+    assert lake.run(ids).is_whole
+    assert lake.verify(ids) == {}
+
+
+# ---- what cannot be looked at
+
+
+def encrypted(*, plain_footer: bool) -> bytes:
+    class Kms(encryption.KmsClient):
+        def __init__(self, _: Any) -> None:
+            encryption.KmsClient.__init__(self)
+
+        def wrap_key(self, key_bytes: bytes, _: str) -> bytes:
+            return key_bytes.hex().encode()
+
+    factory = encryption.CryptoFactory(Kms)
+    config = encryption.EncryptionConfiguration("k", column_keys={"k": ["guest"]}, plaintext_footer=plain_footer)
+    out = io.BytesIO()
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), config)
+    with pq.ParquetWriter(out, ANN.schema, encryption_properties=properties) as writer:
+        writer.write_table(ANN)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["a", "_metadata", "_common_metadata"])
+def test_encrypted_files_are_told_by_both(lake: Lake, name: str) -> None:
+    lake.onboard()
+    lake.put({name: encrypted(plain_footer=False)})
+    assert lake.verify(lake.ids(BOB)) == {name: Left(0, 0, "it is encrypted")}
+    (told,) = lake.run(lake.ids(BOB)).not_purged
+    assert told.path == f"visits/{name}"
+    assert "encrypted" in told.reason
+    counts = verify.Counts()
+    lake.verify(lake.ids(BOB), counts=counts)
+    assert (counts.objects, counts.objects_left, counts.not_looked_at) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["a", "_metadata", "_common_metadata"])
+def test_encrypted_columns_below_a_footer_that_is_not_are_told(lake: Lake, name: str) -> None:
+    lake.onboard()
+    lake.put({name: encrypted(plain_footer=True)})
+    assert lake.verify(lake.ids(BOB)) == {name: Left(0, 0, "it is encrypted")}
+
+
+def test_damaged_summaries_and_schemas_are_told(lake: Lake) -> None:
+    lake.onboard()
+    files = {"p": parquet(ANN)}
+    body = summaries(files)["_metadata"]
+    for number, damaged in enumerate(
+        (b"", b"PAR1", body[:-1], body[: -len(body) // 2], body[:-8] + b"\xff" * 4 + b"PAR1")
+    ):
+        lake.put({f"day={number}/_metadata": damaged})
+    lake.put({"day=9/_common_metadata": b"", "p": parquet(ANN, {"ARROW:schema": "no base64"})})
+    left = lake.verify(lake.ids(BOB))
+    assert sorted(left) == [*(f"day={number}/_metadata" for number in range(5)), "day=9/_common_metadata", "p"]
+    assert all(each.reason and not each.entries for each in left.values())
+    assert {each.path.removeprefix("visits/") for each in lake.run(lake.ids(BOB)).not_purged} == left.keys()
+
+
+def test_every_cut_and_every_change_of_a_footer_is_read_or_refused(lake: Lake) -> None:
+    """No byte of a footer ends in another error than NotRead."""
+    from refstore_purge.verify_footer import pairs_of, pairs_of_arrow_schema, read_footer
+    from refstore_purge.verify_text import NotRead
+
+    schema = pa.schema([pa.field("guest", pa.string(), metadata={"k": "v"}), pa.field("n", NESTED)])
+    body = parquet(schema.empty_table(), store_schema=True)
+    length = int.from_bytes(body[-8:-4], "little")
+    (text,) = [value for key, value in pairs_of(read_footer(io.BytesIO(body))[5]) if key == b"ARROW:schema"]
+    message = base64.b64decode(text)
+    rng = random.Random(3)
+    outcomes = {True: 0, False: 0}
+    for _ in range(3000):
+        at = rng.randrange(len(body) - 8 - length, len(body))
+        changed = body[:at] + bytes([rng.randrange(256)]) + body[at + 1 :]
+        at = rng.randrange(len(message))
+        other = message[:at] + bytes([rng.randrange(256)]) + message[at + 1 :]
+        try:
+            pairs_of(read_footer(io.BytesIO(changed)).get(5))
+            pairs_of_arrow_schema(base64.b64encode(other))
+            outcomes[True] += 1
+        except NotRead:
+            outcomes[False] += 1
+    assert min(outcomes.values()) > 100
+
+
+# ---- against a run
+
+
+def metadata_of(rng: random.Random, one: str) -> dict[str, str]:
+    """Return entries, some of which have an id as key or value."""
+    keys = ["owner", one, "hoodie_min_record_key", "hoodie_max_record_key", "note", "org.apache.hudi.bloomfilter"]
+    texts = [one, "ann", f"0{one}", f"guest:{one},n:1", f"n:2,guest:{one}", f"{one} and ann", ""]
+    return {rng.choice(keys): rng.choice(texts) for _ in range(rng.randrange(3))}
+
+
+def table_of(rng: random.Random, guests: Sequence[Any]) -> Any:
+    with_metadata = pa.field("n", pa.int8(), metadata=metadata_of(rng, str(guests[0])) or None)
+    schema = pa.schema([pa.field("guest", pa.int64() if 7 in guests else pa.string()), with_metadata])
+    rows = [{"guest": rng.choice(guests), "n": 1} for _ in range(rng.randrange(4))]
+    return pa.Table.from_pylist(rows, schema)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+def test_verify_finds_beside_the_rows_what_a_run_finds(lake: Lake, format_: str, seed: int) -> None:
+    """Random metadata: of the footer, of fields, and of summaries."""
+    rng = random.Random(seed)
+    found = 0
+    for are_integers in (False, True):
+        lake.onboard(format_, prefix=f"visits/{are_integers}/")
+        guests: list[Any] = [7, 8, 9] if are_integers else [BOB, "ann", "cid"]
+        files: dict[str, bytes] = {}
+        for number in range(12):
+            table, metadata = table_of(rng, guests), metadata_of(rng, str(guests[0]))
+            if format_ == "parquet":
+                body = parquet(table, metadata, store_schema=rng.random() < 0.7)
+            else:
+                body = orc_with(table, metadata)
+            files[f"{are_integers}/day={number}/p"] = body
+        lake.put(files)
+        ids = lake.ids(guests[0])
+        dry = {f"{row.dataset}/{are_integers}/{row.partition}/p": row for row in lake.run(ids, dry_run=True).rows}
+        assert {f"visits/{path}": (each.rows, each.entries) for path, each in lake.verify(ids).items()} == {
+            path: (row.rows_found, row.entries_found)
+            for path, row in dry.items()
+            if row.rows_found or row.entries_found
+        }
+        found += sum(row.entries_found for row in dry.values())
+        assert lake.run(ids).is_whole
+        assert lake.verify(ids) == {}
+    assert found > 4
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_verify_finds_in_summaries_what_a_run_finds(lake: Lake, seed: int) -> None:
+    rng = random.Random(seed)
+    lake.onboard()
+    every: dict[str, bytes] = {}
+    for day in range(6):
+        tables = [pa.table({"guest": rng.choices([BOB, "ann", "cid"], k=2)}) for _ in range(2)]
+        files = {f"p{number}": parquet(table) for number, table in enumerate(tables)}
+        every |= {f"day={day}/{path}": body for path, body in files.items()}
+        every |= {f"day={day}/{name}": body for name, body in summaries(files, metadata_of(rng, BOB)).items()}
+    lake.put(every)
+    ids = lake.ids(BOB)
+    dry = {row.partition: row for row in lake.run(ids, dry_run=True).rows}
+    left = lake.verify(ids)
+    for partition, row in dry.items():
+        rows = sum(each.rows for path, each in left.items() if path.startswith(f"{partition}/"))
+        with_ids = {path for path in left if path.startswith(f"{partition}/_")}
+        assert rows == row.rows_found
+        assert len(with_ids) <= row.summaries  # a run writes those again, too, that describe files which it replaces
+        assert row.rows_found or len(with_ids) == row.summaries
+    assert lake.run(ids).is_whole
+    assert lake.verify(ids) == {}
+
+
+def orc_with(table: Any, metadata: Mapping[str, str]) -> bytes:
+    import pyorc
+
+    out = io.BytesIO()
+    type_ = "bigint" if pa.types.is_int64(table.schema.field("guest").type) else "string"
+    with pyorc.Writer(out, f"struct<guest:{type_},n:tinyint>") as writer:
+        writer.writerows([(row["guest"], row["n"]) for row in table.to_pylist()])
+        writer.set_user_metadata(**{key: value.encode() for key, value in metadata.items()})
+    assert orc.ORCFile(out).nrows == len(table)
+    return out.getvalue()
+
+
+def test_the_command_counts_entries_and_ends_with_4(refstore: Command, engines: Engines) -> None:
+    lake = Lake(World(refstore.folder / "lake"), engines)
+    lake.onboard()
+    lake.put({"a": parquet(ANN, {"owner": BOB}), "b": parquet(ANN)})
+    ids = lake.ids(BOB)
+    ran = refstore("purge", "verify", "sales", "--ids", ids)
+    assert ran.code == 4
+    assert "looked at 2 objects in 2 versions: 1 entries beside the rows are left in 1 objects" in ran.out
+    assert BOB not in ran.out + ran.err
+    told = refstore("purge", "verify", "sales", "--ids", ids, "--json")
+    document = json.loads(told.out)
+    assert (document["rows_left"], document["entries_left"], document["objects_left"]) == (0, 1, 1)
+    assert document["findings"][0]["reason"] == "an id stands in the footer's entry 'owner'"
+    lake.put({"a": parquet(pa.table({"guest": [BOB]}), {"owner": BOB})})
+    ran = refstore("purge", "verify", "sales", "--ids", ids)
+    assert "1 rows and 2 entries beside the rows are left in 2 objects" in ran.out
