@@ -62,7 +62,7 @@ def read_footer(source: BinaryIO) -> Struct:
 def pairs_of(entries: Any) -> Pairs:
     """Return key-value metadata, also keys that are there twice. Raises NotRead."""
     try:
-        pairs: Pairs = [(entry.get(1, b""), entry.get(2, b"")) for entry in entries or ()]
+        pairs: list[tuple[Any, Any]] = [(entry.get(1, b""), entry.get(2, b"")) for entry in entries or ()]
     except (TypeError, AttributeError):
         raise NotRead("its footer cannot be followed") from None
     if not all(isinstance(text, bytes) for pair in pairs for text in pair):

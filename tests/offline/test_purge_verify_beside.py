@@ -174,6 +174,12 @@ def test_a_key_that_stands_twice_is_found_and_told(lake: Lake) -> None:
     assert lake.run(lake.ids(BOB)).rows[0].entries_found == 0  # as it says
 
 
+def test_an_entry_of_a_long_footer_is_found(lake: Lake) -> None:
+    lake.onboard()
+    lake.put({"a": parquet(ANN, {"note": "x" * 200_000, "owner": BOB, "more": "y" * 200_000})})
+    assert lake.verify(lake.ids(BOB))["a"].entries == 1
+
+
 def test_rows_and_entries_of_an_object_are_one_finding(lake: Lake) -> None:
     lake.onboard()
     names = {f"k{number}": BOB for number in range(8)}
@@ -196,6 +202,27 @@ def test_ids_of_other_types_are_found_as_text(lake: Lake, type_: Any, values: li
     assert lake.verify(ids)["a"].entries == 1
     assert lake.run(ids).is_whole
     assert lake.verify(ids) == {}
+
+
+def test_ids_that_are_text_are_compared_as_the_column_is(lake: Lake) -> None:
+    lake.onboard()
+    table = pa.table({"guest": pa.array([UUID(int=7).bytes, UUID(int=8).bytes], pa.binary(16))})
+    file = parquet(table.slice(1), {"last": f"{{{UUID(int=7)}}}"})
+    lake.put(
+        {"a": file, "b/p": parquet(table)}
+        | {f"b/{key}": body for key, body in summaries({"p": parquet(table)}).items()}
+    )
+    ids = lake.ids(str(UUID(int=7)))
+    assert {path: (each.rows, each.entries) for path, each in lake.verify(ids).items()} == {
+        "a": (0, 1),
+        "b/p": (1, 0),
+        "b/_metadata": (0, 1),
+    }
+    assert lake.run(ids).is_whole
+    assert lake.verify(ids) == {}
+    lake.put({"c": parquet(ANN, {"last": f"{{{UUID(int=7)}}}", "other": str(UUID(int=7))})})
+    left = lake.verify(ids)
+    assert left == {"c": Left(0, 1, "an id stands in the footer's entry 'other'")}  # in text it is text
 
 
 def test_integers_in_other_forms_are_none(lake: Lake) -> None:

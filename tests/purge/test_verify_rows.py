@@ -50,6 +50,10 @@ JSON_LINES = [
     '{"guest":-7}',
     "",
     '{"guest":"b\\u006fb"}',
+    '{"GUEST":null,"n":1}',
+    '{"Guest":"ann"}',
+    '{"guest":null,"guesT":{"a":7}}',
+    '{"guest":"ann","GUEST":"bob"}',
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Protocol
 
@@ -25,9 +25,6 @@ class PurgeError(Exception):
 
 class MissingColumnError(PurgeError):
     """An object that has no such column as the identifier."""
-
-    def __init__(self, name: str, where: str = "") -> None:
-        super().__init__(f"there is no column {name!r}{where}; correct the data set's identifier")
 
 
 class Ids(Protocol):
@@ -162,3 +159,35 @@ def kinds_of(schema: Any, path: Sequence[str], map_part: str) -> tuple[Any, Kind
             type_ = type_.field(left.pop(0)).type
         else:
             return None
+
+
+def no_column(name: str, where: str = "", *, other_case: str = "") -> MissingColumnError:
+    """Return the error for a missing identifier. `other_case`: a name that differs from it in case only."""
+    other = f", but {other_case!r}, in another case" if other_case else ""
+    way = ", or rename the column" if other_case else ""
+    return MissingColumnError(f"there is no column {name!r}{where}{other}; correct the data set's identifier{way}")
+
+
+def missing_column(schema: Any, path: Sequence[str], map_part: str) -> MissingColumnError:
+    """Return the error for a schema of Arrow that has no such column; it names one in another case."""
+    others = (name_of(names) for names in _names_like(pa.struct(list(schema)), path, map_part))
+    return no_column(name_of(path), other_case=next((each for each in others if each != name_of(path)), ""))
+
+
+def _names_like(type_: Any, path: Sequence[str], map_part: str) -> Iterator[tuple[str, ...]]:
+    """Yield the names of each column whose path is this one, in whatever case."""
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        yield from _names_like(type_.value_type, path, map_part)
+    elif pa.types.is_map(type_):
+        yield from _names_like(type_.key_type if map_part == "key" else type_.item_type, path, map_part)
+    elif not path:
+        yield ()
+    elif pa.types.is_struct(type_):
+        for field in type_:
+            if is_alike(field.name, path[0]):
+                yield from ((field.name, *names) for names in _names_like(field.type, path[1:], map_part))
+
+
+def is_alike(name: str, wanted: str) -> bool:
+    """Return whether two names differ in case at most."""
+    return name == wanted or name.casefold() == wanted.casefold()

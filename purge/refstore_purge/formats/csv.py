@@ -16,13 +16,14 @@ from refstore_purge.formats import compression
 from refstore_purge.formats.base import (
     Found,
     Ids,
-    MissingColumnError,
     PurgeError,
     Rewritten,
     See,
     Seeing,
     Task,
+    is_alike,
     name_of,
+    no_column,
 )
 from refstore_purge.formats.text_values import match_integers, match_strings
 
@@ -132,7 +133,8 @@ def _header(record: bytes, task: Task) -> _Header:
 
     identifier = name_of(task.identifier)
     if not task.every_row and identifier not in names:
-        raise MissingColumnError(identifier, " in the header")
+        other = next((name for name in names if is_alike(name, identifier)), "")
+        raise no_column(identifier, " in the header", other_case=other)
 
     nulls = frozenset(place(name_of(path), "set_null") for path in task.set_null)
     if nulls and len(names) == 1:

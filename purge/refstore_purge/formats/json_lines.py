@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
 import numpy as np
 
 from refstore_purge.formats import compression
-from refstore_purge.formats.base import Found, Ids, PurgeError, Rewritten, See, Seeing, Task, name_of
+from refstore_purge.formats.base import (
+    Found,
+    Ids,
+    MissingColumnError,
+    PurgeError,
+    Rewritten,
+    See,
+    Seeing,
+    Task,
+    is_alike,
+    name_of,
+)
 from refstore_purge.formats.text_values import match_integers, match_strings
 
 if TYPE_CHECKING:
@@ -133,6 +144,8 @@ def _matches(lines: Sequence[_Line], task: Task, ids: Ids) -> NDArray[np.bool_]:
             continue
         with _not_too_deep(line):
             values = list(_values(line.value, task.identifier, task))
+            if not values and any(True for _ in _values(line.value, task.identifier, task, any_case=True)):
+                raise _in_another_case(lines, line, task)
         for value in values:
             if type(value) is not wanted or (wanted is _Number and not value.lstrip("-").isdecimal()):
                 raise PurgeError(
@@ -149,20 +162,30 @@ def _matches(lines: Sequence[_Line], task: Task, ids: Ids) -> NDArray[np.bool_]:
     return matched
 
 
-def _values(value: Any, path: Sequence[str], task: Task) -> Iterator[Any]:
+def _in_another_case(lines: Sequence[_Line], line: _Line, task: Task) -> PurgeError:
+    """Return the error for a line whose identifier has another name: whoever wrote it may have meant the same."""
+    others_have = any(_has_identifier(each, task) for each in lines)
+    error = PurgeError if others_have else MissingColumnError
+    name = name_of(task.identifier)
+    return error(
+        f"line {line.number} has {name!r} in another case only; correct the data set's identifier, or the line"
+    )
+
+
+def _values(value: Any, path: Sequence[str], task: Task, *, any_case: bool = False) -> Iterator[Any]:
     """Yield the values at a path: through objects and arrays; of an object at its end, keys or values."""
     if isinstance(value, _Object):
         for name, each in value:
             if path:
-                if name == path[0]:
-                    yield from _values(each, path[1:], task)
+                if name == path[0] or (any_case and is_alike(name, path[0])):
+                    yield from _values(each, path[1:], task, any_case=any_case)
             elif task.map_part == "key":
                 yield name
             else:
                 yield from _values(each, path, task)
     elif isinstance(value, list):
         for each in cast(list[Any], value):
-            yield from _values(each, path, task)
+            yield from _values(each, path, task, any_case=any_case)
     elif value is not None and not path:
         yield value
 

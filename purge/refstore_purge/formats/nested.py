@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refstore_purge.formats.base import Ids, MissingColumnError, PurgeError, Task, kind_of, name_of
+from refstore_purge.formats.base import Ids, PurgeError, Task, kind_of, name_of, no_column
 from refstore_purge.untyped_arrow import pa, pc
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def rows_that_match(batch: Any, task: Task, ids: Ids) -> NDArray[np.bool_]:
     if task.every_row:
         return _any_set(batch, task.set_null) if task.set_null else np.ones(len(batch), dtype=np.bool_)
     if batch.schema.get_field_index(root) < 0:
-        raise MissingColumnError(name_of(task.identifier))
+        raise no_column(name_of(task.identifier))
     matched = _match(batch.column(root), task.identifier[1:], task, ids)
     if task.set_null:
         matched &= _any_set(batch, task.set_null)
@@ -46,7 +46,7 @@ def _match(values: Any, path: Sequence[str], task: Task, ids: Ids) -> NDArray[np
     type_ = values.type
     if pa.types.is_struct(type_) and path:
         if type_.get_field_index(path[0]) < 0:
-            raise MissingColumnError(name_of(task.identifier))
+            raise no_column(name_of(task.identifier))
         return _match(pc.struct_field(values, [path[0]]), path[1:], task, ids)
     if pa.types.is_map(type_):
         return _match_children(values, values.keys if task.map_part == "key" else values.items, path, task, ids)

@@ -19,13 +19,13 @@ from refstore_purge.formats import key_values
 from refstore_purge.formats.base import (
     Found,
     Ids,
-    MissingColumnError,
     PurgeError,
     Rewritten,
     See,
     Seeing,
     Task,
     kinds_of,
+    missing_column,
     name_of,
 )
 from refstore_purge.formats.nested import check_set_null, rows_that_match, set_null
@@ -103,7 +103,7 @@ def _open(source: BinaryIO, task: Task, ids: Ids) -> tuple[Any, Any]:
     found = kinds_of(file.schema, task.identifier, task.map_part)
     name = name_of(task.identifier)
     if found is None:
-        raise MissingColumnError(name)
+        raise missing_column(file.schema, task.identifier, task.map_part)
     if found[1] != ids.kind:
         raise PurgeError(f"column {name!r} is {found[0]}, and the ids are {ids.kind}s; give ids of its type")
     if any(each.kind == pyorc.TypeKind.CHAR for each in _types(reader.schema[task.identifier[0]])):

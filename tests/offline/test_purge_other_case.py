@@ -1,0 +1,119 @@
+"""An object that has the identifier in another case only is left and listed, by a run as by `purge verify`."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from refstore_purge import run, verify
+from refstore_purge.onboarding_look import find_nothing
+from refstore_purge.report import Report
+from refstore_purge.run import Options
+from refstore_purge.untyped_arrow import orc, pa, pq
+from tests.offline.world import World
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+FORMATS = ["parquet", "orc", "json", "csv"]
+
+
+def onboard(world: World, format_: str, **more: Any) -> None:
+    dataset = {"name": "visits", "prefix": "visits/", "identifier": "guest", "mode": "rewrite", "format": format_}
+    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset | more]}), by="tests")
+
+
+def body_of(format_: str, row: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    match format_:
+        case "parquet":
+            pq.write_table(pa.Table.from_pylist([row]), out)
+        case "orc":
+            orc.write_table(pa.Table.from_pylist([row]), out)
+        case "json":
+            return json.dumps(row).encode() + b"\n"
+        case _:
+            return "\n".join(",".join(map(str, each)) for each in (row.keys(), row.values())).encode() + b"\n"
+    return out.getvalue()
+
+
+def put(world: World, **files: bytes) -> None:
+    for name, body in files.items():
+        world.repo.upload("main", f"visits/{name}", body)
+    world.repo.commit("main", "files", allow_empty=True)
+
+
+def purged(world: World, engines: Engines) -> tuple[Report, dict[str, str]]:
+    """Run, and return with the report why objects were not purged; verify leaves the same."""
+    file: Path = world.folder / "ids.csv"
+    file.write_text("id\nbob\n")
+    made = run.run(world.repo, engines, Options(ids=file, share=1), lambda _: None)
+    left = {each.path.removeprefix("visits/"): each.reason for each in made.not_purged}
+    found = {each.path.removeprefix("visits/") for each in verify.verify(world.repo, file)}
+    assert found == left.keys()
+    return made, left
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_column_in_another_case_is_told(world: World, engines: Engines, format_: str) -> None:
+    onboard(world, format_)
+    good, other = ({"guest": "bob", "n": 1}, {"Guest": "bob", "n": 1})
+    put(world, a=body_of(format_, good), b=body_of(format_, other))
+    made, left = purged(world, engines)
+    assert list(left) == ["b"]
+    assert "in another case" in left["b"]
+    assert format_ == "json" or "'Guest'" in left["b"]
+    assert (made.is_whole, made.rows[0].rows_changed) == (False, 1)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_column_in_another_case_beside_the_identifier_is_another_one(
+    world: World, engines: Engines, format_: str
+) -> None:
+    onboard(world, format_)
+    put(world, a=body_of(format_, {"guest": "ann", "GUEST": "bob"}))
+    made, left = purged(world, engines)
+    assert (made.is_whole, left) == (True, {})
+
+
+@pytest.mark.parametrize("format_", ["parquet", "orc", "json"])
+def test_a_step_of_the_path_in_another_case(world: World, engines: Engines, format_: str) -> None:
+    onboard(world, format_, identifier="user.guest")
+    put(world, a=body_of(format_, {"user": {"guest": "bob"}}), b=body_of(format_, {"User": {"guest": "bob"}}))
+    put(world, c=body_of(format_, {"user": {"GUEST": "bob"}}))
+    _, left = purged(world, engines)
+    assert sorted(left) == ["b", "c"]
+    assert all("in another case" in reason for reason in left.values())
+    if format_ != "json":
+        assert "'User.guest'" in left["b"]
+
+
+def test_one_line_of_json_is_enough(world: World, engines: Engines) -> None:
+    onboard(world, "json")
+    put(world, a=b'{"guest":"bob"}\n{"n":1}\n{"n":2,"GUEST":"ann"}\n', b=b'{"guest":null,"GUEST":null}\n{"n":1}\n')
+    _, left = purged(world, engines)
+    reason = "line 3 has 'guest' in another case only; correct the data set's identifier, or the line"
+    assert left == {"a": reason}
+
+
+def test_a_folder_tells_and_not_the_fields(world: World, engines: Engines) -> None:
+    onboard(world, "json")
+    put(world, **{"guest=bob/a": b'{"GUEST":"x"}\n', "guest=ann/a": b'{"GUEST":"bob"}\n'})
+    made, left = purged(world, engines)
+    assert (made.is_whole, left) == (True, {})
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_onboarding_warns_of_a_data_set_whose_identifier_is_in_another_case(
+    world: World, engines: Engines, format_: str
+) -> None:
+    onboard(world, format_)
+    put(world, a=body_of(format_, {"GUEST": "bob"}))
+    (warning,) = find_nothing(world.repo, world.repo.purge_document().document.onboarded)
+    assert "has the column guest" in warning
+    made, _ = purged(world, engines)
+    assert not made.is_whole
