@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from refstore_purge import run, verify
+from refstore_purge.formats import orc as orc_format
 from refstore_purge.report import Report
 from refstore_purge.run import Options
 from refstore_purge.untyped_arrow import orc, pa, pq
@@ -172,6 +173,16 @@ def test_a_key_that_stands_twice_is_found_and_told(lake: Lake) -> None:
     assert left.entries == 1
     assert "twice, which a run does not see" in left.reason
     assert lake.run(lake.ids(BOB)).rows[0].entries_found == 0  # as it says
+
+
+def test_a_name_of_orc_that_stands_twice_is_not_looked_at(lake: Lake) -> None:
+    lake.onboard("orc")
+    out = io.BytesIO(orc_of({"k": b"ann"}, "ann"))
+    out.seek(0, io.SEEK_END)
+    vars(orc_format)["_append_metadata"](out, {b"k": BOB.encode()}, orc.ORCFile(io.BytesIO(out.getvalue())))
+    assert [name for name, _ in orc.ORCFile(out).metadata.items()] == [b"k", b"k"]
+    lake.put({"a": out.getvalue()})
+    assert lake.verify(lake.ids(BOB)) == {"a": Left(0, 0, "its user metadata has a name twice")}
 
 
 def test_an_entry_of_a_long_footer_is_found(lake: Lake) -> None:
