@@ -45,8 +45,6 @@ class Decision:
 
 def decide(ctx: Context, *, rules: Rules | None = None, grace_days: float | None = None) -> Decision:
     """Decide what to mark. `rules` replace the repository's own. Raises CorruptRecord (rules, or commits)."""
-    if grace_days is not None and not 0 <= grace_days <= 3650:
-        raise InvalidSettings(f"grace_days is {grace_days:g}; use 0 to 3650")
     if rules is None:
         own = rules_document.get(ctx)
         rules = own.rules if own is not None else _NO_RULES

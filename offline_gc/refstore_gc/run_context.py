@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from refstore.context import Context
+from refstore.errors import InvalidSettings
 from refstore.objects.base import ObjectStore
 from refstore.retention.rules import Rules
 from refstore_gc.engines.base import Engine
@@ -12,6 +14,8 @@ from refstore_gc.mark_breaker import Limits
 from refstore_gc.run_layout import TAG, RunLayout, store_at
 from refstore_gc.run_progress import Steps
 from refstore_gc.run_summary import Mode
+
+GRACE_DAYS_MAX: Final = 3650
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,11 @@ class Options:
     """Whether to take over a run that is active, or died a moment ago, without waiting until it is stale."""
     rules: Rules | None = None
     """Replace the repository's own rules: for `simulate`."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidSettings."""
+        if self.grace_days is not None and not 0 <= self.grace_days <= GRACE_DAYS_MAX:
+            raise InvalidSettings(f"grace_days is {self.grace_days:g}; use 0 to {GRACE_DAYS_MAX}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from refstore.core.arrow_arrays import array, numpy_of
-from refstore.errors import ObjectNotFound, ObjectsUnavailable
+from refstore.errors import Invalid, ObjectNotFound, ObjectsUnavailable
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.workers import Workers
 from refstore_gc import live_in_commits
@@ -156,12 +156,15 @@ def _remove(store: ObjectStore, keys: Sequence[str], mode: Mode, tag: str) -> tu
     """Delete, or tag, keys. Return what became of them, and of exceptions (key, outcome, the store's reason). Raises
     ObjectsUnavailable: the store did not answer for a key.
     """
-    if mode == "tag":
-        tagging = store.tag_many(keys, {tag: "true"})
-        done, missing, failed, outcome = tagging.tagged, tagging.missing, tagging.failed, TAGGED
-    else:
-        deletion = store.delete_many(keys)
-        done, missing, failed, outcome = deletion.deleted, deletion.missing, deletion.failed, DELETED
+    try:
+        if mode == "tag":
+            tagging = store.tag_many(keys, {tag: "true"})
+            done, missing, failed, outcome = tagging.tagged, tagging.missing, tagging.failed, TAGGED
+        else:
+            deletion = store.delete_many(keys)
+            done, missing, failed, outcome = deletion.deleted, deletion.missing, deletion.failed, DELETED
+    except Invalid as error:  # it refuses all of them, for lack of a right perhaps: the next sweep tries again
+        return FAILED, [(key, FAILED, str(error)) for key in keys]
     if len(done) + len(missing) + len(failed) != len(keys):
         raise ObjectsUnavailable(
             f"of {len(keys)} keys {store.url} confirmed {len(done) + len(missing) + len(failed)}; sweep again"
@@ -173,9 +176,15 @@ def _remove(store: ObjectStore, keys: Sequence[str], mode: Mode, tag: str) -> tu
 
 def _untagged(store: ObjectStore, keys: Sequence[str]) -> list[str]:
     """Take the tag off what is named again, because the bucket would delete it. Return what became of each key. A key
-    that keeps its tag is tried again.
+    that keeps its tag is tried again. Raises ObjectsUnavailable: the store refuses all of them.
     """
-    done = {*store.tag_many(keys, {}).tagged}
+    try:
+        done = {*store.tag_many(keys, {}).tagged}
+    except Invalid as error:
+        raise ObjectsUnavailable(
+            f"{len(keys)} objects that something names again keep their tag, and the bucket will delete them: {error}; "
+            "then sweep again"
+        ) from error
     # a store may confirm that nothing is tagged at a key at which nothing is any more
     return [(EXCLUDED if key in done else TAGGED) if is_there(store, key) else BUCKET for key in keys]
 

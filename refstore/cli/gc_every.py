@@ -9,7 +9,8 @@ KV. The next pass continues an interrupted sweep.
 
 What fails in a pass is logged and counted, and tried again in the next. Only an error that no later pass can avoid ends
 the loop, with the exit code of the same call without --every: a wrong setting, an optional dependency that is missing,
-and the one repository that was named and is not there.
+and the one repository that was named and is not there. These are found before the job begins in a repository. What a
+store refuses the job there, its operator may allow before the next pass.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Trouble(NamedTuple):
     exit_code: int
     another_run: bool
     permanent: bool
-    """Whether no later pass can avoid it, if it concerns everything that was requested."""
+    """Whether no later pass can avoid it, if the pass failed as a whole."""
 
     @classmethod
     def of(cls, error: RefstoreError) -> Trouble:
@@ -119,7 +120,7 @@ def run_every(ctx: typer.Context, seconds: float, request: PassRequest) -> None:
             if stop.is_set():
                 break
             _print(ctx, reports)
-            _end_if_permanent(request, reports)
+            _end_if_permanent(reports)
             at_ms = max(time.time_ns() // 1_000_000, began_ms + seconds * 1000)
             if metrics is not None:
                 metrics.next_pass(at_ms)
@@ -226,11 +227,11 @@ def _print(ctx: typer.Context, reports: Sequence[RepositoryReport]) -> None:
     print(line.decode(), flush=True)
 
 
-def _end_if_permanent(request: PassRequest, reports: Sequence[RepositoryReport]) -> None:
-    """Raise typer.Exit where no later pass can avoid an error."""
+def _end_if_permanent(reports: Sequence[RepositoryReport]) -> None:
+    """Raise typer.Exit where no later pass can avoid an error. One repository's errors are none of these."""
     for each in reports:
         for trouble in each.troubles:
-            if trouble.permanent and (request.repository is not None or not each.repository):
+            if trouble.permanent and not each.repository:
                 typer.echo(f"refstore: {trouble.message}", err=True)
                 raise typer.Exit(trouble.exit_code)
 

@@ -20,10 +20,11 @@ from refstore.cli.durations import duration_seconds
 from refstore.errors import InvalidSettings
 from refstore.gc_marks import Marks, RunState, new_mark_id
 from tests.commands import Command
-from tests.durations import AT_ONCE_ENVIRONMENT
+from tests.durations import AT_ONCE_ENVIRONMENT, unchecked_lake
 from tests.offline.world import World
 from tests.reaping import release_all
-from tests.servers.s3_base import free_port
+from tests.servers.s3_base import S3Server, free_port
+from tests.servers.s3_proxy import Fault, ProxiedRequest, Refuse, S3FaultProxy
 
 SECONDS = 300.0
 """For a pass that starts Spark on a machine that is busy with others. Generous: nothing here is judged by its time."""
@@ -139,9 +140,34 @@ def test_a_pass_tells_what_it_did_and_the_next_one_follows(world: World) -> None
     assert len(world.data()) == 1
 
 
+@pytest.mark.server
+def test_what_a_store_refuses_the_one_repository_does_not_end_it(moto_s3_server: S3Server, tmp_path: Path) -> None:
+    """Its operator may allow it before the next pass: the credentials expired, or lack a right."""
+    refused: list[str] = []
+
+    def plan(request: ProxiedRequest) -> Fault | None:
+        if request.is_list and "data%2F" in request.target and len(refused) < 2:
+            refused.append(request.target)
+            return Refuse(status=403, code="AccessDenied")
+        return None
+
+    with S3FaultProxy(moto_s3_server.endpoint) as proxy:
+        kv, url = f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(endpoint=proxy.endpoint)
+        with unchecked_lake(kv, url) as lake:
+            lake.create_repository("sales").upload("main", "a", b"x")
+        proxy.plan = plan
+        stores = {"REFSTORE_KV": kv, "REFSTORE_OBJECTS": url}
+        with looping(tmp_path, "sales", "--every", "1s", **AT_ONCE_ENVIRONMENT, **stores) as loop:
+            loop.until(lambda: loop.says("run_failed") and loop.says("gc_pass_ended", 2) and "done" in loop.metrics())
+            assert '"code": "invalid_settings"' in loop.log.read_text()
+            assert loop.end() == 0
+    assert refused
+
+
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [
+        (("sales", "--every", "1h", "--grace-days", "9999"), 2, "use 0 to 3650"),
         (("sales", "--every", "soon"), 2, "is no interval"),
         (("sales", "--every", "0s"), 2, "is no interval"),
         (("sales", "--every", "1h", "--dry-run"), 2, "goes without --dry-run"),

@@ -14,7 +14,7 @@ import pytest
 from refstore.cli.shapes import lifetime_words
 from refstore.core import ids
 from refstore.core.keys import NAMESPACES
-from refstore.errors import Gone, ObjectsUnavailable
+from refstore.errors import Gone, ObjectsUnavailable, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.kv.base import ABSENT, Key
 from refstore.namespaces import as_folder
@@ -26,7 +26,7 @@ from refstore.versioning.commits import names
 from refstore_gc import bucket_lifecycle, deleted_repositories, run
 from refstore_gc.run import Options
 from refstore_gc.run_layout import TAG
-from refstore_gc.run_summary import Summary, read_manifest, write_manifest
+from refstore_gc.run_summary import Mode, Summary, read_manifest, write_manifest
 from refstore_reaper import repository_removal
 from tests.durations import AT_ONCE, unchecked_lake
 from tests.offline.test_s3 import client_of, data_of, lake_with_history, let_a_second_pass
@@ -170,6 +170,68 @@ def test_objects_that_the_store_does_not_tag_are_told_and_tried_again(
         assert (again.state, outcomes(again)) == ("tagged", {"tagged": 61})
         assert tags_of(moto_s3_server, repo, refused)
         assert tags_of(moto_s3_server, repo, busy)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("mode", ["tag", "delete"])
+def test_a_store_that_refuses_every_object_has_failed_and_the_night_goes_on(
+    moto_s3_server: S3Server, tmp_path: Path, engines: Engines, mode: Mode
+) -> None:
+    """The credentials lack a right: no setting is wrong, and the next night tries again."""
+    right = {"tag": "s3:PutObjectTagging", "delete": "DeleteObject"}[mode]
+    with (
+        S3FaultProxy(moto_s3_server.endpoint) as proxy,
+        lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
+    ):
+        let_a_second_pass(repo, gone)
+
+        def plan(request: ProxiedRequest) -> Fault | None:
+            is_tagging = request.method == "PUT" and "tagging" in request.query
+            is_deletion = request.is_bulk_delete and any("/data/" in key for key in request.delete_keys)
+            return Refuse(status=403, code="AccessDenied") if is_tagging or is_deletion else None
+
+        proxy.plan = plan
+        options = Options(grace_days=0, min_age_seconds=0, mode=mode)
+        unswept: list[RefstoreError] = []
+        ran = run.run(repo.context, engines, options, on_unswept=lambda _, error: unswept.append(error))
+        assert unswept == []
+        assert (ran.failed, outcomes(ran.latest)) == (1, {"failed": 1})
+        assert ran.latest.swept is not None
+        (why,) = ran.latest.swept.failures
+        assert right in why
+        again = run.run(repo.context, engines, options)
+        assert (again.failed, again.swept[0].mark_id, outcomes(again.swept[0])) == (
+            1,
+            ran.latest.mark_id,
+            {"failed": 1},
+        )
+        proxy.plan = None
+        done = run.sweep(repo.context, engines, ran.latest.mark_id)
+        assert outcomes(done) == {"tagged" if mode == "tag" else "deleted": 1}
+
+
+@pytest.mark.server
+def test_a_tag_that_a_hold_takes_off_and_the_store_refuses_to_is_said_and_tried_again(
+    moto_s3_server: S3Server, tmp_path: Path, engines: Engines
+) -> None:
+    hold = '{"default_retention_days": 0, "grace_days": 0, "legal_holds": [{"prefix": "a"}]}'
+    with (
+        S3FaultProxy(moto_s3_server.endpoint) as proxy,
+        lake_with_history(tmp_path, moto_s3_server, proxy) as (repo, gone),
+    ):
+        let_a_second_pass(repo, gone)
+        mark_id = run.run(repo.context, engines, tagging()).latest.mark_id
+        rules_document.set_rules(repo.context, hold, by="")
+        proxy.plan = lambda request: (
+            Refuse(status=403, code="AccessDenied")
+            if request.method == "DELETE" and "tagging" in request.query
+            else None
+        )
+        with pytest.raises(ObjectsUnavailable, match=r"1 objects .* keep their tag.*s3:DeleteObjectTagging"):
+            run.sweep(repo.context, engines, mark_id, mode="delete")
+        proxy.plan = None
+        assert outcomes(run.sweep(repo.context, engines, mark_id, mode="delete")) == {"dropped out": 1}
+        assert tags_of(moto_s3_server, repo, gone) == []
 
 
 @pytest.mark.server

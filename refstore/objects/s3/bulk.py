@@ -105,7 +105,7 @@ class Bulk:
         bucket = self._bucket
         tag_set: list[TagTypeDef] = [{"Key": name, "Value": value} for name, value in tags.items()]
         try:
-            with bucket.translated(f"tagging {key!r}"):
+            with bucket.translated(f"tagging {key!r}", errors.TAGGING_RIGHTS):
                 if not tags:  # an empty set of tags is valid, but not every server accepts it
                     bucket.client.delete_object_tagging(Bucket=bucket.name, Key=bucket.full(key))
                     return None

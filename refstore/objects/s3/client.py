@@ -29,7 +29,7 @@ from botocore.parsers import ResponseParserError
 
 from refstore.errors import InvalidPath, InvalidSettings, ObjectsUnavailable, RefstoreError
 from refstore.objects.object_keys import KEY_BYTES_MAX, object_key
-from refstore.objects.s3.errors import Said, translate
+from refstore.objects.s3.errors import USUAL_RIGHTS, Said, translate
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -80,19 +80,19 @@ class Bucket:
         return full
 
     @contextmanager
-    def translated(self, doing: str) -> Generator[None, None, None]:
+    def translated(self, doing: str, needs: str = USUAL_RIGHTS) -> Generator[None, None, None]:
         """Translate boto's exceptions inside the block. `doing` says what is tried ("writing 'a/b'") and starts the
-        message.
+        message. `needs`: the permissions that it takes.
         """
         try:
             yield
         except FAILURES as error:
-            raise self.failed(error, doing) from error
+            raise self.failed(error, doing, needs) from error
 
-    def failed(self, error: Exception, doing: str) -> RefstoreError:
+    def failed(self, error: Exception, doing: str, needs: str = USUAL_RIGHTS) -> RefstoreError:
         what = f"{doing} in {self.url}"
         if isinstance(error, ClientError):
-            return translate(said(error), what)
+            return translate(said(error), what, needs)
         if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
             return InvalidSettings(
                 f"{what} failed: {error}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or profile= in the URL"

@@ -30,6 +30,11 @@ _ADVICE: Final = {
     "NotImplemented": "the server does not have this operation; use a server that does",
     "MethodNotAllowed": "the server does not allow this operation; check that the endpoint is its S3 API",
 }
+USUAL_RIGHTS: Final = (
+    "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload and ListBucketMultipartUploads"
+)
+TAGGING_RIGHTS: Final = "s3:PutObjectTagging and s3:DeleteObjectTagging"
+LIFECYCLE_RIGHTS: Final = "s3:GetLifecycleConfiguration and s3:PutLifecycleConfiguration"
 _BUSY: Final = frozenset(
     {
         "SlowDown",
@@ -56,8 +61,10 @@ class Said(NamedTuple):
         return f"{self.code} ({self.message})" if self.message and self.message != self.code else self.code
 
 
-def translate(said: Said, doing: str) -> RefstoreError:
-    """Return refstore's error for a server's error. `doing` says what was tried and starts the message."""
+def translate(said: Said, doing: str, needs: str = USUAL_RIGHTS) -> RefstoreError:
+    """Return refstore's error for a server's error. `doing` says what was tried and starts the message. `needs`: the
+    permissions that it takes.
+    """
     what = f"{doing} failed: {said}"
     if said.code in MISSING:
         return ObjectNotFound(f"{what}; name something else")
@@ -70,10 +77,7 @@ def translate(said: Said, doing: str) -> RefstoreError:
     if may_pass(said):
         return ObjectsUnavailable(f"{what}; the server is overloaded or failing, try again later")
     if said.status in (401, 403):
-        return InvalidSettings(
-            f"{what}; allow these credentials s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload"
-            " and ListBucketMultipartUploads on the bucket and all below the prefix"
-        )
+        return InvalidSettings(f"{what}; allow these credentials {needs} on the bucket and all below the prefix")
     return InvalidSettings(f"{what}; the server refuses this request, check that the endpoint is an S3 API")
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from botocore.exceptions import ClientError
 
 from refstore.objects.s3.client import FAILURES, Bucket
+from refstore.objects.s3.errors import LIFECYCLE_RIGHTS
 
 
 def read_rules(bucket: Bucket) -> list[dict[str, Any]]:
@@ -18,15 +19,15 @@ def read_rules(bucket: Bucket) -> list[dict[str, Any]]:
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") == "NoSuchLifecycleConfiguration":
             return []
-        raise bucket.failed(error, "reading the lifecycle rules") from error
+        raise bucket.failed(error, "reading the lifecycle rules", LIFECYCLE_RIGHTS) from error
     except FAILURES as error:
-        raise bucket.failed(error, "reading the lifecycle rules") from error
+        raise bucket.failed(error, "reading the lifecycle rules", LIFECYCLE_RIGHTS) from error
     return cast("list[dict[str, Any]]", answer.get("Rules", []))
 
 
 def write_rules(bucket: Bucket, rules: Sequence[Mapping[str, Any]]) -> None:
     configuration = cast("Any", {"Rules": [dict(rule) for rule in rules]})
-    with bucket.translated("setting the lifecycle rules"):
+    with bucket.translated("setting the lifecycle rules", LIFECYCLE_RIGHTS):
         bucket.client.put_bucket_lifecycle_configuration(Bucket=bucket.name, LifecycleConfiguration=configuration)
 
 
@@ -40,7 +41,7 @@ def why_deleted_stays(bucket: Bucket) -> str:
             return ""
         return f"whether bucket {bucket.name!r} keeps versions cannot be asked ({code}); allow s3:GetBucketVersioning"
     except FAILURES as error:
-        raise bucket.failed(error, "reading whether the bucket keeps versions") from error
+        raise bucket.failed(error, "reading whether the bucket keeps versions", "s3:GetBucketVersioning") from error
     if status not in ("Enabled", "Suspended"):
         return ""
     return (
