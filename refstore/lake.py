@@ -18,13 +18,21 @@ from refstore.agreed_durations import AgreedDurations
 from refstore.audit import AuditLog, EntryDraft
 from refstore.context import Context
 from refstore.core import deadline, event_log, ids, keys, user_metadata
-from refstore.core.clock import Clock, SystemClock
+from refstore.core.clock import Clock, SystemClock, utc_text
 from refstore.core.ids import Ids, RandomIds, RepositoryId, RepositoryName
 from refstore.core.records import ClearedRepository, Commit, RepositoryRecord, decode, encode, maybe
 from refstore.core.redaction import redact_text, redact_url
 from refstore.core.safety import SHARED, Durations, FixedDurations, Safety
 from refstore.core.signing_keys import SigningKey
-from refstore.errors import AlreadyExists, Conflict, Contention, ObjectNotFound, RepositoryNotFound, Unavailable
+from refstore.errors import (
+    AlreadyExists,
+    Conflict,
+    Contention,
+    CorruptRecord,
+    ObjectNotFound,
+    RepositoryNotFound,
+    Unavailable,
+)
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV
 from refstore.namespaces import NAMESPACE_OBJECT, as_folder, check_new
@@ -230,13 +238,15 @@ class Lake:
         checked = ids.repository_name(name)
         record = maybe(self.kv.get(keys.repository(checked)), RepositoryRecord)
         if record is None or record.closed_ms:
-            raise RepositoryNotFound(f"repository {name!r} does not exist; {self._meant(name)}")
+            state = f"was deleted at {utc_text(record.closed_ms)}" if record else "does not exist"
+            raise RepositoryNotFound(f"repository {name!r} {state}; {self._meant(name)}")
         return Repository(self.context(checked, record), record)
 
     def _meant(self, name: str) -> str:
         """Say which repository may be meant, or how to find out."""
-        with suppress(Unavailable):
-            names = [each for each, _ in self.kv.scan(keys.REPOSITORIES)]
+        with suppress(Unavailable, CorruptRecord):
+            records = self.kv.scan(keys.REPOSITORIES)
+            names = [each for each, value in records if not decode(value, RepositoryRecord).closed_ms]
             from difflib import get_close_matches
 
             if close := get_close_matches(name, names, n=1):
@@ -291,8 +301,8 @@ class Lake:
     def delete_repository(self, name: str) -> None:
         """Delete a repository. The reaper deletes uncommitted data; the offline job deletes committed data.
 
-        The name is free again after the reaper has drained the repository. Raises RepositoryNotFound, Conflict (the
-        rules have legal holds).
+        The name is free again after the reaper has drained the repository: not before `name_release` says. Raises
+        RepositoryNotFound, Conflict (the rules have legal holds).
         """
         opened = self.repository(name)
         before = {
@@ -462,9 +472,9 @@ class Lake:
     def _exists(self, name: RepositoryName) -> AlreadyExists:
         record = maybe(self.kv.get(keys.repository(name)), RepositoryRecord)
         if record is not None and record.closed_ms:
-            return AlreadyExists(
-                f"repository {name!r} was deleted and is still being drained; run the reaper, then try again"
-            )
+            from refstore.operations import name_release
+
+            return AlreadyExists(name_release.taken_words(self.context(name, record), record))
         return AlreadyExists(f"repository already exists: {name!r}")
 
 

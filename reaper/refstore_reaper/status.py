@@ -11,6 +11,7 @@ from refstore.core.ids import RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode
 from refstore.errors import CorruptRecord, RefstoreError
 from refstore.lake import Lake
+from refstore.operations import name_release
 from refstore_reaper import backlog, breaker
 
 LATE_BEATS: Final = 6
@@ -52,6 +53,8 @@ class RepositoryStatus(NamedTuple):
     """When the repository was deleted, if it was."""
     error: str = ""
     """The error that keeps its status from being read."""
+    name_taken: str = ""
+    """Until when, and why, a deleted repository keeps its name; '' if it was not deleted."""
 
 
 class Status(NamedTuple):
@@ -118,4 +121,5 @@ def _repository(lake: Lake, name: RepositoryName, record: RepositoryRecord) -> R
         state.let_until_ms if state and state.let_until_ms > ctx.clock.now_ms() else None,
         (state.let_objects or None) if state else None,
         record.closed_ms or None,
+        name_taken=name_release.taken_words(ctx, record) if record.closed_ms else "",
     )

@@ -179,6 +179,8 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
             typer.echo(
                 f"\n{item.repository}: {item.error or item.stopped}; {breaker.advice(item.repository, item.stopped)}"
             )
+        if item.name_taken:
+            typer.echo(f"\n{item.name_taken}")
 
 
 @group.command("resume")

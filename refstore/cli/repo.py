@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from refstore import sample_data
@@ -15,6 +16,7 @@ from refstore.core.ids import RepositoryName
 from refstore.core.records import RepositoryRecord
 from refstore.core.redaction import redact_url
 from refstore.operations import rules_document
+from refstore.operations.name_release import name_release
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -98,7 +100,8 @@ def show(ctx: typer.Context, name: Name) -> None:
 def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Delete a repository. The reaper then deletes uncommitted data; the offline job deletes committed data.
 
-    The name is free again after the reaper has drained the repository.
+    The name is free again after the reaper has drained the repository. That is at the earliest when operations that
+    began before the deletion have ended, and the grace windows of uncommitted objects are over: the answer says when.
 
     \b
     Example: refstore repo delete sales --dry-run
@@ -111,7 +114,9 @@ def delete(ctx: typer.Context, name: Name, dry_run: DryRun = False, yes: Yes = F
             return
         confirm(ctx, f"repository {name!r} and all its branches will be deleted", yes=yes)
         lake.delete_repository(name)
-        emit(ctx, {"repository": name, "deleted": True})
+        release = name_release(opened.context, msgspec.structs.replace(opened.record, closed_ms=lake.clock.now_ms()))
+        typer.echo(f"the name {name!r} is taken until {when(release.at_ms)}: {release.because}", err=True)
+        emit(ctx, {"repository": name, "deleted": True, "name_free_from": when(release.at_ms)})
 
 
 def _row(name: RepositoryName, record: RepositoryRecord) -> dict[str, object]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
+
 import pytest
 
 from refstore.core import keys
 from refstore.core.records import Branch, encode
-from refstore.errors import RepositoryNotFound
+from refstore.errors import AlreadyExists, RepositoryNotFound
 from refstore.kv.base import ABSENT, SetIf
 from refstore_reaper import breaker
-from tests.reaper_world import SCRUB_AFTER_SECONDS, Crash, World
+from refstore_reaper.status import read_status
+from tests.reaper_world import GRACE_SECONDS, SCRUB_AFTER_SECONDS, Crash, World
 
 
 def test_a_deleted_repository_is_drained_and_its_name_is_free_again(world: World) -> None:
@@ -34,6 +38,64 @@ def test_a_deleted_repository_is_drained_and_its_name_is_free_again(world: World
     assert not [key for key in world.kv.dump() if key.partition == keys.LEASES]
     again = world.lake.create_repository("lake")
     assert again.context.repo != repo
+
+
+def until_of(world: World) -> tuple[int, str]:
+    """Until when its name is taken, and why, as who wants it is told."""
+    with pytest.raises(AlreadyExists) as refused:
+        world.lake.create_repository("lake")
+    (shown,) = read_status(world.lake, repository="lake").repositories
+    assert shown.name_taken == str(refused.value)
+    told = re.search(r"is taken until ([-0-9T:]+Z), because ([^;]+);", str(refused.value))
+    assert told is not None, refused.value
+    return int(datetime.fromisoformat(told[1]).timestamp()) * 1000, told[2]
+
+
+def pass_to(world: World, at_ms: int) -> None:
+    """Set the clock to just behind a time."""
+    world.clock.advance((at_ms - world.clock.now_ms()) / 1000 + 1)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_the_name_of_a_deleted_repository_is_taken_until_the_time_that_is_told(world: World, staged: bool) -> None:
+    if staged:
+        world.upload("main", "a")
+    world.lake.delete_repository("lake")
+    with pytest.raises(RepositoryNotFound, match=r"was deleted at .*; list the repositories"):
+        world.lake.repository("lake")
+    assert "no reaper has processed its staging areas yet" in until_of(world)[1]
+    world.run_once()
+    until_ms, why = until_of(world)
+    assert "may still" in why
+    if staged:
+        world.clock.advance(GRACE_SECONDS + 1)
+        world.run_once()
+    assert until_of(world)[0] == until_ms
+    world.clock.advance((until_ms - world.clock.now_ms()) / 1000 - 60)
+    assert world.run_once(scrub_now=True).drained == 0
+    pass_to(world, until_ms)
+    with pytest.raises(AlreadyExists, match="until a reaper has scrubbed what is left of it"):
+        world.lake.create_repository("lake")
+    assert world.run_once(scrub_now=True).drained == 1
+    world.lake.create_repository("lake")
+
+
+def test_what_can_be_restored_keeps_the_name_of_a_deleted_repository(world: World) -> None:
+    """The grace window is longer than any operation here."""
+    world.lake.delete_repository("lake")
+    world.run_once()
+    world.clock.advance(SCRUB_AFTER_SECONDS + 1)
+    world.run_once(scrub_now=True)
+    world.lake.create_repository("lake", grace_seconds=10 * SCRUB_AFTER_SECONDS).upload("main", "a", b"x")
+    world.lake.delete_repository("lake")
+    world.run_once()
+    until_ms, why = until_of(world)
+    assert why == "1 uncommitted objects of it can be restored until then"
+    world.clock.advance(SCRUB_AFTER_SECONDS + 1)
+    assert world.run_once(scrub_now=True).drained == 0
+    assert until_of(world) == (until_ms, why)
+    pass_to(world, until_ms)
+    assert world.run_once(scrub_now=True).drained == 1
 
 
 def test_a_repository_is_not_retired_before_its_last_reference_is_gone(world: World) -> None:
