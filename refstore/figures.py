@@ -92,7 +92,7 @@ def warnings(figures: Figures, created_ms: int, now_ms: int) -> list[Warned]:
     if gc.orphans.objects >= ORPHANS_MIN and gc.orphans.objects > ORPHANS_GROWTH * gc.orphans_before.objects:
         found.append(Warned(Concern.ORPHANS_GREW, f"from {gc.orphans_before.objects} to {gc.orphans.objects} objects"))
     if now_ms - max(reaper.measured_ms, created_ms) > MEASURED_LATE_MS:
-        found.append(Warned(Concern.NOT_MEASURED, "run: refstore reaper run"))
+        found.append(Warned(Concern.NOT_MEASURED, "start one: refstore reaper, or refstore serve"))
     if reaper.measured_ms and not reaper.has_rules:
         found.append(Warned(Concern.NO_RULES, "no commit ever expires"))
     return found

@@ -18,7 +18,9 @@ from refstore.errors import MissingExtra
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-Unit = Literal["", "seconds", "bytes", "objects", "references", "addresses", "tokens", "marks", "runs", "requests"]
+Unit = Literal[
+    "", "seconds", "bytes", "objects", "entries", "references", "addresses", "tokens", "marks", "runs", "requests"
+]
 
 LABELS: Final[Mapping[str, str]] = {
     "repository": "one for each repository of the lake",
@@ -66,12 +68,12 @@ API_SECONDS: Final = Metric(
 KV_PROBE_SECONDS: Final = Metric(
     "refstore_kv_probe_seconds", "gauge", "seconds", "How long the KV took to answer a read, made for this scrape."
 )
-REPOSITORY_LIVE_OBJECTS: Final = Metric(
-    "refstore_repository_live_objects", "gauge", "objects", "What the default branch's head names.", _REPOSITORY
+REPOSITORY_LIVE_ENTRIES: Final = Metric(
+    "refstore_repository_live_entries", "gauge", "entries", "What the default branch's head names.", _REPOSITORY
 )
 REPOSITORY_LIVE_BYTES: Final = Metric("refstore_repository_live_bytes", "gauge", "bytes", "Its bytes.", _REPOSITORY)
-REPOSITORY_STAGED_OBJECTS: Final = Metric(
-    "refstore_repository_staged_objects", "gauge", "objects", "What is staged, on all branches.", _REPOSITORY
+REPOSITORY_STAGED_ENTRIES: Final = Metric(
+    "refstore_repository_staged_entries", "gauge", "entries", "What is staged, on all branches.", _REPOSITORY
 )
 REPOSITORY_STAGED_BYTES: Final = Metric("refstore_repository_staged_bytes", "gauge", "bytes", "Its bytes.", _REPOSITORY)
 REPOSITORY_IN_GRACE_OBJECTS: Final = Metric(

@@ -72,7 +72,7 @@ def main() -> None:
         .with_variable(
             dashboard.QueryVariable("repository")
             .datasource(SOURCE)
-            .query(f"label_values({metrics.REPOSITORY_LIVE_OBJECTS.exposed}, repository)")
+            .query(f"label_values({metrics.REPOSITORY_MEASURED.exposed}, repository)")
             .multi(True)
             .include_all(True)
         )

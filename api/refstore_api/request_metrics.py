@@ -14,6 +14,20 @@ from refstore.lake import Lake
 from refstore.metrics import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_MEASURED: Final = frozenset(
+    {
+        metrics.REPOSITORY_LIVE_ENTRIES,
+        metrics.REPOSITORY_LIVE_BYTES,
+        metrics.REPOSITORY_STAGED_ENTRIES,
+        metrics.REPOSITORY_STAGED_BYTES,
+        metrics.REPOSITORY_IN_GRACE_OBJECTS,
+        metrics.REPOSITORY_IN_GRACE_BYTES,
+        metrics.REPOSITORY_DUE_OBJECTS,
+        metrics.REPOSITORY_DUE_BYTES,
+        metrics.REPOSITORY_MARKED_OBJECTS,
+    }
+)
+"""What has no value before a reaper has measured the repository."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
@@ -50,17 +64,20 @@ def lake_text(lake: Lake) -> bytes:
         return generate_latest(registry)
     gauges = {metric: metrics.gauge(metric, registry) for metric in _values(Figures(), 0)}
     for name, record in repositories:
-        for metric, value in _values(known.get(record.id, Figures()), record.created_ms).items():
-            gauges[metric].labels(name).set(value)
+        own = known.get(record.id, Figures())
+        values = _values(own, record.created_ms)
+        for metric, value in values.items():
+            if own.reaper.measured_ms or metric not in _MEASURED:
+                gauges[metric].labels(name).set(value)
     return generate_latest(registry)
 
 
 def _values(known: Figures, created_ms: int) -> dict[Metric, float]:
     reaper, gc = known
     return {
-        metrics.REPOSITORY_LIVE_OBJECTS: reaper.live.objects,
+        metrics.REPOSITORY_LIVE_ENTRIES: reaper.live.objects,
         metrics.REPOSITORY_LIVE_BYTES: reaper.live.bytes,
-        metrics.REPOSITORY_STAGED_OBJECTS: reaper.staged.objects,
+        metrics.REPOSITORY_STAGED_ENTRIES: reaper.staged.objects,
         metrics.REPOSITORY_STAGED_BYTES: reaper.staged.bytes,
         metrics.REPOSITORY_IN_GRACE_OBJECTS: reaper.in_grace.objects,
         metrics.REPOSITORY_IN_GRACE_BYTES: reaper.in_grace.bytes,

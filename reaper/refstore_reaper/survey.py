@@ -33,7 +33,7 @@ from refstore.core.redaction import redact_text
 from refstore.errors import CorruptRecord, NotFound, RefstoreError
 from refstore.gc_marks import STANDING, Marks, RunState
 from refstore.kv.base import ABSENT
-from refstore.operations import refs
+from refstore.operations import refs, trash
 from refstore_reaper import breaker
 from refstore_reaper.cycle_summary import Summary
 
@@ -165,11 +165,13 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
     """Measure a repository. Return None if it has to stop before the end. Raises Unavailable, Corrupt."""
     began = ctx.clock.monotonic_seconds()
     staged = _measure_staged(ctx, go_on)
-    unnamed = _measure_unnamed(ctx, go_on) if staged is not None else None
-    if staged is None or unnamed is None:
+    released = _measure_released(ctx, go_on) if staged is not None else None
+    unnamed = _measure_unnamed(ctx, go_on) if released is not None else None
+    if staged is None or released is None or unnamed is None:
         return None
     branches, staged_amount = staged
     in_grace, due = unnamed
+    in_grace = Amount(in_grace.objects + released.objects, in_grace.bytes + released.bytes)
     marks = [run for run in Marks(ctx).runs() if run.state in STANDING]
     state = breaker.read_state(ctx.kv, ctx.repo)
     return ReaperFigures(
@@ -207,6 +209,19 @@ def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amoun
                     objects += 1
                     size_bytes += entry.size_bytes
     return branches, Amount(objects, size_bytes)
+
+
+def _measure_released(ctx: Context, go_on: Callable[[], bool]) -> Amount | None:
+    """Return what can be restored of which no reaper has begun the grace window. It is read before the references: an
+    object moves from there to them.
+    """
+    objects = size_bytes = 0
+    for page in batched(trash.released_sizes(ctx), PAGE):
+        if not go_on():
+            return None
+        objects += len(page)
+        size_bytes += sum(page)
+    return Amount(objects, size_bytes)
 
 
 def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, Amount] | None:

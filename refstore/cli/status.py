@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 STAGED_MAX: Final = 100_000
-"""How many staged objects of a branch are counted."""
+"""How many staged changes of a branch are counted."""
 
 
 @app.command("status")
@@ -33,6 +33,8 @@ def status(
     ] = "",
 ) -> None:
     """Show a repository's branches with what is staged, what is in grace and due, and what needs attention.
+
+    Live and staged are entries: a path each, of which several may name one object. The others are objects.
 
     Without REPO it lists all repositories, with the figures that reapers and runs wrote last.
 
@@ -49,16 +51,15 @@ def status(
 
 def _all(ctx: typer.Context, lake: Lake) -> None:
     known, now_ms = figures.read_all(lake.kv), lake.clock.now_ms()
+    not_measured = "not measured yet" if invocation_of(ctx).output == "table" else None
 
     def row(name: str, own: Figures, created_ms: int) -> dict[str, object]:
         reaper = own.reaper
+        amounts = {"live": reaper.live, "staged": reaper.staged, "in_grace": reaper.in_grace, "due": reaper.due}
         return {
             "repository": name,
-            "live_bytes": reaper.live.bytes,
-            "staged_bytes": reaper.staged.bytes,
-            "in_grace_bytes": reaper.in_grace.bytes,
-            "due_bytes": reaper.due.bytes,
-            "measured": when(reaper.measured_ms or None),
+            **{f"{what}_bytes": amount.bytes if reaper.measured_ms else None for what, amount in amounts.items()},
+            "measured": when(reaper.measured_ms or None) or not_measured,
             "warnings": ", ".join(each.concern.value for each in figures.warnings(own, created_ms, now_ms)),
         }
 
@@ -83,11 +84,11 @@ def _one(ctx: typer.Context, lake: Lake, repo: Repository) -> None:
     runs = [each for each in run_control.runs_under_way(repo.context) if each.alive]
     whole: dict[str, object] = {
         "repository": repo.name,
-        "live": _amount(reaper.live),
-        "staged": _amount(reaper.staged),
-        "in_grace": _amount(reaper.in_grace),
-        "due": _amount(reaper.due),
-        "marked": _amount(reaper.marked),
+        "live": _entries(reaper.live),
+        "staged": _entries(reaper.staged),
+        "in_grace": _objects(reaper.in_grace),
+        "due": _objects(reaper.due),
+        "marked": _objects(reaper.marked),
         "next_sweep": when(reaper.next_sweep_ms or None),
         "last_run": when(own.gc.run_ms or None),
         "under_way": ", ".join(f"{each.progress.kind} {each.run}: {each.progress.step}" for each in runs) or None,
@@ -109,11 +110,16 @@ def _branch(repo: Repository, name: str) -> dict[str, object]:
     return {
         "branch": name,
         "head": record.head,
-        "staged": len(staged),
+        "staged_changes": len(staged),
         "staged_bytes": sum(entry.size_bytes for entry in entries),
         "oldest": when(min((entry.mtime_ms for entry in entries), default=None)),
     }
 
 
-def _amount(amount: Amount) -> str:
-    return f"{amount.objects:,} objects, {amount.bytes:,} bytes"
+def _entries(amount: Amount) -> str:
+    """Say how much is named; several entries may name one object."""
+    return f"{amount.objects:,} {'entry' if amount.objects == 1 else 'entries'}, {amount.bytes:,} bytes"
+
+
+def _objects(amount: Amount) -> str:
+    return f"{amount.objects:,} object{'' if amount.objects == 1 else 's'}, {amount.bytes:,} bytes"

@@ -483,11 +483,11 @@ class ReaperFigures(Record, frozen=True, tag=87):
     measuring_ms: int = 0
     """How long that took."""
     live: Amount = Amount()
-    """What the default branch's head names."""
+    """What the default branch's head names: its entries, of which several may name one object."""
     staged: Amount = Amount()
-    """What is staged on all branches."""
+    """What is staged on all branches, likewise."""
     in_grace: Amount = Amount()
-    """What nothing names, before the end of its grace window."""
+    """What nothing names, before the end of its grace window; also where no reaper has begun this window."""
     due: Amount = Amount()
     """What nothing names, after the end of its grace window."""
     marked: Amount = Amount()

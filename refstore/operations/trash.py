@@ -70,8 +70,18 @@ def in_grace(ctx: Context, *, branch: BranchName | None = None, prefix: str = ""
             yield from _due(ctx, shard, page, branch, prefix)
 
 
-def _released(ctx: Context, branch: BranchName | None, prefix: str, from_token: str, after: str) -> Iterator[InGrace]:
-    """Yield the entries under retired tokens that no commit took and no live token names."""
+def released_sizes(ctx: Context) -> Iterator[int]:
+    """Yield the size of each object that can be restored and of which no reaper has begun the grace window."""
+    for item in _released(ctx, None, "", "", "", first_names=True):
+        yield item.entry.size_bytes if item.entry is not None else 0
+
+
+def _released(
+    ctx: Context, branch: BranchName | None, prefix: str, from_token: str, after: str, *, first_names: bool = False
+) -> Iterator[InGrace]:
+    """Yield the entries under retired tokens that no commit took and no live token names. `first_names`: of the names
+    of one object only the first.
+    """
     retired = _retired_tokens(ctx)
     for token in sorted(retired):
         if token < from_token or branch not in (None, branch_of(token)):
@@ -80,7 +90,7 @@ def _released(ctx: Context, branch: BranchName | None, prefix: str, from_token: 
             keys.staging(ctx.repo, token), prefix=prefix, after=after if token == from_token else "", page=_PAGE
         )
         for page in batched(area, _PAGE):
-            yield from _last_names(ctx, retired, token, page)
+            yield from _last_names(ctx, retired, token, page, first_names=first_names)
 
 
 def _retired_tokens(ctx: Context) -> dict[Token, _Retired]:
@@ -99,7 +109,12 @@ def _retired_tokens(ctx: Context) -> dict[Token, _Retired]:
 
 
 def _last_names(
-    ctx: Context, retired: dict[Token, _Retired], token: Token, page: Sequence[tuple[str, bytes]]
+    ctx: Context,
+    retired: dict[Token, _Retired],
+    token: Token,
+    page: Sequence[tuple[str, bytes]],
+    *,
+    first_names: bool,
 ) -> Iterator[InGrace]:
     records = decode_staged_many([value for _, value in page])
     entries = [
@@ -115,6 +130,7 @@ def _last_names(
             isinstance(names, Listed)
             and own in names.references
             and all(name.token in retired for name in names.references)
+            and (not first_names or own == names.references[0])
         ):
             cause, at_ms = retired[token]
             cursor = f"{_RELEASED}/{quote(token, safe='')}/{path}"

@@ -28,12 +28,47 @@ def sales(refstore: Command) -> Command:
 
 def test_status_shows_branches_and_what_waits(sales: Command) -> None:
     found = sales.json("status", "sales")
-    assert found["live"] == "4 objects, 16 bytes"
-    assert found["staged"] == "1 objects, 5 bytes"
-    assert [(row["branch"], row["staged"], row["staged_bytes"]) for row in found["branches"]] == [("main", 1, 5)]
+    assert found["live"] == "4 entries, 16 bytes"
+    assert found["staged"] == "1 entry, 5 bytes"
+    assert [(row["branch"], row["staged_changes"], row["staged_bytes"]) for row in found["branches"]] == [
+        ("main", 1, 5)
+    ]
     assert "no rules" in [each["warning"] for each in found["warnings"]]
     assert "main" in sales.ok("status", "sales").out
     assert [row["repository"] for row in sales.json("status")] == ["sales"]
+
+
+@pytest.mark.parametrize(
+    "lost_by", [("reset", "sales", "main"), ("rm", "sales", "main", "staged"), ("branch", "delete")]
+)
+def test_status_counts_in_grace_what_the_trash_lists(sales: Command, lost_by: tuple[str, ...]) -> None:
+    """Also before a reaper comes, and an object once that had two names."""
+    if lost_by[0] == "branch":
+        sales.ok("reset", "sales", "main", "--yes")
+        sales.ok("reaper", "--once", "--grace-seconds", "0", "--repository", "sales")
+        sales.ok("branch", "create", "sales", "b")
+        sales.ok("upload", "sales", "b", "-", "staged", stdin=b"12345")
+        sales.ok("cp", "sales", "b", "staged", "b", "twice")
+        sales.ok("branch", "delete", "sales", "b", "--yes")
+    else:
+        sales.ok(*lost_by, *(["--yes"] if lost_by[0] == "reset" else []))
+    for _ in range(2):
+        assert len({row["address"] for row in sales.json("trash", "sales")}) == 1
+        found = sales.json("status", "sales")
+        assert (found["in_grace"], found["staged"]) == ("1 object, 5 bytes", "0 entries, 0 bytes")
+        sales.ok("reaper", "--once")
+
+
+def test_status_of_all_says_what_no_reaper_has_measured(sales: Command) -> None:
+    figures = ("live_bytes", "staged_bytes", "in_grace_bytes", "due_bytes", "measured")
+    (row,) = sales.json("status")
+    assert [row[name] for name in figures] == [None] * 5
+    assert "not measured yet" in sales.ok("status").out
+    sales.ok("reaper", "--once")
+    (row,) = sales.json("status")
+    assert [row[name] for name in figures[:4]] == [16, 5, 0, 0]
+    assert row["measured"]
+    assert "not measured" not in sales.ok("status").out
 
 
 def test_show_tells_what_a_commit_changed(sales: Command) -> None:

@@ -56,6 +56,7 @@ async def show(
             count=len(chosen),
             repositories=len(rows),
             warned_count=sum(bool(row.warnings) for row in rows),
+            unmeasured_count=sum(not row.figures.reaper.measured_ms for row in rows),
             totals=_totals(rows),
             days=figures.add_days((), [day for row in rows for day in row.figures.reclaimed]),
             q=q,

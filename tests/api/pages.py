@@ -1,0 +1,39 @@
+"""The pages of a lake as an operator reads them, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import httpx
+
+from refstore import access_keys
+from refstore.access_keys import Role
+from refstore.core.settings import Settings
+from refstore.lake import Lake
+from refstore_api import create_app
+
+SECRET = "a-secret-that-only-these-tests-know"
+
+
+def pages_of(lake: Lake, *paths: str) -> list[str]:
+    """Return the text of these pages, for one who has signed in; `paths` are below `/ui`."""
+    if access_keys.find(lake.kv, "OPERATOR") is None:
+        access_keys.create(lake, Role.OPERATOR, id="OPERATOR", secret=SECRET)
+    app = create_app(Settings(data=None, kv="memory://", objects=lake.objects_url), lake=lake)
+
+    async def visit() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://lake.test") as http:
+            page = await http.get("/ui/sign-in")
+            token = re.findall(r'name="form_token" value="([0-9a-f]+)"', page.text)[0]
+            form = {"form_token": token, "access_key_id": "OPERATOR", "secret_access_key": SECRET}
+            assert (await http.post("/ui/sign-in", data=form)).status_code == 303
+            return [await http.get(f"/ui{path}") for path in paths]
+
+    try:
+        answers = asyncio.run(visit())
+    finally:
+        app.state.service.close()
+    assert [answer.status_code for answer in answers] == [200] * len(paths)
+    return [re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", answer.text)) for answer in answers]
