@@ -93,7 +93,7 @@ class Imports:
             message=options.message,
             committer=options.committer,
             metadata=dict(options.metadata),
-            allow_empty=options.allow_empty or not sources,
+            allow_empty=options.allow_empty,
             began_ms=now,
             updated_ms=now,
         )

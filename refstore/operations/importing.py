@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,6 +39,9 @@ lands.
 
 SOURCES_MAX: Final = 1000
 """How many sources one import may have."""
+
+LEFT_OUT: Final = "refstore.left_out"
+"""The key of a commit's metadata that says how many names of the sources are not in it."""
 
 
 class ImportResult(NamedTuple):
@@ -91,10 +95,11 @@ def import_objects(
 
     If two sources have one path, a single object wins over a prefix, and a later source over an earlier one. `allowed`:
     sources must lie below one of these; None: they may lie anywhere but in a namespace of this lake. `about_to_land` is
-    called with the commit's id before the branch is moved.
+    called with the commit's id before the branch is moved. The commit says how many names were left out, in its message
+    and its metadata.
 
-    Raises Invalid (a source or destination is none), ObjectNotFound (a source holds nothing), DirtyBranch,
-    NothingToCommit, BranchNotFound, Unavailable, Contention. Nothing is changed then.
+    Raises Invalid (there is no source, or a source or destination is none), ObjectNotFound (a source holds nothing),
+    DirtyBranch, NothingToCommit, BranchNotFound, Unavailable, Contention. Nothing is changed then.
     """
     stores = stores or ctx.foreign
     planned = check(ctx, sources, stores, allowed)
@@ -120,15 +125,30 @@ def import_objects(
                     0,
                     *left_out,
                 )
-            (new, made), tree = committing.replace(ctx, branch, options, spool, prefixes, about_to_land)
+            noted = _note_left_out(options, skipped.count)
+            (new, made), tree = committing.replace(ctx, branch, noted, spool, prefixes, about_to_land)
         existing_count = tree.replaced + tree.removed + tree.unchanged
         return ImportResult(new, made, *totals, existing_count, tree.removed, *left_out)
+
+
+def _note_left_out(options: CommitOptions, count: int) -> CommitOptions:
+    """Write into the commit how many names were left out: lakeFS's clients show nothing else that could say so."""
+    if not count:
+        return options
+    names = "1 name of the source was" if count == 1 else f"{count:,} names of the source were"
+    return replace(
+        options,
+        message=f"{options.message} ({names} left out)",
+        metadata={**options.metadata, LEFT_OUT: str(count)},
+    )
 
 
 def check(
     ctx: Context, sources: Sequence[ImportSource], stores: ForeignStores, allowed: Prefixes | None
 ) -> list[_Source]:
     """Check the sources, and prepare to list them. Raises what `import_objects` raises for a source."""
+    if not sources:
+        raise Invalid("an import needs at least one source; name a prefix, or an object, and its destination")
     if len(sources) > SOURCES_MAX:
         raise Invalid(
             f"an import has at most {SOURCES_MAX:,} sources, this one {len(sources):,}; make several imports of them"

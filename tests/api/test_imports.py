@@ -15,6 +15,7 @@ from typing import Any
 import lakefs
 import pytest
 from lakefs.client import Client
+from lakefs.exceptions import BadRequestException as ClientBadRequest
 from lakefs.exceptions import ConflictException, ForbiddenException, ImportManagerException, PermissionException
 from lakefs_sdk import CommitCreation, ImportCreation, ImportLocation
 from lakefs_sdk.exceptions import BadRequestException
@@ -123,11 +124,30 @@ def test_signed_urls_and_ranges_read_what_was_imported(where: tuple[Running, str
     assert found.stat().physical_address == f"{source}a.csv"
 
 
-def test_an_import_of_nothing_is_an_empty_commit(where: tuple[Running, str]) -> None:
-    branch = new_repository(where[0]).branch("main")
-    done = branch.import_data("my imported data", metadata={"foo": "bar"}).run()
+def test_an_import_without_sources_is_refused(local_service: Running) -> None:
+    branch = new_repository(local_service).branch("main")
+    head = branch.get_commit().id
+    with pytest.raises(ClientBadRequest, match="needs at least one source"):
+        branch.import_data("my imported data", metadata={"foo": "bar"}).run()
+    assert branch.get_commit().id == head
+
+
+def test_lakefs_clients_are_shown_how_many_names_were_left_out(local_service: Running, landing: Path) -> None:
+    """They read neither `skipped_objects` nor a log."""
+    links = [landing / "link-1", landing / "prefix-1" / "link-2"]
+    for link in links:
+        link.symlink_to(landing / "a.csv")
+    try:
+        branch = new_repository(local_service).branch("main")
+        done = branch.import_data("my data", metadata={"foo": "bar"}).prefix(f"file://{landing}/", "in/").run()
+    finally:
+        for link in links:
+            link.unlink()
+    assert (done.completed, done.error, done.ingested_objects) == (True, None, len(FILES))
     assert done.commit is not None
-    assert (done.completed, done.ingested_objects, done.commit.id) == (True, 0, branch.get_commit().id)
+    assert done.commit.message == "my data (2 names of the source were left out)"
+    assert done.commit.metadata == {"foo": "bar", "refstore.left_out": "2"}
+    assert branch.get_commit().message == done.commit.message
 
 
 def test_what_cannot_be_imported_is_told_by_the_status(local_service: Running, landing: Path) -> None:

@@ -25,7 +25,8 @@ def landing(sales: Command) -> Path:
 def test_a_folder_is_imported_with_message_and_metadata(sales: Command, landing: Path, words: list[str]) -> None:
     answer = sales.json("import", *words, "-m", "landing zone", "--meta", "job=7", "--committer", "ann")
     head = sales.json("log", "sales", "-n", "1")[0]
-    assert (head["message"], head["metadata"], head["committer"]) == ("landing zone", {"job": "7"}, "ann")
+    assert (head["message"], head["committer"]) == ("landing zone (1 name of the source was left out)", "ann")
+    assert head["metadata"] == {"job": "7", "refstore.left_out": "1"}
     assert answer == {
         "branch": "main",
         "destination": words[-1] if len(words) == 4 else "in/",

@@ -188,6 +188,11 @@ def test_links_and_names_that_are_no_paths_are_left_out_and_counted(repo: Reposi
     assert (done.objects, done.skipped) == (5, 7)
     assert dict(done.examples)["link"] == "it is a symbolic link"
     assert all(name.isprintable() and reason for name, reason in done.examples)
+    commit = repo.get_commit("main")[1]
+    assert (commit.message, commit.metadata) == (
+        "import (7 names of the source were left out)",
+        {"refstore.left_out": "7"},
+    )
     assert len(paths(repo)) == 5
 
 
@@ -200,6 +205,13 @@ def test_names_with_every_character_come_back_as_they_are(repo: Repository, tmp_
     assert sorted(paths(repo)) == sorted(names)
     for name in names:
         assert repo.read("main", name) == (source / name).read_bytes()
+
+
+def test_an_import_without_sources_is_refused(repo: Repository) -> None:
+    head = repo.get_branch("main").head
+    with pytest.raises(Invalid, match="needs at least one source"):
+        repo.import_objects("main", [], "nothing", allow_empty=True)
+    assert repo.get_branch("main").head == head
 
 
 def test_a_path_that_would_be_too_long_is_left_out(repo: Repository, tmp_path: Path) -> None:
