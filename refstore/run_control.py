@@ -42,11 +42,14 @@ class RunControl:
         self._began_ms = ctx.clock.now_ms()
         self._stop: StopRequest | None = None
 
-    def beat(self, step: str, done: int, total: int, left_ms: int) -> bool:
-        """Write how far the run is. Return whether it is to stop."""
+    def beat(self, step: str, done: int, total: int, left_ms: int, *, waits: bool = False) -> bool:
+        """Write how far the run is; `waits`: the step ends when `left_ms` are over. Return whether it is to stop."""
         with suppress(RefstoreError):
             now_ms = self._ctx.clock.now_ms()
-            progress = RunProgress(self._kind, self._owner, self._began_ms, now_ms, step, done, total, left_ms)
+            until_ms = now_ms + left_ms if waits else 0
+            progress = RunProgress(
+                self._kind, self._owner, self._began_ms, now_ms, step, done, total, left_ms, until_ms
+            )
             self._ctx.kv.set(keys.run_progress(self._ctx.repo, self._run), encode(progress))
             self._stop = maybe(self._ctx.kv.get(keys.stop_request(self._ctx.repo, self._run)), StopRequest)
         return self._stop is not None

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from refstore.core import keys, user_metadata
 from refstore.core.ids import CommitId
-from refstore.core.records import Commit, Complete, Mark
-from refstore.gc_marks import Marks
+from refstore.core.records import Commit
+from refstore.gc_marks import Marks, ShownMark
 from refstore.operations import log_and_diff
 from refstore.operations.comparing import Comparison
 from refstore.operations.log_and_diff import LogEntry
@@ -40,19 +40,16 @@ def commit_model(repo: Repository, commit_id: CommitId, commit: Commit) -> model
 
 def new_commit_model(commit_id: CommitId, commit: Commit) -> models.Commit:
     """Return a commit that was made just now: it has no mark, so nothing is read that could fail."""
-    return _commit(commit_id, commit, None, None)
+    return _commit(commit_id, commit, ShownMark())
 
 
 def commit_models(repo: Repository, items: Sequence[tuple[CommitId, Commit]]) -> list[models.Commit]:
     """Return the commits, with what the offline job has decided about them."""
     marks = Marks(repo.context).shown([commit_id for commit_id, _ in items]) if items else []
-    return [
-        _commit(commit_id, commit, *mark_and_completion)
-        for (commit_id, commit), mark_and_completion in zip(items, marks, strict=True)
-    ]
+    return [_commit(commit_id, commit, shown) for (commit_id, commit), shown in zip(items, marks, strict=True)]
 
 
-def _commit(commit_id: CommitId, commit: Commit, mark: Mark | None, complete: Complete | None) -> models.Commit:
+def _commit(commit_id: CommitId, commit: Commit, shown: ShownMark) -> models.Commit:
     model = models.Commit(
         id=commit_id,
         parents=list(commit.parents),
@@ -63,16 +60,16 @@ def _commit(commit_id: CommitId, commit: Commit, mark: Mark | None, complete: Co
         metadata=commit.metadata,
         generation=commit.generation,
     )
+    mark = shown.mark
+    if any(shown):
+        model.state = LogEntry(commit_id, commit, *shown).lifetime.value
     if mark is not None:
-        model.state = LogEntry(commit_id, commit, mark).lifetime.value
         model.expired_prefixes = list(mark.prefixes) or None
         model.marked_since, model.deletes_at, model.mark_id = (
             mark.since_ms // 1000,
             mark.deletes_at_ms // 1000,
             mark.mark_id,
         )
-    elif complete is not None:
-        model.state = LogEntry(commit_id, commit, None, complete).lifetime.value
     return model
 
 

@@ -184,7 +184,8 @@ class Commit(Model):
     generation: int = 0
     version: int = 1
     state: str | None = None
-    """refstore's own: active (or absent), marked, sweeping (it can no longer be unmarked), tagged (for the bucket to
+    """refstore's own: active (or absent), "being examined" (it has expired, and the run under way has yet to find
+    whether anything of it goes), marked, sweeping (it can no longer be unmarked), tagged (for the bucket to
     delete), swept; or "expired, complete": it has expired, and none of its objects is deleted. A commit that expired in
     part is active.
     """
@@ -532,7 +533,8 @@ class MarkRun(Model):
     mark_id: str
     state: str
     began: int
-    deletes_at: int
+    deletes_at: int | None = None
+    """Absent: it has not found what goes, and perhaps never will."""
     finished: int | None = None
     tagged: int | None = None
     """When everything was tagged for the bucket to delete."""

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from refstore.core.units import duration_shown
 from refstore.errors import Corrupt, NotFound
 from refstore.gc_marks import Marks, RunState
 from refstore.objects.base import ObjectStore
@@ -84,7 +85,7 @@ def page(summary: Summary, others: Sequence[Summary]) -> str:
         "kept: something names it": summary.kept,
         "in an earlier mark already": summary.pending,
         "marked": summary.marked,
-        "left alone: too young": summary.young,
+        f"left alone: younger than {duration_shown(summary.min_age_seconds)}": summary.young,
         "left alone: not refstore's": summary.foreign,
     }
     parts.append("<h2>What was there</h2>" + _table(rows))

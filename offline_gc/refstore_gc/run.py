@@ -129,7 +129,7 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
     try:
         usable, why_complete = baselines.usable(run)
         with run.steps.step("waiting for operations that began before the mark"):
-            marks.wait(begun, check=run.steps.check)
+            marks.wait(begun, check=run.steps.wait)
         run = replace(run, cutoff_ms=store_now_ms(store, run.layout.file("clock")) - int(min_age_seconds * 1000))
         baseline = usable
         if baseline is not None:

@@ -27,10 +27,14 @@ class Progress(NamedTuple):
     total: int | None
     seconds: float
     """Since the step began."""
+    wait_seconds: float | None = None
+    """How long the step still waits, if it only waits for a time."""
 
     @property
     def left_seconds(self) -> float | None:
-        """Estimate the rest by the speed so far."""
+        """Return the rest of a wait, or estimate the rest by the speed so far."""
+        if self.wait_seconds is not None:
+            return self.wait_seconds
         if not self.total or not self.done:
             return None
         return self.seconds * (self.total - self.done) / self.done
@@ -80,6 +84,14 @@ class Steps:
         self._beat_control()
         self.check()
 
+    def wait(self, seconds: float) -> None:
+        """Report that the step waits, and for how long still. Raises RunStopped."""
+        self.check()
+        is_first = self._last.wait_seconds is None
+        self._report(self._last._replace(wait_seconds=seconds))
+        if is_first:
+            self._beat_control()  # operators see at once until when it waits
+
     def close(self) -> None:
         """Say that the run has ended."""
         if self._control is not None:
@@ -120,9 +132,9 @@ class Steps:
         """Write the progress. Return whether the run is to stop."""
         if self._control is None:
             return False
-        step, done, total, _ = self._last
-        left_seconds = self._last.left_seconds
-        return self._control.beat(step, done, total or 0, -1 if left_seconds is None else int(left_seconds * 1000))
+        last, left_seconds = self._last, self._last.left_seconds
+        left_ms = -1 if left_seconds is None else int(left_seconds * 1000)
+        return self._control.beat(last.step, last.done, last.total or 0, left_ms, waits=last.wait_seconds is not None)
 
     def _watch(self, name: str, began: float, over: threading.Event) -> None:
         beaten = shown = began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from refstore.cli.common import progress
 from refstore.cli.nightly_purge import purge_again
 from refstore.cli.shapes import when
 from refstore.core import python_gc
+from refstore.core.units import countdown_shown, duration_shown
 from refstore.errors import InvalidSettings, RefstoreError, RepositoryNotFound
 from refstore.gc_marks import RunState, barrier_seconds
 from refstore.lake import Lake
@@ -178,18 +180,14 @@ def tell_of_the_wait(lake: Lake) -> None:
     waits = lake.durations.waits
     seconds = barrier_seconds(waits)
     until = when(lake.clock.now_ms() + int(seconds * 1000))
+    operation, request = duration_shown(waits.operation_deadline_seconds), duration_shown(waits.io_timeout_seconds)
     typer.echo(
-        f"refstore: in each repository the marking waits {_duration(seconds)} (now: until {until}), so that every "
-        f"operation that began before it has ended: {_duration(waits.operation_deadline_seconds)} for an operation, "
-        f"2 x {_duration(waits.io_timeout_seconds)} for a request, {_duration(waits.clock_skew_seconds)} for the "
-        "clocks' difference; `refstore durations show` shows these, and how they are changed",
+        f"refstore: in each repository the marking waits {duration_shown(seconds)} (now: until {until}), so that every "
+        f"operation that began before it has ended: {operation} for an operation, 2 x {request} for a request, "
+        f"{duration_shown(waits.clock_skew_seconds)} for the clocks' difference; `refstore durations show` shows "
+        "these, and how they are changed",
         err=True,
     )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes and rest else f"{minutes} min" if minutes else f"{seconds:g} s"
 
 
 class EngineRequest(NamedTuple):
@@ -245,6 +243,13 @@ def show_progress() -> Generator[Callable[[StepProgress], None], None, None]:
     with progress("starting") as bar:
 
         def tell(now: StepProgress) -> None:
+            if now.wait_seconds is not None:
+                left_ms = int(now.wait_seconds * 1000)
+                ends = when(time.time_ns() // 1_000_000 + left_ms)
+                bar.describe(f"{now.step}: {countdown_shown(left_ms)} left, until {ends}")
+                if not left_ms:
+                    typer.echo("refstore: the wait is over; the listing begins", err=True)
+                return
             left = f", about {now.left_seconds:,.0f} s left" if now.left_seconds is not None else ""
             of = f"{now.done:,} of {now.total:,}" if now.total else f"{now.done:,}" if now.done else ""
             bar.describe(f"{now.step}: {of}{left}" if of else now.step)

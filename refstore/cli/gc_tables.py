@@ -10,7 +10,7 @@ import typer
 from refstore.cli.common import emit, invocation_of
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.cli.shapes import when
-from refstore.core.units import age_shown
+from refstore.core.units import duration_shown
 from refstore.gc_marks import Run, RunState
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def emit_summaries(
                 f"{summary.mark_id}\n",
                 err=True,
             )
+        if summary.young.objects and not (summary.listed.objects or summary.goes_on_from):
+            typer.echo(_all_young(summary), err=True)
         if summary.drift:
             from refstore_gc.run_summary import DRIFT_NOTE
 
@@ -66,7 +68,7 @@ def _summary_row(summary: Summary) -> dict[str, object]:
         "engine": summary.engine,
         "sweep_from": when(summary.deletes_at_ms),
         "goes_on_from": summary.goes_on_from or f"nothing: {summary.why_complete or 'everything was listed and read'}",
-        "listed": _shown(summary.listed),
+        "listed": _listed(summary),
         "kept": _shown(summary.kept),
         "marked": _shown(summary.marked),
         "commits_complete": summary.commits.get("complete", 0),
@@ -80,7 +82,7 @@ def _summary_row(summary: Summary) -> dict[str, object]:
     if summary.pending.objects:
         row["marked_or_tagged_before"] = _shown(summary.pending)
     if summary.young.objects:
-        row["too_young"] = f"{_shown(summary.young)}, younger than {age_shown(int(summary.min_age_seconds * 1000))}"
+        row["too_young"] = f"{_shown(summary.young)}, younger than {duration_shown(summary.min_age_seconds)}"
     if summary.foreign.objects:
         row["not_refstores"] = _shown(summary.foreign)
     if summary.cleaned is not None:
@@ -105,6 +107,20 @@ def _summary_row(summary: Summary) -> dict[str, object]:
     return row
 
 
+def _all_young(summary: Summary) -> str:
+    return (
+        f"everything that {summary.repository} has is younger than {duration_shown(summary.min_age_seconds)}, so "
+        "nothing can be marked yet; --min-age-seconds N lowers this age, though not below the time that an operation "
+        "and its requests may take (refstore durations show)"
+    )
+
+
+def _listed(summary: Summary) -> str:
+    """Say what was listed to be compared; where younger objects were ignored, from which age on."""
+    shown = _shown(summary.listed)
+    return f"{shown}, older than {duration_shown(summary.min_age_seconds)}" if summary.young.objects else shown
+
+
 def _shown(count: Any) -> str:
     return f"{count.objects:,} objects, {count.bytes:,} bytes"
 
@@ -115,7 +131,7 @@ def run_row(run: Run) -> dict[str, object]:
         "mark": run.mark_id,
         "state": run.shown,
         "began": when(record.began_ms),
-        "sweep_from": when(record.deletes_at_ms or None),
+        "sweep_from": when(record.deletes_at_ms or None) if run.has_finished_marking else None,
         "tagged": when(record.tagged_ms or None),
         "swept": when(record.swept_ms or None),
         "commits": record.counts.get("commits_marked", 0),

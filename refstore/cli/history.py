@@ -110,7 +110,7 @@ def show(ctx: typer.Context, arguments: Annotated[list[str], place("REPO [REF]")
     with repository_of(ctx, repo_name, only_read=True) as repo:
         line = next(iter(repo.history(ref or repo.default_branch)))
         parents = line.record.parents
-        readable = line.lifetime in (Lifetime.ACTIVE, Lifetime.MARKED, Lifetime.COMPLETE)
+        readable = line.lifetime in (Lifetime.ACTIVE, Lifetime.EXAMINED, Lifetime.MARKED, Lifetime.COMPLETE)
         changes = repo.diff(parents[0], line.commit) if parents and readable else ()
         if invocation_of(ctx).output != "table":
             emit(ctx, {**logged_row(line), "changes": [change_row(change) for change in changes]})

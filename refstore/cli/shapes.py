@@ -61,6 +61,7 @@ def logged_row(line: LogEntry) -> dict[str, object]:
         "tagged": when(mark.tagged_ms or None) if mark else None,
         "swept": when(mark.swept_ms or None) if mark else None,
         "prefixes": list(mark.prefixes) if mark else [],
+        "examined_by": line.examined_by or None,
         "complete_since": when(line.complete.since_ms) if line.complete else None,
     }
 
@@ -69,7 +70,7 @@ def lifetime_words(line: LogEntry) -> str:
     """Describe the commit's state for people, in a few words."""
     mark = line.mark
     if mark is None:
-        return line.lifetime.value
+        return f"{line.lifetime.value} by {line.examined_by}" if line.examined_by else line.lifetime.value
     part = "partly " if mark.prefixes else ""
     if mark.tagged_ms and mark.swept_ms:
         return (

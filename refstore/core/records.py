@@ -549,6 +549,8 @@ class RunProgress(Record, frozen=True, tag=89):
     """0: unknown."""
     left_ms: int = -1
     """How long the step may still take, by its speed so far. -1: unknown."""
+    until_ms: int = 0
+    """When the step ends, if it waits for a time. 0: it does not."""
 
 
 class StopRequest(Record, frozen=True, tag=90):

@@ -20,6 +20,22 @@ def size_shown(size_bytes: int) -> str:
     raise AssertionError
 
 
+def duration_shown(seconds: float) -> str:
+    """Return a duration in full, such as `1 h 2 min`."""
+    left, parts = round(seconds * 1000), list[str]()
+    for unit_ms, unit in _AGES:
+        count, left = divmod(left, unit_ms)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts) or f"{seconds:g} s"
+
+
+def countdown_shown(left_ms: int) -> str:
+    """Return what is left of a wait, in hours, minutes and seconds, such as `1:02:03`."""
+    minutes, seconds = divmod(-(-left_ms // 1000), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
 def age_shown(since_ms: int) -> str:
     """Return a duration by its largest unit, such as `3 h`."""
     for unit_ms, unit in _AGES:

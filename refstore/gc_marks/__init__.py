@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import ids, keys
@@ -49,6 +49,7 @@ __all__ = [
     "Marks",
     "Run",
     "RunState",
+    "ShownMark",
     "barrier_seconds",
     "new_mark_id",
     "pin",
@@ -84,6 +85,15 @@ def pin(ctx: Context, addresses: Iterable[Address]) -> None:
     held = maybe(ctx.kv.get(keys.gc_flag(ctx.repo)), GcFlag)
     if held is not None:
         ctx.kv.set_many([(keys.gc_pin(ctx.repo, held.mark_id, address), b"") for address in dict.fromkeys(addresses)])
+
+
+class ShownMark(NamedTuple):
+    """What is shown of a commit."""
+
+    mark: Mark | None = None
+    complete: Complete | None = None
+    examined_by: str = ""
+    """The run that has marked it for its look, and has yet to find whether anything of it goes."""
 
 
 class Marks:
@@ -144,22 +154,24 @@ class Marks:
         """Return when every operation that began before the last mark has ended. List and scan after that."""
         return run.record.marked_ms + math.ceil(barrier_seconds(self._ctx.waits) * 1000)
 
-    def wait(self, run: Run, *, check: Callable[[], None] | None = None) -> None:
+    def wait(self, run: Run, *, check: Callable[[float], None] | None = None) -> None:
         """Wait until the barrier is over. Raises Conflict if the run was taken over meanwhile.
 
-        `check` is called every few seconds; what it raises ends the wait.
+        `check` is called every few seconds with the seconds that are left; what it raises ends the wait.
         """
         left = (self.barrier_over_at(run) - self._clock.now_ms()) / 1000
         if run.marked_at_seconds is not None:
             left = max(left, run.marked_at_seconds + barrier_seconds(self._ctx.waits) - self._clock.monotonic_seconds())
         since_beat = 0.0
+        if check is not None and left > 0:
+            check(left)
         while left > 0:
             step = min(left, BEAT_SECONDS if check is None else CHECK_SECONDS)
             self._clock.sleep(step)
             left -= step
             since_beat += step
             if check is not None:
-                check()
+                check(left)
             if left > 0 and since_beat >= BEAT_SECONDS:
                 since_beat = 0.0
                 self.beat(run)
@@ -289,16 +301,29 @@ class Marks:
         """Return which of them have expired and were found complete by the last run."""
         return self._commits.complete(commits)
 
-    def shown(self, commits: Sequence[CommitId]) -> list[tuple[Mark | None, Complete | None]]:
-        """Return what to show of each: its mark, or that it is complete. A complete commit stays shown as complete
-        while the active run marks it again.
+    def shown(self, commits: Sequence[CommitId]) -> list[ShownMark]:
+        """Return what to show of each: its mark, or that it is complete. By the mark of a run that has yet to find what
+        goes nothing is going to be deleted: such a commit is shown as before that run, or as examined by it.
         """
         marks, complete = self.of(commits), self.complete(commits)
-        on = self.on() if any(mark and found for mark, found in zip(marks, complete, strict=True)) else None
+        states = self._runs.states({mark.mark_id for mark in marks if mark is not None and not mark.sweeping_ms})
         return [
-            (None, found) if mark is None or (found and on and on.mark_id == mark.mark_id) else (mark, None)
+            self._shown(mark, found, states.get(mark.mark_id) if mark is not None else None)
             for mark, found in zip(marks, complete, strict=True)
         ]
+
+    @staticmethod
+    def _shown(mark: Mark | None, complete: Complete | None, state: RunState | None) -> ShownMark:
+        if mark is None:
+            return ShownMark(None, complete)
+        if state not in (RunState.MARKING, RunState.ABANDONED):
+            return ShownMark(mark)
+        if complete is not None:
+            return ShownMark(None, complete)
+        if mark.earlier:
+            return ShownMark(decode(mark.earlier, Mark))
+        is_examined = state is RunState.MARKING and not mark.prefixes
+        return ShownMark(examined_by=mark.mark_id if is_examined else "")
 
     def marked(self, mark_id: str) -> Iterator[CommitId]:
         """Yield what the run marked, whatever became of it since."""

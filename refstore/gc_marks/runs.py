@@ -7,7 +7,7 @@ flag back, because a mark id is used once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -58,6 +58,11 @@ class Run(NamedTuple):
         return RunState(self.record.state)
 
     @property
+    def has_finished_marking(self) -> bool:
+        """Return whether it says what goes. One that is marking has yet to find that; an abandoned one never does."""
+        return self.state in STANDING or self.state is RunState.SWEPT
+
+    @property
     def is_tagged(self) -> bool:
         """Return whether everything is tagged and the bucket has not deleted it all. The run is sweeping until then."""
         return self.state is RunState.SWEEPING and bool(self.record.tagged_ms)
@@ -91,6 +96,13 @@ class Runs:
         if record is None:
             raise NotFound(f"there is no mark {mark_id[:80]!r}; list them to see which there are")
         return Run(mark_id, record)
+
+    def states(self, mark_ids: Collection[str]) -> dict[str, RunState]:
+        """Return the states of those that there are."""
+        ordered = sorted(mark_ids)
+        values = self._kv.get_many([keys.gc_run(self._repo, mark_id) for mark_id in ordered]) if ordered else []
+        records = {mark_id: maybe(value, GcRun) for mark_id, value in zip(ordered, values, strict=True)}
+        return {mark_id: RunState(record.state) for mark_id, record in records.items() if record is not None}
 
     def knows(self, mark_id: str) -> bool:
         return _MARK_ID.fullmatch(mark_id) is not None and self._kv.get(keys.gc_run(self._repo, mark_id)) is not ABSENT

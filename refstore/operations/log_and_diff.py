@@ -48,6 +48,8 @@ def changed(ctx: Context, commit: Commit, only: PathFilter) -> bool:
 
 class Lifetime(StrEnum):
     ACTIVE = "active"
+    EXAMINED = "being examined"
+    """Expired, and a run under way has yet to find whether anything of it goes."""
     MARKED = "marked"
     SWEEPING = "sweeping"
     TAGGED = "tagged"
@@ -64,12 +66,16 @@ class LogEntry(NamedTuple):
     record: Commit
     mark: Mark | None
     complete: Complete | None = None
+    examined_by: str = ""
+    """The run that has yet to find whether anything of it goes; '': none."""
 
     @property
     def lifetime(self) -> Lifetime:
         """The state of the whole commit: if only a part of it has expired it is active (`mark.prefixes`)."""
         if self.mark is None and self.complete is not None:
             return Lifetime.COMPLETE
+        if self.mark is None and self.examined_by:
+            return Lifetime.EXAMINED
         if self.mark is None or self.mark.prefixes:
             return Lifetime.ACTIVE
         if self.mark.swept_ms:
@@ -84,8 +90,8 @@ def history(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[LogEntry]
     entries = log(ctx, ref, first_parent=first_parent)
     marks = Marks(ctx)
     while page := list(islice(entries, LOG_PAGE)):
-        for (commit, record), (mark, complete) in zip(page, marks.shown([commit for commit, _ in page]), strict=True):
-            yield LogEntry(commit, record, mark, complete)
+        for (commit, record), shown in zip(page, marks.shown([commit for commit, _ in page]), strict=True):
+            yield LogEntry(commit, record, *shown)
 
 
 def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:

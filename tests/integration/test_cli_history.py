@@ -207,8 +207,12 @@ class TestHistory:
         put(sales, "main", "a", "2")
         commit(sales, "main", "two")
         with refstore.open(data=str(sales.folder / "lake")) as lake:
-            repo = lake.repository("sales")
-            Marks(repo.context).begin("", 86_400_000, [CommitId(old)], "night-1")
+            marks = Marks(lake.repository("sales").context)
+            begun = marks.begin("", 86_400_000, [CommitId(old)], "night-1")
+            examined = {row["message"]: row for row in sales.json("log", "sales")}["one"]
+            marks.finish_marking(begun, {})
+        names = ("state", "mark", "deletes_at", "examined_by")
+        assert [examined[name] for name in names] == ["being examined", None, None, "night-1"]
         lines = {row["message"]: row for row in sales.json("log", "sales")}
         assert (lines["two"]["state"], lines["two"]["mark"]) == ("active", None)
         assert (lines["one"]["state"], lines["one"]["mark"], lines["one"]["swept"]) == ("marked", "night-1", None)

@@ -112,12 +112,24 @@ def test_a_simulation_says_which_age_is_too_young(refstore: Command, lake: World
     assert "bytes, younger than 999 d" in told
 
 
+@pytest.mark.parametrize("what", ["simulate", "mark"])
+def test_where_everything_is_too_young_the_age_is_told(refstore: Command, lake: World, what: str) -> None:
+    """Not only that 0 objects were listed."""
+    ran = refstore.ok("gc", what, "sales", "--min-age-seconds", str(999 * 86_400 + 3600))
+    assert "0 objects, 0 bytes, older than 999 d 1 h" in ran.out
+    assert "everything that sales has is younger than 999 d 1 h, so nothing can be marked yet" in ran.err
+    assert "--min-age-seconds N lowers this age" in ran.err
+    old = refstore.ok("gc", what, "sales", "--min-age-seconds", "0")
+    assert "younger" not in old.out + old.err
+
+
 def test_a_marking_says_at_once_how_long_it_waits_and_why(refstore: Command, lake: World) -> None:
     ran = refstore.ok("gc", "mark", "sales", "--min-age-seconds", "0", "--json")
     assert "the marking waits 0 s (now: until 20" in ran.err
     for part in ("0 s for an operation", "2 x 0 s for a request", "0 s for the clocks' difference"):
         assert part in " ".join(ran.err.split())
     assert "waits" not in refstore.ok("gc", "simulate", "sales", "--json").err
+    assert "the wait is over" not in ran.err, "there was none"
 
 
 def test_a_run_is_stopped_by_its_beginning(refstore: Command, lake: World) -> None:

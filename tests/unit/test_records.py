@@ -273,7 +273,9 @@ RECORDS: dict[str, Record] = {
         (DayAmount("2026-11-24", 11, 12),),
     ),
     "run progress": RunProgress("mark", "host:7", 1_700_000_000_000, 1_700_000_000_001),
-    "run progress, full": RunProgress("sweep", "host:7", 1_700_000_000_000, 1_700_000_000_001, "sweeping", 3, 8, 9_000),
+    "run progress, full": RunProgress(
+        "sweep", "host:7", 1_700_000_000_000, 1_700_000_000_001, "sweeping", 3, 8, 9_000, 1_700_000_009_001
+    ),
     "stop request": StopRequest("ada", 1_700_000_000_000),
     "import": ImportRecord("w1", "running", MAIN, (), "m", "me", {}, False, 1_700_000_000_000, 1_700_000_000_001),
     "import, full": ImportRecord(
@@ -464,10 +466,10 @@ WRITTEN: tuple[tuple[str, str], ...] = (
         "gc figures, full",
         "9b5891a27731cf0000018bcfe56800cf0000018bcfe56801a36d2d3192010292030405a66661696c6564cf0000018bcfe568029193aa323032362d31312d32340b0c",
     ),
-    ("run progress", "9959a46d61726ba6686f73743a37cf0000018bcfe56800cf0000018bcfe56801a00000ff"),
+    ("run progress", "9a59a46d61726ba6686f73743a37cf0000018bcfe56800cf0000018bcfe56801a00000ff00"),
     (
         "run progress, full",
-        "9959a57377656570a6686f73743a37cf0000018bcfe56800cf0000018bcfe56801a87377656570696e670308cd2328",
+        "9a59a57377656570a6686f73743a37cf0000018bcfe56800cf0000018bcfe56801a87377656570696e670308cd2328cf0000018bcfe58b29",
     ),
     ("stop request", "935aa3616461cf0000018bcfe56800"),
     ("due", "9132"),

@@ -181,10 +181,12 @@ async def list_marks(request: Request, service: ServiceOf, caller: Reader, repos
 async def list_marked_commits(
     request: Request, service: ServiceOf, caller: Reader, repository: str, after: After = "", amount: Amount = AMOUNT
 ) -> Response:
-    """List the marked and swept commits."""
+    """List the marked and swept commits: not those that the run under way has yet to examine."""
 
     def read(repo: Repository) -> MarkedCommitList:
-        marks = (item for item in Marks(repo.context).scan() if item[0] > after)
+        found = Marks(repo.context)
+        undecided = {run.mark_id for run in found.runs() if not run.has_finished_marking}
+        marks = (item for item in found.scan() if item[0] > after and item[1].mark_id not in undecided)
         results, pagination = take_page(marks, amount_of(amount), lambda item: item[0])
         return MarkedCommitList(
             pagination=pagination,
@@ -238,7 +240,7 @@ def _run(run: Run) -> MarkRun:
         mark_id=run.mark_id,
         state=run.shown,
         began=record.began_ms // 1000,
-        deletes_at=record.deletes_at_ms // 1000,
+        deletes_at=_seconds(record.deletes_at_ms) if run.has_finished_marking else None,
         finished=_seconds(record.finished_ms),
         tagged=_seconds(record.tagged_ms),
         swept=_seconds(record.swept_ms),

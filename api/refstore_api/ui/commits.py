@@ -117,6 +117,8 @@ def state_of(entry: LogEntry, expiry: CommitExpiry | None) -> CommitState:
             return CommitState("is being deleted", "bad", 0)
         case Lifetime.MARKED:
             return CommitState("scheduled for deletion", "warn", mark.deletes_at_ms if mark else 0)
+        case Lifetime.EXAMINED:
+            return CommitState("expired; a run is finding out whether anything of it goes", "warn", 0)
         case Lifetime.COMPLETE:
             return CommitState("expired, but other commits keep all of its data", "good", 0)
         case Lifetime.ACTIVE:

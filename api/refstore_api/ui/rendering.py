@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from refstore import __version__
 from refstore.core.records import DayAmount
-from refstore.core.units import age_shown, size_shown
+from refstore.core.units import age_shown, countdown_shown, duration_shown, size_shown
 from refstore_api.service import Service
 from refstore_api.ui import PATH
 
@@ -119,6 +119,8 @@ def _environment() -> Environment:
     filters |= {
         "size": size_shown,
         "age": age_shown,
+        "countdown": countdown_shown,
+        "duration": duration_shown,
         "time": time_shown,
         "iso": _iso,
         "count": _count,

@@ -1,0 +1,133 @@
+"""What is said while a run waits: how long still, and that nothing is scheduled for deletion yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from refstore.cli import gc_job
+from refstore.cli.gc_tables import run_row
+from refstore.cli.shapes import logged_row
+from refstore.core import keys
+from refstore.core.ids import CommitId
+from refstore.core.records import encode
+from refstore.deletions import explain
+from refstore.errors import Gone
+from refstore.gc_marks import Marks, ShownMark, new_mark_id
+from refstore.operations.refs import check_mark
+from refstore_api.commit_answers import commit_model
+from refstore_gc import run
+from refstore_gc.run import Options
+from refstore_gc.run_progress import Progress
+from tests.api.pages import pages_of
+from tests.offline.world import World
+from tests.reaping import release_all
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+LATER = Options(grace_days=7, min_age_seconds=0)
+
+Looking = Callable[[Callable[[Progress], None]], None]
+
+
+@pytest.fixture
+def expired(world: World) -> CommitId:
+    """The commit that has expired, and of which an object goes."""
+    first = world.commit(days_ago=9, a=b"old")
+    world.commit(days_ago=8, a=b"new")
+    release_all(world.repo)
+    world.age()
+    return first
+
+
+@pytest.fixture
+def looking(world: World, engines: Engines) -> Looking:
+    """Make a mark, and call a function each time that it reports its wait."""
+
+    def mark(look: Callable[[Progress], None]) -> None:
+        run.mark(world.ctx, engines, LATER, lambda now: look(now) if now.wait_seconds is not None else None)
+
+    return mark
+
+
+def test_a_wait_counts_down_to_its_end(
+    world: World,
+    expired: CommitId,
+    looking: Looking,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    left: list[float] = []
+    page = ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    with gc_job.show_progress() as terminal:
+
+        def look(now: Progress) -> None:
+            nonlocal page
+            assert now.wait_seconds is not None
+            left.append(now.wait_seconds)
+            terminal(now)
+            if len(left) == 100:
+                (page,) = pages_of(world.lake, "/repositories/sales/runs")
+
+        looking(look)
+    assert left == sorted(left, reverse=True)
+    assert left[0] > 3600 > left[-1] == 0
+    shown = r"operations that began before the mark: (\d):(\d\d):(\d\d) left, until 20"
+    told = re.search(shown, page)
+    assert told is not None, page
+    hours, minutes, seconds = map(int, told.groups())
+    assert abs(hours * 3600 + minutes * 60 + seconds - left[99]) < 60
+    err = capsys.readouterr().err
+    assert re.search(shown, err), err
+    assert "the wait is over" in err
+
+
+def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
+    world: World, expired: CommitId, looking: Looking
+) -> None:
+    """It may turn out complete, or the run may be stopped."""
+    commit = f"/repositories/sales/commits/{expired}"
+    seen: list[tuple[str, ...]] = []
+
+    def states() -> tuple[str, ...]:
+        (line,) = [line for line in world.repo.history("main") if line.commit == expired]
+        (page,) = pages_of(world.lake, commit)
+        last = run_row(list(Marks(world.ctx).runs())[-1])
+        naming = explain.explain_address(world.ctx, world.address(expired, "a"), commits=True).naming
+        assert naming is not None
+        return (
+            line.lifetime.value,
+            str(logged_row(line)["deletes_at"] is not None),
+            str(last["sweep_from"] is not None),
+            str("scheduled for deletion" in page),
+            str(any(each.mark for each in naming.commits)),
+            str(commit_model(world.repo, expired, line.record).deletes_at is not None),
+        )
+
+    def look(_now: Progress) -> None:
+        if not seen:
+            seen.append(states())
+            with pytest.raises(Gone, match="has yet to find whether anything of it goes"):
+                check_mark(world.ctx, expired)
+
+    looking(look)
+    assert seen == [("being examined", *["False"] * 5)]
+    assert states() == ("marked", *["True"] * 5)
+
+
+def test_a_run_that_was_abandoned_schedules_nothing(world: World, expired: CommitId) -> None:
+    marks = Marks(world.ctx)
+    begun = marks.begin("", 0, [expired], new_mark_id(world.ctx))
+    (before,) = marks.shown([expired])
+    assert before == ShownMark(examined_by=begun.mark_id)
+    (mark,) = marks.of([expired])
+    assert mark is not None
+    marks.abandon(begun)
+    world.lake.kv.set(keys.mark(world.ctx.repo, expired), encode(mark))  # it was marked late, after a take-over
+    assert marks.shown([expired]) == [ShownMark()]
