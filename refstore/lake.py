@@ -50,6 +50,7 @@ from refstore.versioning.markers import REPOSITORY_DELETED
 from refstore.versioning.staging import Staging
 
 if TYPE_CHECKING:
+    from refstore.losses.settlement_wait import SettlementWait
     from refstore.versioning.commits.trees import Trees
 
 _ATTEMPTS: Final = 16
@@ -82,6 +83,8 @@ class Lake:
     _keys: Sequence[SigningKey] = ()
     _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
     _own_store: ObjectStore | None = None
+    _settled_servers: dict[str, str] | None = None
+    """The servers of the KV under which deletion does not wait, as far as this process has seen."""
     _caches: Caches = field(default_factory=Caches)
     """All repositories share the caches, because a service opens a repository for each request."""
 
@@ -252,6 +255,20 @@ class Lake:
             if close := get_close_matches(name, names, n=1):
                 return f"did you mean {close[0]!r}?"
         return "list the repositories to see which do"
+
+    def settlement_wait(self) -> SettlementWait | None:
+        """Return until when nothing is deleted, and why, after other servers of the KV answer; None: deletion goes on.
+        Raises Unavailable, StoreMisconfigured.
+        """
+        from refstore.losses import fence, settlement_wait
+
+        servers = fence.answering_servers(self.kv)
+        if servers == self._settled_servers:
+            return None
+        wait = settlement_wait.settlement_wait(self.own_store, self.clock, self.durations.waits, servers)
+        if wait is None:
+            self._settled_servers = servers
+        return wait
 
     def undrained(self, name: str) -> Context:
         """Return the context of an open repository, or of one that is not drained yet. Raises RepositoryNotFound."""

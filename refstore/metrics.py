@@ -68,6 +68,12 @@ API_SECONDS: Final = Metric(
 KV_PROBE_SECONDS: Final = Metric(
     "refstore_kv_probe_seconds", "gauge", "seconds", "How long the KV took to answer a read, made for this scrape."
 )
+SETTLING_SECONDS: Final = Metric(
+    "refstore_settling_seconds",
+    "gauge",
+    "seconds",
+    "How long nothing will be deleted still, because other servers of the KV answer than before; 0: deletion goes on.",
+)
 REPOSITORY_LIVE_ENTRIES: Final = Metric(
     "refstore_repository_live_entries", "gauge", "entries", "What the default branch's head names.", _REPOSITORY
 )

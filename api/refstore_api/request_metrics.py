@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Final
 
 from prometheus_client import generate_latest
 
 from refstore import figures, metrics
-from refstore.errors import KVUnavailable
+from refstore.errors import KVUnavailable, RefstoreError
 from refstore.figures import Figures
 from refstore.lake import Lake
 from refstore.metrics import Metric
@@ -62,6 +63,10 @@ def lake_text(lake: Lake) -> bytes:
     except KVUnavailable:
         probe.set(float("inf"))  # the other metrics are of use all the same
         return generate_latest(registry)
+    with suppress(RefstoreError):  # what a probe of the stores says is told elsewhere
+        wait = lake.settlement_wait()
+        left_ms = max(1, wait.until_ms - lake.clock.now_ms()) if wait is not None else 0
+        metrics.gauge(metrics.SETTLING_SECONDS, registry).set(left_ms / 1000)
     gauges = {metric: metrics.gauge(metric, registry) for metric in _values(Figures(), 0)}
     for name, record in repositories:
         own = known.get(record.id, Figures())

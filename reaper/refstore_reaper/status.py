@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from refstore.core import keys
 from refstore.core.ids import RepositoryName
 from refstore.core.records import Heartbeat, RepositoryRecord, decode
-from refstore.errors import CorruptRecord, RefstoreError
+from refstore.core.redaction import redact_text
+from refstore.errors import CorruptRecord, KVUnavailable, RefstoreError
 from refstore.lake import Lake
 from refstore.operations import name_release
 from refstore_reaper import backlog, breaker
@@ -60,10 +61,25 @@ class RepositoryStatus(NamedTuple):
 class Status(NamedTuple):
     reapers: tuple[ReaperStatus, ...]
     repositories: tuple[RepositoryStatus, ...]
+    settling: str = ""
+    """Until when nothing is deleted in the lake, and why: other servers of the KV answer. '': it does not wait."""
+    settling_error: str = ""
+    """Why that is not known; '' if it is."""
 
 
 def read_status(lake: Lake, *, repository: str | None = None) -> Status:
-    return Status(tuple(_reapers(lake)), tuple(_repositories(lake, repository)))
+    return Status(tuple(_reapers(lake)), tuple(_repositories(lake, repository)), *_settling(lake))
+
+
+def _settling(lake: Lake) -> tuple[str, str]:
+    """Return what deletion waits for, and why that is not known. Raises KVUnavailable."""
+    try:
+        wait = lake.settlement_wait()
+    except RefstoreError as error:
+        if isinstance(error, KVUnavailable):
+            raise
+        return "", redact_text(str(error))
+    return (wait.words(lake.clock.now_ms()) if wait is not None else ""), ""
 
 
 def _reapers(lake: Lake) -> list[ReaperStatus]:

@@ -74,6 +74,7 @@ def _checks(ctx: typer.Context, *, write: bool) -> Iterator[Check]:
         with open_lake(ctx, only_read=True) as lake:
             yield from _stores(lake, write=write)
             yield _reapers(lake)
+            yield _deletion(lake)
             yield from _repositories(lake)
     except RefstoreError as error:
         yield _failed("lake", error)
@@ -165,6 +166,17 @@ def _reapers(lake: Lake) -> Check:
             "look why they ended; their heartbeats go after a day",
         )
     return Check("reapers", "ok", f"{len(alive)} alive")
+
+
+def _deletion(lake: Lake) -> Check:
+    try:
+        wait = lake.settlement_wait()
+    except RefstoreError as error:
+        return _failed("deletion", error)
+    if wait is None:
+        return Check("deletion", "ok", "no change of the KV's servers holds it back")
+    what, _, meanwhile = wait.words(lake.clock.now_ms()).partition("; ")
+    return Check("deletion", "warning", what, f"wait; {meanwhile}")
 
 
 def _repositories(lake: Lake) -> Iterator[Check]:

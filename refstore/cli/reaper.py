@@ -139,7 +139,7 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
         _record_of(lake.all_repositories(prefix=repository), repository)
     shown = read_status(lake, repository=repository)
     if invocation_of(ctx).json:
-        emit(ctx, {"reapers": shown.reapers, "repositories": shown.repositories})
+        emit(ctx, shown._asdict())
         return
     reapers = [
         {
@@ -168,12 +168,16 @@ def _show_status(ctx: typer.Context, lake: Lake, repository: str | None) -> None
                 "oldest_due": when(item.oldest_due_ms),
                 "in_grace": item.in_grace,
                 "tokens_waiting": item.tokens,
-                "deletion": "STANDS STILL" if item.stopped else "goes on",
+                "deletion": "STANDS STILL" if item.stopped else "settling" if shown.settling else "goes on",
                 "deleted": when(item.closed_ms),
             }
             for item in shown.repositories
         ],
     )
+    if shown.settling:
+        typer.echo(f"\n{shown.settling}")
+    if shown.settling_error:
+        typer.echo(f"\nWhether deletion waits for operations to end is not known: {shown.settling_error}")
     for item in shown.repositories:
         if item.stopped or item.error:
             typer.echo(

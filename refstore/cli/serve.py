@@ -151,6 +151,8 @@ class _Operations:
         return {
             "reapers": [item._asdict() for item in status.reapers],
             "repositories": [item._asdict() for item in status.repositories],
+            "settling": status.settling,
+            "settling_error": status.settling_error,
         }
 
     def why(self, repository: Repository, address: str) -> Why:

@@ -18,7 +18,7 @@ import msgspec
 from refstore.core import event_log
 from refstore.core.clock import Clock, utc_text
 from refstore.core.records import Position, decode, encode, maybe
-from refstore.core.safety import Durations
+from refstore.core.safety import Durations, Safety
 from refstore.errors import CorruptObject, KVReconciling, KVSettling, KVWentBack, ObjectNotFound
 from refstore.kv.base import ABSENT, KV, Absent, Key, SetIf
 from refstore.objects.base import ObjectStore
@@ -254,7 +254,7 @@ class Fence:
             )
 
     def _answering(self) -> dict[str, str]:
-        return {server.partition: server.identity for server in self._kv.servers()}
+        return answering_servers(self._kv)
 
     def _forget_servers(self) -> None:
         """Remove the notes of when others were seen: who answers now is settled, and who comes back is seen anew."""
@@ -264,21 +264,35 @@ class Fence:
     def _wait_for_operations(self) -> None:
         """Raise KVSettling until the operations that began under other servers have ended."""
         store = self._store()
-        key = f"{SERVERS}{sha256(msgspec.json.encode(sorted(self._servers.items()))).hexdigest()[:40]}.json"
+        key = servers_key(self._servers)
         now = self._clock.now_ms()
         try:
             first = msgspec.json.decode(store.read(key), type=FirstSeen).at_ms
         except (ObjectNotFound, msgspec.DecodeError):
             first = now
             store.put(key, msgspec.json.encode(FirstSeen(now)))
-        safety = self._durations.waits
-        longest = safety.operation_deadline_seconds + safety.io_timeout_seconds + 2 * safety.clock_skew_seconds
-        ends = first + int(longest * 1000)
+        ends = operations_end_ms(first, self._durations.waits)
         if now < ends:
             raise KVSettling(
                 f"other servers of the KV answer than before (first seen at {utc_text(first)}), and operations that "
                 f"began before may be under way; nothing is deleted until {utc_text(ends)}. Run the same again then"
             )
+
+
+def answering_servers(kv: KV) -> dict[str, str]:
+    """Return the identity of each server of the KV, by partition. Raises KVUnavailable."""
+    return {server.partition: server.identity for server in kv.servers()}
+
+
+def servers_key(servers: Mapping[str, str]) -> str:
+    """Return the key of the note of when somebody first saw these servers."""
+    return f"{SERVERS}{sha256(msgspec.json.encode(sorted(servers.items()))).hexdigest()[:40]}.json"
+
+
+def operations_end_ms(seen_ms: int, waits: Safety) -> int:
+    """Return when the operations have ended that began before others first saw these servers."""
+    longest = waits.operation_deadline_seconds + waits.io_timeout_seconds + 2 * waits.clock_skew_seconds
+    return seen_ms + int(longest * 1000)
 
 
 def read_witnesses(store: ObjectStore) -> tuple[dict[str, Witness], dict[str, str]]:

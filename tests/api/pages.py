@@ -9,6 +9,7 @@ import httpx
 
 from refstore import access_keys
 from refstore.access_keys import Role
+from refstore.cli.serve import _Operations
 from refstore.core.settings import Settings
 from refstore.lake import Lake
 from refstore_api import create_app
@@ -20,7 +21,8 @@ def pages_of(lake: Lake, *paths: str) -> list[str]:
     """Return the text of these pages, for one who has signed in; `paths` are below `/ui`."""
     if access_keys.find(lake.kv, "OPERATOR") is None:
         access_keys.create(lake, Role.OPERATOR, id="OPERATOR", secret=SECRET)
-    app = create_app(Settings(data=None, kv="memory://", objects=lake.objects_url), lake=lake)
+    settings = Settings(data=None, kv="memory://", objects=lake.objects_url)
+    app = create_app(settings, lake=lake, reaper_control=_Operations())
 
     async def visit() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from refstore.core.clock import utc_text
+from refstore.kv.base import Server
 from refstore_api.request_metrics import lake_text
 from tests.api.pages import pages_of
 from tests.reaper_world import World
@@ -30,3 +32,25 @@ def test_what_no_reaper_has_measured_is_not_shown_as_nothing(world: World) -> No
     assert not any("not measured yet" in page.lower() for page in after)
     assert "Staged entries 1 " in after[1]
     assert b'_staged_entries{repository="lake"} 1.0' in lake_text(world.lake)
+
+
+def test_the_pages_and_metrics_say_until_when_nothing_is_deleted(world: World) -> None:
+    identity = "run-1"
+    world.kv.servers = lambda: [Server("positions", identity)]  # type: ignore[method-assign]
+    world.run_once()
+    places = ("", "/repositories/lake", "/reapers")
+    assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))
+    assert b"refstore_settling_seconds 0.0" in lake_text(world.lake)
+    identity = "run-2"
+    world.run_once()
+    longest = world.safety.operation_deadline_seconds + world.safety.io_timeout_seconds
+    longest += 2 * world.safety.clock_skew_seconds
+    until = utc_text(world.clock.now_ms() + int(longest * 1000))
+    for page in pages_of(world.lake, *places):
+        assert f"Settling until {until}, because other servers of the KV answer than before" in page
+    assert f"refstore_settling_seconds {longest}".encode() in lake_text(world.lake)
+    world.clock.advance(longest)
+    assert all("until a reaper has looked for lost writes" in page for page in pages_of(world.lake, *places))
+    world.run_once()
+    assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))
+    assert b"refstore_settling_seconds 0.0" in lake_text(world.lake)

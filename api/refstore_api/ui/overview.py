@@ -15,7 +15,7 @@ from refstore.figures import DAY_MS, Concern, Figures, Warned
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.rendering import render
+from refstore_api.ui.rendering import render, settling_of
 from refstore_api.ui.sessions import ReaderSession, Session
 
 router = APIRouter(prefix=PATH)
@@ -52,6 +52,7 @@ async def show(
         return render(
             request,
             "overview.html",
+            settling=settling_of(service.lake),
             rows=chosen[first : first + PAGE],
             count=len(chosen),
             repositories=len(rows),

@@ -18,7 +18,7 @@ from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
 from refstore_api.ui.acts import Field, Question, ask, say
 from refstore_api.ui.forms import read_form
-from refstore_api.ui.rendering import render
+from refstore_api.ui.rendering import render, settling_of
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
 router = APIRouter(prefix=PATH)
@@ -49,6 +49,7 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession) -> 
         return render(
             request,
             "reapers.html",
+            settling=settling_of(lake),
             reapers=status["reapers"],
             restricted=bool(own),
             rows=rows[:REPOSITORIES],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,6 +16,8 @@ from starlette.responses import HTMLResponse, Response
 from refstore import __version__
 from refstore.core.records import DayAmount
 from refstore.core.units import age_shown, countdown_shown, duration_shown, size_shown
+from refstore.errors import RefstoreError
+from refstore.lake import Lake
 from refstore_api.service import Service
 from refstore_api.ui import PATH
 
@@ -68,6 +71,16 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
         "repository": None,
     }
     return HTMLResponse(_environment().get_template(template).render({**shared, **values}), status, HEADERS)
+
+
+def settling_of(lake: Lake) -> str:
+    """Return until when nothing is deleted, and why, after other servers of the KV answer; '': deletion goes on, or the
+    stores do not say.
+    """
+    with suppress(RefstoreError):
+        wait = lake.settlement_wait()
+        return wait.words(lake.clock.now_ms()) if wait is not None else ""
+    return ""
 
 
 def render_error(request: Request, status: int, message: str) -> Response:

@@ -16,7 +16,7 @@ from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.rendering import render
+from refstore_api.ui.rendering import render, settling_of
 from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}", route_class=EncodedNameRoute)
@@ -53,6 +53,7 @@ async def show(
         return render(
             request,
             "repository.html",
+            settling=settling_of(service.lake),
             repository=repo.name,
             default_branch=repo.default_branch,
             created_ms=repo.record.created_ms,
