@@ -292,7 +292,7 @@ def work(request: PassRequest, sending: Connection, folder: str) -> None:
 def _work(request: PassRequest, send: Callable[[RepositoryReport], None]) -> None:
     with _lake(request.settings) as lake:
         names = [request.repository] if request.repository is not None else [name for name, _ in lake.repositories()]
-        with request.engine.open(request.settings.offline) as engines, show_progress() as step:
+        with request.engine.open(request.settings.offline) as engines, show_progress(is_service=True) as step:
             for name in names:
                 began = time.monotonic()
                 found = run_all(lake, [name], request.job, engines, step)

@@ -239,7 +239,8 @@ class EngineRequest(NamedTuple):
 
 
 @contextmanager
-def show_progress() -> Generator[Callable[[StepProgress], None], None, None]:
+def show_progress(*, is_service: bool = False) -> Generator[Callable[[StepProgress], None], None, None]:
+    """Yield what shows the steps of runs. `is_service`: write no plain lines between those of the log."""
     with progress("starting") as bar:
 
         def tell(now: StepProgress) -> None:
@@ -247,7 +248,7 @@ def show_progress() -> Generator[Callable[[StepProgress], None], None, None]:
                 left_ms = int(now.wait_seconds * 1000)
                 ends = when(time.time_ns() // 1_000_000 + left_ms)
                 bar.describe(f"{now.step}: {countdown_shown(left_ms)} left, until {ends}")
-                if not left_ms:
+                if not left_ms and not is_service:
                     typer.echo("refstore: the wait is over; the listing begins", err=True)
                 return
             left = f", about {now.left_seconds:,.0f} s left" if now.left_seconds is not None else ""

@@ -131,3 +131,13 @@ def test_a_run_that_was_abandoned_schedules_nothing(world: World, expired: Commi
     marks.abandon(begun)
     world.lake.kv.set(keys.mark(world.ctx.repo, expired), encode(mark))  # it was marked late, after a take-over
     assert marks.shown([expired]) == [ShownMark()]
+
+
+@pytest.mark.parametrize("is_service", [True, False])
+def test_the_end_of_a_wait_is_no_plain_line_in_a_services_log(
+    is_service: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with gc_job.show_progress(is_service=is_service) as tell:
+        tell(Progress("waiting", 0, None, 1.0, wait_seconds=1.0))
+        tell(Progress("waiting", 0, None, 2.0, wait_seconds=0.0))
+    assert capsys.readouterr().err.count("the wait is over") == (not is_service)
