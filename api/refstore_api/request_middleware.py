@@ -27,8 +27,9 @@ from refstore.errors import RefstoreError
 from refstore_api.connection_slots import Slots
 from refstore_api.cross_site import SAFE, check_site, is_browser, without_basic_challenge
 from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
-from refstore_api.error_responses import TooLarge, TooManyRequests, respond
+from refstore_api.error_responses import TooManyRequests, respond
 from refstore_api.json_answers import answer
+from refstore_api.json_bodies import too_large
 from refstore_api.models import Error
 from refstore_api.request_bodies import BodyLimits, BodyTimer, check_dropped_body, declared_bytes
 from refstore_api.request_metrics import Metrics
@@ -204,8 +205,8 @@ def _shown(text: str | None) -> str | None:
 
 
 def _bounded(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
-    """Bound every body but an object's, which `request_bodies.py` bounds. (Nobody reads the body of a GET or HEAD.)
-    Raises Invalid, TooLarge.
+    """Bound every body but an object's, which `request_bodies.py` bounds. Routes have lower bounds of their own
+    (`json_bodies.py`), and nobody reads the body of a GET or HEAD. Raises Invalid, TooLarge.
     """
     if (
         scope["method"] in _BODILESS
@@ -215,7 +216,7 @@ def _bounded(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
         return receive
     declared = declared_bytes(_header(scope, b"content-length"))
     if declared is not None and declared > limits.bytes_max:
-        raise _too_large(limits.bytes_max)
+        raise too_large(limits.bytes_max)
     size_bytes = 0
     whole = False
     patience = BodyTimer(limits)
@@ -233,7 +234,7 @@ def _bounded(scope: Scope, receive: Receive, limits: BodyLimits) -> Receive:
             whole = not message.get("more_body", False)
             size_bytes += _size_of(message)
             if size_bytes > limits.bytes_max:
-                raise HTTPException(413, str(_too_large(limits.bytes_max)))
+                raise HTTPException(413, str(too_large(limits.bytes_max)))
         return message
 
     return bounded
@@ -257,7 +258,3 @@ def address_of(scope: Scope) -> str:
 
 def _header(scope: Scope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for field, value in scope["headers"] if field == name), None)
-
-
-def _too_large(bytes_max: int) -> TooLarge:
-    return TooLarge(f"the request's body is larger than {bytes_max} bytes; send less at a time")

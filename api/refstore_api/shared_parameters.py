@@ -6,8 +6,13 @@ from typing import Annotated, Final
 
 from fastapi import Query
 
+from refstore_api.json_bodies import BodyBound
+
 AMOUNT_MAX: Final = 1000
 AMOUNT: Final = 100
+COMMIT_BODY: Final = BodyBound(1 << 20)
+"""A message and metadata of 64 KiB each; JSON takes up to six times as many bytes."""
+METADATA_BODY: Final = BodyBound(512 << 10)
 
 After = Annotated[str, Query(max_length=1200, description="Return items after this one.")]
 Prefix = Annotated[str, Query(max_length=1024, description="Return only items that begin with this.")]

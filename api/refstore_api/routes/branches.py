@@ -12,7 +12,7 @@ from refstore.errors import Invalid
 from refstore.repository import Repository
 from refstore_api.auth import Reader, Writer
 from refstore_api.commit_answers import Difference, diff_page, differences, new_commit_model
-from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer, take_page
 from refstore_api.models import (
     BranchCreation,
@@ -28,9 +28,9 @@ from refstore_api.models import (
 )
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
-from refstore_api.shared_parameters import AMOUNT, After, Amount, Delimiter, Force, Prefix, amount_of
+from refstore_api.shared_parameters import AMOUNT, COMMIT_BODY, After, Amount, Delimiter, Force, Prefix, amount_of
 
-router = APIRouter(prefix="/repositories/{repository}/branches", tags=["branches"], route_class=EncodedNameRoute)
+router = APIRouter(prefix="/repositories/{repository}/branches", tags=["branches"], route_class=FastRoute)
 
 
 @router.get("", operation_id="listBranches", responses={200: {"model": RefList}, **failures()})
@@ -140,7 +140,7 @@ async def commit(
     caller: Writer,
     repository: str,
     branch: str,
-    body: CommitCreation,
+    body: Annotated[CommitCreation, COMMIT_BODY],
     source_metarange: Annotated[
         str | None, Query(description="Not supported: a tree that was not written here.")
     ] = None,
@@ -164,7 +164,7 @@ async def commit(
 
 @router.post("/{branch}/revert", operation_id="revertBranch", status_code=204, responses=failures(409, 410))
 async def revert_branch(
-    service: ServiceOf, caller: Writer, repository: str, branch: str, body: RevertCreation
+    service: ServiceOf, caller: Writer, repository: str, branch: str, body: Annotated[RevertCreation, COMMIT_BODY]
 ) -> Response:
     overrides = body.commit_overrides or CommitOverrides()
     await service.repository(
@@ -189,7 +189,7 @@ async def revert_branch(
     responses={201: {"model": Commit}, **failures(409, 410)},
 )
 async def cherry_pick(
-    service: ServiceOf, caller: Writer, repository: str, branch: str, body: CherryPickCreation
+    service: ServiceOf, caller: Writer, repository: str, branch: str, body: Annotated[CherryPickCreation, COMMIT_BODY]
 ) -> Response:
     """Apply a commit's changes again on the branch, with its message, its metadata and its origin."""
     overrides = body.commit_overrides or CommitOverrides()

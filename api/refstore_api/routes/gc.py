@@ -15,8 +15,9 @@ from refstore.operations import lakefs_gc_prepare, unmarking
 from refstore.repository import Repository
 from refstore.retention.rules import BranchRule, GcRules, gc_rules
 from refstore_api.auth import Operator, Reader
-from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer, take_page
+from refstore_api.json_bodies import BodyBound
 from refstore_api.models import (
     CollectionStatus,
     GarbageCollectionPrepareResponse,
@@ -35,8 +36,10 @@ from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, After, Amount, amount_of
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=EncodedNameRoute)
+router = APIRouter(prefix="/repositories/{repository}", tags=["collection"], route_class=FastRoute)
 RUNS_MAX = 1000
+RULES_BODY = BodyBound(4 << 20, values_max=25_000)
+"""Rules of 10,000 branches."""
 _log = event_log.get_logger(__name__)
 Pin = Annotated[
     bool,
@@ -76,7 +79,9 @@ async def get_rules(service: ServiceOf, _caller: Reader, repository: str) -> Res
 @router.post(
     _INTERNAL_RULES, operation_id="internalSetGarbageCollectionRules", status_code=204, responses=failures(409)
 )
-async def set_rules(service: ServiceOf, caller: Operator, repository: str, body: GarbageCollectionRules) -> Response:
+async def set_rules(
+    service: ServiceOf, caller: Operator, repository: str, body: Annotated[GarbageCollectionRules, RULES_BODY]
+) -> Response:
     """Set what lakeFS's format can express; pins, holds and the other rules stay as they are.
 
     The answer has no field for warnings, such as a mistyped branch, so the service logs them.

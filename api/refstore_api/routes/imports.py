@@ -15,17 +15,18 @@ from refstore.operations.committing import CommitOptions
 from refstore.repository import Repository
 from refstore_api.auth import Reader, Writer
 from refstore_api.commit_answers import new_commit_model
-from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.error_responses import LAKEFS_WORDS
+from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer
+from refstore_api.json_bodies import BodyBound
 from refstore_api.models import Error, ImportCreation, ImportCreationResponse, ImportStatus
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 
-router = APIRouter(
-    prefix="/repositories/{repository}/branches/{branch}/import", tags=["import"], route_class=EncodedNameRoute
-)
+router = APIRouter(prefix="/repositories/{repository}/branches/{branch}/import", tags=["import"], route_class=FastRoute)
 
+IMPORT_BODY = BodyBound(8 << 20)
+"""A thousand sources, each of two long texts, and a commit."""
 ImportId = Annotated[str, Query(description="What importStart answered.", min_length=1, max_length=128)]
 
 
@@ -33,7 +34,7 @@ ImportId = Annotated[str, Query(description="What importStart answered.", min_le
     "", operation_id="importStart", status_code=202, responses={202: {"model": ImportCreationResponse}, **failures(409)}
 )
 async def import_start(
-    service: ServiceOf, caller: Writer, repository: str, branch: str, body: ImportCreation
+    service: ServiceOf, caller: Writer, repository: str, branch: str, body: Annotated[ImportCreation, IMPORT_BODY]
 ) -> Response:
     """Start to import objects below `api.import_from`, in one commit that replaces what is at their destinations."""
     sources = [ImportSource(each.path, each.destination, each.type == "object") for each in body.paths]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from refstore import __version__, access_keys
 from refstore_api.auth import Reader, authenticator_of
+from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer
+from refstore_api.json_bodies import OPEN_BYTES_MAX, BodyBound
 from refstore_api.models import (
     AuthenticationToken,
     Config,
@@ -25,7 +27,7 @@ from refstore_api.request_middleware import address_of
 from refstore_api.routes import failures
 from refstore_api.service import Service, ServiceOf
 
-router = APIRouter()
+router = APIRouter(route_class=FastRoute)
 
 LAKEFS_VERSION: Final = "1.88.0"
 """The lakeFS version whose API this is. Clients compare it with the version that introduced a feature (lakefs-spec does
@@ -48,7 +50,7 @@ async def setup_state() -> Response:
 @router.post(
     "/auth/login", operation_id="login", tags=["auth"], responses={200: {"model": AuthenticationToken}, **failures()}
 )
-async def login(request: Request, body: LoginInformation) -> Response:
+async def login(request: Request, body: Annotated[LoginInformation, BodyBound(OPEN_BYTES_MAX)]) -> Response:
     """Exchange an access key for a bearer token."""
     request.state.claimed_key = body.access_key_id if access_keys.is_id(body.access_key_id) else ""
     token, expires = await authenticator_of(request).login(

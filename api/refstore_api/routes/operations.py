@@ -15,7 +15,7 @@ from refstore.operations.purge_roles import PurgeRole
 from refstore.operations.restoring import RestoreOutcome
 from refstore.repository import Repository
 from refstore_api.auth import Operator, Reader, Writer
-from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, take_page
 from refstore_api.models import (
     AddressReferences,
@@ -36,7 +36,7 @@ from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, Amount, Prefix, amount_of
 
-router = APIRouter(tags=["refstore"], route_class=EncodedNameRoute)
+router = APIRouter(tags=["refstore"], route_class=FastRoute)
 PhysicalAddress = Annotated[
     str, Query(min_length=1, max_length=4096, description="As a listing shows it, or data/<hour>/<id>.")
 ]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from refstore.operations.purge_document import Onboarded
 from refstore.repository import Repository
 from refstore_api.auth import Operator, Reader
-from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer
+from refstore_api.json_bodies import BodyBound
 from refstore_api.models import PurgeDataset, PurgeDocument, PurgeDocumentText
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 
-router = APIRouter(prefix="/repositories/{repository}/purge", tags=["refstore"], route_class=EncodedNameRoute)
+router = APIRouter(prefix="/repositories/{repository}/purge", tags=["refstore"], route_class=FastRoute)
+DOCUMENT_BODY = BodyBound(2 << 20)
+"""A document of `CHARACTERS_MAX`, as text in JSON."""
 PURGED = {200: {"model": PurgeDocument}}
 
 
@@ -25,7 +30,9 @@ async def get_document(service: ServiceOf, _caller: Reader, repository: str) -> 
 
 
 @router.put("/document", operation_id="setPurgeDocument", responses={**PURGED, **failures(409)})
-async def set_document(service: ServiceOf, caller: Operator, repository: str, body: PurgeDocumentText) -> Response:
+async def set_document(
+    service: ServiceOf, caller: Operator, repository: str, body: Annotated[PurgeDocumentText, DOCUMENT_BODY]
+) -> Response:
     """Onboard data sets: replace the whole document. Nothing is purged by this.
 
     400: the document has a mistake; the message names line and column.

@@ -14,8 +14,8 @@ from refstore.repository import Repository
 from refstore_api import commit_answers
 from refstore_api.auth import Reader, Writer
 from refstore_api.commit_answers import Difference, commit_model, commit_models, diff_page, differences, to_merge
-from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.error_responses import Busy
+from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, take_page
 from refstore_api.models import (
     Commit,
@@ -29,9 +29,9 @@ from refstore_api.models import (
 )
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
-from refstore_api.shared_parameters import AMOUNT, After, Amount, Delimiter, Prefix, amount_of
+from refstore_api.shared_parameters import AMOUNT, COMMIT_BODY, After, Amount, Delimiter, Prefix, amount_of
 
-router = APIRouter(prefix="/repositories/{repository}", tags=["refs"], route_class=EncodedNameRoute)
+router = APIRouter(prefix="/repositories/{repository}", tags=["refs"], route_class=FastRoute)
 FILTERS_MAX = 100
 
 
@@ -155,7 +155,7 @@ async def merge(
     repository: str,
     source_ref: str,
     destination_branch: str,
-    body: Merge | None = None,
+    body: Annotated[Merge | None, COMMIT_BODY] = None,
 ) -> Response:
     options = body or Merge()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -16,8 +17,8 @@ from refstore.lake import Lake
 from refstore.namespaces import as_folder
 from refstore.objects import child
 from refstore_api.auth import Operator, Principal, Reader, Writer
-from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.error_responses import Forbidden, NotSupported
+from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer, take_page
 from refstore_api.models import (
     Repository,
@@ -28,9 +29,9 @@ from refstore_api.models import (
 )
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
-from refstore_api.shared_parameters import AMOUNT, After, Amount, Force, Prefix, amount_of
+from refstore_api.shared_parameters import AMOUNT, METADATA_BODY, After, Amount, Force, Prefix, amount_of
 
-router = APIRouter(tags=["repositories"], route_class=EncodedNameRoute)
+router = APIRouter(tags=["repositories"], route_class=FastRoute)
 
 LOCAL = ("local://", "mem://")
 """lakeFS's schemes of a store in files or in memory: `local://A/B` is the folder A/B below the lake's objects."""
@@ -118,7 +119,9 @@ async def get_metadata(service: ServiceOf, _caller: Reader, repository: str) -> 
     status_code=204,
     responses=failures(409),
 )
-async def set_metadata(service: ServiceOf, _caller: Writer, repository: str, body: RepositoryMetadataSet) -> Response:
+async def set_metadata(
+    service: ServiceOf, _caller: Writer, repository: str, body: Annotated[RepositoryMetadataSet, METADATA_BODY]
+) -> Response:
     await service.run(lambda: service.lake.set_metadata(repository, put=body.metadata))
     return empty_answer()
 
@@ -130,7 +133,7 @@ async def set_metadata(service: ServiceOf, _caller: Writer, repository: str, bod
     responses=failures(409),
 )
 async def delete_metadata(
-    service: ServiceOf, _caller: Writer, repository: str, body: RepositoryMetadataKeys
+    service: ServiceOf, _caller: Writer, repository: str, body: Annotated[RepositoryMetadataKeys, METADATA_BODY]
 ) -> Response:
     await service.run(lambda: service.lake.set_metadata(repository, remove=body.keys))
     return empty_answer()

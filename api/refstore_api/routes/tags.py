@@ -7,14 +7,14 @@ from starlette.responses import Response
 
 from refstore.repository import Repository
 from refstore_api.auth import Reader, Writer
-from refstore_api.encoded_slashes import EncodedNameRoute
+from refstore_api.fast_parameters import FastRoute
 from refstore_api.json_answers import answer, empty_answer, take_page
 from refstore_api.models import Ref, RefList, TagCreation
 from refstore_api.routes import failures
 from refstore_api.service import ServiceOf
 from refstore_api.shared_parameters import AMOUNT, After, Amount, Force, Prefix, amount_of
 
-router = APIRouter(prefix="/repositories/{repository}/tags", tags=["tags"], route_class=EncodedNameRoute)
+router = APIRouter(prefix="/repositories/{repository}/tags", tags=["tags"], route_class=FastRoute)
 
 
 @router.get("", operation_id="listTags", responses={200: {"model": RefList}, **failures()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from typing import Final
 from urllib.parse import parse_qs
@@ -9,13 +10,14 @@ from urllib.parse import parse_qs
 from fastapi import Request
 
 from refstore.errors import Invalid
-from refstore_api.error_responses import Forbidden, TooLarge
+from refstore_api.error_responses import Forbidden
+from refstore_api.json_bodies import LOOP_BYTES_MAX, receive
 from refstore_api.ui.sessions import Session
 
 PROOF: Final = "form_token"
 FIELDS_MAX: Final = 2000
-BYTES_MAX: Final = 4 << 20
-"""The largest form: rules, URL-encoded."""
+BYTES_MAX: Final = 64 << 10
+"""The largest form, unless its page needs more."""
 _TYPE: Final = "application/x-www-form-urlencoded"
 
 
@@ -47,9 +49,9 @@ class Form:
             raise Invalid(f"{self.text(name)[:40]!r} is not a whole number; go back, and correct it") from None
 
 
-async def read_form(request: Request, session: Session) -> Form:
+async def read_form(request: Request, session: Session, bytes_max: int = BYTES_MAX) -> Form:
     """Return the form of a session. Raises Forbidden (not a form of this session), Invalid, TooLarge."""
-    form = await read_fields(request, BYTES_MAX)
+    form = await read_fields(request, bytes_max)
     check_token(form, session.form_token)
     return form
 
@@ -58,11 +60,17 @@ async def read_fields(request: Request, bytes_max: int) -> Form:
     """Read a form that may not be larger. Raises Invalid, TooLarge."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
         raise Invalid(f"the form was not sent as {_TYPE}; use the page's own form")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > bytes_max:
-            raise TooLarge(f"the form is larger than {bytes_max} bytes; send less at a time")
+    body = await receive(request, bytes_max)
+    return _parse(body) if len(body) <= LOOP_BYTES_MAX else await asyncio.to_thread(_parse, body)
+
+
+def check_token(form: Form, expected: str) -> None:
+    """Check that the form belongs to the session. Raises Forbidden."""
+    if not hmac.compare_digest(form.raw(PROOF).encode(), expected.encode()):
+        raise Forbidden("this form belongs to another session, or to none; load the page again, and send its own form")
+
+
+def _parse(body: bytes) -> Form:
     try:
         fields = parse_qs(
             body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict", encoding="utf-8"
@@ -70,9 +78,3 @@ async def read_fields(request: Request, bytes_max: int) -> Form:
     except ValueError:  # not ASCII, not UTF-8 after decoding, or too many fields
         raise Invalid("the form cannot be read; use the page's own form, and choose less at a time") from None
     return Form(fields)
-
-
-def check_token(form: Form, expected: str) -> None:
-    """Check that the form belongs to the session. Raises Forbidden."""
-    if not hmac.compare_digest(form.raw(PROOF).encode(), expected.encode()):
-        raise Forbidden("this form belongs to another session, or to none; load the page again, and send its own form")

@@ -30,6 +30,8 @@ from refstore_api.ui.sessions import OperatorSession, ReaderSession
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/rules", route_class=EncodedNameRoute)
 
 LINES: Final = 50
+FORM_BYTES_MAX: Final = 4 << 20
+"""Rules, URL-encoded."""
 CHANGES: Final = 50
 CHANGES_READ: Final = 20_000
 """How many entries of the audit log are read for the history of the rules."""
@@ -75,7 +77,7 @@ async def edit(request: Request, service: ServiceOf, session: OperatorSession, r
 @router.post("/edit")
 async def save(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
     """Show what the edited rules would do; with the answer of that page, set them."""
-    form = await read_form(request, session)
+    form = await read_form(request, session, FORM_BYTES_MAX)
     by = session.principal.key_id
     return await service.repository(repository, lambda repo: _save(request, repo, form, by))
 

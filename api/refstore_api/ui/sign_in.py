@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
@@ -11,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from refstore import access_keys
 from refstore_api.auth import authenticator_of
 from refstore_api.error_responses import TooManyGuesses, Unauthenticated
+from refstore_api.json_bodies import OPEN_BYTES_MAX
 from refstore_api.request_middleware import address_of
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH, sessions
@@ -20,9 +20,6 @@ from refstore_api.ui.sessions import ReaderSession
 
 router = APIRouter(prefix=PATH)
 
-FORM_BYTES_MAX: Final = 16 << 10
-"""Anyone may send this form, so it is small."""
-
 
 @router.get("/sign-in")
 async def show(request: Request, next: str = "") -> Response:  # noqa: A002  # the parameter's usual name
@@ -31,7 +28,7 @@ async def show(request: Request, next: str = "") -> Response:  # noqa: A002  # t
 
 @router.post("/sign-in")
 async def sign_in(request: Request, service: ServiceOf) -> Response:
-    form = await read_fields(request, FORM_BYTES_MAX)
+    form = await read_fields(request, OPEN_BYTES_MAX)
     check_token(form, sessions.form_token(request.cookies.get(sessions.SIGN_IN_COOKIE, secrets.token_hex(16))))
     key_id = form.text("access_key_id")
     request.state.claimed_key = key_id if access_keys.is_id(key_id) else ""

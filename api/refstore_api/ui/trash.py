@@ -24,6 +24,8 @@ from refstore_api.ui.sessions import ReaderSession, WriterSession
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/trash", route_class=EncodedNameRoute)
 
 PAGE: Final = 100
+FORM_BYTES_MAX: Final = 256 << 10
+"""A page of addresses, each with its branch, URL-encoded."""
 SHOWN: Final = 20
 """How many objects that were not restored are named."""
 _WORDS: Final = {
@@ -65,7 +67,7 @@ async def listing(
 @router.post("/restore")
 async def restore(request: Request, service: ServiceOf, session: WriterSession, repository: str) -> Response:
     """Restore the chosen objects, or everything that a branch lost below a prefix: first as a dry run, then really."""
-    form = await read_form(request, session)
+    form = await read_form(request, session, FORM_BYTES_MAX)
     confirmed = form.flag(CONFIRMED)
     results = await service.repository(repository, lambda repo: _restore(repo, form, dry_run=not confirmed))
     facts = _facts(results)
