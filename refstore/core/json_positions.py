@@ -27,7 +27,8 @@ DIGITS_MAX: Final = 18
 CHARACTERS_MAX: Final = 262_144
 
 _STEPS: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
-_AT: Final = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_AT: Final = " - at `$"
+"""Where a message of msgspec names the place, up to the message's end."""
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
@@ -82,8 +83,8 @@ def read(
 
 def _shape(positions: JsonPositions, message: str, fields: Sequence[str]) -> InvalidDocument:
     """Translate msgspec's message to an error with the position that it names."""
-    match = _AT.fullmatch(message)
-    reason, path = (match[1], match[2] or "") if match else (message, "")
+    reason, at, path = message.removesuffix("`").partition(_AT) if message.endswith("`") else (message, "", "")
+    reason = reason if at else message
     place: Place = tuple(int(number) if number else name for name, number in _STEPS.findall(path))
     unknown = _UNKNOWN.fullmatch(reason)
     shown = f"{positions.kind.shown_in} shows the format"
