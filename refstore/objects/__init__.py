@@ -28,6 +28,8 @@ class OpenOptions(NamedTuple):
     """For the jitter of those pauses."""
     io_timeout_seconds: float
     """How long one request to the store may take, retries included (`Safety.io_timeout_seconds`)."""
+    create: bool = True
+    """Whether to make what the store needs, such as its folder. False: a store that is not there does not answer."""
 
 
 class _Driver(NamedTuple):
@@ -45,14 +47,19 @@ _BUILT_IN: Final = {
 
 
 def open_objects(
-    url: str, *, clock: Clock | None = None, rng: random.Random | None = None, io_timeout_seconds: float = 60.0
+    url: str,
+    *,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    io_timeout_seconds: float = 60.0,
+    create: bool = True,
 ) -> ObjectStore:
     """Open the store of one namespace. Raises InvalidSettings if no driver understands the URL, and MissingExtra if the
     packages of the driver are not installed.
     """
     parsed = parse(url)
     # jitter, not a secret
-    options = OpenOptions(clock or SystemClock(), rng or random.Random(), io_timeout_seconds)  # noqa: S311
+    options = OpenOptions(clock or SystemClock(), rng or random.Random(), io_timeout_seconds, create)  # noqa: S311
     store = _opener(parsed.scheme)(parsed, options)
     if not isinstance(store, ObjectStore):
         raise InvalidSettings(

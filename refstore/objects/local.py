@@ -365,7 +365,8 @@ def open_local(url: StoreURL, options: OpenOptions) -> ObjectStore:
         )
     if any(segment in (".", "..") for segment in url.path.split("/")):
         raise InvalidSettings(f"{url.path!r} has '.' or '..' in it; write the directory's own path")
-    return LocalObjects("/" + url.path.strip("/"), fsync=url.flag("fsync", default=True), clock=options.clock)
+    fsync = url.flag("fsync", default=True)
+    return LocalObjects("/" + url.path.strip("/"), fsync=fsync, clock=options.clock, make=options.create)
 
 
 def _make_root(root: Path, fsync: bool) -> None:

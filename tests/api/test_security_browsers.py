@@ -222,6 +222,24 @@ class ScannedKV(MemoryKV):
         return super().scan(partition, prefix=prefix, after=after, limit=limit)
 
 
+def test_readiness_makes_nothing(tmp_path: Path) -> None:
+    """A folder that is gone, such as that of a disk that is not mounted, is not ready, however often anybody asks."""
+    root = tmp_path / "objects"
+    with application(objects=f"file://{root}") as found:
+        found.lake.create_repository("alpha")
+        url = "http://lake.test/readiness"
+        assert found("GET", url, auth=None).status_code == 200
+        root.rename(tmp_path / "elsewhere")
+        for _ in range(3):
+            found.clock.advance(1)
+            answered = found("GET", url, auth=None)
+            assert (answered.status_code, answered.json()["objects"]) == (503, "objects_unavailable")
+            assert not root.exists()
+        (tmp_path / "elsewhere").rename(root)
+        found.clock.advance(1)
+        assert found("GET", url, auth=None).status_code == 200
+
+
 def test_readiness_looks_at_the_stores_once_a_second_however_many_ask() -> None:
     import asyncio
 

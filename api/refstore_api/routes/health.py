@@ -29,14 +29,14 @@ async def readiness(service: ServiceOf) -> Response:
 
 
 def _stores(lake: Lake) -> dict[str, str]:
-    """Probe each store; return 'ok' or its error's code."""
+    """Probe each store, and make nothing; return 'ok' or its error's code."""
     states = {"kv": "ok", "objects": "ok"}
     try:
         lake.kv.scan(keys.REPOSITORIES, limit=1)
     except RefstoreError as error:
         states["kv"] = error.code
     try:
-        store = open_objects(lake.objects_url)
+        store = open_objects(lake.objects_url, create=False)
         try:
             next(iter(store.list("_refstore/readiness")), None)
         finally:
