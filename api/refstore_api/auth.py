@@ -5,8 +5,8 @@ read again. Wrong secrets are counted, and a caller who sends too many has to wa
 same credential was right before does not wait.
 
 A token names its key, and carries a mark of the secret that bought it. It is valid only as long as that secret is. It
-ends when an operator ends the key's tokens, and it never opens a new key with the same id. Only a caller who proved the
-secret learns why a key is refused.
+ends with its session, or when an operator ends the key's tokens, and it never opens a new key with the same id. Only a
+caller who proved the secret learns why a key is refused.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from fastapi import Depends, Request
 from refstore import access_keys
 from refstore.access_keys import Role
 from refstore.audit import Actor, set_actor
-from refstore.core import signed_tokens
-from refstore.core.records import AccessKeyRecord, SecretHash
+from refstore.core import keys, signed_tokens
+from refstore.core.records import AccessKeyRecord, SecretHash, maybe
 from refstore.core.signed_tokens import UnknownSigningKey
 from refstore.core.signing_keys import SigningKey
+from refstore.kv.base import ABSENT
+from refstore_api import ended_sessions
 from refstore_api.caller_cache import CallerCache, Credential, Secret, Token
 from refstore_api.error_responses import Forbidden, TooManyGuesses, Unauthenticated
 from refstore_api.key_last_use import KeyLastUse
@@ -55,6 +57,15 @@ class Principal(NamedTuple):
             raise Forbidden(
                 f"access key {self.key_id!r} may use {', '.join(self.repositories)} only; ask an operator for a key"
             )
+
+
+class _Claims(NamedTuple):
+    """Of a login's token."""
+
+    key_id: str
+    token_id: str
+    expires: int
+    mark: str
 
 
 class Authenticator:
@@ -96,6 +107,15 @@ class Authenticator:
         self._known.add(credential, principal)
         return token, expires
 
+    async def end_session(self, token: str) -> None:
+        """End the session of a valid token; the token is refused from now on. Raises Unauthenticated."""
+        await self._service.run(lambda: self._end_session(token))
+        self._known.forget(Token(token))
+
+    def _end_session(self, token: str) -> None:
+        claims = self._claims(token)
+        ended_sessions.end(self._service.lake.kv, self._service.lake.clock, claims.token_id, claims.expires)
+
     def _log_in(self, key_id: str, secret: str, address: str, *, was_right: bool) -> tuple[Principal, str, int]:
         record, proven = self._by_secret(Caller(key_id, address), secret, was_right=was_right)
         principal = self._let_in(key_id, record, proven)
@@ -103,7 +123,8 @@ class Authenticator:
         ends = [at_ms // 1000 for at_ms in (record.expires_ms, proven.ends_ms) if at_ms]
         expires = min([now + self._service.settings.login_seconds, *ends])
         mark = access_keys.mark_token(record, proven)
-        claims = {"aud": AUDIENCE, "sub": key_id, "iat": now, "exp": expires, "key": mark}
+        token_id = secrets.token_hex(16)
+        claims = {"aud": AUDIENCE, "sub": key_id, "jti": token_id, "iat": now, "exp": expires, "key": mark}
         token = signed_tokens.sign(claims, self._keys()[0])
         return principal, token, expires
 
@@ -136,24 +157,33 @@ class Authenticator:
         return record, proven
 
     def _by_token(self, token: str) -> Principal:
+        claims = self._claims(token)
+        session = ended_sessions.key_of(claims.token_id, claims.expires)
+        ended, raw = self._service.lake.kv.get_many([session, keys.access_key(claims.key_id)])
+        record = maybe(raw, AccessKeyRecord)
+        proven = access_keys.find_token_secret(record, claims.mark) if record is not None else None
+        if record is None or proven is None or ended is not ABSENT:
+            raise Unauthenticated(
+                "the token was ended, or its access key revoked; log in again, or ask an operator for another key"
+            )
+        return self._let_in(claims.key_id, record, proven)
+
+    def _claims(self, token: str) -> _Claims:
+        """Return what a token says that is ours and has not expired. Raises Unauthenticated."""
         signing = self._keys()  # it may ask the KV, whose failure says nothing about the token
         try:
-            claims = signed_tokens.verify(token, signing, audience=AUDIENCE, required=["sub", "iat"])
-            subject, expires, mark = str(claims["sub"]), int(claims["exp"]), str(claims["key"])
+            all_claims = signed_tokens.verify(token, signing, audience=AUDIENCE, required=["sub", "iat", "jti"])
+            claims = _Claims(
+                str(all_claims["sub"]), str(all_claims["jti"]), int(all_claims["exp"]), str(all_claims["key"])
+            )
         except UnknownSigningKey as error:
             raise Unauthenticated("the token was not signed with a key in use here; log in again") from error
         except Exception as error:
             # a hostile token can make the parser raise anything; the answer is always the same
             raise Unauthenticated("the bearer token is not valid; log in again") from error
-        if expires * 1000 <= self._service.lake.clock.now_ms():
+        if claims.expires * 1000 <= self._service.lake.clock.now_ms():
             raise Unauthenticated("the bearer token has expired; log in again")
-        record = access_keys.find(self._service.lake.kv, subject)
-        proven = access_keys.find_token_secret(record, mark) if record is not None else None
-        if record is None or proven is None:
-            raise Unauthenticated(
-                "the token was ended, or its access key revoked; log in again, or ask an operator for another key"
-            )
-        return self._let_in(subject, record, proven)
+        return claims
 
     def _keys(self) -> Sequence[SigningKey]:
         return self._service.lake.signing()

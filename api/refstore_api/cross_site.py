@@ -51,6 +51,29 @@ def check_site(scope: Scope, public_url: str) -> None:
         )
 
 
+def check_own_page(scope: Scope, public_url: str) -> None:
+    """Refuse a request unless a browser says that a page of this very service sent it. Raises Forbidden.
+
+    A page on another port of this host is another site, although it can set this host's cookies.
+    """
+    values: dict[bytes, list[bytes]] = {b"sec-fetch-site": [], b"origin": [], b"host": []}
+    for name, value in scope["headers"]:
+        if name in values:
+            values[name].append(value)
+    if values[b"sec-fetch-site"]:
+        is_own = values[b"sec-fetch-site"] == [b"same-origin"]
+    else:
+        origins = [value.decode("latin-1").lower() for value in values[b"origin"]]
+        host = b"".join(values[b"host"]).decode("latin-1").lower()
+        public = urlsplit(public_url.lower())
+        own = [f"{public.scheme}://{public.netloc}"] if public.netloc else []
+        if host != public.netloc:  # otherwise the browser came by the scheme of the public URL
+            own.append(f"{scope['scheme']}://{host}")
+        is_own = len(origins) == 1 and origins[0] in own
+    if not is_own:
+        raise Forbidden("no page of this service sent this form; load the page again, and send its own form")
+
+
 def is_browser(scope: Scope) -> bool:
     return any(
         name == b"origin" or name.startswith(b"sec-fetch-") or (name == b"user-agent" and value.startswith(b"Mozilla/"))

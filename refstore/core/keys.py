@@ -47,6 +47,7 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
                                       durations               DurationsRecord    (those that safety rests on)
     configuration/access-keys         <key id>                AccessKeyRecord
     configuration/access-key-uses     <key id>                Stamp              (when it was used last, to the hour)
+    configuration/ended-sessions      <expiry>/<token id>     (empty)            (its token is no longer valid)
     audit/heads                       <chain>                 AuditHead          (the newest entry of each chain)
     audit/waiting                     <id>                    AuditWaiting       (entries that the store has not taken
                                       yet)
@@ -84,6 +85,7 @@ SIGNING_KEYS: Final = Key("configuration", "signing-keys")
 DURATIONS: Final = Key("configuration", "durations")
 ACCESS_KEYS: Final = "configuration/access-keys"
 ACCESS_KEY_USES: Final = "configuration/access-key-uses"
+ENDED_SESSIONS: Final = "configuration/ended-sessions"
 AUDIT_HEADS: Final = "audit/heads"
 AUDIT_WAITING: Final = "audit/waiting"
 UNWRITTEN: Final = "unwritten"

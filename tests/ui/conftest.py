@@ -299,7 +299,8 @@ class Client:
 
     def sign_in(self, key_id: str, secret: str = SECRET, **fields: str) -> httpx.Response:
         form = {"form_token": self.form_token("/ui/sign-in"), "access_key_id": key_id, "secret_access_key": secret}
-        return self.http.post("/ui/sign-in", data={**form, **fields})
+        headers = {"Origin": str(self.http.base_url).rstrip("/")}  # as browsers do
+        return self.http.post("/ui/sign-in", data={**form, **fields}, headers=headers)
 
 
 @pytest.fixture

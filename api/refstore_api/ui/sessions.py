@@ -1,13 +1,18 @@
 """Sessions of the pages: a cookie with the token that a login gave, and a token in each form.
 
-The cookie is HttpOnly, SameSite=Strict, and Secure where the browser came over TLS. A form's token is derived from the
-session, so that another site's page cannot know it, and no state is kept. The service also refuses requests that
-another site's page made a browser send (`cross_site.py`).
+The cookie is HttpOnly, SameSite=Strict, and Secure where the browser came over TLS; there its name begins so that a
+browser takes it from nobody but this host over TLS (RFC 6265bis, 4.1.3). A form's token is derived from the session, so
+that another site's page cannot know it, and no state is kept. The service also refuses requests that another site's
+page made a browser send (`cross_site.py`).
+
+Before the sign-in there is no session, and another port of this host can set its cookies. So the token of that form is
+made with a key of the service, for the client's address and an hour, and a page of the service must have sent the form.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -15,15 +20,21 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 
 from refstore.access_keys import Role
+from refstore.core.signing_keys import SigningKey
 from refstore_api.auth import Principal, admit, authenticator_of
 from refstore_api.error_responses import Forbidden, Unauthenticated
 from refstore_api.request_middleware import address_of
+from refstore_api.ui import PATH
 from refstore_api.ui.rendering import base_of, public_url_of
 
 COOKIE: Final = "refstore_session"
 SIGN_IN_COOKIE: Final = "refstore_sign_in"
 """Ties the sign-in form to the browser that fetched it, before there is a session."""
+SIGN_IN_SECONDS: Final = 3600
+"""How long a sign-in form may be filled in."""
 _FORM: Final = b"refstore: a form of this session"
+_SIGN_IN_FORM: Final = "refstore: the sign-in form"
+_TIME_DIGITS: Final = 12
 
 
 class SignInNeeded(Unauthenticated):
@@ -67,18 +78,45 @@ def form_token(secret: str) -> str:
 
 def begin(request: Request, response: Response, token: str, seconds: int) -> None:
     """Set the cookie of a session."""
-    response.set_cookie(COOKIE, token, max_age=seconds, **_attributes(request))
-    response.delete_cookie(SIGN_IN_COOKIE, **_attributes(request))
+    response.set_cookie(_name(request, COOKIE), token, max_age=seconds, **_attributes(request))
+    response.delete_cookie(_name(request, SIGN_IN_COOKIE), **_attributes(request))
 
 
-def end(request: Request, response: Response) -> None:
-    """Remove the cookie of the session."""
-    response.delete_cookie(COOKIE, **_attributes(request))
+async def end(request: Request, response: Response) -> None:
+    """End the session, so that its token opens nothing any more, and remove its cookie."""
+    await authenticator_of(request).end_session(_cookie(request, COOKIE))
+    response.delete_cookie(_name(request, COOKIE), **_attributes(request))
+
+
+def sign_in_token(keys: Sequence[SigningKey], request: Request, secret: str, now_seconds: int) -> str:
+    """Return the token of the sign-in form, for the browser that has the secret in its cookie."""
+    return _sign_in_token(keys[0], request, secret, now_seconds)
+
+
+def is_sign_in_token(keys: Sequence[SigningKey], request: Request, secret: str, token: str, now_seconds: int) -> bool:
+    """Return whether the token of a sign-in form was made for this browser, and lately."""
+    try:
+        made_seconds = int(token[:_TIME_DIGITS], 16)
+    except ValueError:
+        return False
+    return (
+        bool(secret)
+        and 0 <= now_seconds - made_seconds < SIGN_IN_SECONDS
+        and any(
+            hmac.compare_digest(_sign_in_token(key, request, secret, made_seconds).encode(), token.encode())
+            for key in keys
+        )
+    )
+
+
+def sign_in_secret(request: Request) -> str:
+    """Return the secret of the browser that fetched the sign-in form; '' if it has none."""
+    return _cookie(request, SIGN_IN_COOKIE)
 
 
 def remember_form(request: Request, response: Response, secret: str) -> None:
     """Set the cookie that the sign-in form belongs to."""
-    response.set_cookie(SIGN_IN_COOKIE, secret, max_age=3600, **_attributes(request))
+    response.set_cookie(_name(request, SIGN_IN_COOKIE), secret, max_age=SIGN_IN_SECONDS, **_attributes(request))
 
 
 def sign_in_url(request: Request) -> str:
@@ -97,7 +135,7 @@ def safe_next(request: Request, wanted: str) -> str:
 
 
 async def _session(request: Request) -> Session:
-    token = request.cookies.get(COOKIE, "")
+    token = _cookie(request, COOKIE)
     if not token:
         raise SignInNeeded("sign in first")
     try:
@@ -107,6 +145,29 @@ async def _session(request: Request) -> Session:
     return Session(principal, form_token(token))
 
 
+def _sign_in_token(key: SigningKey, request: Request, secret: str, made_seconds: int) -> str:
+    text = "\0".join((_SIGN_IN_FORM, f"{made_seconds:x}", address_of(request.scope), secret))
+    return f"{made_seconds:0{_TIME_DIGITS}x}" + hmac.digest(key.secret, text.encode(), "sha256").hex()
+
+
+def _cookie(request: Request, name: str) -> str:
+    return request.cookies.get(_name(request, name), "")
+
+
+def _name(request: Request, name: str) -> str:
+    """Return the name of a cookie in this browser. `__Host-`: no other host and nobody without TLS can set it; it is
+    for the whole host. Below a path of a proxy there may be other services, and the cookie is for that path only.
+    """
+    if not _is_secure(request):
+        return name
+    return f"__Host-{name}" if base_of(request) == PATH else f"__Secure-{name}"
+
+
 def _attributes(request: Request) -> dict[str, Any]:
-    secure = request.url.scheme == "https" or public_url_of(request).startswith("https://")
-    return {"path": base_of(request), "secure": secure, "httponly": True, "samesite": "strict"}
+    secure = _is_secure(request)
+    path = "/" if secure and base_of(request) == PATH else base_of(request)
+    return {"path": path, "secure": secure, "httponly": True, "samesite": "strict"}
+
+
+def _is_secure(request: Request) -> bool:
+    return request.url.scheme == "https" or public_url_of(request).startswith("https://")
