@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from fastapi import APIRouter, FastAPI
 from starlette.routing import Match
 from starlette.types import Scope
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from refstore import __version__
 from refstore.configured_lake import open_lake
@@ -24,6 +23,7 @@ from refstore_api.request_metrics import Metrics
 from refstore_api.request_middleware import NO_ROUTE, MatchedRoute, RequestMiddleware
 from refstore_api.routes import documentation, liveness
 from refstore_api.service import PurgeControl, ReaperControl, Service
+from refstore_api.trusted_proxies import TrustedProxies
 
 API = "/api/v1"
 DESCRIPTION = """A git-for-data store that deletes what nothing references any more, and never what is still referenced.
@@ -65,7 +65,13 @@ def create_app(
                 service.lake.close()
 
     app = FastAPI(
-        title="refstore", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="refstore",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # these redirections lead to the host that the request names
     )
     app.state.service = service
     app.state.metrics = metrics
@@ -92,7 +98,7 @@ def create_app(
         slots=request_slots(settings.api) if settings.api.trusted_proxies else None,
     )
     if settings.api.trusted_proxies:
-        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.api.trusted_proxies))
+        app.add_middleware(TrustedProxies, networks=settings.api.trusted_proxies)
     return app
 
 

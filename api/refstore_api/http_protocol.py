@@ -8,12 +8,14 @@ none per request.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from refstore.core import event_log
 from refstore.core.settings import ApiSettings
 from refstore_api.connection_slots import Proxies, Slots, connection_slots, plain_address
 from refstore_api.request_bodies import DROPPED_BODY, declares_body
@@ -38,6 +40,8 @@ _TOO_MANY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 )
 
+_log = event_log.get_logger(__name__)
+
 
 class BoundedProtocol(HttpToolsProtocol):
     """Speak HTTP on one connection, within bounds; `protocol_of` makes the class that a server uses."""
@@ -60,6 +64,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """
         self._linger_timer: asyncio.TimerHandle | None = None
         """Runs while a request that was answered has not ended."""
+        self._answered_cycle: RequestResponseCycle | None = None
+        """The request whose answer is under way, or was last."""
         self._slot: str | None = None
         """The address that this connection's slot is counted for."""
         self._head_timer: asyncio.TimerHandle | None = None
@@ -96,6 +102,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._disconnect_answer()
         self._head_complete()
         self._stop_lingering()
         if self._idle_timer is not None:
@@ -165,10 +172,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.timeout_keep_alive_handler)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser refuses; uvicorn calls it for our own refusals, too."""
+        """Answer what the parser refuses, and log whom; uvicorn calls it for our own refusals, too."""
         if self._field_bytes > HEAD_BYTES_MAX or len(self.pipeline) >= PIPELINED_MAX:
             self._refuse()
         else:
+            self._log_refusal("not_http")
             super().send_400_response(msg)
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -196,7 +204,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._field_bytes > HEAD_BYTES_MAX:
             raise _Refused
 
+    def _log_refusal(self, reason: str) -> None:
+        _log.info("request_refused", client=self._slot, reason=reason)
+
     def _refuse(self) -> None:
+        self._log_refusal("too_large")
         if not self._is_under_way() or not self.cycle.response_started:
             self.transport.write(_TOO_LARGE)
         self.transport.close()
@@ -252,7 +264,25 @@ class BoundedProtocol(HttpToolsProtocol):
         connection = self.transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._disconnect_answer()  # the transport says so later, and to write to it until then is an error
         self.transport.abort()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered_cycle = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _disconnect_answer(self) -> None:
+        """Let the answer that is under way learn that its client is gone. Of pipelined requests it is not that of
+        `cycle`, which is the last one.
+        """
+        if self._answered_cycle is not None and not self._answered_cycle.response_complete:
+            self._answered_cycle.disconnected = True
+            self._answered_cycle.message_event.set()
+
+
+def _without_parser_warnings(record: logging.LogRecord) -> bool:
+    """Return whether to log a record of uvicorn: its line about what the parser refuses names no address."""
+    return record.msg != "Invalid HTTP request received."
 
 
 class _Refused(Exception):
@@ -261,6 +291,7 @@ class _Refused(Exception):
 
 def protocol_of(settings: ApiSettings) -> type[BoundedProtocol]:
     """Make the protocol class of one process, whose connections share its slots."""
+    logging.getLogger("uvicorn.error").addFilter(_without_parser_warnings)
 
     class Protocol(BoundedProtocol):
         slots = connection_slots(settings)

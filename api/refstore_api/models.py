@@ -24,6 +24,8 @@ MessageText = Annotated[str, StringConstraints(max_length=65_536)]
 Seconds = Annotated[int, Field(ge=0, le=253_402_300_799)]
 
 PATHS_MAX = 1000
+RESUME_SECONDS_MAX = 30 * 86_400
+"""The reaper's own bound, too."""
 """Paths in one bulk request, as in lakeFS."""
 
 
@@ -500,7 +502,7 @@ class InGraceList(Model):
 
 
 class Resume(Model):
-    seconds: Annotated[float, Field(ge=1, le=366 * 86_400)] | None = None
+    seconds: Annotated[float, Field(ge=1, le=RESUME_SECONDS_MAX)] | None = None
     objects: Annotated[int, Field(ge=1, le=10**15)] | None = None
 
 

@@ -28,6 +28,7 @@ from refstore_api.connection_slots import Slots
 from refstore_api.cross_site import SAFE, check_site, is_browser, without_basic_challenge
 from refstore_api.encoded_slashes import check_encoding, keep_encoded_slashes
 from refstore_api.error_responses import TooManyRequests, respond
+from refstore_api.host_header import check_host
 from refstore_api.json_answers import answer
 from refstore_api.json_bodies import too_large
 from refstore_api.models import Error
@@ -48,6 +49,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_./~^@{}:-]{1,255}")
 NO_ROUTE: Final = "(none)"
 PRINCIPAL: Final = "principal"
 """The name of a request's state: who sent it, where that was proven before its body was read."""
+_TRANSPORT_SECURITY: Final = ((b"strict-transport-security", b"max-age=31536000"),)
+"""For the public host only: on loopback a browser would ask other services of this machine by TLS, too."""
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 CRASHED: Final = "the service failed; its log says why, under the request's id"
 CLIENT_WENT_AWAY: Final = 499
@@ -86,6 +89,7 @@ class RequestMiddleware:
         self._claimed = claimed
         self._locate = locate
         self._public_url = public_url
+        self._transport_security = _TRANSPORT_SECURITY if public_url.startswith("https://") else ()
         self._slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,7 +112,7 @@ class RequestMiddleware:
             nonlocal status, size_bytes
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = [(HEADER, request_id.encode())]
+                own = [(HEADER, request_id.encode()), *self._transport_security]
                 response_headers = message.get("headers", ())
                 if status == 401 and is_browser(scope):
                     response_headers = without_basic_challenge(response_headers)
@@ -126,6 +130,7 @@ class RequestMiddleware:
                     raise TooManyRequests(
                         "too many requests from this client's address are running; send fewer at a time"
                     )
+            check_host(scope)
             check_dropped_body(scope)
             check_site(scope, self._public_url)
             check_encoding(scope)

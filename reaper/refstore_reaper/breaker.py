@@ -41,6 +41,8 @@ BUCKET_MS: Final = 300_000
 """The period of one counter. The last hour is the current counter and the twelve before it."""
 ATTEMPTS: Final = 16
 REPORTED_MAX: Final = 1_000_000
+RESUME_SECONDS_MAX: Final = 30 * 86_400
+"""The breaker guards nothing until then, so nobody may forget it."""
 """How far due objects are counted if the count is only reported."""
 
 KV_WENT_BACK: Final = "the KV went back in time, and does not know any more what had consequences"
@@ -252,12 +254,14 @@ class Breaker:
 
 
 def resume(ctx: Context, *, seconds: float | None = None, objects: int | None = None) -> BreakerState:
-    """Resume hard deletion, for a time or for a number of objects. Raises Invalid if both are given.
+    """Resume hard deletion, for a time or for a number of objects. Raises Invalid if both are given, or too much.
 
     After that, the next pass checks the share of due objects again.
     """
     if seconds is not None and objects is not None:
         raise Invalid("hard deletion resumes for a time or for a number of objects, not for both; give one of the two")
+    if seconds is not None and not 0 < seconds <= RESUME_SECONDS_MAX:
+        raise Invalid(f"hard deletion resumes for at most {RESUME_SECONDS_MAX // 86_400} days; give a shorter time")
     now = ctx.clock.now_ms()
     until_ms = now + int(seconds * 1000) if seconds is not None else 0
     state = BreakerState(ctx.ids.unique(now), let_until_ms=until_ms, let_objects=objects or 0)

@@ -318,6 +318,65 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off(attacked: Running) -
         wait_until(lambda: sockets(attacked) <= before)
 
 
+@pytest.mark.parametrize("requests", [1, 3, PIPELINED_MAX])
+def test_a_client_that_does_not_read_leaves_no_traceback(attacked: Running, requests: int) -> None:
+    """Its answer is written to a connection that the service has cut off; that is no fault of the service."""
+    before = sockets(attacked)
+    get = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: lake\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        for _ in range(PER_ADDRESS - 1):
+            connection = stack.enter_context(connect(attacked, receive_bytes=4096))
+            connection.sendall(get * requests)
+        wait_until(lambda: sockets(attacked) <= before)
+    assert is_answered(attacked, OTHER)
+    log = attacked.log.read_text()
+    assert "Traceback" not in log
+    assert "request_crashed" not in log
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"nonsense\r\n\r\n", "not_http"),
+        (b"GET / HTTP/1.1\r\nHost: lake\r\nA b: c\r\n\r\n", "not_http"),
+        (b"GET / HTTP/1.1\r\nHost: lake\r\nX: " + b"x" * (2 * HEAD_BYTES_MAX), "too_large"),
+    ],
+)
+def test_the_log_names_whom_the_parser_refuses(attacked: Running, sent: bytes, reason: str) -> None:
+    address = f"127.0.0.{100 + len(sent) % 100}"
+    with connect(attacked, address) as connection:
+        connection.sendall(sent)
+        assert status(answer_of(connection)) in (400, 431, 0)
+    lines = [json.loads(line) for line in attacked.log.read_text().splitlines() if line.startswith("{")]
+    (line,) = [line for line in lines if line["event"] == "request_refused" and line["client"] == address]
+    assert line["reason"] == reason
+    assert "Invalid HTTP request received" not in attacked.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "expected"),
+    [
+        ("1.1", [], 400),
+        ("1.1", ["Host: lake", "Host: lake"], 400),
+        ("1.1", ["Host: lake", "Host: evil.test"], 400),
+        ("1.1", ["Host: a, b"], 400),
+        ("1.1", ["Host: a/b"], 400),
+        ("1.1", ["Host: a@b"], 400),
+        ("1.1", ["Host: " + "a" * 300], 400),
+        ("1.0", ["Host: a", "Host: b"], 400),
+        ("1.0", [], 204),
+        ("1.1", ["Host: lake:8000"], 204),
+        ("1.1", ["Host: [::1]:8000"], 204),
+        ("1.1", ["Host:"], 204),
+    ],
+)
+def test_a_request_has_one_host(attacked: Running, version: str, fields: list[str], expected: int) -> None:
+    with connect(attacked) as connection:
+        lines = [f"GET /healthcheck HTTP/{version}", *fields, "Connection: close", "", ""]
+        connection.sendall("\r\n".join(lines).encode())
+        assert status(answer_of(connection)) == expected
+
+
 def test_connections_of_one_address_and_in_all_are_bounded(attacked: Running) -> None:
     wait_until(lambda: is_answered(attacked, ATTACKER))
     lines = refusals(attacked)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from refstore.access_keys import Role
 from refstore.core.ids import Address
 from refstore.operations.address_info import AddressInfo
 from refstore.operations.purge_roles import PurgeRole
@@ -149,6 +150,7 @@ async def why(
 
     def read(repo: Repository) -> Why:
         address = address_of_url(repo.context, physical_address)
+        shows_host = caller.role >= Role.OPERATOR  # a reaper's id has its host and process
         explanation = service.operations.why(repo, address)
         return Why(
             physical_address=physical_url(repo.context, Address(address)),
@@ -162,10 +164,10 @@ async def why(
                     path=event.path,
                     cause=event.cause,
                     size_bytes=event.size_bytes if event.size_bytes >= 0 else None,
-                    reaper=event.run if event.by == "reaper" else "",
+                    reaper=event.run if event.by == "reaper" and shows_host else "",
                     reason=event.reason,
                     by=event.by,
-                    run=event.run,
+                    run=event.run if event.by != "reaper" or shows_host else "",
                     rule=event.rule,
                 )
                 for event in explanation.deletions

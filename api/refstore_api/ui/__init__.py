@@ -32,6 +32,7 @@ def install(app: FastAPI) -> None:
     home = APIRouter(include_in_schema=False)
 
     @home.get("/")
+    @home.get(f"{PATH}/")
     async def root(request: Request) -> Response:
         from refstore_api.ui.rendering import base_of
 

@@ -14,7 +14,7 @@ from refstore.figures import DAY_MS
 from refstore.lake import Lake
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.acts import Question, ask, say
+from refstore_api.ui.acts import Question, ask, read_answer, say
 from refstore_api.ui.forms import Form, read_form
 from refstore_api.ui.rendering import render, time_shown
 from refstore_api.ui.sessions import OperatorSession
@@ -70,7 +70,7 @@ async def ask_revoke(request: Request, service: ServiceOf, session: OperatorSess
 
 @router.post("/{key}/revoke")
 async def revoke(request: Request, service: ServiceOf, session: OperatorSession, key: str) -> Response:
-    await read_form(request, session)
+    await read_answer(request, session)
     done = await service.run(lambda: access_keys.revoke(service.lake, key))
     return say(request, "Access key revoked", [("Access key", done.id)], back="/keys")
 

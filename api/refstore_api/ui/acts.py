@@ -1,17 +1,27 @@
-"""The page that asks before an act, and the page that says what an act did."""
+"""The page that asks before an act, and the page that says what an act did.
+
+The form of a page that asks has a proof that it was shown in this session, for these very inputs. Without it nothing is
+done: whoever sends a form by hand has not seen what it would do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
+from refstore.errors import Conflict
+from refstore_api.ui.forms import Form, read_form
 from refstore_api.ui.rendering import render
+from refstore_api.ui.sessions import Session
 
 CONFIRMED = "confirmed"
-"""The field that the form of the page that asks has, and no other form."""
+"""The field that the form of the page that asks has, and no other form; `proof_of` makes its value."""
+_SHOWN: Final = b"refstore: shown in this session"
 
 
 class Field(NamedTuple):
@@ -49,9 +59,43 @@ class Question(NamedTuple):
 def ask(request: Request, question: Question, *, repository: str | None = None, **values: Any) -> Response:
     """Return the page that asks. Its form posts to the same address."""
     hidden = [(name, one) for name, of in question.hidden.items() for one in ([of] if isinstance(of, str) else of)]
+    session: Session = request.state.session
+    proof = proof_of(request, session, question.hidden)
     return render(
-        request, "question.html", question=question, hidden=hidden, repository=repository, confirmed=CONFIRMED, **values
+        request,
+        "question.html",
+        question=question,
+        hidden=[*hidden, (CONFIRMED, proof)],
+        repository=repository,
+        **values,
     )
+
+
+async def read_answer(request: Request, session: Session) -> Form:
+    """Return the form of the page that asks at this address. Raises Conflict if that page was not shown, and what
+    `read_form` raises.
+    """
+    form = await read_form(request, session)
+    if not is_answer(request, session, form, ()):
+        raise Conflict("this form was sent without the page that shows what it does; open that page, and answer it")
+    return form
+
+
+def is_answer(request: Request, session: Session, form: Form, inputs: Iterable[str]) -> bool:
+    """Return whether the form is the answer to a page that was shown for these inputs."""
+    proof = proof_of(request, session, {name: form.texts(name) for name in inputs})
+    return hmac.compare_digest(form.raw(CONFIRMED).encode(), proof.encode())
+
+
+def proof_of(request: Request, session: Session, inputs: Mapping[str, str | Sequence[str]]) -> str:
+    """Return the proof that a page was shown for these inputs at this address."""
+    shown = [request.url.path, sorted((name, _as_sent(values)) for name, values in inputs.items())]
+    return hmac.digest(session.form_token.encode(), _SHOWN + msgspec.json.encode(shown), "sha256").hex()
+
+
+def _as_sent(values: str | Sequence[str]) -> list[str]:
+    """Return the values as they come back: browsers send line ends as CRLF."""
+    return [value.replace("\r\n", "\n") for value in ([values] if isinstance(values, str) else values)]
 
 
 def say(

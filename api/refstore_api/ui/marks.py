@@ -19,8 +19,7 @@ from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.acts import Field, Question, ask, say
-from refstore_api.ui.forms import read_form
+from refstore_api.ui.acts import Field, Question, ask, read_answer, say
 from refstore_api.ui.rendering import render, time_shown
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc.run_summary import Count, Summary, read_summary
@@ -110,7 +109,7 @@ async def ask_unmark(
 async def unmark(
     request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
 ) -> Response:
-    form = await read_form(request, session)
+    form = await read_answer(request, session)
     pin, by = form.flag("pin"), session.principal.key_id
     done = await service.repository(repository, lambda repo: unmarking.unmark(repo.context, mark, pin=pin, by=by))
     facts = [
@@ -151,7 +150,7 @@ async def ask_confirm(
 async def confirm(
     request: Request, service: ServiceOf, session: OperatorSession, repository: str, mark: str
 ) -> Response:
-    await read_form(request, session)
+    await read_answer(request, session)
     by = session.principal.key_id
     run = await service.repository(repository, lambda repo: Marks(repo.context).confirm(mark, by))
     facts = [("Mark", run.mark_id), ("Deletes after", time_shown(run.record.deletes_at_ms))]

@@ -14,8 +14,7 @@ from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.acts import Question, ask, say
-from refstore_api.ui.forms import read_form
+from refstore_api.ui.acts import Question, ask, read_answer, say
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc import purge_cleaning
@@ -87,7 +86,7 @@ async def ask_restore(
 async def restore(
     request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str
 ) -> Response:
-    await read_form(request, session)
+    await read_answer(request, session)
     done = await service.repository(repository, lambda repo: service.purges.restore(repo, run, dry_run=False))
     return say(
         request,

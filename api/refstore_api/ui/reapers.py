@@ -14,10 +14,10 @@ from refstore.core.units import size_shown
 from refstore.errors import CorruptRecord, Invalid
 from refstore.figures import Figures
 from refstore.lake import Lake
+from refstore_api.models import RESUME_SECONDS_MAX
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.acts import Field, Question, ask, say
-from refstore_api.ui.forms import read_form
+from refstore_api.ui.acts import Field, Question, ask, read_answer, say
 from refstore_api.ui.rendering import render, settling_of
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 
@@ -27,6 +27,8 @@ REPOSITORIES: Final = 200
 """Repositories whose leases and errors are shown: those with errors and stopped ones first."""
 LEASES_MAX: Final = 10_000
 REFRESH_SECONDS: Final = 10
+OBJECTS_MAX: Final = 1_000_000_000
+"""How many objects deletion may go on for."""
 _HOUR: Final = 3600
 
 
@@ -55,6 +57,7 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession) -> 
             rows=rows[:REPOSITORIES],
             count=len(rows),
             may_resume=session.may("operator"),
+            may_see_host=session.may("operator"),
             refresh_seconds=REFRESH_SECONDS,
         )
 
@@ -98,11 +101,12 @@ async def ask_resume(request: Request, service: ServiceOf, _session: OperatorSes
 
 @router.post("/repositories/{repository}/resume")
 async def resume(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
-    form = await read_form(request, session)
+    form = await read_answer(request, session)
     amount = form.number("amount")
-    if not 0 < amount <= 1_000_000_000:
-        raise Invalid("give at least one hour, or one object; go back, and correct it")
     by_time = form.text("bound") != "objects"
+    most = RESUME_SECONDS_MAX // _HOUR if by_time else OBJECTS_MAX
+    if not 0 < amount <= most:
+        raise Invalid(f"give 1 to {most:,} {'hours' if by_time else 'objects'}; go back, and correct it")
 
     def work() -> str:
         ctx = service.lake.undrained(repository)

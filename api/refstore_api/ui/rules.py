@@ -22,16 +22,18 @@ from refstore.retention.rules import Rules
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.acts import CONFIRMED, say
+from refstore_api.ui.acts import CONFIRMED, is_answer, proof_of, say
 from refstore_api.ui.forms import Form, read_form
 from refstore_api.ui.rendering import render
-from refstore_api.ui.sessions import OperatorSession, ReaderSession
+from refstore_api.ui.sessions import OperatorSession, ReaderSession, Session
 
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/rules", route_class=EncodedNameRoute)
 
 LINES: Final = 50
 FORM_BYTES_MAX: Final = 4 << 20
 """Rules, URL-encoded."""
+INPUTS: Final = ("document", "before")
+"""What the rules are set to, and instead of which."""
 CHANGES: Final = 50
 CHANGES_READ: Final = 20_000
 """How many entries of the audit log are read for the history of the rules."""
@@ -78,8 +80,7 @@ async def edit(request: Request, service: ServiceOf, session: OperatorSession, r
 async def save(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
     """Show what the edited rules would do; with the answer of that page, set them."""
     form = await read_form(request, session, FORM_BYTES_MAX)
-    by = session.principal.key_id
-    return await service.repository(repository, lambda repo: _save(request, repo, form, by))
+    return await service.repository(repository, lambda repo: _save(request, repo, form, session))
 
 
 @router.get("/history")
@@ -100,7 +101,8 @@ async def history(request: Request, service: ServiceOf, session: OperatorSession
     return await service.read(request, session.principal.key_id, repository, work)
 
 
-def _save(request: Request, repo: Repository, form: Form, by: str) -> Response:
+def _save(request: Request, repo: Repository, form: Form, session: Session) -> Response:
+    by = session.principal.key_id
     document, before = form.raw("document").replace("\r\n", "\n"), form.text("before")
     if len(document) > CHARACTERS_MAX:
         raise Invalid(f"the rules have more than {CHARACTERS_MAX} characters; use fewer rules")
@@ -123,7 +125,7 @@ def _save(request: Request, repo: Repository, form: Form, by: str) -> Response:
             "the box"
         )
         return _editor(request, repo, document, before, error)
-    if form.flag(CONFIRMED):
+    if is_answer(request, session, form, INPUTS):
         repo.set_retention(document, by=by)
         facts = [("Repository", repo.name), ("Set by", by)]
         return say(request, "The rules are set", facts, repository=repo.name, back=f"/repositories/{repo.name}/rules")
@@ -139,6 +141,7 @@ def _save(request: Request, repo: Repository, form: Form, by: str) -> Response:
         then=_effect(repo, parsed.rules),
         read_as=parsed.read_as,
         confirmed=CONFIRMED,
+        proof=proof_of(request, session, {"document": document, "before": before}),
     )
 
 

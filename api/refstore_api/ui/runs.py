@@ -16,8 +16,7 @@ from refstore.run_control import RunUnderWay
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.acts import Question, ask, say
-from refstore_api.ui.forms import read_form
+from refstore_api.ui.acts import Question, ask, read_answer, say
 from refstore_api.ui.marks import summary_of
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
@@ -109,7 +108,7 @@ async def ask_stop(
 
 @router.post("/{run}/stop")
 async def stop(request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str) -> Response:
-    await read_form(request, session)
+    await read_answer(request, session)
     by = session.principal.key_id
     await service.repository(repository, lambda repo: run_control.request_stop(repo.context, run, by))
     facts = [("Run", run), ("Asked to stop by", by)]

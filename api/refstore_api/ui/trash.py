@@ -16,7 +16,7 @@ from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.acts import CONFIRMED, Field, Question, ask, say
+from refstore_api.ui.acts import Field, Question, ask, is_answer, say
 from refstore_api.ui.forms import Form, read_form
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession, WriterSession
@@ -26,6 +26,8 @@ router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/trash", route_cla
 PAGE: Final = 100
 FORM_BYTES_MAX: Final = 256 << 10
 """A page of addresses, each with its branch, URL-encoded."""
+INPUTS: Final = ("item", "all", "branch", "to", "prefix")
+"""What decides which objects are restored, and to where."""
 SHOWN: Final = 20
 """How many objects that were not restored are named."""
 _WORDS: Final = {
@@ -68,7 +70,7 @@ async def listing(
 async def restore(request: Request, service: ServiceOf, session: WriterSession, repository: str) -> Response:
     """Restore the chosen objects, or everything that a branch lost below a prefix: first as a dry run, then really."""
     form = await read_form(request, session, FORM_BYTES_MAX)
-    confirmed = form.flag(CONFIRMED)
+    confirmed = is_answer(request, session, form, INPUTS)
     results = await service.repository(repository, lambda repo: _restore(repo, form, dry_run=not confirmed))
     facts = _facts(results)
     failed = [f"{item.path or item.address}: {item.error}" for item in results if item.error is not None]
@@ -93,7 +95,7 @@ async def restore(request: Request, service: ServiceOf, session: WriterSession, 
             ]
             if any(item.outcome is RestoreOutcome.CONFLICT for item in results)
             else [],
-            hidden={name: form.texts(name) for name in ("item", "all", "branch", "to", "prefix")},
+            hidden={name: form.texts(name) for name in INPUTS},
             is_danger=False,
             cancel=back,
             allowed=any(item.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.CONFLICT) for item in results),

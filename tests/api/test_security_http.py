@@ -1,0 +1,219 @@
+"""What answers and pages give away or do by mistake: redirections, transport security, proxies, previews, hosts."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from refstore import access_keys
+from refstore.access_keys import Role
+from refstore.cli.serve import _Operations
+from refstore.core.settings import ApiSettings, ReaperSettings
+from refstore.errors import Invalid
+from refstore_api.models import RESUME_SECONDS_MAX
+from refstore_reaper import breaker
+from refstore_reaper.daemon import Reaper
+from tests.api.service import Application, application
+from tests.api.test_security_sessions import Browser
+
+
+@pytest.fixture
+def asgi() -> Iterator[Application]:
+    with application() as found:
+        found.lake.create_repository("alpha")
+        yield found
+
+
+# ---- where answers lead, and what they promise
+
+
+@pytest.mark.parametrize("public_url", ["", "https://lake.test"])
+@pytest.mark.parametrize("path", ["/", "/ui", "/ui/", "/ui/keys/", "/api/v1/repositories/", "/docs/", "/readiness/"])
+def test_no_redirection_leads_to_the_host_of_the_request(public_url: str, path: str) -> None:
+    with application(ApiSettings(public_url=public_url)) as found:
+        answered = found("GET", f"http://lake.test{path}", headers={"Host": "evil.test"})
+        assert "evil" not in answered.headers.get("location", "")
+        assert answered.headers.get("location", "/ui").startswith("/ui")
+
+
+def test_a_page_with_a_slash_behind_it_is_found(asgi: Application) -> None:
+    answered = asgi("GET", "http://lake.test/ui/")
+    assert (answered.status_code, answered.headers["location"]) == (303, "/ui")
+
+
+@pytest.mark.parametrize(
+    ("public_url", "promised"), [("https://lake.test", True), ("http://lake.test", False), ("", False)]
+)
+def test_browsers_keep_to_tls_where_the_public_url_has_it(public_url: str, promised: bool) -> None:
+    with application(ApiSettings(public_url=public_url)) as found:
+        for path in ("/api/v1/user", "/api/v1/none", "/ui/sign-in", "/healthcheck"):
+            answered = found("GET", f"http://lake.test{path}")
+            assert (answered.headers.get("strict-transport-security") == "max-age=31536000") == promised, path
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "client"),
+    [
+        ("198.51.100.7", "198.51.100.7"),
+        ("198.51.100.7:8080", "198.51.100.7"),
+        ("[2001:db8::7]:8080", "2001:db8::7"),
+        ("unknown", "10.0.0.1"),
+        ("_hidden", "10.0.0.1"),
+        ("198.51.100.7, unknown", "10.0.0.1"),
+        ("fe80::1%any text", "10.0.0.1"),
+        ("x" * 300, "10.0.0.1"),
+        ("", "10.0.0.1"),
+    ],
+)
+def test_what_a_trusted_proxy_names_is_an_address(forwarded: str, client: str) -> None:
+    from tests.kit.logged_events import collecting_events
+
+    with application(ApiSettings(trusted_proxies=("10.0.0.0/8",))) as found, collecting_events() as events:
+        transport = httpx.ASGITransport(found.app, client=("10.0.0.1", 1))
+        http = httpx.AsyncClient(transport=transport, base_url="http://lake.test")
+        found.runner.run(http.get("/api/v1/user", headers={"X-Forwarded-For": forwarded}))
+        assert [line["client"] for line in events if line["event"] == "request"] == [client]
+
+
+# ---- acts that nobody looked at
+
+
+def proof(page: str) -> str:
+    found = re.search(r'name="confirmed" value="([0-9a-f]+)"', page)
+    assert found is not None, page
+    return found[1]
+
+
+def hidden(page: str) -> dict[str, Any]:
+    from html import unescape
+
+    return {name: unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)}
+
+
+@pytest.fixture
+def browser(asgi: Application) -> Browser:
+    found = Browser(asgi)
+    assert found.sign_in().status_code == 303
+    return found
+
+
+def test_nobody_revokes_a_key_unseen(asgi: Application, browser: Browser) -> None:
+    one, other = (access_keys.create(asgi.lake, Role.READER).key.id for _ in range(2))
+    form = {"form_token": browser.form_token("/ui")}
+    seen = proof(browser("GET", f"/ui/keys/{other}/revoke").text)
+    for confirmed in ({}, {"confirmed": "yes"}, {"confirmed": "0" * 64}, {"confirmed": seen}):
+        assert browser("POST", f"/ui/keys/{one}/revoke", data=form | confirmed).status_code == 409
+    assert {key.id for key in access_keys.scan(asgi.lake.kv)} >= {one, other}
+    assert browser("POST", f"/ui/keys/{other}/revoke", data=form | {"confirmed": seen}).status_code == 200
+    assert other not in {key.id for key in access_keys.scan(asgi.lake.kv)}
+
+
+def test_what_one_session_has_seen_another_has_not(asgi: Application, browser: Browser) -> None:
+    key = access_keys.create(asgi.lake, Role.READER).key.id
+    again = Browser(asgi)
+    again.sign_in()
+    form = {"form_token": browser.form_token("/ui"), "confirmed": proof(again("GET", f"/ui/keys/{key}/revoke").text)}
+    assert browser("POST", f"/ui/keys/{key}/revoke", data=form).status_code == 409
+
+
+def test_nobody_restores_unseen(asgi: Application, browser: Browser) -> None:
+    repo = asgi.lake.repository("alpha")
+    for path in ("a/1", "a/2", "b/1"):
+        repo.upload("main", path, b"x")
+    repo.delete_many("main", ["a/1", "a/2", "b/1"])
+    url = "/ui/repositories/alpha/trash/restore"
+    form = {"form_token": browser.form_token("/ui"), "all": "yes", "branch": "main", "to": ""}
+
+    asked = browser("POST", url, data=form | {"prefix": "a/", "confirmed": "yes"}).text
+    assert "2 objects" in asked
+    assert not list(repo.list("main"))
+    widened = hidden(asked) | {"prefix": ""}
+    assert "3 objects" in browser("POST", url, data=widened).text  # asked again, and for all of them
+    assert not list(repo.list("main"))
+    assert "Restored" in browser("POST", url, data=hidden(asked)).text
+    assert len(list(repo.list("main"))) == 2
+
+
+def test_nobody_sets_rules_unseen(asgi: Application, browser: Browser) -> None:
+    url = "/ui/repositories/alpha/rules/edit"
+    rules = '{\r\n "default_retention_days": 5, "branches": [], "grace_days": 7}'
+    form = hidden(browser("GET", url).text) | {"document": rules, "confirmed": "yes"}
+    repo = asgi.lake.repository("alpha")
+
+    preview = browser("POST", url, data=form).text
+    assert "Nothing is saved yet" in preview
+    assert repo.retention() is None
+    answer = hidden(preview)
+    assert "Nothing is saved yet" in browser("POST", url, data=answer | {"document": rules.replace("5", "0")}).text
+    assert repo.retention() is None
+    assert "The rules are set" in browser("POST", url, data=answer | {"document": rules}).text
+    assert repo.retention() is not None
+
+
+# ---- how long nothing guards
+
+
+@pytest.mark.parametrize("seconds", [0, -1, RESUME_SECONDS_MAX + 1, 3600 * 10**9, float("inf"), float("nan")])
+def test_deletion_does_not_go_on_unguarded_for_ever(asgi: Application, seconds: float) -> None:
+    ctx = asgi.lake.repository("alpha").context
+    with pytest.raises(Invalid, match="at most 30 days"):
+        breaker.resume(ctx, seconds=seconds)
+    breaker.resume(ctx, seconds=RESUME_SECONDS_MAX)
+    assert breaker.RESUME_SECONDS_MAX == RESUME_SECONDS_MAX
+
+
+def test_nor_by_a_page_or_a_call(asgi: Application) -> None:
+
+    with application(operations=_Operations()) as found:
+        found.lake.create_repository("alpha")
+        browser = Browser(found)
+        browser.sign_in()
+        url = "/ui/repositories/alpha/resume"
+        form = hidden(browser("GET", url).text)
+        answered = browser("POST", url, data=form | {"bound": "hours", "amount": str(10**9)})
+        assert (answered.status_code, "1 to 720 hours" in answered.text) == (400, True)
+        body = {"seconds": RESUME_SECONDS_MAX + 1}
+        assert found("POST", "/repositories/alpha/reaper/resume", json=body).status_code == 400
+
+
+# ---- what pages show of the machines
+
+
+def test_readers_do_not_learn_hosts_and_processes(asgi: Application) -> None:
+
+    with application(operations=_Operations()) as found:
+        repo = found.lake.create_repository("alpha", grace_seconds=0)
+        address = repo.upload("main", "p", b"x").address
+        repo.delete("main", "p")
+        with Reaper(found.lake, ReaperSettings(grace_override_seconds=0), asynchronous=False) as daemon:
+            daemon.run_once(lambda: False)
+        key = access_keys.create(found.lake, Role.READER)
+        operator, reader = Browser(found), Browser(found)
+        operator.sign_in()
+        reader.sign_in(access_key_id=key.key.id, secret_access_key=key.secret)
+        names = [f"process {os.getpid()}", f"-{os.getpid()}-"]
+        names += [socket.gethostname()] if len(socket.gethostname()) > 5 else []
+        seen = ""
+        for path in (
+            "/ui/reapers",
+            "/ui",
+            f"/ui/repositories/alpha/address?address={address}",
+            "/ui/repositories/alpha",
+        ):
+            page = reader("GET", path)
+            assert page.status_code == 200, (path, page.text)
+            assert not [name for name in names if name in page.text], path
+            seen += operator("GET", path).text
+        assert f"-{os.getpid()}-" in seen
+        url = "/repositories/alpha/addresses/why"
+        asked = {"params": {"physical_address": address}}
+        assert f"-{os.getpid()}-" in found("GET", url, **asked).text
+        told = found("GET", url, auth=(key.key.id, key.secret), **asked)
+        assert told.json()["events"]
+        assert f"-{os.getpid()}-" not in told.text
