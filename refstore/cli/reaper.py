@@ -193,7 +193,7 @@ def resume(
     repo_name: Annotated[str, typer.Argument(metavar="REPO")],
     *,
     seconds: Annotated[
-        float | None, typer.Option("--for", min=1, metavar="SECONDS", help="For so many seconds.")
+        float | None, typer.Option("--for", min=1, metavar="SECONDS", help="For so many seconds, at most 30 days.")
     ] = None,
     count: Annotated[int | None, typer.Option("--count", min=1, metavar="N", help="For so many objects.")] = None,
     yes: Yes = False,

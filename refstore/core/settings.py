@@ -127,7 +127,7 @@ class ApiSettings:
     upload_bytes_max: int = 5 << 40
     """The largest object; the default is S3's limit."""
     body_bytes_max: int = 8 << 20
-    """The largest request body that is not an object."""
+    """The largest request body that is not an object. Most routes take less (docs/security.md)."""
     upload_idle_seconds: float = 60.0
     """An upload that sends nothing for this time is aborted."""
     upload_bytes_per_second_min: int = 1024
