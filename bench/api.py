@@ -417,7 +417,11 @@ def sign_in(port: int, key_id: str, secret: str) -> str:
         form_cookie = (answer.getheader("set-cookie") or "").partition(";")[0]
         token = answer.read().decode().partition('name="form_token" value="')[2].partition('"')[0]
         form = {"form_token": token, "access_key_id": key_id, "secret_access_key": secret}
-        headers = {"cookie": form_cookie, "content-type": "application/x-www-form-urlencoded"}
+        headers = {
+            "cookie": form_cookie,
+            "content-type": "application/x-www-form-urlencoded",
+            "origin": f"http://127.0.0.1:{port}",
+        }
         connection.request("POST", "/ui/sign-in", urlencode(form), headers)
         answer = connection.getresponse()
         answer.read()

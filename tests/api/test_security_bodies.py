@@ -93,7 +93,7 @@ def ask(
     taken_bytes = 0
     sent_bytes = 0
     status = 0
-    fields = [(b"host", b"lake.test"), (b"content-type", kind.encode())]
+    fields = [(b"host", b"lake.test"), (b"origin", b"http://lake.test"), (b"content-type", kind.encode())]
     fields += [(b"authorization", authorization.encode())] if authorization else []
     fields += [(name.encode(), value.encode()) for name, value in more.items()]
     path, _, query = url.partition("?")

@@ -247,7 +247,8 @@ class Client:
         credentials = base64.b64encode(f"{KEY_ID}:{SECRET}".encode())
         self.scope: dict[str, Any] = {
             "type": "http", "method": "GET", "path": f"/api/v1{path}", "raw_path": f"/api/v1{path}".encode(),
-            "query_string": query.encode(), "headers": [(b"authorization", b"Basic " + credentials)],
+            "query_string": query.encode(),
+            "headers": [(b"host", b"lake.test"), (b"authorization", b"Basic " + credentials)],
             "client": ("127.0.0.1", 1), "server": ("lake.test", 80), "scheme": "http", "http_version": "1.1",
             "root_path": "",
         }  # fmt: skip

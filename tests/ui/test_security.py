@@ -137,6 +137,7 @@ def test_signing_in_leads_to_no_other_place(client: MakeClient, wanted: str) -> 
 
 def test_nobody_sends_much_before_signing_in(site: Site, client: MakeClient) -> None:
     made = client()
+    made.http.headers["Origin"] = site.url
     form = {"form_token": made.form_token("/ui/sign-in"), "access_key_id": "x" * 20_000}
     assert made.http.post("/ui/sign-in", data=form).status_code == 413
     assert made.http.post("/ui/sign-in", content=b"{}", headers={"content-type": "text/plain"}).status_code == 400

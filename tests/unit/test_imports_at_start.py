@@ -134,8 +134,8 @@ async def status_of(path):
     async def send(message):
         sent.append(message)
     scope = {{"type": "http", "asgi": {{"version": "3.0"}}, "http_version": "1.1", "method": "GET", "scheme": "http",
-             "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [],
-             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "state": {{}}}}
+             "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+             "headers": [(b"host", b"lake")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "state": {{}}}}
     await app(scope, receive, send)
     return sent[0]["status"]
 assert asyncio.run(status_of("/healthcheck")) == 204
