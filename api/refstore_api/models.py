@@ -24,9 +24,9 @@ MessageText = Annotated[str, StringConstraints(max_length=65_536)]
 Seconds = Annotated[int, Field(ge=0, le=253_402_300_799)]
 
 PATHS_MAX = 1000
+"""Paths in one bulk request, as in lakeFS."""
 RESUME_SECONDS_MAX = 30 * 86_400
 """The reaper's own bound, too."""
-"""Paths in one bulk request, as in lakeFS."""
 
 
 class Model(BaseModel):
