@@ -28,9 +28,10 @@ def pages_of(lake: Lake, *paths: str) -> list[str]:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://lake.test") as http:
             page = await http.get("/ui/sign-in")
-            token = re.findall(r'name="form_token" value="([0-9a-f]+)"', page.text)[0]
+            token = re.findall(r'name="form_token" value="([^"]+)"', page.text)[0]
             form = {"form_token": token, "access_key_id": "OPERATOR", "secret_access_key": SECRET}
-            assert (await http.post("/ui/sign-in", data=form)).status_code == 303
+            answer = await http.post("/ui/sign-in", data=form, headers={"Origin": "http://lake.test"})
+            assert answer.status_code == 303
             return [await http.get(f"/ui{path}") for path in paths]
 
     try:
