@@ -17,6 +17,7 @@ from refstore.cli.destroying import Yes, confirm
 from refstore.cli.files import local_errors
 from refstore.cli.gc import Conf, EngineOption, Master
 from refstore.cli.places import SCHEMES, location
+from refstore.cli.purge_backups import LEFT, SHOWN, Name, backups, clean, restore
 from refstore.cli.retention import By, read_document, who
 from refstore.cli.shapes import when
 from refstore.errors import Invalid
@@ -28,18 +29,12 @@ from refstore.purging.key import purge_key
 if TYPE_CHECKING:
     from refstore.lake import Lake
     from refstore.repository import Repository
-    from refstore_gc.purge_cleaning import KeptBackup
-    from refstore_gc.run_summary import CleaningSummary
     from refstore_purge.place import Place
     from refstore_purge.report import Report
     from refstore_purge.verify import Counts
 
 app = typer.Typer(no_args_is_help=True)
 
-SHOWN: Final = 20
-"""How many objects that were not purged are shown without --json."""
-
-Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
 File = Annotated[str, typer.Argument(metavar="FILE", help="The purge document, in JSON; '-' for standard input.")]
 
 
@@ -145,9 +140,6 @@ def _warn(texts: Iterable[str]) -> None:
 
 
 # ---- runs
-
-LEFT: Final = 4
-"""The exit code if something is left that a later run could purge."""
 
 IDS_HELP: Final = "The ids: Parquet, CSV or JSON lines, also compressed; a file, or lakefs://REPO/REF/PATH."
 IdsFile = Annotated[str, typer.Option("--ids", metavar="FILE", help=IDS_HELP)]
@@ -527,110 +519,6 @@ def _place_row(place: Place) -> dict[str, Any]:
 
 # ---- backups
 
-
-@app.command("backups")
-def backups(
-    ctx: typer.Context,
-    repo_name: Name,
-    run_id: Annotated[str, typer.Argument(metavar="[RUN]", help="Only what this run replaced; default: all.")] = "",
-) -> None:
-    """List the contents that purges have replaced and that can be restored, and when each goes: with the first cleaning
-    after that.
-
-    What a restore replaced is trash. What a legal hold covers stays until the hold ends.
-
-    \b
-    Example: refstore purge backups sales
-    """
-    with repository_of(ctx, repo_name, only_read=True) as repo:
-        from refstore_gc import purge_cleaning
-
-        kept = purge_cleaning.backups(repo.context, signed_seconds=settings_of(ctx).api.presign_seconds)
-        emit(ctx, [_backup_row(each) for each in kept if run_id in ("", each.run)])
-
-
-@app.command("restore")
-def restore(
-    ctx: typer.Context,
-    repo_name: Name,
-    run_id: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Undo this run; default: the newest backup, the last known good.")
-    ] = "",
-    *,
-    dataset: Annotated[str, typer.Option(metavar="NAME", help="Only objects of this data set.")] = "",
-    partition: Annotated[str, typer.Option(metavar="KEY=VALUE/...", help="Only of this partition of it.")] = "",
-    path: Annotated[str, typer.Option(metavar="PATH", help="Only the object at this path, in any version.")] = "",
-    backup: Annotated[str, typer.Option(metavar="ADDRESS", help="This backup, whichever run replaced it.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be restored, and change nothing.")] = False,
-    yes: Yes = False,
-) -> int | None:
-    """Bring back what purges have replaced, in every version, while the backups last.
-
-    What a restore replaces becomes trash, which goes after the trash's days. Objects that a later run has replaced are
-    left alone. The rows of the ids are there again; `refstore purge ledger --forget RUN` keeps later runs with --ledger
-    from looking for them.
-
-    \b
-    Example: refstore purge restore sales 01M7XA5R3E9ZQ4 --dataset tracking.event --dry-run
-             refstore purge restore sales --path tracking/event/part-0.parquet --yes
-    Exit code 4: some objects were not restored; the output says why.
-    """
-    from refstore_purge import restoring
-
-    with open_lake(ctx) as lake:
-        repo = lake.repository(repo_name)
-        scope = restoring.Scope(run_id, dataset, partition, path, backup)
-        if not dry_run:
-            looked = restoring.restore(repo, scope, dry_run=True)
-            confirm(ctx, f"{looked.objects} objects of {repo.name!r} will get back what was purged", yes=yes)
-        done = restoring.restore(repo, scope, dry_run=dry_run)
-    shown = msgspec.to_builtins(done)
-    if not invocation_of(ctx).json:
-        shown.pop("not_restored")
-    emit(ctx, shown)
-    if not invocation_of(ctx).json:
-        for each in done.not_restored[:SHOWN]:
-            print(f"not restored: {each.address}: {each.reason}")
-    return LEFT if done.not_restored_count else None
-
-
-@app.command("clean")
-def clean(
-    ctx: typer.Context,
-    repo_name: Name,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and delete nothing.")] = False,
-    yes: Yes = False,
-) -> int | None:
-    """Delete backups and trash that are past their days, and what failed runs left. The nightly job does the same.
-
-    \b
-    Example: refstore purge clean sales --dry-run
-    Exit code 4: the store did not delete some objects; the next cleaning tries again.
-    """
-    settings = settings_of(ctx)
-    with open_lake(ctx) as lake:
-        from refstore_gc import purge_cleaning
-
-        repo = lake.repository(repo_name)
-        signed = settings.api.presign_seconds
-        if not dry_run:
-            confirm(ctx, f"backups of {repo.name!r} that are past their days will be deleted", yes=yes)
-        done = purge_cleaning.clean(repo.context, signed_seconds=signed, dry_run=dry_run)
-    emit(ctx, msgspec.to_builtins(done) if invocation_of(ctx).json else _cleaned_rows(done))
-    return LEFT if done.failed else None
-
-
-def _backup_row(each: KeptBackup) -> dict[str, Any]:
-    return {
-        "address": each.address or "(erased)",
-        "of": each.identity,
-        "size_bytes": each.size_bytes,
-        "replaced": when(each.replaced_ms),
-        "by": each.run,
-        "kind": "trash" if each.is_trash else "backup",
-        "goes": "held" if each.is_held else "with the next cleaning" if each.is_due else when(each.goes_ms),
-    }
-
-
-def _cleaned_rows(done: CleaningSummary) -> list[dict[str, Any]]:
-    return [{"what": what, "objects": count.objects, "bytes": count.bytes} for what, count in done.lines().items()]
+app.command("backups")(backups)
+app.command("restore")(restore)
+app.command("clean")(clean)
