@@ -292,7 +292,7 @@ def _real_prefix(path: str, *, whole: bool) -> str:
     """Return `path` as a prefix of real paths."""
     try:
         # a text, whose last slash counts
-        if whole or os.path.isdir(path):  # noqa: PTH112
+        if whole or os.path.isdir(path):  # noqa: PTH112  # a text, as above
             return os.path.realpath(path).rstrip("/") + "/"
         folder, _, name = path.rpartition("/")
         return f"{os.path.realpath(folder or '/').rstrip('/')}/{name}"

@@ -47,7 +47,7 @@ def choose(folder: Path | None, files: int, seed: int) -> list[Source]:
     names = sorted(found)
     if len(names) > files:
         # reproducible, and no secret
-        names = sorted(random.Random(seed).sample(names, files))  # noqa: S311
+        names = sorted(random.Random(seed).sample(names, files))  # noqa: S311  # no secret
     if len(names) < FILES_MIN:
         where = folder or "this Python's library"
         raise Invalid(

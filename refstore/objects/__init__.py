@@ -59,7 +59,7 @@ def open_objects(
     """
     parsed = parse(url)
     # jitter, not a secret
-    options = OpenOptions(clock or SystemClock(), rng or random.Random(), io_timeout_seconds, create)  # noqa: S311
+    options = OpenOptions(clock or SystemClock(), rng or random.Random(), io_timeout_seconds, create)  # noqa: S311  # pauses
     store = _opener(parsed.scheme)(parsed, options)
     if not isinstance(store, ObjectStore):
         raise InvalidSettings(

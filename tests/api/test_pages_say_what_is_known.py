@@ -36,7 +36,7 @@ def test_what_no_reaper_has_measured_is_not_shown_as_nothing(world: World) -> No
 
 def test_the_pages_and_metrics_say_until_when_nothing_is_deleted(world: World) -> None:
     identity = "run-1"
-    world.kv.servers = lambda: [Server("positions", identity)]  # type: ignore[method-assign]
+    world.kv.servers = lambda: [Server("positions", identity)]  # type: ignore[method-assign]  # another server answers
     world.run_once()
     places = ("", "/repositories/lake", "/reapers")
     assert not any("settling" in page.lower() for page in pages_of(world.lake, *places))

@@ -166,6 +166,6 @@ def _fence(tools: Tools, deleter: str) -> Fence:
 def _fence_of(tools: Tools, known: Known) -> Fence:
     fence = _fence(tools, known.deleter)
     # as if it were the object with which the pass began
-    fence._servers = dict(known.servers)  # pyright: ignore[reportPrivateUsage]
-    fence._written = dict(known.written)  # pyright: ignore[reportPrivateUsage]
+    fence._servers = dict(known.servers)  # pyright: ignore[reportPrivateUsage]  # what it has seen
+    fence._written = dict(known.written)  # pyright: ignore[reportPrivateUsage]  # likewise
     return fence

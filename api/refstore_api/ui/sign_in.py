@@ -24,7 +24,7 @@ router = APIRouter(prefix=PATH)
 
 @router.get("/sign-in")
 # the parameter's usual name
-async def show(request: Request, service: ServiceOf, next: str = "") -> Response:  # noqa: A002
+async def show(request: Request, service: ServiceOf, next: str = "") -> Response:  # noqa: A002  # the parameter's word
     return await _form(request, service, next, "")
 
 
