@@ -122,13 +122,13 @@ def run_all(lake: Lake, names: Sequence[str], job: Job, engines: Engines, tell: 
                 asking += sum(each.state is RunState.NEEDS_CONFIRMATION for each in ran.waiting)
                 swept = []  # they are reported with the mark
                 failed += ran.failed
-                if job.purge_key is not None and (
-                    report := purge_again(repo, engines, job.purge_key, job.options().signed_seconds, tell)
-                ):
-                    purges.append((name, report))
                 for line in overdue(ran.waiting, lake.clock.now_ms(), job.tag_wait_days):
                     typer.echo(f"refstore: warning: {name}: {line}", err=True)
             marked = True
+            if job.what == "run" and job.purge_key is not None:
+                report = purge_again(repo, engines, job.purge_key, options.signed_seconds, tell)
+                if report is not None:
+                    purges.append((name, report))
         except RefstoreError as error:  # the others do not answer for it
             done += swept  # what was swept before the marking failed
             troubles.append((name, error))

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 import refstore_gc.__main__ as job
-from refstore.cli import gc
+from refstore.cli import gc, gc_job
 from refstore.cli.gc_job import Job, run_all
 from refstore.core.settings import embedded
 from refstore.errors import Conflict, Corrupt, KVUnavailable, RefstoreError, RunUnderWay
@@ -81,6 +81,27 @@ def test_a_store_that_cannot_be_opened_stops_no_other_repositorys_collection(
         troubles = run_all(again, ["broken", "sales"], JOB, NO_ENGINES, None).troubles
     assert [(name, type(error)) for name, error in troubles] == [("broken", Corrupt)]
     assert asked == ["sales"]
+
+
+def test_a_mark_is_reported_although_the_look_for_purged_ids_failed_after_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def purge(*_: object) -> None:
+        raise Conflict("another purge is under way")
+
+    def collect(*_: object, **__: object) -> Any:
+        waiting = SimpleNamespace(
+            state=RunState.SWEEPING, is_tagged=True, mark_id="m", record=SimpleNamespace(tagged_ms=1)
+        )
+        return SimpleNamespace(swept=(), waiting=[waiting], failed=0, marked=None, latest={"repository": "sales"})
+
+    monkeypatch.setattr(run, "run", collect)
+    monkeypatch.setattr(gc_job, "purge_again", purge)
+    job = cast(Job, SimpleNamespace(purge_key=b"k", what="run", options=Options, rules=None, tag_wait_days=3.0))
+    ran = run_all(lake, ["sales"], job, NO_ENGINES, None)
+    assert (ran.done, ran.marked, ran.purges) == ([{"repository": "sales"}], True, [])
+    assert [(name, type(error)) for name, error in ran.troubles] == [("sales", Conflict)]
+    assert "sales: " in capsys.readouterr().err, "the mark that waits for the bucket is told, too"
 
 
 @pytest.mark.parametrize("how", ["command", "spark-submit"])
