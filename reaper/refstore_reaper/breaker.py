@@ -41,9 +41,9 @@ BUCKET_MS: Final = 300_000
 """The period of one counter. The last hour is the current counter and the twelve before it."""
 ATTEMPTS: Final = 16
 REPORTED_MAX: Final = 1_000_000
+"""How far due objects are counted if the count is only reported."""
 RESUME_SECONDS_MAX: Final = 30 * 86_400
 """The breaker guards nothing until then, so nobody may forget it."""
-"""How far due objects are counted if the count is only reported."""
 
 KV_WENT_BACK: Final = "the KV went back in time, and does not know any more what had consequences"
 
