@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from refstore.errors import NotFound
 from refstore.repository import Repository
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from refstore_gc.engines.choice import Engines
     from refstore_purge.report import Report
 
-NAMED: int = 5
+NAMED_MAX: Final = 5
 """How many objects that were not purged are named."""
 
 
@@ -48,7 +48,9 @@ def reasons_of(repository: str, report: Report) -> Sequence[str]:
     if report.is_done:
         return ()
     left = [f"data set {each.dataset}: {each.untouched}" for each in report.datasets if each.untouched]
-    left += [f"{each.branch}: {each.path or '(the branch)'}: {each.reason}" for each in report.not_purged[:NAMED]]
-    if report.not_purged_count > NAMED:
-        left.append(f"... and {report.not_purged_count - NAMED} more: refstore purge report {repository} {report.run}")
+    left += [f"{each.branch}: {each.path or '(the branch)'}: {each.reason}" for each in report.not_purged[:NAMED_MAX]]
+    if report.not_purged_count > NAMED_MAX:
+        left.append(
+            f"... and {report.not_purged_count - NAMED_MAX} more: refstore purge report {repository} {report.run}"
+        )
     return [f"not purged: {each}" for each in left]
