@@ -189,10 +189,10 @@ async def list_marked_commits(
     """List the marked and swept commits: not those that the run under way has yet to examine."""
 
     def read(repo: Repository) -> MarkedCommitList:
-        found = Marks(repo.context)
-        undecided = {run.mark_id for run in found.runs() if not run.has_finished_marking}
-        marks = (item for item in found.scan() if item[0] > after and item[1].mark_id not in undecided)
-        results, pagination = take_page(marks, amount_of(amount), lambda item: item[0])
+        marks = Marks(repo.context)
+        unfinished_marks = {run.mark_id for run in marks.runs() if not run.has_finished_marking}
+        marked_commits = (item for item in marks.scan() if item[0] > after and item[1].mark_id not in unfinished_marks)
+        results, pagination = take_page(marked_commits, amount_of(amount), lambda item: item[0])
         return MarkedCommitList(
             pagination=pagination,
             results=[
