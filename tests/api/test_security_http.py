@@ -170,8 +170,7 @@ def test_deletion_does_not_go_on_unguarded_for_ever(asgi: Application, seconds: 
     assert breaker.RESUME_SECONDS_MAX == RESUME_SECONDS_MAX
 
 
-def test_nor_by_a_page_or_a_call(asgi: Application) -> None:
-
+def test_nor_by_a_page_or_a_call() -> None:
     with application(operations=_Operations()) as found:
         found.lake.create_repository("alpha")
         browser = Browser(found)
@@ -187,8 +186,7 @@ def test_nor_by_a_page_or_a_call(asgi: Application) -> None:
 # ---- what pages show of the machines
 
 
-def test_readers_do_not_learn_hosts_and_processes(asgi: Application) -> None:
-
+def test_readers_do_not_learn_hosts_and_processes() -> None:
     with application(operations=_Operations()) as found:
         repo = found.lake.create_repository("alpha", grace_seconds=0)
         address = repo.upload("main", "p", b"x").address
