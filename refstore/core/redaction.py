@@ -29,7 +29,7 @@ def redact_url(url: str) -> str:
         rest = f"{shown_user}{HIDDEN}@{place}"
     shown = "".join(map(_without_encoded_login, _PARTS.split(scheme + separator + rest)))
     pieces = _PARAMETERS.split(shown)
-    return pieces[0] and _without_secret(pieces[0], is_parameter=False) + "".join(
+    return _without_secret(pieces[0], is_parameter=False) + "".join(
         delimiter + _without_secret(piece, is_parameter=delimiter == "&")
         for delimiter, piece in zip(pieces[1::2], pieces[2::2], strict=True)
     )

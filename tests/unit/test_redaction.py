@@ -45,6 +45,11 @@ def test_secrets_are_hidden(url: str, shown: str) -> None:
     assert redact_text(f"cannot reach {url} (for now)") == f"cannot reach {shown} (for now)"
 
 
+@pytest.mark.parametrize("text", ["#top", "&region=x", "&token=abc", "#?key=abc&x=1"])
+def test_what_begins_with_a_delimiter_is_shown_but_for_secrets(text: str) -> None:
+    assert redact_url(text) == hidden_by_patterns(text) != ""
+
+
 def test_a_text_is_redacted_as_by_the_patterns() -> None:
     """Every text of a few pieces that a URL may have, in a fixed order of chance."""
     import random
