@@ -15,6 +15,7 @@ of `docs/protocol.md`).
     rules_recheck.py          the rules of today, before a sweep
     sweep_tasks.py            delete or tag, unit by unit
     purge_cleaning.py         end the backups of purges, and clear what their runs left
+    purge_ends.py             the dates by which these go
     purged_objects.py         delete the contents of purged objects that nothing names
     deleted_repositories.py   what deleted repositories left
     address_codec.py, batches.py, run_layout.py, checked_files.py    how addresses travel, and where files lie

@@ -24,6 +24,7 @@ from refstore.core import deadline
 from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.records import Backup, Location, encode
+from refstore.deletions import causes
 from refstore.deletions.content_deletion import delete_recorded
 from refstore.deletions.journal_format import PendingDelete
 from refstore.deletions.journal_writer import JournalWriter
@@ -36,12 +37,18 @@ from refstore.purging.document import PurgeDocument
 from refstore.versioning.locations import LocatedIdentity
 from refstore.versioning.manifest import KeptLocation, LocationsKept
 from refstore_gc import kv_guard
-from refstore_gc.purge_ends import Ending, endings
+from refstore_gc.purge_ends import Ending, What, find_endings
 from refstore_gc.run_summary import CleaningSummary, Count
 
 ABANDONED_MS: Final = 86_400_000
 """Hidden branches of a run that are so old were left by one that was killed."""
 PAGE: Final = 1000
+_CAUSES: Final[dict[What, str]] = {
+    "backups": causes.BACKUP,
+    "trash": causes.TRASH,
+    "attempts": causes.ATTEMPT,
+    "going": causes.LEFT_CONTENT,
+}
 
 
 @dataclass(slots=True)
@@ -181,7 +188,7 @@ class CleaningDates(NamedTuple):
         return CleaningDates(_document(ctx), int(_seconds_to_wait(ctx, signed_seconds) * 1000), _held(ctx))
 
     def of(self, location: Location) -> dict[Address, Ending]:
-        return endings(location, self.document, self.wait_ms)
+        return find_endings(location, self.document, self.wait_ms)
 
 
 def delete_abandoned(ctx: Context, *, dry_run: bool = False) -> int:
@@ -226,7 +233,7 @@ def _seconds_to_wait(ctx: Context, signed_seconds: float) -> float:
 
 def _ended(each: LocatedIdentity, document: PurgeDocument, now_ms: int, wait_ms: int) -> dict[Address, Ending]:
     """Return what goes of a record now, by address."""
-    dates = endings(each.location, document, wait_ms)
+    dates = find_endings(each.location, document, wait_ms)
     return {address: ending for address, ending in dates.items() if ending.goes_ms <= now_ms}
 
 
@@ -255,14 +262,20 @@ def _delete(
     ctx: Context,
     journal: JournalWriter,
     retired: Sequence[LocatedIdentity],
-    endings: dict[Address, dict[Address, Ending]],
+    ended: dict[Address, dict[Address, Ending]],
     done: _Tally,
 ) -> None:
     """Delete what is going, then take it off the records."""
-    endings = {each.identity: _begun(each) | endings[each.identity] for each in retired}
+    endings = {each.identity: _begun(each) | ended[each.identity] for each in retired}
     sizes = _sizes(ctx, endings.values())
     batch = [
-        PendingDelete(address, Token(""), Path(""), _cause(each, endings[each.identity].get(address)), -1)
+        PendingDelete(
+            address,
+            Token(""),
+            Path(""),
+            causes.cause_of_cleaning(_CAUSES[endings[each.identity][address].what], each.identity),
+            -1,
+        )
         for each in retired
         for address in each.location.going
     ]
@@ -270,15 +283,10 @@ def _delete(
     deleted, away = {*deletion.deleted}, {*deletion.deleted, *deletion.missing}
     done.failed += len(deletion.failed)
     for each in retired:
-        _count(done, endings[each.identity], sizes, [each for each in each.location.going if each in deleted])
+        _count(done, endings[each.identity], sizes, [one for one in each.location.going if one in deleted])
     ctx.locations.forget_going(
         [(each, [address for address in each.location.going if address in away]) for each in retired]
     )
-
-
-def _cause(each: LocatedIdentity, ending: Ending | None) -> str:
-    what = {"backups": "a backup", "trash": "trash of a restore", "attempts": "an attempt of a purge"}
-    return f"{what.get(ending.what, 'a content') if ending else 'a content'} of the purged object {each.identity}"
 
 
 def _count(done: _Tally, ending: dict[Address, Ending], sizes: dict[Address, int], gone: Sequence[Address]) -> None:

@@ -7,13 +7,12 @@ that was signed and every operation that may need it has ended. That wait is nev
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from refstore.core.ids import Address
 from refstore.core.records import Backup, Location
 from refstore.purging.document import PurgeDocument
-
-DAY_MS: Final = 86_400_000
+from refstore.retention.rules import DAY_MS
 
 What = Literal["backups", "trash", "attempts", "going"]
 
@@ -26,7 +25,7 @@ class Ending(NamedTuple):
     """The first cleaning at this time or after it deletes it, and none before."""
 
 
-def endings(location: Location, document: PurgeDocument, wait_ms: int) -> dict[Address, Ending]:
+def find_endings(location: Location, document: PurgeDocument, wait_ms: int) -> dict[Address, Ending]:
     """Return when each content of a record goes that is not the object's own, by address ('': what was erased).
 
     `wait_ms`: how long readers, signed URLs, issued addresses and operations may need a content.
@@ -41,10 +40,8 @@ def endings(location: Location, document: PurgeDocument, wait_ms: int) -> dict[A
             goes_ms = max(goes_ms, found[address].goes_ms)
         found[address] = Ending("trash" if backup.by_restore else "backups", backup.content.size_bytes, goes_ms)
     intent = location.intent
-    if intent is not None:
-        found[intent.address] = Ending(
-            "attempts", None, intent.since_ms + wait_ms + 1
-        )  # an attempt may end in its last ms
+    if intent is not None:  # an attempt may end in the last ms of the wait
+        found[intent.address] = Ending("attempts", None, intent.since_ms + wait_ms + 1)
     return found
 
 

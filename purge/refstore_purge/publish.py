@@ -22,9 +22,9 @@ from refstore.core.batches import batched
 from refstore.errors import BranchNotFound, Conflict, DirtyBranch, NothingToCommit
 from refstore.operations.committing import CommitInfo
 from refstore.operations.copying import Copy
+from refstore.operations.purge_roles import HIDDEN_BRANCHES
 from refstore.operations.uploading import Link
 from refstore.repository import Repository
-from refstore_gc.purge_cleaning import HIDDEN_BRANCHES
 from refstore_purge.plan import Name, Piece
 from refstore_purge.report import Published
 

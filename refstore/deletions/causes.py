@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from refstore.core.ids import Address
 from refstore.deletions.index_format import SWEEP
 from refstore.deletions.journal_format import PendingDelete
 
@@ -29,11 +30,15 @@ _OWN_BACKUP_RULE: Final = (
     "only the content that was uploaded went, a backup since a purge had replaced it: the days or versions that the "
     "purge document keeps were over; the object stays"
 )
+BACKUP: Final = "a backup"
+TRASH: Final = "trash of a restore"
+ATTEMPT: Final = "an attempt of a purge"
+LEFT_CONTENT: Final = "a content"
 _CLEANING_RULES: Final = {
-    "a backup": "a purge had replaced it, and the days or versions that the purge document keeps were over",
-    "trash of a restore": "a restore had replaced it, and the days of trash of the purge document were over",
-    "an attempt of a purge": "no run had published it",
-    "a content": "no reader needed it any more; an earlier cleaning or run had given it up",
+    BACKUP: "a purge had replaced it, and the days or versions that the purge document keeps were over",
+    TRASH: "a restore had replaced it, and the days of trash of the purge document were over",
+    ATTEMPT: "no run had published it",
+    LEFT_CONTENT: "no reader needed it any more; an earlier cleaning or run had given it up",
 }
 _OF_PURGED: Final = " of the purged object "
 _OFFLINE_RUN: Final = re.compile(r"gc-([0-9a-z]{26})-[0-9a-f]{8}")
@@ -57,6 +62,11 @@ def deleter_of(name: str) -> Deleter:
     return Deleter(CLEANING if _CLEANING_RUN.fullmatch(name) else REAPER, name)
 
 
+def cause_of_cleaning(what: str, identity: Address) -> str:
+    """Return the cause under which a cleaning deletes what a purge left behind. `what`: `BACKUP`, `TRASH`, ..."""
+    return f"{what}{_OF_PURGED}{identity}"
+
+
 def rule_of(item: PendingDelete) -> str:
     """Return the rule by which an entry of the journal was deleted."""
     if item.cause == NOT_LINKED:
@@ -67,5 +77,7 @@ def rule_of(item: PendingDelete) -> str:
         return _OF_DELETED_RULE
     what, purged, identity = item.cause.partition(_OF_PURGED)
     if purged:
-        return _OWN_BACKUP_RULE if item.address == identity else _CLEANING_RULES.get(what, _CLEANING_RULES["a content"])
+        return (
+            _OWN_BACKUP_RULE if item.address == identity else _CLEANING_RULES.get(what, _CLEANING_RULES[LEFT_CONTENT])
+        )
     return NO_REFERENCE

@@ -14,6 +14,8 @@
     log_and_diff.py     the history of a ref, and what differs between two refs
     restoring.py  take back addresses that lost their last reference (rules 5, 8, 17)
     trash.py      list the addresses that can be taken back
+    reference_lookup.py    read the names that addresses have, and the entries that are left of them
+    referenced_entries.py  find all that is staged or can be taken back, once for each name (rule 22)
     rules_document.py   set and read the retention rules, and read the history that they apply to
     rule_filters.py     decide whether a rule's filter means a path, or `branch/path`
     rule_review.py      warn of rules that may not be meant, and count what expires by them tonight
@@ -21,6 +23,7 @@
     expire_head.py      remove, by a commit, what an `all` rule lets expire of a branch's head
     unmarking.py        make marked commits active again
     hidden_commits.py   refuse to read commits that are hidden until they are deleted
+    name_release.py     tell until when a deleted repository keeps its name
     committed_names.py  find out whether a commit names an address that has no reference
     address_info.py     which references name an address, and in which state (lakeFS's design 004)
     purge_roles.py      what an address is to a purged object: its identity, content, backup, ... (rule 22)

@@ -27,8 +27,6 @@ from refstore.core.records import (
 from refstore.operations.reference_lookup import describe_contents, look_up
 
 PAGE: Final = 1000
-
-
 TRASH_OF: Final = "trash of "
 """What stands before the branch, where an object is in the trash."""
 

@@ -14,7 +14,8 @@ import pytest
 
 from refstore.core.ids import CommitId
 from refstore.errors import Conflict, Invalid, NotFound, RefstoreError
-from refstore_gc.purge_cleaning import ABANDONED_MS, HIDDEN_BRANCHES
+from refstore.operations.purge_roles import HIDDEN_BRANCHES
+from refstore_gc.purge_cleaning import ABANDONED_MS
 from refstore_purge import heads, index, publish, report, run, verify
 from refstore_purge import plan as planning
 from refstore_purge.report import Report
