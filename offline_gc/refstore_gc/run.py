@@ -447,7 +447,10 @@ class Ran:
 
     @property
     def failed(self) -> int:
-        return sum(summary.swept.failed for summary in self.swept if summary.swept is not None)
+        """Return how many objects the store did not delete: of the sweeps, and of what purges left behind."""
+        cleaned = self.marked.cleaned
+        of_sweeps = sum(summary.swept.failed for summary in self.swept if summary.swept is not None)
+        return of_sweeps + (cleaned.failed if cleaned is not None else 0)
 
 
 def run(

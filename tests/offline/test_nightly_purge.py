@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from refstore.cli import gc_job
 from refstore.cli.gc_job import AllRan, Job, make_options, run_all
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.errors import Conflict
+from refstore.objects.base import Deletion
 from refstore_gc import run as nightly
 from refstore_gc.run import Options as GcOptions
 from refstore_gc.run_progress import silent
@@ -90,6 +92,29 @@ def test_a_purge_that_fails_shows_each_sweep_once(
     marks = [each.mark_id for each in ran.done]
     assert any(each.swept is not None for each in ran.done)
     assert len(marks) == len({*marks})
+
+
+def test_a_backup_that_the_store_does_not_delete_counts_as_failed(
+    world: World, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are still there, so the night does not end with 0."""
+    onboard(world.repo, mode="rewrite")
+    identity = world.address("main", f"{PREFIX}x")
+    purge(world, engines)
+    world.clock.sleep(60 * 86_400)
+    store = type(world.ctx.objects)
+    delete_many = store.delete_many
+
+    def refuse(self: Any, keys: Sequence[str]) -> Deletion:
+        some = delete_many(self, [key for key in keys if key != identity])
+        return some._replace(failed=((identity, "slow down"),)) if identity in keys else some
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "delete_many", refuse)
+        assert run_night(world, engines).failed == 1
+    assert identity in world.data()
+    assert run_night(world, engines).failed == 0
+    assert identity not in world.data()
 
 
 def test_what_was_deleted_stands_in_the_table_of_the_report(refstore: Command, engines: Engines) -> None:
