@@ -128,22 +128,22 @@ def form_of(file: Path, name: str, options: FormOptions) -> IdsForm:
             return _csv(file, text, name, options, is_whole=is_whole)
 
 
-def chosen(file: Path, names: Sequence[str], column: str, *, shown: bool = False) -> str:
+def _chosen(name: str, names: Sequence[str], column: str, *, shown: bool) -> str:
     """Return the column that has the ids. Raises Invalid, which shows the names only if they are `shown`: in a CSV file
     without a header the first ids stand in their place.
     """
     if not column and len(names) == 1:
         return names[0]
-    if names.count(column) == 1:
+    if column and names.count(column) == 1:
         return column
     what = f"no column {column!r}" if column else f"{len(names)} columns"
-    if names.count(column) > 1:
+    if column and names.count(column) > 1:
         what = f"more than one column {column!r}"
     else:
         other = next((each for each in names if column and each.lower() == column.lower()), "")
         what += f", but {other!r}" if other else ""
     there = f": {', '.join(names[:20])}" if shown else "; a CSV file begins with a header, or say --no-header"
-    raise Invalid(f"{file.name} has {what}; say which has the ids with --id-column{there}")
+    raise Invalid(f"{name} has {what}; say which has the ids with --id-column{there}")
 
 
 def _parquet(file: Path, name: str, options: FormOptions) -> IdsForm:
@@ -176,7 +176,7 @@ def _places(name: str, names: list[str], options: FormOptions, *, shown: bool) -
         there = f"; there are: {', '.join(names[:20])}" if shown else "; a CSV file begins with a header"
         raise Invalid(f"{name} has no column {dataset!r}, which --dataset-column names{there}")
     others = [each for each in names if not dataset or each != dataset]
-    at = names.index(chosen(Path(name), others if not options.column else names, options.column, shown=shown))
+    at = names.index(_chosen(name, others if not options.column else names, options.column, shown=shown))
     if dataset and names[at] == dataset:
         raise Invalid("--id-column and --dataset-column name the same column; the ids stand in another one")
     return at, names.index(dataset) if dataset else None

@@ -291,6 +291,7 @@ class TestDatasets:
             (b"x,id\na,1\n", {}, "no column 'd', which --dataset-column names"),
             (b"d,id\na,1\n", {"column": "d"}, "name the same column"),
             (b"d,id,n\na,1,1\n", {}, "2 columns; say which has the ids"),
+            (b",id,d\n0,4711,a\n", {}, "2 columns; say which has the ids"),
         ],
     )
     def test_that_are_not_clear_are_refused(
