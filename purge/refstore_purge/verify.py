@@ -147,8 +147,12 @@ def verify(
         empty_id=empty_id,
         datasets=[dataset.name for dataset in document.onboarded],
     )
-    say(f"ids: {ids.text}")
-    datasets = [each for each in _chosen(document, only) if ids.of(each.name) is not None]
+    chosen = _chosen(document, only)
+    datasets = [each for each in chosen if ids.of(each.name) is not None]
+    if not datasets:
+        raise Invalid(f"{file.name} has no ids of the data sets that --dataset names; give others, or leave it out")
+    others = ", ".join(each.name for each in chosen if each not in datasets)
+    say(f"ids: {ids.text}" + (f"; not looked at, without ids: {others}" if others else ""))
     deep = [dataset for dataset in datasets if history or dataset.mode != KEEP_HISTORY]
     counts.versions = count_commits(repo.context) if deep else len(branches(repo))
     shown = _Shown(tell)
@@ -208,12 +212,12 @@ def _told(beside: Sequence[str]) -> str:
 
 def _distinct(dataset: Dataset, targets: Iterator[Target], ids: WantedIds) -> Iterator[_Look]:
     """Yield each distinct object of a data set once; its further names are told to the first look."""
-    looks: dict[tuple[str, str | None], _Look] = {}
+    looks: dict[tuple[str, str | None, str, bool], _Look] = {}
     for target in targets:
         if not target.content:
             continue  # erased
         value, other_case = value_in_names(dataset, target)
-        key = target.content, value
+        key = target.content, value, other_case, is_summary(dataset, target.path)
         known = looks.get(key)
         if known is not None:
             known.names[target.ref, target.path] = None
@@ -283,14 +287,15 @@ def _read(repo: Repository, look: _Look, lookup: Lookup, *, is_of_id: bool) -> N
     target: Target | None = look.target
     for _ in range(AGAIN):
         if target is None or not target.content:
-            return None  # nobody can read it any more
+            return  # nobody can read it any more
         look.count = RowCount()
         try:
             with opened(repo, target) as source:
                 describes_others = is_summary(look.dataset, target.path)
-                return count_rows(
+                count_rows(
                     source, look.dataset, lookup, look.count, is_of_id=is_of_id, describes_others=describes_others
                 )
+                return
         except ObjectNotFound:
             target = found_again(repo, target)
     raise Contention("its content was replaced again and again; run verify again")

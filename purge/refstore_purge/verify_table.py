@@ -98,7 +98,8 @@ def _json(file: Path, form: IdsForm) -> Groups:
             fields = dict(line)
             if form.id_name not in fields:
                 raise NotRead(f"line {number} has no field of the name")
-            value, name = fields[form.id_name], fields.get(form.dataset_name, "")
+            value = fields[form.id_name]
+            name = fields.get(form.dataset_name) if form.dataset_name else ""  # a field may have no name
             if value is None:
                 continue
             if not isinstance(value, str) or (isinstance(value, Number) and not value.removeprefix("-").isdecimal()):

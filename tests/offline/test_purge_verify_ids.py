@@ -68,6 +68,7 @@ def left(world: World, table: Any, **options: Any) -> dict[str, tuple[int, str]]
         ({"id": [7]}, {"id_type": "string"}),
         (b"d,id\na,7\n", {"dataset_column": "d"}),
         (b'{"d": "a", "id": "7"}\n', {"dataset_column": "d"}),
+        (b'{"": "b", "id": "7"}\n', {"column": "id"}),
         ({"d": ["a"], "id": ["7"]}, {"dataset_column": "d"}),
     ],
 )
@@ -91,6 +92,7 @@ def test_every_form_of_a_table_is_read(world: World, table: Any, options: dict[s
         (b"id\nsecret\n", {"id_type": "integer"}, "cannot be read as integer"),
         (b"id\nsecret\n", {"id_type": "uuid"}, "cannot be read as uuid"),
         (b"id\n7\n", {"id_type": "text"}, "'text' is no type of ids; use string, binary, integer, uuid"),
+        (b",d,id\n7,a,8\n", {"dataset_column": "d"}, "2 columns; say which has the ids"),
         (b"id\n7\n", {"only": ["nobody"]}, "no data set 'nobody' is onboarded; onboarded are: a"),
     ],
 )
@@ -116,7 +118,12 @@ class TestDatasets:
         once = (1, "")
         found = left(world, table, column="id", dataset_column="set")
         assert found == {"a/x": once, "b/x": once, "c/x": once, "e/x": once}
-        assert left(world, table, column="id", dataset_column="set", only=["a", "d"]) == {"a/x": once}
+        said: list[str] = []
+        options: dict[str, Any] = {"column": "id", "dataset_column": "set"}
+        assert left(world, table, **options, only=["a", "d"], say=said.append) == {"a/x": once}
+        assert said[0].endswith("; not looked at, without ids: d")
+        with pytest.raises(Invalid, match="has no ids of the data sets that --dataset names"):
+            left(world, table, **options, only=["d"])
 
     def test_without_ids_that_fit_are_not_called_clean(self, world: World) -> None:
         onboard(world, a=pa.array([7, 8]), b=pa.array(["7", "8"]))
@@ -173,4 +180,6 @@ def test_the_command_has_the_options_of_a_run(refstore: Command) -> None:
     assert "ids: 2 columns (separated by semicolons, no header), 2 values, text" in ran.err
     assert "b/x" in ran.out
     assert "a/x" not in ran.out
-    assert refstore(*words, "--dataset", "b").code == 0
+    ran = refstore(*words, "--dataset", "b")
+    assert ran.code == 2
+    assert "has no ids of the data sets that --dataset names" in ran.err
