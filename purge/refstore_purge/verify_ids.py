@@ -42,7 +42,9 @@ class WantedIds(NamedTuple):
     """Of text that is something else, too: the 16 bytes of UUIDs, or the integers; for columns of that kind."""
 
     def have(self, texts: Sequence[str | None]) -> list[bool]:
-        """Return which texts of paths and metadata are one of the ids. None, and Hive's null, are none."""
+        """Return which texts of paths and metadata are one of the ids, of bytes also as a UUID. None, and Hive's null,
+        are none.
+        """
         if self.kind == "integer":
             is_text = [text is not None and bool(INTEGER_TEXT.fullmatch(text)) for text in texts]
             values: Any = whole_numbers(
@@ -51,8 +53,11 @@ class WantedIds(NamedTuple):
         else:
             is_text = [text not in (None, HIVE_NULL) for text in texts]
             values = pa.array([(text or "").encode(errors="surrogatepass") for text in texts], NORMAL[self.kind])
-        are_ids = pc.is_in(values, value_set=self.values).to_pylist()
-        return [is_one and is_id for is_one, is_id in zip(is_text, are_ids, strict=True)]
+        are_ids = pc.is_in(values, value_set=self.values)
+        if self.kind == "binary":
+            uuids = [_uuid(text) if UUID_TEXT.fullmatch(text) else None for text in values.to_pylist()]
+            are_ids = pc.or_(are_ids, pc.is_in(pa.array(uuids, NORMAL["binary"]), value_set=self.values))
+        return [is_one and is_id for is_one, is_id in zip(is_text, are_ids.to_pylist(), strict=True)]
 
 
 class IdsOfDatasets(NamedTuple):
