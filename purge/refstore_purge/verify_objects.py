@@ -20,6 +20,7 @@ from refstore.errors import BranchNotFound, CorruptObject, Gone, Invalid, NotFou
 from refstore.gc_marks.commit_marks import CommitMarks
 from refstore.operations import refs
 from refstore.operations.every_version import every_entry
+from refstore.operations.reading import contents
 from refstore.operations.referenced_entries import referenced_entries
 from refstore.purging.document import KEEP_HISTORY, Dataset
 from refstore.repository import Repository
@@ -59,8 +60,8 @@ def in_every_version(repo: Repository, dataset: Dataset) -> Iterator[Target]:
     ctx = repo.context
     entries = ((ref, path, entry) for ref, path, entry in _entries(ctx, dataset) if is_read(dataset, path))
     for page in batched(entries, PAGE):
-        contents = _contents(ctx, [entry for _, _, entry in page])
-        for (ref, path, entry), (content, size_bytes) in zip(page, contents, strict=True):
+        places = _contents(ctx, [entry for _, _, entry in page])
+        for (ref, path, entry), (content, size_bytes) in zip(page, places, strict=True):
             yield Target(ref, path, entry, content, size_bytes, False)
 
 
@@ -114,14 +115,8 @@ def found_again(repo: Repository, target: Target) -> Target | None:
 
 def _contents(ctx: Context, entries: list[Entry]) -> list[tuple[Address, int]]:
     """Return where the contents of entries lie, and their sizes; '': erased."""
-    found = [(entry.address, entry.size_bytes) for entry in entries]
-    own = [number for number, entry in enumerate(entries) if is_own(entry.address)]
-    if own and ctx.locations.are_announced():
-        records = ctx.locations.get_many([entries[number].address for number in own])
-        for number, record in zip(own, records, strict=True):
-            if record is not None and record.current is not None:
-                found[number] = record.current.address, record.current.size_bytes
-    return found
+    located = contents(ctx, entries) if ctx.locations.are_announced() else {}
+    return [(each.address, each.size_bytes) for each in (located.get(entry.address, entry) for entry in entries)]
 
 
 def _entries(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry]]:
