@@ -196,8 +196,8 @@ def _object(line: str, number: int, form: IdsForm) -> tuple[str | int | None, st
     if not isinstance(row, dict):
         raise Invalid(f"line {number} of {form.file} is no JSON object; write one object a line")
     fields = cast(dict[str, Any], row)
-    for name in (form.id_name, form.dataset_name):
-        if name and name not in fields:
+    for name in (form.id_name, form.dataset_name) if form.dataset_name else (form.id_name,):
+        if name not in fields:
             raise Invalid(f"line {number} of {form.file} has no field of the name; give all lines the same fields")
     value = fields[form.id_name]
     if isinstance(value, bool) or not isinstance(value, str | int | None):

@@ -215,7 +215,12 @@ def _csv(file: Path, text: str, name: str, options: FormOptions, *, is_whole: bo
     blank = len(text) - len(text.lstrip("\r\n"))
     blank_lines = text[:blank].replace("\r\n", "\n").count("\n")
     first = records[0]
-    lines, has_quotes = _lines(file)
+    lines, quotes = _count_lines_and_quotes(file)
+    has_quotes = quotes > 0
+    if quotes % 2:  # a reader would take all lines behind it for one value
+        raise Invalid(
+            f"{name} has an odd number of quotes: one is not closed, or stands where RFC 4180 has none; correct it"
+        )
     if not options.has_header:
         id_at, dataset_at = _numbers(name, len(first), options)
         return IdsForm(name, "csv", len(first), id_at, "", dataset_at, "", delimiter, False, blank_lines, has_quotes)
@@ -289,14 +294,14 @@ def _numbers(name: str, width: int, options: FormOptions) -> tuple[int, int | No
     return id_at, dataset_at
 
 
-def _lines(file: Path) -> tuple[int, bool]:
-    """Return how many lines are not blank, and whether one has a quote."""
-    count, has_quotes = 0, False
+def _count_lines_and_quotes(file: Path) -> tuple[int, int]:
+    """Return how many lines are not blank, and how many quotes there are."""
+    lines = quotes = 0
     with file.open("rb") as opened:
         for line in opened:
-            count += not line.isspace()
-            has_quotes = has_quotes or b'"' in line
-    return count, has_quotes
+            lines += not line.isspace()
+            quotes += line.count(b'"')
+    return lines, quotes
 
 
 def _values(count: int) -> str:

@@ -109,6 +109,10 @@ class TestHeaders:
         text = b'"gu\nest"\n' + b'"47\n11"\n' * 300_000 + b"4712\n"  # more than a block of Arrow's
         assert Loaded(tmp_path, text, column="gu\nest").ids == {"": ["47\n11", "4712"]}
 
+    @pytest.mark.parametrize("text", [b'id\n"secret\n4711\n4712\n', b'id\n"a"\n"4711\n', b'id\n4711"\n'])
+    def test_above_a_quote_that_is_not_closed_are_refused(self, tmp_path: Path, text: bytes) -> None:
+        assert "has an odd number of quotes" in refusal(tmp_path, text)
+
     def test_that_a_data_set_names_are_known(self, tmp_path: Path) -> None:
         text = b"guest\nann\nbob\n"
         assert Loaded(tmp_path, text, names=("meta.Guest",)).ids == {"": ["ann", "bob"]}
@@ -197,6 +201,7 @@ class TestJsonLines:
         [
             (b'{"id": "secret"}\nsecret\n', "line 2 of forget.csv is no JSON object"),
             (b'{"id": "secret"}\n{"name": "secret"}\n', "line 2 of forget.csv has no field of the name"),
+            (b'{"": "secret"}\n{"id": "secret"}\n', "line 2 of forget.csv has no field of the name"),
             (b'{"id": true}\n', "neither text nor an integer"),
             (b'{"id": {"secret": 1}}\n', "neither text nor an integer"),
             (b'{"id": 4711.5}\n', "neither text nor an integer"),
