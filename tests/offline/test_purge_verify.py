@@ -199,6 +199,14 @@ def test_names_of_erased_objects_in_another_case_are_told(lake: Lake) -> None:
     assert sorted(lake.verify(ids)) == ["GUEST=bob/a.jpg", "b.jpg"]
 
 
+def test_a_copy_whose_folder_is_in_another_case_is_told(lake: Lake) -> None:
+    lake.onboard(None, mode="erase")
+    lake.put("a.jpg", b"a")
+    lake.world.repo.copy("main", "visits/a.jpg", "main", "visits/x/GUEST=bob/a.jpg")
+    lake.world.repo.commit("main", "copy")
+    assert list(lake.verify(lake.ids("bob"))) == ["x/GUEST=bob/a.jpg"]
+
+
 def test_a_value_of_a_folder_that_is_no_utf_8_is_told(lake: Lake) -> None:
     lake.onboard("csv")
     lake.put("guest=gr%F6%DFe/a", b"n\n1\n")
