@@ -154,17 +154,19 @@ def _affected_summaries(
 
 
 def _write_summary(
-    run: PurgeRun, unit: Unit, piece: Piece, rewritten: list[Written], name: Name, target: BinaryIO
+    run: PurgeRun, unit: Unit, piece: Piece, rewritten: list[Written], branch: str, hidden: Name, target: BinaryIO
 ) -> bool:
-    """Write a summary file again as it shall be on a branch, and announce it; report it if that fails."""
+    """Write a summary file again as it shall be on a branch, and announce it; report it if that fails. `hidden`: its
+    name on the hidden branch, which has the files that it describes.
+    """
     addresses = {done.to for _, _, done in rewritten if done.by != SUMMARY}
     try:
-        write_again(run, unit, piece, [name], addresses.__contains__, target)
+        write_again(run, unit, piece, [hidden], addresses.__contains__, target)
     except PurgeError as error:
         run.fail(unit, piece, str(error))
         return False
-    there = msgspec.structs.replace(piece, names=[name])
-    rewritten.append((unit, there, Done(address=piece.content, to=name.path, by=SUMMARY)))
+    on_branch = msgspec.structs.replace(piece, names=[Name(branch, hidden.path)])
+    rewritten.append((unit, on_branch, Done(address=piece.content, to=hidden.path, by=SUMMARY)))
     run.announce(rewritten)
     return True
 

@@ -49,8 +49,8 @@ class WrittenSummary(NamedTuple):
     """A summary file that is written on the hidden branch, when all else is there."""
 
     piece: Piece
-    write: Callable[[Name, BinaryIO], bool]
-    """Is given its name on the hidden branch; returns whether it wrote the file."""
+    write: Callable[[str, Name, BinaryIO], bool]
+    """Is given its branch, and its name on the hidden branch; returns whether it wrote the file."""
 
 
 class Publication:
@@ -101,6 +101,7 @@ class Publication:
                 self._copies.setdefault(other.branch, []).append((first, other.path))
 
     def add_summary(self, summary: WrittenSummary) -> None:
+        """Let `publish` write a summary file under each of its names."""
         for branch, path in summary.piece.names:
             self._summaries.setdefault(branch, []).append((path, summary))
 
@@ -114,9 +115,8 @@ class Publication:
         refused: dict[str, str] = {}
         commits: dict[str, str] = {}
         metadata = {METADATA: self._run}
-        for branch in sorted(
-            {*self._paths, *self._copies, *self._summaries}
-        ):  # a first name is on the first of its branches
+        # in order, because a first name is on the first of its branches
+        for branch in sorted({*self._paths, *self._copies, *self._summaries}):
             hidden = self._open(branch)
             copies = self._copies.get(branch, [])
             for source in sorted({first.branch for first, _ in copies}):
@@ -143,7 +143,7 @@ class Publication:
         written = 0
         for path, summary in self._summaries.get(branch, []):
             with tempfile.TemporaryFile(prefix="refstore-purge-") as target:
-                if summary.write(Name(self._hidden[branch], path), cast(BinaryIO, target)):
+                if summary.write(branch, Name(self._hidden[branch], path), cast(BinaryIO, target)):
                     self._repo.upload(
                         self._hidden[branch],
                         path,

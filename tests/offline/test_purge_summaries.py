@@ -316,6 +316,7 @@ class TestHeads:
 
         assert made.is_whole, made.not_purged
         assert [(each.branch, each.paths) for each in made.published] == [("dev", 4), ("main", 3)]
+        assert sum(row.summaries for row in made.rows) == 4
         assert guests_by_summary(world, "main") == ["ann", "cid", "dan", "eve"]
         assert guests_by_summary(world, "dev") == ["ann", "cid", "dan", "eve", "gil"]
         assert has(bodies(world, "main") | bodies(world, "dev"), b"bob-x") == []
