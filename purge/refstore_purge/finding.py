@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
+
 from refstore.errors import Conflict, Invalid
 from refstore.purging.document import ERASE, Dataset
-from refstore_purge import ids_file, index, tasks, uuids
+from refstore_purge import ids_file, index, tasks
+from refstore_purge.formats.text_values import match_binary
 from refstore_purge.ledger import AnyIds
 from refstore_purge.plan import NotPurged, Unit
 from refstore_purge.run_state import PurgeRun
 from refstore_purge.tasks import Done, Job
-from refstore_purge.untyped_arrow import pa, pc
+from refstore_purge.untyped_arrow import pa
 
 FOUND_PER_PART: Final = 2048
 """How many objects each core looks through in one call of the engine, of which progress knows the end."""
@@ -49,8 +52,8 @@ def _is_one(sets: Sequence[AnyIds], unit: Unit, value: str) -> bool:
 
 
 def are_ids(sets: Sequence[AnyIds], texts: Sequence[str | None]) -> list[bool]:
-    """Return which texts are one of the ids of any type, of bytes also as a UUID. None and Hive's null are none; nor is
-    what is no integer, where the ids are integers.
+    """Return which texts are one of the ids of any type. None and Hive's null are none; nor is what is no integer,
+    where the ids are integers. Where they are binary, a text is one by its bytes, or as a UUID.
     """
     found = [_are_ids(ids, texts) for ids in sets]
     return [any(each) for each in zip(*found, strict=True)]
@@ -66,10 +69,9 @@ def _are_ids(ids: AnyIds, texts: Sequence[str | None]) -> list[bool]:
     elif ids.kind == "string":
         matched = ids.matches(pa.array(values, pa.string()))
     else:
-        matched = ids.matches(pa.array([None if value is None else value.encode() for value in values], pa.binary()))
-        strings = pa.array(values, pa.string())
-        at = pc.indices_nonzero(pc.fill_null(uuids.are_uuids(strings), False))
-        matched[at.to_numpy()] |= ids.matches(uuids.bytes_of(strings.take(at)))
+        places = [place for place, value in enumerate(values) if value is not None]
+        matched = np.zeros(len(values), dtype=np.bool_)
+        matched[places] = match_binary([value.encode() for value in values if value is not None], ids)
     return [bool(each) for each in matched]
 
 

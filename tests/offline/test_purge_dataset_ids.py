@@ -54,6 +54,12 @@ def parquet(values: Any) -> bytes:
     return out.getvalue()
 
 
+def pq_without_ids(number: int) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table({"n": [number]}), out)
+    return out.getvalue()
+
+
 def ids_at(world: World, path: str) -> list[Any]:
     return pq.read_table(io.BytesIO(world.repo.read("main", path))).column("id").to_pylist()
 
@@ -270,6 +276,17 @@ class TestUuids:
         assert purge(f"id\n{BOB}\n{CID}\n".encode()).is_whole
         found = pq.read_metadata(io.BytesIO(world.repo.read("main", "a/x"))).metadata
         assert {key for key in found if key != b"ARROW:schema"} == {b"other"}
+
+    @pytest.mark.parametrize("mode", ["keep-history", "rewrite", "erase"])
+    def test_of_bytes_match_the_text_of_folders(self, world: World, purge: Purge, mode: str) -> None:
+        onboard(world, "a", a={"mode": mode, **({"format": None} if mode == "erase" else {})})
+        paths = [f"a/id={text}/x" for text in (str(ANN), str(BOB), str(BOB).upper(), "none", "%C3%A9")]
+        commit(world, {path: pq_without_ids(number) for number, path in enumerate(paths)})
+        made = purge(f"id\n{BOB}\n".encode(), id_type="uuid")
+        assert (made.is_done, [row.partition for row in made.rows if row.matched]) == (
+            True,
+            sorted(path.split("/")[1] for path in paths[1:3]),
+        )
 
     def test_and_text_of_two_data_sets_go_by_one_run(self, world: World, purge: Purge) -> None:
         commit(world, {"a/x": parquet(uuids("fixed")), "b/x": parquet([str(ANN), str(BOB)])})

@@ -12,18 +12,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
-import numpy as np
-
-from refstore_purge import uuids
 from refstore_purge.formats.base import Ids, PurgeError
-from refstore_purge.formats.text_values import match_integers, match_strings
+from refstore_purge.formats.text_values import match_binary, match_integers, match_strings
 from refstore_purge.untyped_arrow import pa
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ARROW_SCHEMA: Final = b"ARROW:schema"
 HUDI_BOUNDS: Final = frozenset({b"hoodie_min_record_key", b"hoodie_max_record_key"})
@@ -51,17 +45,8 @@ def texts_with_ids(texts: Iterable[bytes], ids: Ids) -> set[bytes]:
         case "string":
             found = match_strings(wanted, ids)
         case "binary":
-            found = ids.matches(pa.array(wanted, pa.binary())) | _are_uuids(wanted, ids)
+            found = match_binary(wanted, ids)
     return {text for text, is_id in zip(wanted, found, strict=True) if is_id}
-
-
-def _are_uuids(texts: Sequence[bytes], ids: Ids) -> NDArray[np.bool_]:
-    """Return which texts are UUIDs whose 16 bytes are an id."""
-    found = np.zeros(len(texts), dtype=np.bool_)
-    ascii_texts = pa.array([text.decode() if text.isascii() else "" for text in texts], pa.string())
-    places = np.flatnonzero(uuids.are_uuids(ascii_texts).to_numpy(zero_copy_only=False))
-    found[places] = ids.matches(uuids.bytes_of(ascii_texts.take(pa.array(places))))
-    return found
 
 
 def entries_with_ids(metadata: Iterable[Metadata], ids: Ids) -> int:

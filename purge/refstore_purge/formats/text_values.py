@@ -1,4 +1,4 @@
-"""Look up identifiers that stand as text: in lines of JSON and of CSV."""
+"""Look up identifiers that stand as text: in lines of JSON and of CSV, in metadata, and in names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from refstore_purge import uuids
 from refstore_purge.formats.base import Ids
 from refstore_purge.untyped_arrow import pa
 
@@ -32,4 +33,13 @@ def match_integers(texts: Sequence[str], ids: Ids) -> NDArray[np.bool_]:
         chosen = [place for place, number in enumerate(numbers) if number in within]
         if chosen:
             matched[chosen] = ids.matches(pa.array([numbers[place] for place in chosen], type_))
+    return matched
+
+
+def match_binary(texts: Sequence[bytes], ids: Ids) -> NDArray[np.bool_]:
+    """Return which texts are ids that are binary: by their own bytes, or as UUIDs by the 16 bytes of these."""
+    matched = np.array(ids.matches(pa.array(texts, pa.binary())), dtype=np.bool_)
+    ascii_texts = pa.array([text.decode() if text.isascii() else "" for text in texts], pa.string())
+    places = np.flatnonzero(uuids.are_uuids(ascii_texts).to_numpy(zero_copy_only=False))
+    matched[places] |= ids.matches(uuids.bytes_of(ascii_texts.take(pa.array(places))))
     return matched
