@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refstore_purge.formats.base import Ids, PurgeError, Task, kind_of, name_of, no_column
+from refstore_purge.formats.base import (
+    Ids,
+    PurgeError,
+    Task,
+    kind_of,
+    kinds_of,
+    missing_column,
+    name_of,
+    no_column,
+)
 from refstore_purge.untyped_arrow import pa, pc
 
 if TYPE_CHECKING:
@@ -83,6 +92,21 @@ def set_null(batch: Any, columns: Sequence[Sequence[str]], rows: NDArray[np.bool
         nulled = _with_null(batch.column(index), path, 1, mask)
         batch = batch.set_column(index, batch.schema.field(index), nulled)
     return batch
+
+
+def check_schema(schema: Any, task: Task, ids: Ids) -> None:
+    """Raise PurgeError for columns that the task cannot be done with, also where no row would tell: the file is empty,
+    or its statistics rule the ids out.
+    """
+    check_set_null(schema, task.set_null)
+    if task.every_row:
+        return
+    found = kinds_of(schema, task.identifier, task.map_part)
+    if found is None:
+        raise missing_column(schema, task.identifier, task.map_part)
+    if found[1] != ids.kind:
+        name = name_of(task.identifier)
+        raise PurgeError(f"column {name!r} is {found[0]}, and the ids are {ids.kind}s; give ids of its type")
 
 
 def check_set_null(schema: Any, columns: Sequence[Sequence[str]]) -> None:

@@ -24,11 +24,9 @@ from refstore_purge.formats.base import (
     See,
     Seeing,
     Task,
-    kinds_of,
-    missing_column,
     name_of,
 )
-from refstore_purge.formats.nested import check_set_null, rows_that_match, set_null
+from refstore_purge.formats.nested import check_schema, rows_that_match, set_null
 from refstore_purge.formats.stays_open import StaysOpen
 from refstore_purge.untyped_arrow import orc, pa
 
@@ -97,17 +95,13 @@ def _readable() -> Generator[None, None, None]:
 def _open(source: BinaryIO, task: Task, ids: Ids) -> tuple[Any, Any]:
     """Open the file for pyarrow, and for pyorc. Raises PurgeError also where no row would tell."""
     file, reader = orc.ORCFile(source), pyorc.Reader(source)
-    check_set_null(file.schema, task.set_null)
+    check_schema(file.schema, task, ids)
     if task.every_row:
         return file, reader
-    found = kinds_of(file.schema, task.identifier, task.map_part)
-    name = name_of(task.identifier)
-    if found is None:
-        raise missing_column(file.schema, task.identifier, task.map_part)
-    if found[1] != ids.kind:
-        raise PurgeError(f"column {name!r} is {found[0]}, and the ids are {ids.kind}s; give ids of its type")
     if any(each.kind == pyorc.TypeKind.CHAR for each in _types(reader.schema[task.identifier[0]])):
-        raise PurgeError(f"column {name!r} is char, whose values are padded; see to it by other means")
+        raise PurgeError(
+            f"column {name_of(task.identifier)!r} is char, whose values are padded; see to it by other means"
+        )
     return file, reader
 
 

@@ -22,11 +22,9 @@ from refstore_purge.formats.base import (
     See,
     Seeing,
     Task,
-    kinds_of,
-    missing_column,
     name_of,
 )
-from refstore_purge.formats.nested import check_set_null, rows_that_match, set_null
+from refstore_purge.formats.nested import check_schema, rows_that_match, set_null
 from refstore_purge.store_file import buffer_bytes_of
 from refstore_purge.untyped_arrow import pa, pc, pq
 
@@ -42,7 +40,7 @@ def find(source: BinaryIO, task: Task, ids: Ids, see: See | None = None) -> Foun
     """Look for the ids. Raises PurgeError."""
     with readable():
         file = _open(source)
-        _check_kind(file, task, ids)
+        check_schema(file.schema_arrow, task, ids)
         if task.every_row and not task.set_null:
             entries = key_values.entries_with_ids(key_values_of(file), ids)
             return Found(file.metadata.num_rows, file.metadata.num_rows, "partition", entries)
@@ -68,7 +66,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
     matched = 0
     with readable():
         file = _open(source)
-        _check_kind(file, task, ids)
+        check_schema(file.schema_arrow, task, ids)
         metadata = file.metadata
         schema, options = _options(file, task)
         with pq.ParquetWriter(target, schema, **options) as writer:
@@ -203,19 +201,6 @@ def _leaves_of(columns: Sequence[Any]) -> Generator[Any, None, None]:
             yield from _leaves_of([array.keys, array.items])
         elif pa.types.is_nested(array.type):
             yield from _leaves_of([array.flatten()])
-
-
-def _check_kind(file: Any, task: Task, ids: Ids) -> None:
-    """Raise PurgeError also where no row would tell: the file is empty, or its statistics rule the ids out."""
-    check_set_null(file.schema_arrow, task.set_null)
-    if task.every_row:
-        return
-    found = kinds_of(file.schema_arrow, task.identifier, task.map_part)
-    name = name_of(task.identifier)
-    if found is None:
-        raise missing_column(file.schema_arrow, task.identifier, task.map_part)
-    if found[1] != ids.kind:
-        raise PurgeError(f"column {name!r} is {found[0]}, and the ids are {ids.kind}s; give ids of its type")
 
 
 def _plain_leaf(file: Any, task: Task) -> int | None:
