@@ -176,15 +176,13 @@ class Planner:
             self._told.add((name.path, address))
             self.not_purged.append(NotPurged(*name, reason))
 
-    def plan(
-        self, heads: dict[str, str], units: list[Unit], summaries: Planner, *, is_of_versions: bool = False
-    ) -> Plan:
-        """Return what was sorted, with these units of it, and with the summary files that another one sorted."""
+    def plan(self, heads: dict[str, str], summaries: Planner, *, is_of_versions: bool = False) -> Plan:
+        """Return what was sorted, with the summary files that another one sorted."""
         return Plan(
             heads,
-            units,
+            self.units(),
             [*self.not_purged, *summaries.not_purged],
-            [unit for unit in summaries.units() if unit.pieces],
+            summaries.units(),
             frozenset(self._seen),
             frozenset(self._identified),
             is_of_versions,
@@ -224,7 +222,7 @@ def plan_heads(
                 planner.not_purged += staged
                 if staged:
                     planner.note(dataset)
-    return planner.plan(heads, planner.units(), summaries)
+    return planner.plan(heads, summaries)
 
 
 def held_prefixes(repo: Repository) -> tuple[str, ...]:

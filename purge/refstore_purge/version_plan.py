@@ -59,9 +59,8 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
             add(dataset, Name(each.ref, each.path), described.get(each.entry.address, each.entry))
     for address, (of_kind, name) in held.items():
         of_kind.leave(address, name, "a legal hold covers it")
-    units, of_summaries = planner.units(), summaries.units()
-    look_up_contents(ctx, [*units, *of_summaries])
-    return planner.plan({}, [unit for unit in units if unit.pieces], summaries, is_of_versions=True)
+    look_up_contents(ctx, [*planner.units(), *summaries.units()])
+    return planner.plan({}, summaries, is_of_versions=True)
 
 
 def look_up_contents(ctx: Context, units: Sequence[Unit]) -> None:
