@@ -16,7 +16,7 @@ from refstore.core.records import Entry
 from refstore.errors import Gone, InvalidName, InvalidPath, NotFound, ObjectNotFound, RefstoreError
 from refstore.operations.referenced_entries import TRASH_OF
 from refstore_purge.formats import parquet_summary
-from refstore_purge.formats.base import PurgeError
+from refstore_purge.formats.base import PurgeError, unknown_failure
 from refstore_purge.formats.parquet_summary import Summary
 from refstore_purge.plan import Name, Piece, Unit
 from refstore_purge.run_state import PurgeRun
@@ -70,9 +70,7 @@ def _is_there(run: PurgeRun, piece: Piece, name: Name) -> bool:
 def have_ids(run: PurgeRun, unit: Unit, piece: Piece) -> bool:
     """Return whether a summary file has an id. Raises PurgeError, ObjectNotFound."""
     with _readable():
-        return parquet_summary.read(
-            _open(run, piece.content, piece.size_bytes), run.work(unit, piece).task, run.ids.of(unit.dataset)
-        ).has_ids
+        return _read_at(run, unit, piece, piece.content, piece.size_bytes).has_ids
 
 
 def find_affected(run: PurgeRun, units: Sequence[Unit], rewritten: Collection[Name]) -> set[str]:
@@ -93,8 +91,7 @@ def _readable() -> Generator[None, None, None]:
     except (PurgeError, RefstoreError, MemoryError):
         raise
     except Exception as error:
-        reason = f"reading or writing it failed ({type(error).__name__}); report this, and see to it by other means"
-        raise PurgeError(reason) from error
+        raise PurgeError(unknown_failure(error)) from error
 
 
 @_readable()
@@ -125,9 +122,7 @@ def _uploaded(run: PurgeRun, unit: Unit, piece: Piece) -> Summary | None:
     """Return what a summary file said when it was uploaded; None: that is gone."""
     size = piece.size_bytes if piece.original is None else piece.original.size_bytes
     try:
-        return parquet_summary.read(
-            _open(run, piece.address, size), run.work(unit, piece).task, run.ids.of(unit.dataset)
-        )
+        return _read_at(run, unit, piece, piece.address, size)
     except ObjectNotFound:
         return None
 
@@ -159,11 +154,15 @@ def _read(run: PurgeRun, unit: Unit, piece: Piece) -> Summary:
     """Return what a summary file says, with the files that it describes no more because they lost all of their rows: a
     restore may have brought these back.
     """
-    source = _open(run, piece.content, piece.size_bytes)
-    summary = parquet_summary.read(source, run.work(unit, piece).task, run.ids.of(unit.dataset))
+    summary = _read_at(run, unit, piece, piece.content, piece.size_bytes)
     if piece.content == piece.address or (uploaded := _uploaded(run, unit, piece)) is None:
         return summary
     return summary._replace(files={**{path: [] for path in uploaded.files}, **summary.files})
+
+
+def _read_at(run: PurgeRun, unit: Unit, piece: Piece, address: str, size_bytes: int) -> Summary:
+    """Return what one content of a summary file says."""
+    return parquet_summary.read(_open(run, address, size_bytes), run.work(unit, piece).task, run.ids.of(unit.dataset))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import FileFormat
 from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge import formats
-from refstore_purge.formats.base import Format, MissingColumnError, PurgeError, Task, kinds_of
+from refstore_purge.formats.base import Format, MissingColumnError, PurgeError, Task, kinds_of, unknown_failure
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import orc, pa, pq
@@ -166,8 +166,7 @@ def do(job: Job, work: Work) -> Done:
     except (RefstoreError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001  # a file that a library fails at in a new way fails alone
-        reason = f"reading or writing it failed ({type(error).__name__}); report this, and see to it by other means"
-        return Done(address=work.address, failure=reason, read_bytes=source.requested_bytes)
+        return Done(address=work.address, failure=unknown_failure(error), read_bytes=source.requested_bytes)
     return Done(
         address=work.address,
         rows=written.rows,

@@ -27,6 +27,11 @@ class MissingColumnError(PurgeError):
     """An object that has no such column as the identifier."""
 
 
+def unknown_failure(error: Exception) -> str:
+    """Return why an object stays at which a library fails in a way that nobody knows."""
+    return f"reading or writing it failed ({type(error).__name__}); report this, and see to it by other means"
+
+
 class Ids(Protocol):
     """The ids whose rows go."""
 
