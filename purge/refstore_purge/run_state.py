@@ -211,7 +211,8 @@ class PurgeRun:
         again.
         """
         dataset, content = unit.dataset, piece.content
-        self.see(unit, to)
+        if to:
+            self.see(unit, to)
         self.state.contents.append(
             RunContent(content, piece.address, dataset.name, dataset.prefix, piece.size_bytes, not reason, reason, to)
         )

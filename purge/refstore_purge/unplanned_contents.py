@@ -169,7 +169,7 @@ def _look_at_names(run: PurgeRun, todo: Sequence[_Todo]) -> None:
         named = each.content.named
         value = value_in(named.dataset, named.path, named.entry or Entry(named.identity, 0, "", 0))
         (is_one,) = finding.are_ids(run.ids.every(named.dataset), [value])
-        if value is None and each.content.named.entry is None:
+        if value is None and named.entry is None:
             _note(run, each.content, each.size_bytes, "its metadata is not known", has_rows=False)
         elif is_one:
             _note(run, each.content, each.size_bytes, each.reason, has_rows=True)

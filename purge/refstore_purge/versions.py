@@ -162,8 +162,8 @@ def _replace(run: PurgeRun, items: Sequence[Item], write_items: WriteItems, *, h
         run.count(items[attempt.number][0], _at(items, attempt), done)
         if done.to and done.by != SUMMARY:
             run.state.found[done.to] = Done(address=done.to, rows=done.rows, by="column")  # need not be looked at
-        if results[attempt.number].by != SUMMARY:  # in which `unplanned_contents.py` looks for ids
-            run.note(items[attempt.number][0], _at(items, attempt), to=results[attempt.number].to)
+        if done.by != SUMMARY:  # in which `unplanned_contents.py` looks for ids
+            run.note(items[attempt.number][0], _at(items, attempt), to=done.to)
 
     originals = [_original(piece) for _, piece in items]
     busy: list[int] = []
