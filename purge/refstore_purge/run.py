@@ -68,7 +68,7 @@ def run(
         steps = Steps(engine, tell, RunControl(ctx, run_id, "purge", owner))
         key = index.Key.of(options.purge_key) if options.purge_key else None
         datasets = chosen_datasets(document, options.datasets)
-        ids, unclear = _load(repo, datasets, options, folder / "ids", key, say)
+        ids, unclear = _load(repo, document, datasets, options, folder / "ids", key, say)
         datasets = ids.chosen(datasets)
         state.unclear = unclear
         state.places += [Place(kind="run", reason=each.reason, has_rows=False, as_of_run=True) for each in unclear]
@@ -152,6 +152,7 @@ def _limit(run: PurgeRun, units: list[Unit]) -> None:
 
 def _load(
     repo: Repository,
+    document: PurgeDocument,
     datasets: Sequence[Dataset],
     options: Options,
     folder: Path,
@@ -179,9 +180,9 @@ def _load(
         options.id_column,
         options.dataset_column,
         has_header=not options.no_header,
-        names=tuple(each.identifier for each in repo.purge_document().document.datasets),
+        names=tuple(each.identifier for each in document.datasets),
     )
-    onboarded = [each.name for each in repo.purge_document().document.onboarded]
+    onboarded = [each.name for each in document.onboarded]
     read = ids_file.load(
         options.ids,
         folder,
