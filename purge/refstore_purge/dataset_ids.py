@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from refstore.errors import Invalid
 from refstore.purging.document import Dataset
@@ -19,9 +19,6 @@ from refstore_purge.formats.base import Kind, kind_of
 from refstore_purge.ids import IdSet
 from refstore_purge.ledger import AnyIds, LedgerSet
 from refstore_purge.untyped_arrow import pa, pc
-
-NONE: Final = "none-"
-"""What the name of a set without ids begins with."""
 
 
 class DatasetIds:
@@ -40,8 +37,6 @@ class DatasetIds:
         """What tells data sets apart whose ids differ, also after `adapt`."""
         self.count = sum(self._open(name).count for name in {name for names in sets.values() for name in names})
         """How many ids there are, of all sets."""
-        self._uuids: dict[str, str] = {}
-        """The set of 16 bytes that was made of a set of text."""
 
     def chosen(self, datasets: Iterable[Dataset]) -> tuple[Dataset, ...]:
         """Return the data sets that have ids."""
@@ -82,7 +77,7 @@ class DatasetIds:
         if same is not None:
             self._check_width(dataset, type_, self._open(same))
         elif isinstance(ids, LedgerSet):
-            same = ledger.write_none(self.folder, f"{NONE}{kind}-", kind, like=ids)
+            same = ledger.write_none(self.folder, f"none-{kind}-", kind, like=ids)
             is_none = True
         elif ids.kind == "string" and _width(type_) == uuids.UUID_BYTES:
             same = self._as_uuids(dataset, names[0], ids, type_)
@@ -109,7 +104,8 @@ class DatasetIds:
         return self._opened[name]
 
     def _as_uuids(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
-        if name not in self._uuids:
+        made = f"uuids-{name}"
+        if made not in self._opened:  # else another data set with the same ids has it
             texts = ids.values.cast(pa.large_string())
             good = pc.sum(uuids.are_uuids(texts)).as_py() or 0
             if good < ids.count:
@@ -120,10 +116,8 @@ class DatasetIds:
                     f"{self._differs(dataset, type_, ids)}, of which {ids.count - good} of {ids.count} are no UUIDs; "
                     f"{advice}{self._or_restrict()}"
                 )
-            made = f"uuids-{name}"
             id_sets.write(self.folder, "binary", [uuids.bytes_of(texts)], prefix=made)
-            self._uuids[name] = made
-        return self._uuids[name]
+        return made
 
     def _as_integers(self, dataset: Dataset, name: str, ids: IdSet, type_: Any) -> str:
         made = f"integers-{name}"
