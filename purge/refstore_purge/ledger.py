@@ -26,7 +26,7 @@ from refstore.errors import Corrupt, NotFound
 from refstore.objects.base import ObjectStore
 from refstore.purging.document import Dataset
 from refstore_purge import index
-from refstore_purge.formats.base import Kind
+from refstore_purge.formats.base import TYPED, Kind
 from refstore_purge.ids import IdSet, comparable, filled
 from refstore_purge.untyped_arrow import pa, pc, pq
 
@@ -43,8 +43,6 @@ _MACS: Final = "ledger-macs.npy"
 _KIND: Final = b"refstore.kind"
 _AT: Final = b"refstore.at_ms"
 _DATASETS: Final = b"refstore.datasets"
-_TYPED: Final = ("parquet", "orc")
-"""Formats whose files say which type their identifiers have."""
 
 
 class Entry(NamedTuple):
@@ -201,7 +199,7 @@ def load(
         mine: list[tuple[Kind, tuple[str, ...]]] = [
             (each, tuple(keys)) for each, keys in wanted.get(dataset.name, {}).items()
         ]
-        if len(mine) > 1 and dataset.format not in (*_TYPED, None):
+        if len(mine) > 1 and dataset.format not in (*TYPED, None):
             unclear.append(dataset.name)
             continue
         for each in mine:
@@ -217,9 +215,7 @@ def load(
 def write_none(folder: Path, name: str, kind: Kind, *, like: LedgerSet) -> str:
     """Write a set of a type that has no ids, beside another one; return its name."""
     meta = msgspec.structs.replace(like.meta, kind=kind, count=0)
-    np.save(folder / f"{name}{_HASHES}", np.zeros(0, np.uint64))
-    np.save(folder / f"{name}{_MACS}", np.zeros((0, MAC_BYTES), np.uint8))
-    (folder / f"{name}{_META}").write_bytes(msgspec.json.encode(meta))
+    _save(folder, name, meta, np.zeros(0, np.uint64), np.zeros((0, MAC_BYTES), np.uint8))
     return name
 
 
@@ -228,10 +224,13 @@ def _write(folder: Path, name: str, kind: Kind, tables: Sequence[Any], key: inde
     bodies = b"".join(body for table in tables for body in table.column("mac").to_pylist())
     macs = np.frombuffer(bodies, np.uint8).reshape(-1, MAC_BYTES)
     order = np.argsort(hashes, kind="stable")
+    _save(folder, name, _Meta(kind, len(hashes), key.hash_key, key.mac_key), hashes[order], macs[order])
+
+
+def _save(folder: Path, name: str, meta: _Meta, hashes: NDArray[np.uint64], macs: NDArray[np.uint8]) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    np.save(folder / f"{name}{_HASHES}", hashes[order])
-    np.save(folder / f"{name}{_MACS}", macs[order])
-    meta = _Meta(kind, len(hashes), key.hash_key, key.mac_key)
+    np.save(folder / f"{name}{_HASHES}", hashes)
+    np.save(folder / f"{name}{_MACS}", macs)
     (folder / f"{name}{_META}").write_bytes(msgspec.json.encode(meta))
 
 

@@ -20,10 +20,10 @@ from refstore.purging.document import ERASE, Dataset
 from refstore.repository import Repository
 from refstore_purge import tasks
 from refstore_purge.dataset_results import no_identifier, nothing_below
-from refstore_purge.formats.base import Kind, MissingColumnError, PurgeError, Task, kinds_of
+from refstore_purge.formats.base import TYPED, Kind, MissingColumnError, PurgeError, Task, kinds_of
 from refstore_purge.plan import is_data, value_in
 from refstore_purge.store_file import StoreFile
-from refstore_purge.untyped_arrow import orc, pa, pq
+from refstore_purge.untyped_arrow import pa
 
 BRANCHES: Final = 10
 PATHS: Final = 200
@@ -70,8 +70,9 @@ def _reason(repo: Repository, dataset: Dataset) -> str:
     if dataset.mode == ERASE:
         return no_identifier(dataset, f"none of the first {len(entries)} objects")
     own = {entry.address: entry for _, entry in entries if is_own(entry.address)}
-    told = [told for entry in islice(own.values(), OBJECTS) if (told := _has_column(repo, dataset, entry)) is not None]
-    return no_identifier(dataset, f"none of the first {len(told)} objects") if told and not any(told) else ""
+    looks = [_has_column(repo, dataset, entry) for entry in islice(own.values(), OBJECTS)]
+    answers = [has_column for has_column in looks if has_column is not None]
+    return no_identifier(dataset, f"none of the first {len(answers)} objects") if answers and not any(answers) else ""
 
 
 def _entries(repo: Repository, dataset: Dataset) -> Iterator[tuple[str, Entry]]:
@@ -88,9 +89,9 @@ def _has_column(repo: Repository, dataset: Dataset, entry: Entry) -> bool | None
     assert dataset.format is not None  # noqa: S101  # the document's check says so
     source: Any = StoreFile(repo.context.objects, entry.address, entry.size_bytes)
     task = Task(tuple(dataset.identifier.split(".")), dataset.map_part)
-    if dataset.format in ("parquet", "orc"):
+    if dataset.format in TYPED:
         try:
-            schema: Any = pq.read_schema(source) if dataset.format == "parquet" else orc.ORCFile(source).schema
+            schema = tasks.schema_of(dataset.format, source)
         except (pa.ArrowException, OSError):
             return None
         return kinds_of(schema, task.identifier, task.map_part) is not None

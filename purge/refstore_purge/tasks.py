@@ -21,7 +21,7 @@ from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import FileFormat
 from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge import formats
-from refstore_purge.formats.base import Format, MissingColumnError, PurgeError, Task, kinds_of, unknown_failure
+from refstore_purge.formats.base import TYPED, Format, MissingColumnError, PurgeError, Task, kinds_of, unknown_failure
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import orc, pa, pq
@@ -225,13 +225,17 @@ def format_of(name: FileFormat) -> Format:
         raise MissingExtra("purge", f"the format {name}") from error
 
 
+def schema_of(name: FileFormat, source: Any) -> Any:
+    """Return the schema of Arrow of a file whose format is `TYPED`. Raises what pyarrow raises."""
+    return pq.read_schema(source) if name == "parquet" else orc.ORCFile(source).schema
+
+
 def identifier_type(store: ObjectStore, work: Work) -> Any:
     """Return the type that the identifier's column of an object has in Arrow; None: its file does not say."""
-    if work.format not in ("parquet", "orc"):
+    if work.format not in TYPED:
         return None  # their lines tell, one by one
-    source: Any = StoreFile(store, work.address, work.size_bytes)
     try:
-        schema: Any = pq.read_schema(source) if work.format == "parquet" else orc.ORCFile(source).schema
+        schema = schema_of(work.format, StoreFile(store, work.address, work.size_bytes))
     except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
         return None
     kinds = kinds_of(schema, work.identifier, work.map_part)

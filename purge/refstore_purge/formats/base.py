@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 Kind = Literal["string", "integer", "binary"]
 """The families of types that an identifier may have. Widths of integers and of strings' offsets make no difference."""
 
+TYPED: Final = ("parquet", "orc")
+"""Formats whose files say which type their identifiers have."""
+
 TEXT_BATCH_BYTES: Final = 8 * 1024 * 1024
 """How much of a text file is decoded at a time."""
 
