@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from refstore_purge.untyped_arrow import pa
 
 FOUND_PER_PART: Final = 2048
 """How many objects each core looks through in one call of the engine, of which progress knows the end."""
+ASKED_FOR_TYPE: Final = 20
+"""How many objects of a data set are opened to learn its identifier's type, while they cannot be read."""
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -76,18 +79,27 @@ def _are_ids(ids: AnyIds, texts: Sequence[str | None]) -> list[bool]:
 
 
 def _adapt_ids(run: PurgeRun, units: Sequence[Unit]) -> None:
-    """Take the ids of each data set as its first object has them. Raises Invalid if they are of another type."""
-    seen: set[str] = set()
+    """Take the ids of each data set as its first object has them that can be read. Raises Invalid if they are of
+    another type.
+    """
+    by_dataset: dict[str, list[Unit]] = {}
     for unit in units:
-        if unit.dataset.mode != ERASE and unit.dataset.name not in seen and unit.order not in run.state.by_partition:
-            seen.add(unit.dataset.name)
-            first = next(iter(unit.pieces.values()))
-            type_ = tasks.identifier_type(run.repo.context.objects, run.work(unit, first))
-            if type_ is not None and not run.ids.adapt(unit.dataset, type_):
-                reason = f"the ledger has no ids of the type {type_} of its identifiers; purge it once with --ids"
-                run.state.unclear.append(NotPurged("", unit.dataset.prefix, reason))
+        if unit.dataset.mode != ERASE and unit.order not in run.state.by_partition:
+            by_dataset.setdefault(unit.dataset.name, []).append(unit)
+    for of_dataset in by_dataset.values():
+        dataset, type_ = of_dataset[0].dataset, _identifier_type(run, of_dataset)
+        if type_ is not None and not run.ids.adapt(dataset, type_):
+            reason = f"the ledger has no ids of the type {type_} of its identifiers; purge it once with --ids"
+            run.state.unclear.append(NotPurged("", dataset.prefix, reason))
     if run.key is not None:
         run.ids.write_index_hashes(run.key)
+
+
+def _identifier_type(run: PurgeRun, units: Sequence[Unit]) -> Any:
+    """Return the type of the identifier in Arrow, as the first objects of a data set tell; None: they do not."""
+    works = (run.work(unit, piece) for unit in units for piece in unit.pieces.values())
+    types = (tasks.identifier_type(run.repo.context.objects, work) for work in islice(works, ASKED_FOR_TYPE))
+    return next((type_ for type_ in types if type_ is not None), None)
 
 
 def _list_indexes(run: PurgeRun, datasets: Sequence[Dataset], units: Iterable[Unit]) -> None:

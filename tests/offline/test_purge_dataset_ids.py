@@ -288,6 +288,14 @@ class TestUuids:
             sorted(path.split("/")[1] for path in paths[1:3]),
         )
 
+    def test_match_though_the_first_object_cannot_be_read(self, world: World, purge: Purge) -> None:
+        onboard(world, "a")
+        commit(world, {"a/0": b"damaged", "a/1": parquet(uuids("fixed"))})
+        left = ids_at(world, "a/1")
+        made = purge(f"id\n{BOB}\n".encode())
+        assert [each.path for each in made.not_purged] == ["a/0"]
+        assert len(ids_at(world, "a/1")) == len(left) - 1
+
     def test_and_text_of_two_data_sets_go_by_one_run(self, world: World, purge: Purge) -> None:
         commit(world, {"a/x": parquet(uuids("fixed")), "b/x": parquet([str(ANN), str(BOB)])})
         onboard(world, "a", "b")
