@@ -143,7 +143,7 @@ def nothing(*_: object) -> None: ...
 
 
 def nothing_marked(*_: object) -> Any:
-    return SimpleNamespace(mark_id="")
+    return SimpleNamespace(mark_id="", cleaned=None)
 
 
 class Sweeps:
