@@ -123,6 +123,7 @@ class _Server(uvicorn.Server):
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         if self._certificate is not None:
             before[signal.SIGHUP] = self._reload_on_hangup(self._certificate)
+            self._certificate.reload()  # a SIGHUP that came after the first read and before the handler had no effect
         try:
             yield
         finally:

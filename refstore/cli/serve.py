@@ -394,15 +394,16 @@ def _many(settings: Settings, listening: socket.socket, folder: Path | None, sta
         process.start()
         return process
 
-    processes = [start() for _ in range(settings.api.workers)]
+    processes: list[Any] = []
 
     def reload(_number: int, _frame: object) -> None:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGHUP)
 
-    if settings.api.tls_certificate:
+    if settings.api.tls_certificate:  # before the processes start: without a handler SIGHUP would end this one
         handlers[signal.SIGHUP] = signal.signal(signal.SIGHUP, reload)
+    processes.extend(start() for _ in range(settings.api.workers))
     started()
     try:
         while not over.wait(CHECK_SECONDS):

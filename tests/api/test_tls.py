@@ -4,6 +4,7 @@ never end.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import httpx
 import lakefs
 import pytest
+import uvicorn
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -27,6 +29,7 @@ from lakefs.client import Client
 
 from refstore.core.settings import ApiSettings, embedded
 from refstore.errors import InvalidSettings
+from refstore_api.server import _Server
 from refstore_api.tls import Certificate
 from tests.api.conftest import KEY_ID, SECRET, Running, serving
 from tests.api.test_limits import wait_until
@@ -176,6 +179,19 @@ def test_all_workers_read_a_renewed_certificate(tmp_path: Path, pair: Pair) -> N
         second = pair.renew()
         os.kill(running.process.pid, signal.SIGHUP)
         wait_until(lambda: {serial_of(running) for _ in range(20)} == {second})
+
+
+def test_a_certificate_that_is_renewed_while_a_process_starts_is_read(pair: Pair) -> None:
+    """Between its first read and its handler the process ignores SIGHUP."""
+    certificate = Certificate(pair.certificate, pair.key)
+    before = certificate.context
+    pair.renew()
+
+    async def start() -> None:
+        with _Server(uvicorn.Config(lambda: None), None, certificate).capture_signals():
+            assert certificate.context is not before
+
+    asyncio.run(start())
 
 
 def test_connections_without_a_handshake_take_slots_and_give_them_back(secure: Running, served_pair: Pair) -> None:
