@@ -54,6 +54,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from refstore.distribution import install_command
+
 
 class RefstoreError(Exception):
     """Whatever refstore raises on purpose."""
@@ -238,7 +240,7 @@ class MissingExtra(RefstoreError):
     code = "missing_extra"
 
     def __init__(self, extra: str, needed_for: str) -> None:
-        super().__init__(f"{needed_for} needs an optional dependency; install it with: pip install 'refstore[{extra}]'")
+        super().__init__(f"{needed_for} needs an optional dependency; install it with: {install_command(extra)}")
         self.extra = extra
 
 

@@ -13,6 +13,9 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+from refstore.distribution import DISTRIBUTION
+
+FILES = DISTRIBUTION.replace("-", "_")
 PACKAGES = {"refstore", "refstore_api", "refstore_gc", "refstore_purge", "refstore_reaper"}
 IN_SDIST = {
     ".gitignore",
@@ -42,7 +45,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 def check_metadata(text: str, version: str) -> None:
     fields = Parser().parsestr(text)
-    expect(fields["Name"] == "refstore", f"the name is {fields['Name']!r}")
+    expect(fields["Name"] == DISTRIBUTION, f"the name is {fields['Name']!r}")
     expect(fields["Version"] == version, f"the version is {fields['Version']!r}, not {version!r}")
     expect(bool(fields["Requires-Python"]), "there is no Requires-Python")
     expect(fields["License-Expression"] == "Apache-2.0", "there is no License-Expression")
@@ -51,7 +54,7 @@ def check_metadata(text: str, version: str) -> None:
 
 
 def check_wheel(wheel: Path, version: str) -> None:
-    info = f"refstore-{version}.dist-info"
+    info = f"{FILES}-{version}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         top = {name.split("/")[0] for name in names}
@@ -65,12 +68,12 @@ def check_sdist(sdist: Path, version: str, scratch: Path) -> Path:
     """Return a wheel that was built from the sdist."""
     with tarfile.open(sdist) as archive:
         archive.extractall(scratch, filter="data")
-    source = scratch / f"refstore-{version}"
+    source = scratch / f"{FILES}-{version}"
     top = {entry.name for entry in source.iterdir()}
     expect(top == IN_SDIST, f"{sdist.name} holds {sorted(top)}")
     check_metadata((source / "PKG-INFO").read_text("utf-8"), version)
     run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", scratch / "again", cwd=source)
-    return scratch / "again" / f"refstore-{version}-py3-none-any.whl"
+    return scratch / "again" / f"{FILES}-{version}-py3-none-any.whl"
 
 
 def check_installs(wheel: Path, version: str, scratch: Path) -> None:
@@ -87,7 +90,7 @@ def check_installs(wheel: Path, version: str, scratch: Path) -> None:
 
 
 def main(folder: Path, version: str) -> None:
-    wheel, sdist = folder / f"refstore-{version}-py3-none-any.whl", folder / f"refstore-{version}.tar.gz"
+    wheel, sdist = folder / f"{FILES}-{version}-py3-none-any.whl", folder / f"{FILES}-{version}.tar.gz"
     there = {entry.name for entry in folder.iterdir()}
     expect(there == {wheel.name, sdist.name}, f"{folder} holds {sorted(there)}")
     check_wheel(wheel, version)

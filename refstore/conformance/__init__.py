@@ -1,7 +1,7 @@
 """The suites that every driver passes: subclass `KVSuite` or `ObjectStoreSuite` in a pytest module of your own.
 
-Install `refstore[conformance]` to run them; docs/drivers.md shows how. Nothing else of refstore imports this package,
-because it needs pytest and hypothesis.
+Install `refstore-lake[conformance]` to run them; docs/drivers.md shows how. Nothing else of refstore imports this
+package, because it needs pytest and hypothesis.
 """
 
 from __future__ import annotations

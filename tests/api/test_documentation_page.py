@@ -96,4 +96,4 @@ def test_without_the_package_it_says_what_to_install(asgi: Application, monkeypa
     finally:
         documentation._file.cache_clear()
     assert refused.status_code == 501
-    assert "refstore[api]" in refused.json()["message"]
+    assert "refstore-lake[api]" in refused.json()["message"]

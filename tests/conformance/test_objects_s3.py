@@ -295,7 +295,7 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.setitem(sys.modules, "boto3.session", None)
-    with pytest.raises(MissingExtra, match=r"refstore\[s3\]"):
+    with pytest.raises(MissingExtra, match=r"refstore-lake\[s3\]"):
         open_objects("s3://bucket/prefix")
 
 

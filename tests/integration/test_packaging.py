@@ -26,6 +26,7 @@ from packaging.utils import canonicalize_name
 import refstore
 from refstore.core.safety import Safety
 from refstore.core.settings import embedded
+from refstore.distribution import DISTRIBUTION
 from tests.durations import AT_ONCE, AT_ONCE_ENVIRONMENT, set_agreed
 from tests.servers.redis_servers import until
 from tests.servers.s3_base import free_port
@@ -57,6 +58,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (file,) = folder.iterdir()
+    assert f"dist/{file.name}[" in (ROOT / "README.md").read_text()  # what it tells people to install
     return file
 
 
@@ -65,7 +67,7 @@ def test_the_wheel_holds_the_typed_packages_and_nothing_else(wheel: Path) -> Non
         names = archive.namelist()
         (metadata,) = [name for name in names if name.endswith("dist-info/METADATA")]
         described = archive.read(metadata).decode()
-    assert {name.split("/")[0] for name in names} == {*PACKAGES, f"refstore-{refstore.__version__}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {*PACKAGES, f"refstore_lake-{refstore.__version__}.dist-info"}
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
     pages = {name for name in names if name.startswith("refstore_api/ui/") and not name.endswith(".py")}
@@ -193,7 +195,7 @@ if "REFUSED" in os.environ:
 
 def modules_beyond_the_base() -> set[str]:
     """Return the modules of this environment that `pip install` without extras would not bring."""
-    wanted, base = ["refstore"], set[str]()
+    wanted, base = [DISTRIBUTION], set[str]()
     while wanted:
         name = wanted.pop()
         if name in base:

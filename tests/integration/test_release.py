@@ -115,7 +115,7 @@ def test_a_dry_run_does_everything_but_the_tag(checkout: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "the tests were called" in done.stdout
     names = {entry.name for entry in (checkout / "dist").iterdir()}
-    assert names == {f"refstore-{VERSION}.tar.gz", f"refstore-{VERSION}-py3-none-any.whl"}
+    assert names == {f"refstore_lake-{VERSION}.tar.gz", f"refstore_lake-{VERSION}-py3-none-any.whl"}
     assert git(checkout, "tag") == ""
 
 
@@ -142,7 +142,7 @@ def test_a_distribution_with_a_foreign_package_is_noticed(tmp_path: Path, extra:
     dist = tmp_path / "dist"
     build = [sys.executable, "-m", "hatchling", "build", "--directory", dist]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    with zipfile.ZipFile(dist / f"refstore-{VERSION}-py3-none-any.whl", "a") as archive:
+    with zipfile.ZipFile(dist / f"refstore_lake-{VERSION}-py3-none-any.whl", "a") as archive:
         archive.writestr(extra, "")
     check = [sys.executable, ROOT / "scripts" / "check_dist.py", dist, VERSION]
     done = subprocess.run(check, capture_output=True, text=True, check=False)

@@ -95,5 +95,5 @@ def test_errors_carry_what_their_handlers_need() -> None:
     assert MergeConflict("two sides changed it", ("a", "b")).paths == ("a", "b")
     assert (
         str(MissingExtra("s3", "s3://"))
-        == "s3:// needs an optional dependency; install it with: pip install 'refstore[s3]'"
+        == "s3:// needs an optional dependency; install it with: pip install 'refstore-lake[s3]'"
     )

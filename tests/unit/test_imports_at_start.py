@@ -52,7 +52,11 @@ def data(tmp_path: Path) -> str:
 
 def test_the_package_alone_imports_next_to_nothing() -> None:
     modules = imported_by("import refstore")
-    assert {name for name in modules if name.startswith("refstore")} == {"refstore", "refstore.errors"}
+    assert {name for name in modules if name.startswith("refstore")} == {
+        "refstore",
+        "refstore.distribution",
+        "refstore.errors",
+    }
     assert modules & {*SERVERS, *CLIENTS, *PARQUET, *CONSOLE, *SLOW, "msgspec", "apsw", "logging"} == set()
 
 

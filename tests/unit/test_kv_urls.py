@@ -26,7 +26,7 @@ def test_an_unknown_scheme_names_the_known_ones(url: str) -> None:
 def test_a_driver_whose_package_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "refstore.kv.redis", raising=False)
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(MissingExtra, match=r"redis\+sentinel:// KV needs.*pip install 'refstore\[redis\]'"):
+    with pytest.raises(MissingExtra, match=r"redis\+sentinel:// KV needs.* 'refstore-lake\[redis\]'"):
         open_kv("redis+sentinel://host/main")
     open_kv("memory:").close()  # the others do not need it
 
