@@ -98,7 +98,7 @@ def _adapt_ids(run: PurgeRun, units: Sequence[Unit]) -> None:
 def _identifier_type(run: PurgeRun, units: Sequence[Unit]) -> Any:
     """Return the type of the identifier in Arrow, as the first objects of a data set tell; None: they do not."""
     works = (run.work(unit, piece) for unit in units for piece in unit.pieces.values())
-    types = (tasks.identifier_type(run.repo.context.objects, work) for work in islice(works, ASKED_FOR_TYPE))
+    types = (tasks.identifier_type(run.repo.context, work) for work in islice(works, ASKED_FOR_TYPE))
     return next((type_ for type_ in types if type_ is not None), None)
 
 

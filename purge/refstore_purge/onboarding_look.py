@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from refstore_purge import tasks
 from refstore_purge.dataset_results import no_identifier, nothing_below
 from refstore_purge.formats.base import TYPED, Kind, MissingColumnError, PurgeError, Task, kinds_of
 from refstore_purge.plan import is_data, value_in
-from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import pa
 
 BRANCHES: Final = 10
@@ -85,9 +85,14 @@ def _entries(repo: Repository, dataset: Dataset) -> Iterator[tuple[str, Entry]]:
 
 
 def _has_column(repo: Repository, dataset: Dataset, entry: Entry) -> bool | None:
-    """Return whether an object has the identifier; None: it does not tell."""
+    """Return whether an object has the identifier; None: it does not tell. Raises PurgeError."""
+    if dataset.format not in TYPED and entry.size_bytes > TEXT_BYTES_MAX:
+        return None
+    return tasks.read_apart(repo.context, entry.address, entry.size_bytes, partial(_tells_column, dataset))
+
+
+def _tells_column(dataset: Dataset, source: BinaryIO) -> bool | None:
     assert dataset.format is not None  # noqa: S101  # the document's check says so
-    source: Any = StoreFile(repo.context.objects, entry.address, entry.size_bytes)
     task = Task(tuple(dataset.identifier.split(".")), dataset.map_part)
     if dataset.format in TYPED:
         try:
@@ -95,13 +100,11 @@ def _has_column(repo: Repository, dataset: Dataset, entry: Entry) -> bool | None
         except (pa.ArrowException, OSError):
             return None
         return kinds_of(schema, task.identifier, task.map_part) is not None
-    if entry.size_bytes > TEXT_BYTES_MAX:
-        return None
     kinds: tuple[Kind, ...] = ("string", "integer")
     for kind in kinds:
         with suppress(PurgeError):  # the values are of another kind, or the file is damaged
             try:
-                found = tasks.format_of(dataset.format).find(cast(BinaryIO, source), task, _NoIds(kind))
+                found = tasks.format_of(dataset.format).find(source, task, _NoIds(kind))
             except MissingColumnError:
                 return False
             return True if found.has_identifier else False if found.rows else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import BinaryIO, Final, cast
 
 from refstore.core.batches import batched
@@ -15,6 +16,7 @@ from refstore.core.ids import is_own
 from refstore.core.records import Entry
 from refstore.errors import Gone, InvalidName, InvalidPath, NotFound, ObjectNotFound, RefstoreError
 from refstore.operations.referenced_entries import TRASH_OF
+from refstore_purge import tasks
 from refstore_purge.formats import parquet_summary
 from refstore_purge.formats.base import PurgeError, unknown_failure
 from refstore_purge.formats.parquet_summary import Summary
@@ -36,7 +38,7 @@ def find_stale(run: PurgeRun, units: Sequence[Unit], is_replaced: IsReplaced) ->
     for unit, piece, summary in _summaries(run, units):
         with _failing(run, unit, piece):
             told = [_is_right(run, piece, summary, name, is_replaced) for name in piece.names]
-            if summary.has_ids or (False in told and True not in told):
+            if _has_id(run, unit, summary) or (False in told and True not in told):
                 stale.add(piece.address)
     return stale
 
@@ -70,15 +72,15 @@ def _is_there(run: PurgeRun, piece: Piece, name: Name) -> bool:
 def have_ids(run: PurgeRun, unit: Unit, piece: Piece) -> bool:
     """Return whether a summary file has an id. Raises PurgeError, ObjectNotFound."""
     with _readable():
-        return _read_at(run, unit, piece, piece.content, piece.size_bytes).has_ids
+        return _has_id(run, unit, _read_at(run, unit, piece, piece.content, piece.size_bytes))
 
 
 def find_affected(run: PurgeRun, units: Sequence[Unit], rewritten: Collection[Name]) -> set[str]:
     """Return the addresses of the summary files at the heads that must be written again, once these files are."""
     affected: set[str] = set()
-    for _, piece, summary in _summaries(run, units):
+    for unit, piece, summary in _summaries(run, units):
         described = {Name(name.branch, _folder(name) + path) for name in piece.names for path in summary.files}
-        if summary.has_ids or not described.isdisjoint(rewritten):
+        if _has_id(run, unit, summary) or not described.isdisjoint(rewritten):
             affected.add(piece.address)
     return affected
 
@@ -162,7 +164,12 @@ def _read(run: PurgeRun, unit: Unit, piece: Piece) -> Summary:
 
 def _read_at(run: PurgeRun, unit: Unit, piece: Piece, address: str, size_bytes: int) -> Summary:
     """Return what one content of a summary file says."""
-    return parquet_summary.read(_open(run, address, size_bytes), run.work(unit, piece).task, run.ids.of(unit.dataset))
+    read = partial(parquet_summary.read, task=run.work(unit, piece).task)
+    return tasks.read_apart(run.repo.context, address, size_bytes, read)
+
+
+def _has_id(run: PurgeRun, unit: Unit, summary: Summary) -> bool:
+    return summary.has_ids(run.ids.of(unit.dataset))
 
 
 @contextmanager
@@ -198,8 +205,8 @@ def _has_ids(run: PurgeRun, address: str) -> bool:
 
 
 def _describes(run: PurgeRun, summary: Summary, path: str, entry: Entry) -> bool:
-    source = _open(run, entry.address, entry.size_bytes)
-    return parquet_summary.row_groups_of(source) == summary.files[path]
+    ctx, row_groups_of = run.repo.context, parquet_summary.row_groups_of
+    return tasks.read_apart(ctx, entry.address, entry.size_bytes, row_groups_of) == summary.files[path]
 
 
 def _ref(name: Name) -> str:

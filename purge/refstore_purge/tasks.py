@@ -7,24 +7,29 @@ an engine may run a task twice, and all attempts write the same.
 from __future__ import annotations
 
 import ctypes
+import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, BinaryIO, Final, Literal, cast
+from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
 
 import msgspec
 
+from refstore.context import Context
 from refstore.errors import AlreadyExists, Corrupt, MissingExtra, ObjectNotFound, RefstoreError
 from refstore.objects import open_objects
 from refstore.objects.base import ObjectStore, Stored, Tally
 from refstore.purging.document import FileFormat
+from refstore_gc.engines import isolated
 from refstore_gc.engines.base import Engine, SharedFolder
 from refstore_purge import formats
 from refstore_purge.formats.base import TYPED, Format, MissingColumnError, PurgeError, Task, kinds_of, unknown_failure
 from refstore_purge.ledger import AnyIds, open_ids
 from refstore_purge.store_file import StoreFile
 from refstore_purge.untyped_arrow import orc, pa, pq
+
+T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1024 * 1024
 TASKS_PER_CORE: Final = 8
@@ -136,12 +141,20 @@ def grouped(works: list[Work], cores: int) -> list[list[tuple[int, Work]]]:
 
 
 def _do_all(job: Job, numbered: list[tuple[int, Work]]) -> Iterator[tuple[int, Done]]:
+    job = msgspec.structs.replace(job, ids=job.ids.found_here())
     for number, work in numbered:
         yield number, do(job, work)
 
 
 def do(job: Job, work: Work) -> Done:
-    """Do one object's work."""
+    """Do one object's work in a process of its own: a library that crashes at a file does so for that file only."""
+    try:
+        return isolated.call(partial(_do, job, work))
+    except isolated.CrashedError as error:
+        return Done(address=work.address, failure=_crash(error))
+
+
+def _do(job: Job, work: Work) -> Done:
     _choose_memory(work.size_bytes)
     store = _store(job.url, job.io_timeout_seconds)
     ids = _ids(job.ids, work.ids)
@@ -214,6 +227,16 @@ def _find(job: Job, work: Work, store: ObjectStore, source: StoreFile, ids: AnyI
     )
 
 
+def _crash(error: isolated.CrashedError) -> str:
+    """Say why an object stays whose reader ended."""
+    code = error.exit_code or 0
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+    return (
+        f"the process that read or wrote it {how}, twice: a library crashed at it, or there is too little memory; see "
+        "to it by other means"
+    )
+
+
 def format_of(name: FileFormat) -> Format:
     """Return the module of a format. Raises MissingExtra."""
     from importlib import import_module
@@ -230,12 +253,27 @@ def schema_of(name: FileFormat, source: Any) -> Any:
     return pq.read_schema(source) if name == "parquet" else orc.ORCFile(source).schema
 
 
-def identifier_type(store: ObjectStore, work: Work) -> Any:
+def read_apart(ctx: Context, address: str, size_bytes: int, read: Callable[[BinaryIO], T]) -> T:
+    """Return what `read` makes of an object, in a process of its own. Raises PurgeError where that ended, and what
+    `read` raises.
+    """
+    url, seconds = ctx.objects.url, ctx.safety.objects_io_seconds
+    try:
+        return isolated.call(partial(_read, url, seconds, address, size_bytes, read))
+    except isolated.CrashedError as error:
+        raise PurgeError(_crash(error)) from error
+
+
+def _read(url: str, io_timeout_seconds: float, address: str, size_bytes: int, read: Callable[[BinaryIO], T]) -> T:
+    return read(cast(BinaryIO, StoreFile(_store(url, io_timeout_seconds), address, size_bytes)))
+
+
+def identifier_type(ctx: Context, work: Work) -> Any:
     """Return the type that the identifier's column of an object has in Arrow; None: its file does not say."""
     if work.format not in TYPED:
         return None  # their lines tell, one by one
     try:
-        schema = schema_of(work.format, StoreFile(store, work.address, work.size_bytes))
+        schema = read_apart(ctx, work.address, work.size_bytes, partial(schema_of, work.format))
     except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
         return None
     kinds = kinds_of(schema, work.identifier, work.map_part)

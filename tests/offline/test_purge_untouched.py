@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from refstore_purge import onboarding_look, run
+from refstore_purge import onboarding_look, run, tasks
 from refstore_purge.onboarding_look import find_nothing
 from refstore_purge.report import Report
 from refstore_purge.run import Options
@@ -157,13 +157,13 @@ def test_the_look_at_the_onboarding_opens_few_objects(world: World, monkeypatch:
     world.commit_files({f"visits/{number:02}": b'{"at":%d}\n' % number for number in range(30)})
     onboard(world)
     opened: list[str] = []
-    real = onboarding_look.StoreFile
+    real = tasks.read_apart
 
     def counting(*args: Any) -> Any:
         opened.append(args[1])
         return real(*args)
 
-    monkeypatch.setattr(onboarding_look, "StoreFile", counting)
+    monkeypatch.setattr(tasks, "read_apart", counting)
     assert "none of the first 3 objects" in warned(world)[0]
     assert len(opened) == onboarding_look.OBJECTS
 

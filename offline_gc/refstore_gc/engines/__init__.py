@@ -4,6 +4,7 @@
     choice.py            which engine a run gets: `Engines`
     local.py             this process and its helpers, in bounded memory
     helper_processes.py  the processes that take a share of a local engine's work
+    isolated.py          a process in which native code may crash
     spill.py             batches that wait on disk where memory is bounded
     spark.py             Spark
     spark_session.py     Spark's session, its settings, and its Java

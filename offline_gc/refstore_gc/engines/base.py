@@ -49,6 +49,10 @@ class SharedFolder(msgspec.Struct, frozen=True):
 
         return Path(SparkFiles.getRootDirectory())
 
+    def found_here(self) -> SharedFolder:
+        """Return it for another process of this machine, which need not be one of Spark."""
+        return SharedFolder(str(self.path), self.prefix)
+
 
 class Engine(Protocol):
     """Runs functions over items and batches; `local.py` and `spark.py` implement it.

@@ -7,6 +7,7 @@ small lake needs one process.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -44,7 +45,7 @@ class HelperEndedError(Exception):
 class Helper:
     """A process that does what it is sent. It ends when its connection does, so it does not outlive this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, imported_ahead: Sequence[str] = _IMPORTED_AHEAD) -> None:
         ours, theirs = Pipe()
         with theirs:
             # no child of `multiprocessing`: that runs the caller's main module again, or forks beside other threads
@@ -53,8 +54,9 @@ class Helper:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # Spark's has its files, too
             )
-        ours.send(logs.set_up())
+        ours.send((logs.set_up(), imported_ahead))
         self._connection = ours
         self._is_ready = False
         self.has_ended = False
@@ -65,8 +67,14 @@ class Helper:
             if not self._is_ready and self._connection.poll(_LOOK_SECONDS):
                 self._is_ready = self._connection.recv()
         except (EOFError, OSError):
-            self._note_end()
+            self.has_ended = True
         return self._is_ready and not self.has_ended
+
+    def wait_until_ready(self) -> None:
+        """Wait until the process takes work. Raises HelperEndedError."""
+        while not self.is_ready():
+            if self.has_ended:
+                raise HelperEndedError
 
     def do(self, work: Callable[[A], Iterable[T]], item: A) -> list[T]:
         """Return what `work` yields there, or raise what it raises. Raises HelperEndedError."""
@@ -74,7 +82,7 @@ class Helper:
             self._connection.send((work, item))
             results, error = self._connection.recv()
         except (EOFError, OSError) as ended:
-            self._note_end()
+            self.has_ended = True
             raise HelperEndedError from ended
         if error is not None:
             raise error
@@ -87,10 +95,6 @@ class Helper:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-    def _note_end(self) -> None:
-        self.has_ended = True
-        _log.warning("a helper process ended too early; this process does its share of the work", pid=self.process.pid)
 
 
 class Helpers:
@@ -148,6 +152,11 @@ class Helpers:
             helper = self._helper(number, shared.nothing_waits)
             if helper is not None:
                 shared.serve(helper)
+                if helper.has_ended:
+                    _log.warning(
+                        "a helper process ended too early; this process does its share of the work",
+                        pid=helper.process.pid,
+                    )
         finally:
             shared.arrivals.put(None)
 
@@ -231,9 +240,9 @@ def _help(connection: Connection) -> None:
     """Do what is sent, in the helper's own process, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process, too
     with suppress(EOFError, OSError), python_gc.collect_seldom():
-        settings, service = connection.recv()
+        (settings, service), imported_ahead = connection.recv()
         logs.configure(settings, sys.stderr, service=service)
-        for module in _IMPORTED_AHEAD:
+        for module in imported_ahead:
             import_module(module)
         connection.send(True)
         while True:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from refstore_gc.batches import Batch, BatchKind
+from refstore_gc.engines import isolated
 from refstore_gc.engines.base import Flow, SharedFolder, Step
 from refstore_gc.engines.helper_processes import Helpers
 from refstore_gc.engines.spill import FOLDER_PREFIX, Spill, WaitingBatch, load_batches, raise_unavailable
@@ -84,6 +85,7 @@ class LocalEngine:
 
     def close(self) -> None:
         self._helpers.stop()
+        isolated.stop()
 
     def _begin(self) -> None:
         self._tasks_done = self._tasks = 0

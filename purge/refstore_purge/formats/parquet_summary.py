@@ -8,7 +8,7 @@ edited: it is made again, of the footers that the files have now.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from refstore_purge.formats import key_values, parquet
@@ -24,11 +24,17 @@ class Summary(NamedTuple):
 
     files: dict[str, RowGroups]
     """By path from its folder, in its order."""
-    has_ids: bool
-    """Whether statistics of the identifier, or key-value metadata, have an id."""
+    bounds: frozenset[bytes]
+    """The lowest and the highest identifier of each row group, as texts."""
+    key_values: Sequence[Mapping[bytes, bytes] | None]
+    """The metadata of the file and of its column chunks."""
+
+    def has_ids(self, ids: Ids) -> bool:
+        """Return whether statistics of the identifier, or key-value metadata, have an id."""
+        return bool(key_values.entries_with_ids(self.key_values, ids) or key_values.texts_with_ids(self.bounds, ids))
 
 
-def read(source: BinaryIO, task: Task, ids: Ids) -> Summary:
+def read(source: BinaryIO, task: Task) -> Summary:
     """Read a summary file. Raises PurgeError."""
     with parquet.readable():
         file = pq.ParquetFile(source, pre_buffer=False)
@@ -39,9 +45,7 @@ def read(source: BinaryIO, task: Task, ids: Ids) -> Summary:
             if not path:
                 raise PurgeError("it has rows of its own, and is no summary of other files; give it another name")
             groups.setdefault(path, []).append(_outline(group))
-        texts = set(_identifiers(file, task))
-        entries = key_values.entries_with_ids(parquet.key_values_of(file), ids)
-        return Summary(dict(groups), bool(entries or key_values.texts_with_ids(texts, ids)))
+        return Summary(dict(groups), frozenset(_identifiers(file, task)), list(parquet.key_values_of(file)))
 
 
 def row_groups_of(source: BinaryIO) -> RowGroups:
@@ -70,7 +74,7 @@ def write(source: BinaryIO, target: BinaryIO, files: Iterable[tuple[str, BinaryI
         summary.write_metadata_file(target)
     target.flush()
     target.seek(0)
-    if read(target, task, ids).has_ids:
+    if read(target, task).has_ids(ids):
         raise PurgeError("it describes files that still have an id; see why these were not purged")
     target.seek(0)
 

@@ -1,0 +1,131 @@
+"""A file at which a library crashes costs the run that file: it is reported by its name, and all others are purged."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import orc
+from pyarrow.parquet import encryption
+
+from refstore_gc.engines import isolated
+from refstore_purge import run
+from refstore_purge.onboarding_look import find_nothing
+from refstore_purge.run import Options
+from refstore_purge.verify import verify
+from tests.offline.world import World
+from tests.purge.tracking import guestids
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+TABLE = pa.table({"guest": [f"guest-{number}" * 12 for number in range(60)], "n": list(range(60))})
+BOB = TABLE["guest"][1].as_py()
+
+
+class PlainKeys(encryption.KmsClient):
+    """Wraps keys in nothing."""
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64encode(key_bytes)
+
+    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+def parquet(**options: Any) -> bytes:
+    out = io.BytesIO()
+    with pq.ParquetWriter(out, TABLE.schema, **options) as writer:
+        writer.write_table(TABLE)
+    return out.getvalue()
+
+
+def with_encrypted_columns() -> bytes:
+    """Parquet whose footer anybody may read, and whose identifier nobody: pyarrow aborts the process at it."""
+    keys = encryption.CryptoFactory(lambda _: PlainKeys())
+    properties = keys.file_encryption_properties(
+        encryption.KmsConnectionConfig(),
+        encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": ["guest"]}, plaintext_footer=True),
+    )
+    return parquet(encryption_properties=properties)
+
+
+def with_damaged_statistics() -> bytes:
+    """ORC with a byte that is wrong: the statistics of its stripe crash pyorc."""
+    out = io.BytesIO()
+    with orc.ORCWriter(out, compression="uncompressed") as writer:
+        writer.write(TABLE)
+    body = bytearray(out.getvalue())
+    body[-515] ^= 0x80
+    return bytes(body)
+
+
+def sound(kind: str) -> bytes:
+    if kind == "parquet":
+        return parquet()
+    out = io.BytesIO()
+    with orc.ORCWriter(out) as writer:
+        writer.write(TABLE)
+    return out.getvalue()
+
+
+CRASHING = {"parquet": with_encrypted_columns, "orc": with_damaged_statistics}
+
+
+@pytest.mark.parametrize("kind", CRASHING)
+@pytest.mark.parametrize("mode", ["keep-history", "rewrite"])
+def test_the_others_are_purged_and_the_report_names_the_file(
+    world: World, both_engines: Engines, kind: str, mode: str
+) -> None:
+    bodies = {f"visits/{number}": sound(kind) for number in range(8)}
+    bad = CRASHING[kind]()
+    bad_paths = ["visits/3-bad", *["visits/_metadata"] * (kind == "parquet")]  # which is read for what it summarises
+    world.commit_files({**bodies, **dict.fromkeys(bad_paths, bad)})
+    dataset = {"name": "visits", "prefix": "visits/", "format": kind, "identifier": "guest", "mode": mode}
+    world.repo.onboard_purge(json.dumps({"whitelist": ["*"], "datasets": [dataset]}), by="tests")
+    assert find_nothing(world.repo, world.repo.purge_document().document.onboarded) == []
+    made = run.run(world.repo, both_engines, Options(ids=guestids(world.folder, BOB), share=1), lambda _: None)
+
+    assert (made.state, made.failure, made.is_whole) == ("done", "", False)
+    reason = f"the process that read or wrote it was ended by SIG{'ABRT' if kind == 'parquet' else 'SEGV'}, twice"
+    assert [(each.path, each.reason.partition(":")[0]) for each in made.not_purged] == [
+        (path, reason) for path in bad_paths
+    ]
+    assert sum(row.rows_changed for row in made.rows) == 8
+    assert world.repo.read("main", "visits/3-bad") == bad
+    found = verify(world.repo, guestids(world.folder, BOB))
+    rows = 0 if kind == "parquet" else 1  # it reads no statistics of ORC
+    assert [(each.path, each.rows, bool(each.reason)) for each in found] == [
+        (path, rows, not rows) for path in bad_paths
+    ]
+
+
+def test_work_is_tried_again_in_a_new_process() -> None:
+    first = isolated.call(os.getpid)
+    try:
+        assert isolated.call(os.getpid) == first != os.getpid()
+        with pytest.raises(isolated.CrashedError) as crashed:
+            isolated.call(os.abort)
+        assert crashed.value.exit_code == -6
+        assert isolated.call(os.getpid) not in (first, os.getpid())
+        with pytest.raises(ZeroDivisionError):
+            isolated.call(partial(divmod, 1, 0))
+    finally:
+        isolated.stop()
+
+
+def test_what_a_crash_left_behind_costs_the_next_work_nothing() -> None:
+    """A library may write where it must not, and the process crash at the file after that."""
+    first = isolated.call(os.getpid)
+    try:
+        ends_first = partial(eval, f"__import__('os').getpid() != {first} or __import__('os').abort()")
+        assert isolated.call(ends_first)
+    finally:
+        isolated.stop()
