@@ -221,7 +221,7 @@ def _held(ctx: Context) -> set[str]:
     retention = rules_document.get(ctx)
     prefixes = [hold.prefix for hold in retention.rules.legal_holds] if retention is not None else []
     held: set[str] = {each.entry.address for each in referenced_entries(ctx, prefixes)}  # first, as entries move
-    return held.union(each.entry.address for prefix in prefixes for each in every_entry(ctx, prefix=prefix))
+    return held.union(each.entry.address for each in every_entry(ctx, prefixes=prefixes))
 
 
 def _seconds_to_wait(ctx: Context, signed_seconds: float) -> float:

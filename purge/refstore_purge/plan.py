@@ -16,15 +16,11 @@ import msgspec
 
 from refstore.core.ids import is_own
 from refstore.core.records import Content, Entry
-from refstore.errors import BranchNotFound, Invalid
+from refstore.errors import BranchNotFound
 from refstore.purging.document import ERASE, Dataset
 from refstore.repository import Repository
+from refstore_purge import tables
 
-_TABLES: Final = (
-    ("_delta_log/", "Delta", "`DELETE FROM`, then `VACUUM`"),
-    ("metadata/", "Iceberg", "a row-level `DELETE`, then `expire_snapshots`"),
-)
-_ICEBERG: Final = ".metadata.json"
 SUMMARIES: Final = ("_metadata", "_common_metadata")
 """The names of summary files, see `formats/parquet_summary.py`."""
 
@@ -198,17 +194,18 @@ class Planner:
 def plan_heads(
     repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str], *, branches: Collection[str] | None = None
 ) -> Plan:
-    """Look at the heads of all branches, or of these. `ids`: which set of ids each data set has. Raises Invalid for a
-    table of Delta or Iceberg.
+    """Look at the heads of all branches, or of these. `ids`: which set of ids each data set has. Raises Invalid where
+    a table lies (`tables.py`).
     """
     planner, summaries = Planner(repo, ids), Planner(repo, ids)
     heads: dict[str, str] = {}
     for branch, record in list(repo.branches()):
         if record.hidden or (branches is not None and branch not in branches):
             continue
-        for dataset in datasets:
-            if not dataset.has_branch(branch):
-                continue
+        purged = [dataset for dataset in datasets if dataset.has_branch(branch)]
+        for folder in tables.folders_around(purged):
+            tables.refuse_parts(purged, (path for path, _ in repo.list(record.head, prefix=folder)))
+        for dataset in purged:
             heads[branch] = record.head
             for path, entry in repo.list(record.head, prefix=dataset.prefix):
                 if entry is not None and (is_data(dataset, path) or is_summary(dataset, path)):
@@ -232,10 +229,9 @@ def held_prefixes(repo: Repository) -> tuple[str, ...]:
 
 
 def is_data(dataset: Dataset, path: str) -> bool:
-    """Return whether a path below a data set's prefix is data. Raises Invalid for a table of Delta or Iceberg."""
-    below = path[len(dataset.prefix) :]
-    _refuse_tables(dataset, below)
-    return not below.rpartition("/")[2].startswith(("_", "."))
+    """Return whether a path below a data set's prefix is data. Raises Invalid for a table's (`tables.py`)."""
+    tables.refuse_within(dataset, path)
+    return not path.rpartition("/")[2].startswith(("_", "."))
 
 
 def is_summary(dataset: Dataset, path: str) -> bool:
@@ -277,15 +273,6 @@ def value_in(dataset: Dataset, path: str, entry: Entry) -> str | None:
 
 def _task(dataset: Dataset) -> tuple[object, ...]:
     return dataset.mode, dataset.format, dataset.identifier, dataset.map_part, dataset.set_null, dataset.path
-
-
-def _refuse_tables(dataset: Dataset, below: str) -> None:
-    for folder, table, way in _TABLES:
-        if f"/{folder}" in f"/{below}" and (table != "Iceberg" or below.endswith(_ICEBERG)):
-            raise Invalid(
-                f"data set {dataset.name!r} holds a table of {table}, which records the sizes of its files: rewritten "
-                f"files would break its readers. Purge it with {table}'s own means: {way}"
-            )
 
 
 def _staged(repo: Repository, branch: str, dataset: Dataset) -> Iterator[NotPurged]:

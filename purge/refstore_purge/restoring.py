@@ -116,7 +116,7 @@ def _identities(repo: Repository, scope: Scope) -> set[str] | None:
     else:
         return None
     # a run has replaced what is in the trash, too; references first, so that whatever moves meanwhile is met
-    every = chain(referenced_entries(repo.context, [prefix]), every_entry(repo.context, prefix=prefix))
+    every = chain(referenced_entries(repo.context, [prefix]), every_entry(repo.context, prefixes=[prefix]))
     return {
         each.entry.address
         for each in every

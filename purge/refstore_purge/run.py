@@ -50,7 +50,7 @@ def run(
     """Purge what is onboarded in a repository, and return the report, which is in its namespace, too. `say`: is told
     which ids were read; no value is among it.
 
-    Raises NotFound (nothing is onboarded), Invalid (the ids, their type, or a table of Delta or Iceberg), Conflict (the
+    Raises NotFound (nothing is onboarded), Invalid (the ids, their type, or a table's files), Conflict (the
     breaker), Unavailable, Corrupt.
     """
     document = repo.purge_document().document

@@ -124,7 +124,7 @@ def _entries(ctx: Context, dataset: Dataset) -> Iterator[tuple[str, str, Entry]]
     # references are read first, so that whatever a restore or a commit moves meanwhile is met
     references = referenced_entries(ctx, [dataset.prefix]) if dataset.mode != KEEP_HISTORY else ()
     only_there = {(each.entry.address, each.path): each for each in references}
-    for source in (every_entry(ctx, prefix=dataset.prefix), _being_swept(ctx, dataset.prefix)):
+    for source in (every_entry(ctx, prefixes=[dataset.prefix]), _being_swept(ctx, dataset.prefix)):
         for ref, path, entry in source:
             only_there.pop((entry.address, path), None)
             yield ref, path, entry

@@ -18,6 +18,7 @@ from refstore.operations.every_version import every_entry
 from refstore.operations.referenced_entries import entries_by_now, referenced_entries, referenced_names
 from refstore.purging.document import Dataset
 from refstore.repository import Repository
+from refstore_purge import tables
 from refstore_purge.plan import Name, Plan, Planner, Unit, is_data, is_summary
 
 PAGE: Final = 1000
@@ -25,7 +26,7 @@ PAGE: Final = 1000
 
 def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[str, str]) -> Plan:
     """Look at references, then at every version: so whatever moves meanwhile is met. `ids`: which set of ids each data
-    set has. Raises Invalid for a table of Delta or Iceberg, CorruptRange, Unavailable.
+    set has. Raises Invalid where a table lies (`tables.py`), CorruptRange, Unavailable.
     """
     ctx, planner = repo.context, Planner(repo, ids, replaces_content=True)
     summaries = Planner(repo, ids, replaces_content=True)
@@ -47,9 +48,11 @@ def plan_versions(repo: Repository, datasets: Sequence[Dataset], ids: Mapping[st
             piece.names.append(name)
             piece.original = Content(Address(entry.address), entry.size_bytes, entry.checksum, entry.md5)
 
+    around = every_entry(ctx, prefixes=tables.folders_around(datasets))
+    tables.refuse_parts(datasets, (path for _, path, _ in around))
     referenced = list(referenced_entries(ctx, [dataset.prefix for dataset in datasets]))
     for dataset in datasets:
-        for ref, path, entry in every_entry(ctx, prefix=dataset.prefix):
+        for ref, path, entry in every_entry(ctx, prefixes=[dataset.prefix]):
             add(dataset, Name(ref, path), entry)
     unknown = [each.entry.address for each in referenced if not each.is_described and each.entry.address not in planned]
     described = entries_by_now(ctx, unknown)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Final, NamedTuple
 
 from refstore.context import Context
@@ -22,27 +23,28 @@ class VersionedEntry(NamedTuple):
     entry: Entry
 
 
-def every_entry(ctx: Context, *, prefix: str = "") -> Iterator[VersionedEntry]:
-    """Yield the entries of staging areas, then of commits, in the order in which entries move. An entry that stands in
-    many commits is yielded under one of them; heads come first.
+def every_entry(ctx: Context, *, prefixes: Sequence[str] = ("",)) -> Iterator[VersionedEntry]:
+    """Yield the entries of staging areas, then of commits, in the order in which entries move; of each of them those
+    below any of the prefixes. An entry that stands in many commits is yielded under one of them; heads come first.
     """
     heads: dict[CommitId, str] = {}
     for branch, _, record in list(ctx.branches.scan()):
         if isinstance(record, Branch):
             heads.setdefault(record.head, branch)
-            for token in record.live:
+            for token, prefix in product(record.live, prefixes):
                 for page in batched(ctx.staging.scan(token, prefix=prefix), PAGE):
                     entries = decode_staged_many([value for _, value in page])
                     for (path, _), entry in zip(page, entries, strict=True):
                         if isinstance(entry, Entry):
                             yield VersionedEntry(branch, path, entry)
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for label, commit in _commits(ctx, heads):
-        for row in ctx.trees.stretches(commit.metarange, prefix=prefix) if commit.metarange else ():
-            if row.id not in seen:
-                seen.add(row.id)
-                for path, entry in ctx.trees.entries_of_range(row.id, prefix=prefix):
-                    yield VersionedEntry(label, path, entry)
+        for prefix in prefixes if commit.metarange else ():
+            for row in ctx.trees.stretches(commit.metarange, prefix=prefix):
+                if (row.id, prefix) not in seen:
+                    seen.add((row.id, prefix))
+                    for path, entry in ctx.trees.entries_of_range(row.id, prefix=prefix):
+                        yield VersionedEntry(label, path, entry)
 
 
 def _commits(ctx: Context, heads: Mapping[CommitId, str]) -> Iterator[tuple[str, Commit]]:

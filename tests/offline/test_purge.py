@@ -240,15 +240,43 @@ class TestWhatIsRefused:
         assert run.run(world.repo, engines, Options(ids=file, id_type="string"), lambda _: None).is_whole
         assert guests_at(world, "main") == []
 
+    @pytest.mark.parametrize("mode", ["keep-history", "rewrite"])
     @pytest.mark.parametrize(
-        ("path", "table"), [("_delta_log/0.json", "Delta"), ("t/metadata/v1.metadata.json", "Iceberg")]
+        ("path", "table"),
+        [
+            (f"{PREFIX}_delta_log/0.json", "Delta"),
+            ("tracking/_delta_log/0.json", "Delta"),  # the data set is a partition of it
+            (f"{PREFIX}t/metadata/v1.metadata.json", "Iceberg"),
+            ("tracking/metadata/00000-1f.gz.metadata.json", "Iceberg"),  # the data set is its `data/`
+            ("metadata/v1.metadata.json.gz", "Iceberg"),
+            ("tracking/.hoodie/hoodie.properties", "Hudi"),
+            ("tracking/schema/schema-0", "Paimon"),
+            (f"{PREFIX}snapshot/snapshot-1", "Paimon"),
+        ],
     )
-    def test_tables_that_know_their_files(self, world: World, purge: Purge, path: str, table: str) -> None:
-        commit(world, {PATH: events("bob"), f"{PREFIX}{path}": b"{}"})
-        onboard(world.repo)
+    def test_tables_that_know_their_files(self, world: World, purge: Purge, path: str, table: str, mode: str) -> None:
+        commit(world, {PATH: events("bob"), path: b"{}"})
+        onboard(world.repo, mode=mode)
         with pytest.raises(Invalid, match=f"{table}'s own means"):
             purge("bob")
         assert guests_at(world, "main") == ["bob"]
+
+    def test_a_table_of_an_earlier_version(self, world: World, purge: Purge) -> None:
+        """What a run writes into every version would break the table there."""
+        commit(world, {PATH: events("bob"), "tracking/_delta_log/0.json": b"{}"})
+        world.repo.delete("main", "tracking/_delta_log/0.json")
+        world.repo.commit("main", "no table any more")
+        onboard(world.repo, mode="rewrite")
+        with pytest.raises(Invalid, match="is a part of the table of Delta at 'tracking/'"):
+            purge("bob")
+        onboard(world.repo)
+        assert purge("bob").is_whole
+
+    @pytest.mark.parametrize("path", ["tracking/other/_delta_log/0.json", "metadata/notes.json", "schema/schema-a"])
+    def test_what_is_no_table_or_lies_elsewhere(self, world: World, purge: Purge, path: str) -> None:
+        commit(world, {PATH: events("bob"), path: b"{}"})
+        onboard(world.repo, mode="rewrite")
+        assert purge("bob").is_whole
 
     def test_more_than_anybody_expects(self, world: World, purge: Purge) -> None:
         commit(world, {PATH: events("bob", "bob", "ann")})
