@@ -269,7 +269,9 @@ def _read(url: str, io_timeout_seconds: float, address: str, size_bytes: int, re
 
 
 def identifier_type(ctx: Context, work: Work) -> Any:
-    """Return the type that the identifier's column of an object has in Arrow; None: its file does not say."""
+    """Return the type that the identifier's column of an object has in Arrow; None: its file does not say, as one that
+    has only nulls.
+    """
     if work.format not in TYPED:
         return None  # their lines tell, one by one
     try:
@@ -277,7 +279,7 @@ def identifier_type(ctx: Context, work: Work) -> Any:
     except Exception:  # noqa: BLE001  # the object's own task says what is wrong with it
         return None
     kinds = kinds_of(schema, work.identifier, work.map_part)
-    return kinds[0] if kinds is not None else None
+    return kinds[0] if kinds is not None and not pa.types.is_null(kinds[0]) else None
 
 
 def _measured(address: str, target: Any) -> Stored:

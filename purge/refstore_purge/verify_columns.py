@@ -111,6 +111,8 @@ def _lookup_for(schema: Any, dataset: Dataset, lookup: Lookup, *, is_of_id: bool
     if is_of_id:
         return lookup
     type_ = _identifier_type(schema, dataset)
+    if pa.types.is_null(type_):
+        return lookup
     found = lookup.for_type(type_)
     if found is None and kind_of(type_) == lookup.ids.kind:
         raise NotRead(f"column {dataset.identifier!r} is {type_}, and no id has so many bytes")
@@ -199,7 +201,7 @@ def _count_batch(
     if are_set is not None:
         chosen = are_set if rows is None else are_set.take(rows)
         values, rows = values.filter(chosen), None if rows is None else rows.filter(chosen)
-    if len(values):
+    if len(values) and not pa.types.is_null(values.type):
         lookup.add(count, normal(values), rows, bounds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import random
 from collections.abc import Callable
@@ -239,6 +240,22 @@ class TestWhatIsRefused:
             run.run(world.repo, engines, Options(ids=file), lambda _: None)
         assert run.run(world.repo, engines, Options(ids=file, id_type="string"), lambda _: None).is_whole
         assert guests_at(world, "main") == []
+
+    @pytest.mark.parametrize("path", ["a", "z"])  # it is the first or the last that the run looks at
+    def test_an_object_whose_identifiers_are_all_null_matches_nothing(
+        self, world: World, purge: Purge, path: str
+    ) -> None:
+        """Writers of tables without types, such as pandas, give such a column the type null."""
+        device = pa.array([{"guestid": None, "device": 1}], pa.struct([("guestid", pa.null()), ("device", pa.int32())]))
+        nulls = io.BytesIO()
+        pq.write_table(pa.table({"metadata": device}), nulls)
+        commit(world, {PATH: events("bob", "ann"), f"{PREFIX}{path}": nulls.getvalue()})
+        onboard(world.repo)
+        made = purge("bob", purge_key=TestIndex.KEY)
+        assert made.is_whole
+        assert guests_at(world, "main") == ["ann"]
+        assert list(verify.verify(world.repo, guestids(world.folder, "bob"))) == []
+        assert purge("ann", purge_key=TestIndex.KEY).is_whole
 
     @pytest.mark.parametrize("mode", ["keep-history", "rewrite"])
     @pytest.mark.parametrize(

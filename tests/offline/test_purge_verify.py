@@ -129,7 +129,6 @@ REFUSED: list[tuple[str, bytes, str]] = [
     ("parquet", parquet([{"Guest": "bob"}]), "there is 'Guest', in another case"),
     ("parquet", parquet([{"guest": 7}]), "is int64, and the ids are strings"),
     ("parquet", parquet([{"guest": b"bob"}]), "is binary, and the ids are strings"),
-    ("parquet", parquet([{"guest": None}]), "is null, and the ids are strings"),
     ("parquet", parquet([{"guest": {"id": "bob"}}]), "and the ids are strings"),
     ("parquet", twice(), "more than one column"),
     ("parquet", parquet(BOB)[:-9] + b"\0" * 9, "damaged, or no parquet"),

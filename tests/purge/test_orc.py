@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -132,3 +133,41 @@ def test_an_identifier_whose_values_are_padded_is_refused() -> None:
 def test_a_file_that_is_cut_off_is_refused(length: int) -> None:
     with pytest.raises(PurgeError, match="damaged, or no ORC"):
         find(orc, written(numbers(0, 1000))[:length], task("guest"), id_set("g1"))
+
+
+class TestTimes:
+    SCHEMA = "struct<guest:string,at:struct<times:array<timestamp>>>"
+
+    def body(self, *times: Any) -> bytes:
+        out = io.BytesIO()
+        with pyorc.Writer(out, self.SCHEMA) as writer:
+            writer.writerows([("bob", ([datetime(1950, 1, 1, 0, 0, 0, 500_000, UTC)],)), ("ann", (list(times),))])
+        return out.getvalue()
+
+    @pytest.mark.parametrize(
+        ("time", "told"),
+        [
+            (datetime(1960, 1, 1, 0, 0, 0, 1, UTC), "before 1970 with a fraction of a second"),
+            (datetime(1969, 12, 31, 23, 59, 58, 999_999, UTC), "before 1970 with a fraction of a second"),
+            (datetime(2300, 1, 1, tzinfo=UTC), "before 1677 or after 2262"),
+            (datetime(1600, 1, 1, tzinfo=UTC), "before 1677 or after 2262"),
+        ],
+    )
+    def test_that_cannot_be_written_are_refused_by_what_they_are(self, time: datetime, told: str) -> None:
+        with pytest.raises(PurgeError, match=told):
+            rewrite(orc, self.body(time), task("guest"), id_set("bob"))
+
+    def test_that_can_be_written_stay(self) -> None:
+        """Also where a row that goes has another one."""
+        times = [datetime(1960, 1, 1, tzinfo=UTC), datetime(1970, 1, 1, 0, 0, 0, 1, UTC), None]
+        made, _ = rewrite(orc, self.body(*times), task("guest"), id_set("bob"))
+        assert list(pyorc.Reader(io.BytesIO(made))) == [("ann", (times,))]
+
+
+def test_a_block_size_that_pyarrow_does_not_write_is_rounded_up() -> None:
+    body = bytearray(written(numbers(0, 10), compression="zlib", compression_block_size=65_536))
+    at = body.rindex(b"\x18\x80\x80\x04")  # of the postscript, field 3
+    body[at : at + 4] = b"\x18\xf0\xa2\x04"
+    assert plain.ORCFile(io.BytesIO(bytes(body))).compression_size == 70_000
+    made, counts = rewrite(orc, bytes(body), task("n"), id_set(1, kind="integer"))
+    assert (counts, plain.ORCFile(io.BytesIO(made)).compression_size) == ((10, 1), 131_072)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +63,8 @@ def _match(values: Any, path: Sequence[str], task: Task, ids: Ids) -> NDArray[np
         return _match_children(values, values.values, path, task, ids)
     if pa.types.is_fixed_size_list(type_):
         return _match(values.cast(pa.large_list(type_.value_type)), path, task, ids)
+    if not path and pa.types.is_null(type_):
+        return np.zeros(len(values), dtype=np.bool_)
     if path:
         raise PurgeError(f"column {name_of(task.identifier)!r} leads through {type_}, which has no fields")
     if kind_of(type_) != ids.kind:
@@ -94,6 +96,20 @@ def set_null(batch: Any, columns: Sequence[Sequence[str]], rows: NDArray[np.bool
     return batch
 
 
+def timestamps_in(columns: Iterable[Any]) -> Iterator[Any]:
+    """Yield the timestamps in columns, however deep, as integers in their unit."""
+    for column in columns:
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if pa.types.is_timestamp(array.type):
+            yield array.cast(pa.int64())
+        elif pa.types.is_struct(array.type):
+            yield from timestamps_in(array.flatten())
+        elif pa.types.is_map(array.type):
+            yield from timestamps_in([array.keys, array.items])
+        elif pa.types.is_nested(array.type):
+            yield from timestamps_in([array.flatten()])
+
+
 def check_schema(schema: Any, task: Task, ids: Ids) -> None:
     """Raise PurgeError for columns that the task cannot be done with, also where no row would tell: the file is empty,
     or its statistics rule the ids out.
@@ -104,7 +120,7 @@ def check_schema(schema: Any, task: Task, ids: Ids) -> None:
     found = kinds_of(schema, task.identifier, task.map_part)
     if found is None:
         raise missing_column(schema, task.identifier, task.map_part)
-    if found[1] != ids.kind:
+    if found[1] != ids.kind and not pa.types.is_null(found[0]):
         name = name_of(task.identifier)
         raise PurgeError(f"column {name!r} is {found[0]}, and the ids are {ids.kind}s; give ids of its type")
 

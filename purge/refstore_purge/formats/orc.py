@@ -1,8 +1,8 @@
 """ORC: find ids by statistics and the identifier's column, and rewrite stripe by stripe.
 
-A rewritten file keeps its schema, codec, block size, stripes, row index, Bloom filters' columns, and its user metadata
-but for entries with an id. What pyarrow would not keep (`varchar`, `char`, unions) is refused: the schemas are compared
-as ORC has them, by pyorc.
+A rewritten file keeps its schema, codec, block size (rounded up to one that pyarrow writes), stripes, row index, Bloom
+filters' columns, and its user metadata but for entries with an id. What pyarrow would not keep (`varchar`, `char`,
+unions, some times) is refused: the schemas are compared as ORC has them, by pyorc.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from refstore_purge.formats.base import (
     Task,
     name_of,
 )
-from refstore_purge.formats.nested import check_schema, rows_that_match, set_null
+from refstore_purge.formats.nested import check_schema, rows_that_match, set_null, timestamps_in
 from refstore_purge.formats.stays_open import StaysOpen
 from refstore_purge.untyped_arrow import orc, pa
 
 pyorc: Any = import_module("pyorc")
 
 STRIDE_ROWS: Final = 10_000
+BLOCK_BYTES: Final = 65_536
+"""pyarrow writes blocks of a multiple of this."""
+NS: Final = 10**9
 BLOOM_FPP: Final = 0.05
 """The share of false positives of a Bloom filter; files do not say which theirs had."""
 
@@ -76,6 +79,7 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
                 kept = set_null(batch, task.set_null, rows) if task.set_null else batch.filter(pa.array(~rows))
                 del batch  # the writer copies what it is given
                 if len(kept):
+                    _refuse_fractions(kept)
                     writer.write(pa.Table.from_batches([kept]))
                 del kept
         pairs = key_values.without_ids(file.metadata, ids, rows_changed=matched > 0)
@@ -84,11 +88,28 @@ def rewrite(source: BinaryIO, target: BinaryIO, task: Task, ids: Ids) -> Rewritt
     return Rewritten(file.nrows, matched, key_values.entries_with_ids([file.metadata], ids))
 
 
+def _refuse_fractions(batch: Any) -> None:
+    """Raise PurgeError for times before 1970 with a fraction of a second: pyarrow writes a negative number of
+    nanoseconds for them, at which the readers of Hive and Spark fail.
+    """
+    for times in timestamps_in(batch.columns):
+        numbers = np.asarray(times.drop_null().to_numpy(), dtype=np.int64)
+        if np.any((numbers < 0) & (numbers % NS != 0)):
+            raise PurgeError(
+                "the file has times before 1970 with a fraction of a second, which pyarrow writes so that Spark cannot "
+                "read them; purge it by other means"
+            )
+
+
 @contextmanager
 def _readable() -> Generator[None, None, None]:
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, pyorc.errors.ORCError) as error:
+        if "out of range for nanosecond resolution" in str(error):
+            raise PurgeError(
+                "the file has times before 1677 or after 2262, which pyarrow cannot read; purge it by other means"
+            ) from error
         raise PurgeError("the file cannot be read: it is damaged, or no ORC; see to it by other means") from error
 
 
@@ -161,7 +182,7 @@ def _options(file: Any, reader: Any) -> dict[str, Any]:
         "batch_size": longest,
         "stripe_size": 1,
         "compression": file.compression.lower(),
-        "compression_block_size": file.compression_size or 65_536,
+        "compression_block_size": max(1, -(-file.compression_size // BLOCK_BYTES)) * BLOCK_BYTES,
         "row_index_stride": file.row_index_stride or STRIDE_ROWS,  # pyarrow writes no file without an index
         "bloom_filter_columns": sorted(blooms) or None,
         "bloom_filter_fpp": BLOOM_FPP,

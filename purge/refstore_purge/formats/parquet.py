@@ -24,7 +24,7 @@ from refstore_purge.formats.base import (
     Task,
     name_of,
 )
-from refstore_purge.formats.nested import check_schema, rows_that_match, set_null
+from refstore_purge.formats.nested import check_schema, rows_that_match, set_null, timestamps_in
 from refstore_purge.store_file import buffer_bytes_of
 from refstore_purge.untyped_arrow import pa, pc, pq
 
@@ -179,7 +179,7 @@ def _fits_in_us(in_ns: Any, in_us: Any, columns: Sequence[str]) -> bool:
     for number in range(in_ns.metadata.num_row_groups):
         fine = in_ns.read_row_group(number, columns=columns).flatten().columns
         coarse = in_us.read_row_group(number, columns=columns).flatten().columns
-        for ns, us in zip(_leaves_of(fine), _leaves_of(coarse), strict=True):
+        for ns, us in zip(timestamps_in(fine), timestamps_in(coarse), strict=True):
             far = pc.or_(pc.less(us, -_NS_RANGE_IN_US), pc.greater(us, _NS_RANGE_IN_US))
             is_far |= bool(pc.any(far).as_py())
             differs = pc.not_equal(ns, pc.multiply(us, 1000))
@@ -187,20 +187,6 @@ def _fits_in_us(in_ns: Any, in_us: Any, columns: Sequence[str]) -> bool:
     if has_ns and is_far:
         raise PurgeError("the file has timestamps of 96 bits that pyarrow cannot read; purge it by other means")
     return not has_ns
-
-
-def _leaves_of(columns: Sequence[Any]) -> Generator[Any, None, None]:
-    """Yield the timestamps in columns, however deep, as integers."""
-    for column in columns:
-        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        if pa.types.is_timestamp(array.type):
-            yield array.cast(pa.int64())
-        elif pa.types.is_struct(array.type):
-            yield from _leaves_of(array.flatten())
-        elif pa.types.is_map(array.type):
-            yield from _leaves_of([array.keys, array.items])
-        elif pa.types.is_nested(array.type):
-            yield from _leaves_of([array.flatten()])
 
 
 def _plain_leaf(file: Any, task: Task) -> int | None:
