@@ -198,9 +198,11 @@ class Branching(Creating):
             reserved = Closed((), token) if self.reserves else None
             # first an empty closed record: the write that makes the token current then expects what never comes back,
             # so that it can neither be made again after the branch was deleted, nor land late
-            if reserved:
-                yield ("cas", ("b", branch), None, reserved)
-            created = yield ("cas", ("b", branch), reserved, Branch(head, token, (), (), token))
+            created = not reserved or (yield ("cas", ("b", branch), None, reserved))
+            if created and (yield from self.is_tagged(branch)):  # behind it, as who creates a tag takes it away
+                yield ("cas", ("b", branch), reserved, None)
+                return "409"
+            created = created and (yield ("cas", ("b", branch), reserved, Branch(head, token, (), (), token)))
             if not created:
                 standing = yield ("get", ("b", branch))
                 created = yield from self.was_live(token, standing)
@@ -216,6 +218,17 @@ class Branching(Creating):
                 return "404"
             return "ok"
         return "busy"
+
+    def is_tagged(self, name: str) -> Steps:
+        return (yield ("get", ("tag", name))) is not None
+
+    def has_branch(self, name: str) -> Steps:
+        """Whether a branch has the name; a reservation is taken away: its creator may have looked for a tag before."""
+        while True:
+            record = yield ("get", ("b", name))
+            if record is None or isinstance(record, Branch) or record.retired:
+                return isinstance(record, Branch)
+            yield ("cas", ("b", name), record, None)
 
     def was_live(self, token: str, standing: Branch | Closed | None) -> Steps:
         """Whether a token that was never seen to land became current all the same (its reply was lost). In this

@@ -130,6 +130,7 @@ def explore(
     labels = tuple(scenario.procs)
     collects = any(call[0] in COLLECTING for calls in scenario.procs.values() for call in calls)
     takers = sum(call[0] in invariants.TAKE_AWAY for calls in scenario.procs.values() for call in calls)
+    taggers = sum(call[0] == "create_tag" for calls in scenario.procs.values() for call in calls)
     processes = [Process(label, scenario.procs[label], make) for label in labels]
     may_crash = [label in scenario.crash for label in labels]
     may_be_late = [label in scenario.late for label in labels]
@@ -153,8 +154,10 @@ def explore(
         after, why = settled[store.fingerprint]
         if why is None and strict:
             results = {label: node.results for label, node in zip(labels, nodes, strict=True)}
-            why = invariants.truthful(results, start, after, scenario.keeps, scenario.somewhere) or invariants.won_once(
-                results, takers
+            why = (
+                invariants.truthful(results, start, after, scenario.keeps, scenario.somewhere)
+                or invariants.won_once(results, takers)
+                or invariants.shares_a_name(results, taggers, after)
             )
         return why
 

@@ -9,7 +9,8 @@ L  every blob left is named by a live entry or a commit that landed, or held by 
 K  nothing else is left either: no entry, reference, marker, hint or registry key of a token that is over
 C  callers were told the truth: a commit landed if and only if its caller was told so; an address was linked once; of
    placements that
-   may only go where nothing is, no two were told ok of one path without something between that takes it away
+   may only go where nothing is, no two were told ok of one path without something between that takes it away; no tag
+   stands beside a branch of its name, but where its creator died
 """
 
 from __future__ import annotations
@@ -253,6 +254,15 @@ def won_once(results: Results, takers: int) -> str | None:
     for place, labels in won.items():
         if len(labels) > 1 + takers:
             return f"LIE: {' and '.join(labels)} were all told ok of {place}, where nothing was to be"
+    return None
+
+
+def shares_a_name(results: Results, taggers: int, store: Store) -> str | None:
+    """`taggers`: how many calls of the scenario create a tag, whether they ended or not."""
+    told = [verdict for calls in results.values() for (name, *_), verdict in calls if name == "create_tag"]
+    for name, _ in branches(store):
+        if ("tag", name) in store.kv and ("ok" in told or len(told) == taggers):
+            return f"LIE: {name} is a branch and a tag, whose creator was told {' and '.join(told)}"
     return None
 
 

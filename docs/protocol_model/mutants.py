@@ -64,6 +64,7 @@ from .mutants_losses import (
     WitnessesNoEntries,
     WritesNoManifest,
 )
+from .mutants_names import BranchesLookFirst, KeepsRefusedTags, LeavesReservations, TagsLookFirst
 from .mutants_offline import (
     GcCommitsFirst,
     GcCompleteBeforeTheLook,
@@ -617,6 +618,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(GcCompleteForEver, "complete; mark and sweep with what held its data | copy from it", "UNSAFE"),
     Mutant(TagsLookOnce, "gc | tag at an expired commit (crash)", HOLDS),
     Mutant(GivesUpLandedFirst, "gc of what never landed | commit; overwrite; commit; reap", "UNSAFE"),
+    Mutant(BranchesLookFirst, "tag | branch of its name", "LIE"),
+    Mutant(TagsLookFirst, "tag | branch of its name", "LIE"),
+    Mutant(LeavesReservations, "tag | branch of its name", "LIE"),
+    Mutant(KeepsRefusedTags, "tag | branch of its name", "LIE"),
     Mutant(PlacesAgain, "lost reply: if absent: upload | delete | hard delete, over a tombstone", "UNSAFE"),
     Mutant(PlacesUnderTheSame, "lost reply: if absent: upload | delete | hard delete, over a tombstone", "UNSAFE"),
     Mutant(PlacesBlindly, "if absent: upload | upload, over a tombstone", "LIE"),

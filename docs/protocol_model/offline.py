@@ -292,12 +292,20 @@ class Offline(Background):
         tree = yield from self.named(commit)
         if isinstance(tree, str):
             return tree
+        if (yield from self.has_branch(tag)):  # so that a creator that dies leaves no tag where a branch had the name
+            return "409"
         if not (yield ("cas", ("tag", tag), None, commit)):
             return "409"
+        verdict = yield from self.tag_may_stay(tag, commit)
+        if verdict != "ok":
+            yield ("cas", ("tag", tag), commit, None)
+        return verdict
+
+    def tag_may_stay(self, tag: str, commit: str) -> Steps:
+        """What is looked at behind the tag."""
         if self.looks_again and (yield ("get", ("x", commit))):
-            yield ("del", ("tag", tag))
             return "410"
-        return "ok"
+        return "409" if (yield from self.has_branch(tag)) else "ok"
 
     def delete_tag(self, tag: str) -> Steps:
         yield ("del", ("tag", tag))
