@@ -560,7 +560,9 @@ class Repository:
 
     @_operation
     def create_branch(self, name: str, source: str, *, hidden: bool = False) -> CommitId:
-        """Create a branch at a ref's commit, and return its id. Raises AlreadyExists, Gone (the commit has expired)."""
+        """Create a branch at a ref's commit, and return its id. Raises AlreadyExists (a branch or a tag has the name),
+        Gone (the commit has expired).
+        """
         return branching.create(self.context, ids.branch_name(name), source, hidden=hidden)
 
     @_operation
@@ -579,7 +581,9 @@ class Repository:
 
     @_operation
     def create_tag(self, name: str, ref: str) -> CommitId:
-        """Create a tag at a ref's commit, and return its id. Raises AlreadyExists, Gone (the commit has expired)."""
+        """Create a tag at a ref's commit, and return its id. Raises AlreadyExists (a tag or a branch has the name),
+        Gone (the commit has expired).
+        """
         return tagging.create(self.context, ids.tag_name(name), ref)
 
     @_operation

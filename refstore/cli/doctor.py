@@ -20,6 +20,7 @@ from refstore.core.units import age_shown
 from refstore.errors import RefstoreError
 
 if TYPE_CHECKING:
+    from refstore.context import Context
     from refstore.lake import Lake
 
 app = typer.Typer()
@@ -27,6 +28,7 @@ app = typer.Typer()
 SLOW_SECONDS: Final = 0.5
 """A store that takes longer to answer one small call is told."""
 PACKAGES: Final = ("redis", "boto3", "fastapi", "pyspark", "pyarrow")
+NAMES_SHOWN: Final = 5
 PROBE: Final = "_refstore/doctor/"
 State = Literal["ok", "warning", "error"]
 EXIT_CODES: Final = {"ok": 0, "warning": 4, "error": 6}
@@ -187,7 +189,28 @@ def _repositories(lake: Lake) -> Iterator[Check]:
         own = known.get(record.id, figures.Figures())
         for each in figures.warnings(own, record.created_ms, now_ms):
             yield Check(f"repository {name}", "warning", each.concern.value, each.detail)
+        yield from _shared_names(lake.context(name, record))
     yield Check("repositories", "ok", f"{count}")
+
+
+def _shared_names(context: Context) -> Iterator[Check]:
+    """Tell which tags a branch of the same name hides."""
+    from refstore.operations import tagging
+
+    try:
+        names = list(tagging.hidden_by_branches(context))
+    except RefstoreError as error:
+        yield _failed(f"repository {context.name}", error)
+        return
+    if names:
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        yield Check(
+            f"repository {context.name}",
+            "warning",
+            f"branches hide tags of the same name: {', '.join(names[:NAMES_SHOWN])}{more}",
+            "a ref of that name means the branch; create a tag of another name at the commit that `refstore tag list` "
+            "shows, then delete the hidden one",
+        )
 
 
 def _timed(what: str, call: Callable[[], int], found: str) -> Check:

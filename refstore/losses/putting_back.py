@@ -1,8 +1,8 @@
 """Put back into the KV what a repository's manifest has, and the KV does not know.
 
     commits    the record, its landed mark, then what it added is put beyond the reaper
-    branches   made again with the id that they had, or moved on; a branch that has moved elsewhere since stays, and the
-               lost commit becomes the head of a new branch `lost/...`
+    branches   made again with the id that they had, or moved on; a branch that has moved elsewhere since, or a tag that
+               has its name, stays, and the lost commit becomes the head of a new branch `lost/...`
     tags       written again; where the name stands for something else by now, as `lost/...`
     contents   of purged objects: their locations are written again; where another run has published under the same
                number since, its content stays
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -38,7 +39,7 @@ from refstore.core.records import (
     encode,
     maybe,
 )
-from refstore.errors import CommitNotFound, CorruptRange, Gone, ObjectNotFound
+from refstore.errors import AlreadyExists, CommitNotFound, CorruptRange, Gone, ObjectNotFound
 from refstore.kv.base import ABSENT
 from refstore.losses.known import is_gone, lost_of_repository, removals
 from refstore.losses.lake_parts import Entries, LakeParts, Watcher
@@ -219,7 +220,7 @@ class Repair:
                 ctx.manifest.add(made)
             missing -= self._line(head, missing)
         elif there is None and created is not None and not self._dry_run:
-            ctx.manifest.add(given_up(created))  # another branch has its name
+            ctx.manifest.add(given_up(created))  # another branch, or a tag, has its name
         while missing:  # what is on no line of the branch becomes a branch of its own
             head = self._newest(missing)
             line = self._line(head, missing)
@@ -243,17 +244,22 @@ class Repair:
         return PutBack(ctx.name, "branch", branch.branch, reason or f"put back as {other}", head)
 
     def _place(self, branch: BranchCreated, head: CommitId) -> str:
-        """Make the branch, or move it on. Return what was done; '' if it has moved elsewhere, or is another one."""
+        """Make the branch, or move it on. Return what was done; '' if it has moved elsewhere, or its name stands for
+        another one or a tag.
+        """
         ctx, name = self._ctx, branch.branch
         for _ in range(ATTEMPTS):
             raw = ctx.branches.raw(name)
             record = ctx.branches.decode(raw)
             if record is None or isinstance(record, ClosedBranch):
+                if ctx.branches.has_tag(name):
+                    return ""
                 if self._dry_run:
                     return "put back"
                 ctx.markers.publish(ctx.branches, name)  # a deleted branch of the same name
-                if self._create(branch, head):
-                    return "put back"
+                with suppress(AlreadyExists):  # a tag by now
+                    if self._create(branch, head):
+                        return "put back"
                 continue
             if record.id != branch.branch_id:
                 return ""
@@ -266,16 +272,13 @@ class Repair:
         raise ctx.branches.contention(name)
 
     def _create(self, branch: BranchCreated, head: CommitId) -> bool:
-        """Make a branch with the id that it had, in the two steps of `Branches.create`; '': with a new one."""
+        """Make a branch with the id that it had; '': with a new one. Raises AlreadyExists if a tag has its name."""
         ctx, name = self._ctx, branch.branch
-        now = ctx.clock.now_ms()
-        reserved = encode(ClosedBranch((), ctx.ids.unique(now)))
-        if not ctx.kv.set_if(ctx.branches.key(name), ABSENT, reserved):
-            return False
         token = ctx.staging.new_token(name, ctx.ids, ctx.clock)
-        id_ = branch.branch_id or token
-        record = Branch(head, token, (), (), ctx.ids.unique(now), branch.created_ms, branch.hidden, id=id_)
-        return ctx.kv.set_if(ctx.branches.key(name), reserved, encode(record))
+        raw = ctx.branches.create(
+            name, head, token, hidden=branch.hidden, branch_id=branch.branch_id, created_ms=branch.created_ms
+        )
+        return raw is not None
 
     def _head(self, group: Group) -> CommitId | None:
         """Return the head of the branch; None if it is not there, or another one has its name."""
@@ -299,15 +302,26 @@ class Repair:
         if self._find(commit) is None:
             return [PutBack(ctx.name, "tag", entry.name, "left: its commit is lost", commit)]
         if self._dry_run:
-            free = ctx.kv.get(entry.key) is ABSENT
-            return [PutBack(ctx.name, "tag", entry.name, "put back" if free else "put back under lost/", commit)]
-        if ctx.kv.set_if(entry.key, ABSENT, entry.value):
+            branch = ctx.branches.decode(ctx.branches.raw(ids.branch_name(entry.name)))
+            is_free = ctx.kv.get(entry.key) is ABSENT and not isinstance(branch, Branch)
+            return [PutBack(ctx.name, "tag", entry.name, "put back" if is_free else "put back under lost/", commit)]
+        if self._write_tag(entry):
             return [PutBack(ctx.name, "tag", entry.name, "put back", commit)]
         other = keys.tag(ctx.repo, ids.tag_name(f"lost/{entry.name[:NAME_CHARACTERS]}-{commit[:12]}"))
         ctx.kv.set_if(other, ABSENT, entry.value)  # else it was put back before a crash
         ctx.manifest.keep(other, entry.value, f"tag {other.name!r} was created")
         ctx.manifest.add(given_up(entry))
         return [PutBack(ctx.name, "tag", entry.name, f"put back as {other.name}", commit)]
+
+    def _write_tag(self, entry: RecordKept) -> bool:
+        """Write a tag as `tagging.create` does. Return False if its name stands for something else by now."""
+        ctx, name = self._ctx, ids.tag_name(entry.name)
+        if ctx.branches.has_branch(name) or not ctx.kv.set_if(entry.key, ABSENT, entry.value):
+            return False
+        if ctx.branches.has_branch(name):
+            ctx.kv.set_if(entry.key, entry.value, ABSENT)
+            return False
+        return True
 
     def _renew_revived(self) -> list[PutBack]:
         """Let branches and tags that came back count as new ones: by the manifest the old ones are deleted."""

@@ -6,30 +6,56 @@ from collections.abc import Iterator
 
 from refstore.context import Context
 from refstore.core import ids, keys
-from refstore.core.ids import CommitId, TagName
-from refstore.core.records import Tag, decode, encode, maybe
+from refstore.core.batches import batched
+from refstore.core.ids import BranchName, CommitId, TagName
+from refstore.core.records import Branch, Tag, decode, encode, maybe
 from refstore.errors import AlreadyExists, Conflict, Gone, TagNotFound
-from refstore.kv.base import ABSENT
+from refstore.kv.base import ABSENT, SCAN_LIMIT
 from refstore.operations import refs
 
 
 def create(ctx: Context, name: TagName, source: str) -> CommitId:
-    """Tag a ref's commit. Raises AlreadyExists, NotFound, Gone (the commit is marked), ObjectsUnavailable (the tag was
-    created, and its entry in the manifest comes later).
+    """Tag a ref's commit. Raises AlreadyExists (a tag or a branch has the name), NotFound, Gone (the commit is
+    marked), ObjectsUnavailable (the tag was created, and its entry in the manifest comes later).
+
+    Branches are looked at behind the tag, which goes again if one has its name (rule 19); and before it, so that a tag
+    whose creator dies in between does not stand beside a branch that was there long since.
     """
     commit = refs.resolve(ctx, source).commit
     refs.check_mark(ctx, commit)
+    _check_no_branch(ctx, name)
     key = keys.tag(ctx.repo, name)
     ours = encode(Tag(commit, ctx.clock.now_ms()))
     if not ctx.kv.set_if(key, ABSENT, ours):
         raise AlreadyExists(f"tag already exists: {name!r}; a tag does not move, delete it first")
     try:
         refs.check_mark(ctx, commit)
-    except Gone:  # a store's failure leaves the tag, as a crash would: others may have read it by then
+        _check_no_branch(ctx, name)
+    except (AlreadyExists, Gone):  # a store's failure leaves the tag, as a crash would: others may have read it by then
         ctx.kv.set_if(key, ours, ABSENT)  # only our own record, not one that others wrote since
         raise
     ctx.manifest.keep(key, ours, f"tag {name!r} was created")
     return commit
+
+
+def _check_no_branch(ctx: Context, name: TagName) -> None:
+    if ctx.branches.has_branch(name):
+        raise AlreadyExists(
+            f"a branch is named {name!r}, and a ref could not tell them apart; choose another name for the tag, or"
+            " delete the branch first"
+        )
+
+
+def hidden_by_branches(ctx: Context) -> Iterator[TagName]:
+    """Yield the tags whose name a branch has, too: a ref of that name means the branch.
+
+    Such tags are refused when they are created; one whose creator died just then may be left.
+    """
+    for page in batched((name for name, _ in scan(ctx, prefix="", after="")), SCAN_LIMIT):
+        values = ctx.kv.get_many([ctx.branches.key(BranchName(name)) for name in page])
+        for name, value in zip(page, values, strict=True):
+            if isinstance(ctx.branches.decode(value), Branch):
+                yield name
 
 
 def get(ctx: Context, name: TagName) -> Tag:

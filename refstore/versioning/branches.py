@@ -13,9 +13,9 @@ import msgspec
 
 from refstore.core import keys
 from refstore.core.clock import Clock
-from refstore.core.ids import BranchName, CommitId, Ids, RepositoryId, Token
+from refstore.core.ids import BranchName, CommitId, Ids, RepositoryId, TagName, Token
 from refstore.core.records import Branch, BranchRecord, ClosedBranch, Retired, decode_branch, encode
-from refstore.errors import BranchNotFound, Contention
+from refstore.errors import AlreadyExists, BranchNotFound, Contention
 from refstore.kv.base import ABSENT, KV, Absent, Get, Key, Result
 
 ATTEMPTS: Final = 64
@@ -71,19 +71,57 @@ class Branches:
             if isinstance(record, Branch):
                 yield name, record
 
-    def create(self, name: BranchName, head: CommitId, token: Token, *, hidden: bool = False) -> bytes | None:
+    def create(
+        self,
+        name: BranchName,
+        head: CommitId,
+        token: Token,
+        *,
+        hidden: bool = False,
+        branch_id: str = "",
+        created_ms: int = 0,
+    ) -> bytes | None:
         """Create a branch, and return its record's bytes; None if an open or an undrained closed branch has the name.
+        Raises AlreadyExists if a tag has it.
 
-        An empty closed record is written first. If the branch record itself were written over nothing, and again after
-        a lost reply, it could bring back a branch that was deleted and drained meanwhile, with a used token. `token` is
-        for one try, and becomes the branch's id.
+        An empty closed record is written first and reserves the name. If the branch record itself were written over
+        nothing, and again after a lost reply, it could bring back a branch that was deleted and drained meanwhile, with
+        a used token. The tag is looked for behind the reservation, because whoever creates a tag takes that away
+        (`has_branch`): of both at once never both stay (rule 19). `token` is for one try, and becomes the branch's id
+        if none is given.
         """
         now = self._clock.now_ms()
         reserved = encode(ClosedBranch((), self._ids.unique(now)))
         if not self._kv.set_if(self.key(name), ABSENT, reserved):
             return None
-        raw = encode(Branch(head, token, (), (), self._ids.unique(now), now, hidden, id=token))
+        if self.has_tag(name):
+            self._kv.set_if(self.key(name), reserved, ABSENT)
+            raise AlreadyExists(
+                f"a tag is named {name!r}, and a ref could not tell them apart; choose another name for the branch, or"
+                " delete the tag first"
+            )
+        record = Branch(head, token, (), (), self._ids.unique(now), created_ms or now, hidden, id=branch_id or token)
+        raw = encode(record)
         return raw if self._kv.set_if(self.key(name), reserved, raw) else None
+
+    def has_tag(self, name: BranchName) -> bool:
+        return self._kv.get(keys.tag(self._repo, TagName(name))) is not ABSENT
+
+    def has_branch(self, name: TagName) -> bool:
+        """Return whether an open branch has the name of a tag.
+
+        A reservation is taken away: its creator may have looked for the tag before it was written, and looks again
+        then (rule 19). Raises Contention.
+        """
+        key = self.key(BranchName(name))
+        for _ in range(ATTEMPTS):
+            raw = self._kv.get(key)
+            record = self.decode(raw)
+            if record is None or isinstance(record, Branch):
+                return record is not None
+            if record.retired or self._kv.set_if(key, raw, ABSENT):
+                return False
+        raise self.contention(BranchName(name))
 
     def change(self, name: BranchName, open_branch: OpenBranch, **changes: object) -> bool:
         """Write the record with `changes` (fields of Branch), by one `set_if` over what was read."""

@@ -207,6 +207,9 @@ def test_tags_are_created_moved_by_force_listed_shown_and_deleted(lakectl: Lakec
     tags = f"/repositories/{repo}/tags"
     first = lakectl.ask(201, "POST", tags, REF, json={"id": "v1", "ref": "main"})
     assert "tag already exists" in lakectl.said(409, "POST", tags, json={"id": "v1", "ref": "main"})
+    assert "a branch is named 'main'" in lakectl.said(409, "POST", tags, json={"id": "main", "ref": "main"})
+    branch = {"name": "v1", "source": "main"}
+    assert "a tag is named 'v1'" in lakectl.said(409, "POST", f"/repositories/{repo}/branches", json=branch)
     second = lakectl.commit(repo, "second", allow_empty=True)["id"]
     lakectl.begin("tag_create")
     assert lakectl.ask(200, "GET", f"/repositories/{repo}/commits/main", COMMIT)["id"] == second

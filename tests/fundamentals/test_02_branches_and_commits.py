@@ -173,7 +173,13 @@ def test_names_are_taken_once_and_the_default_branch_stays(repo: Repository) -> 
         repo.create_branch("main", "main")
     with pytest.raises(Conflict):
         repo.delete_branch("main")
+    repo.create_tag("v1", "main")
+    with pytest.raises(AlreadyExists, match="a tag is named 'v1'"):
+        repo.create_branch("v1", "main")
+    with pytest.raises(AlreadyExists, match="a branch is named 'main'"):
+        repo.create_tag("main", "v1")
     assert [name for name, _ in repo.branches()] == ["main"]
+    assert [name for name, _ in repo.tags()] == ["v1"]
 
 
 def test_a_copy_has_its_own_name_for_the_same_data(repo: Repository) -> None:

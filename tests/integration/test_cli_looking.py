@@ -11,6 +11,9 @@ import pytest
 
 import refstore as lakes
 from refstore.cli import doctor as doctor_
+from refstore.core import keys
+from refstore.core.ids import TagName
+from refstore.core.records import Tag, encode
 from tests.commands import Command
 from tests.purging import rewrite
 
@@ -200,6 +203,22 @@ class TestDoctor:
         assert states["reapers"] == "warning"
         assert not [row for row in ran.json if row["state"] != "ok" and not row["what_to_do"]]
         assert not list((sales.folder / "lake").glob("objects/_refstore/doctor/*"))
+
+    def test_a_tag_that_a_branch_hides_is_listed(self, sales: Command) -> None:
+        assert not [row for row in sales("doctor", "--json").json if "hide" in row["found"]]
+        with lakes.open(sales.folder / "lake") as lake:
+            repo = lake.repository("sales")
+            ctx, head = repo.context, repo.get_branch("main").head
+            ctx.kv.set(keys.tag(ctx.repo, TagName("main")), encode(Tag(head, 1)))  # its creator died
+            repo.create_tag("v1", "main")
+        (hidden,) = [row for row in sales("doctor", "--json").json if "hide" in row["found"]]
+        assert (hidden["check"], hidden["state"], hidden["found"]) == (
+            "repository sales",
+            "warning",
+            "branches hide tags of the same name: main",
+        )
+        sales.ok("tag", "delete", "sales", "main", "--yes")
+        assert not [row for row in sales("doctor", "--json").json if "hide" in row["found"]]
 
     def test_a_store_that_refuses_is_an_error(self, sales: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         (sales.folder / "lake" / "objects" / "_refstore").rename(sales.folder / "away")

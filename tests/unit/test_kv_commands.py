@@ -11,6 +11,8 @@ import pytest
 
 from refstore.context import Context
 from refstore.core import keys
+from refstore.core.ids import CommitId, TagName
+from refstore.core.records import Tag, encode
 from refstore.core.settings import embedded
 from refstore.lake import Lake
 from refstore.losses.fence import RECONCILING, WITNESSES
@@ -169,6 +171,49 @@ def test_a_branch_that_has_moved_elsewhere_stays(losing: Losing) -> None:
     losing.lose()
     run.ok("kv", "rebuild", "--yes")
     assert losing.contents() == before
+
+
+def test_a_name_of_the_other_kind_stays(losing: Losing) -> None:
+    """A tag or a branch that was lost does not come back beside a branch or a tag that has its name by now."""
+    run = losing.run
+    losing.commit("main", "a")
+    losing.copy()
+    run.ok("branch", "create", "sales", "one", "--from", "main")
+    lost = losing.commit("one", "b", b"lost")
+    run.ok("tag", "create", "sales", "two", lost)
+    losing.put_back()
+    kept = losing.commit("main", "b", b"kept")
+    run.ok("tag", "create", "sales", "one", kept)
+    run.ok("branch", "create", "sales", "two", "--from", "main")
+    planned = run.json("kv", "reconcile", "--dry-run")
+    assert {(row["what"], row["name"]): row["outcome"] for row in planned["put_back"]} == {
+        ("commit", lost): "put back",
+        ("branch", "one"): f"put back as lost/one-{lost[:12]}",
+        ("tag", "two"): "put back under lost/",
+    }
+    run.ok("kv", "reconcile", "--clients-stopped")
+    assert [run.ok("cat", "sales", ref, "b").out for ref in ("one", "two")] == ["kept", "kept"]
+    assert [run.ok("cat", "sales", f"lost/{ref}-{lost[:12]}", "b").out for ref in ("one", "two")] == ["lost", "lost"]
+    assert run("reaper", "--once").code == 0
+    before = losing.contents()
+    losing.lose()
+    run.ok("kv", "rebuild", "--yes")
+    assert losing.contents() == before
+
+
+def test_a_tag_beside_a_branch_of_its_name_is_rebuilt_under_another(losing: Losing) -> None:
+    head = losing.commit("main", "a")
+    with losing.lake() as lake:
+        ctx = lake.repository("sales").context
+        key, tag = keys.tag(ctx.repo, TagName("main")), encode(Tag(CommitId(head), 1))
+        ctx.kv.set(key, tag)
+        ctx.manifest.keep(key, tag, "planted")
+    losing.lose()
+    losing.run.ok("kv", "rebuild", "--yes")
+    assert losing.head("main") == head
+    assert [(row["tag"], row["commit"]) for row in losing.run.json("tag", "list", "sales")] == [
+        (f"lost/main-{head[:12]}", head)
+    ]
 
 
 def test_what_was_deleted_stays_deleted_or_counts_as_new(losing: Losing) -> None:
