@@ -307,12 +307,13 @@ class Repository:
     def get(self, ref: str, path: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Return the bytes from `start` up to, not including, `end` in chunks; foreign objects are read, too.
 
-        Raises ObjectNotFound or Gone before the first chunk.
+        Raises ObjectNotFound or Gone before the first chunk. A whole object from S3 is checked while it is read: before
+        its last chunk, CorruptObject is raised if it is not what was uploaded. A part is not checked.
         """
         return reading.open_object(self.context, ref, ids.object_path(path), start, end)
 
     def read(self, ref: str, path: str) -> bytes:
-        """Return the whole content of an object. Raises ObjectNotFound, Gone."""
+        """Return the whole content of an object. Raises ObjectNotFound, Gone, CorruptObject."""
         return b"".join(self.get(ref, path))
 
     @_operation

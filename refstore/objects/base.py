@@ -186,6 +186,11 @@ class ObjectStore(ABC):
         """The namespace's URL, without secrets. It is stored in the repository's record."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether bytes come over a network, where one may change on its way: whole objects are checked then."""
+        return True
+
+    @property
     def conditional_put(self) -> bool:
         """Whether `if_absent` is enforced by the store."""
         return True

@@ -90,6 +90,10 @@ class LocalObjects(ObjectStore):
                 self._modes = modes_in(Path(self._root).stat())
 
     @property
+    def is_remote(self) -> bool:
+        return False
+
+    @property
     def url(self) -> str:
         return self._url
 

@@ -36,6 +36,10 @@ class MemoryObjects(ObjectStore):
         self._url = f"memory://{name}"
 
     @property
+    def is_remote(self) -> bool:
+        return False
+
+    @property
     def url(self) -> str:
         return self._url
 

@@ -18,6 +18,7 @@ from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
 from refstore.core.records import Branch, Commit, Content, Entry, StagedRecord, Tombstone, decode_staged, maybe
 from refstore.errors import CommitNotFound, Contention, CorruptObject, Gone, ObjectNotFound
 from refstore.kv.base import ABSENT, SCAN_LIMIT
+from refstore.objects.checked_reading import checked
 from refstore.operations import refs
 from refstore.operations.hidden_commits import check_hidden
 from refstore.operations.refs import Ref, head_commit
@@ -193,7 +194,8 @@ def _found(found: dict[Path, Resolved], ref: Ref, path: Path) -> Resolved:
 def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None) -> Iterator[bytes]:
     """Return the object's bytes. The path is resolved again if the blob was deleted before the read (rule 12).
 
-    Raises Gone where the object was swept, or where its foreign owner removed or changed it.
+    Raises Gone where the object was swept, or where its foreign owner removed or changed it. The chunks raise
+    CorruptObject where a whole object does not arrive as it was uploaded.
     """
     for _ in range(ATTEMPTS):
         resolved, content = _located(ctx, refs.resolve(ctx, ref), path)
@@ -201,17 +203,36 @@ def open_object(ctx: Context, ref: str, path: Path, start: int, end: int | None)
             return ctx.foreign.get(resolved.entry.address, resolved.entry.size_bytes, start, end)
         if content is not None and content.is_erased:
             raise Gone(f"{path!r} on {ref!r} was erased by the purge {content.run}")
-        address = content.address if content is not None else resolved.entry.address
+        stored = content if content is not None else resolved.entry
         try:
-            return ctx.objects.get(address, start=start, end=end)
+            chunks = ctx.objects.get(stored.address, start=start, end=end)
+            return verified(ctx, chunks, stored, start, end, f"{path!r} on {ref!r}")
         except ObjectNotFound:
             if _located(ctx, refs.resolve(ctx, ref), path) == (resolved, content):
                 if resolved.commit is not None and (mark := refs.swept_mark(ctx, resolved.commit, path)) is not None:
                     raise refs.marked(resolved.commit, mark) from None
                 raise CorruptObject(
-                    f"{path!r} on {ref!r} names {address}, which is gone; do not run any collection, and report this"
+                    f"{path!r} on {ref!r} names {stored.address}, which is gone; do not run any collection, and"
+                    " report this"
                 ) from None
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
+
+
+def verified(
+    ctx: Context, chunks: Iterator[bytes], stored: Entry | Content, start: int, end: int | None, what: str
+) -> Iterator[bytes]:
+    """Return the chunks of an own object, checked while they are read if they are the whole of one that can be checked.
+    `what`: the object, as an error names it.
+    """
+    is_whole = start == 0 and (end is None or end >= stored.size_bytes)
+    return checked(chunks, stored.size_bytes, stored.checksum, what) if is_whole and can_check(ctx, stored) else chunks
+
+
+def can_check(ctx: Context, stored: Entry | Content) -> bool:
+    """Return whether readers check the whole object: it comes over a network, and refstore computed its checksum (those
+    with an MD5; a linker may give any).
+    """
+    return ctx.objects.is_remote and bool(stored.md5) and is_own(stored.address)
 
 
 def _located(ctx: Context, ref: Ref, path: Path) -> tuple[Resolved, Content | None]:

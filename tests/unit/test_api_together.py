@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from refstore.errors import AlreadyLinked, KVUnavailable, ObjectNotFound, RefstoreError
-from refstore_api.routes.objects import _Reading
+from refstore_api.routes.objects import ChunkReader
 from refstore_api.service import BATCH_DELAY_SECONDS, BATCH_MAX, BATCHES_AT_ONCE, RequestBatcher
 
 
@@ -289,13 +289,14 @@ def test_what_is_read_in_a_thread_is_closed_behind_the_read() -> None:
 
     def chunks() -> Iterator[bytes]:
         try:
+            yield b"first"
             reading.set()
             go.wait()
             yield b"x"
         finally:
             closed.append(True)
 
-    found = _Reading(chunks())
+    found = ChunkReader(chunks())
     reader = threading.Thread(target=found.chunk)
     reader.start()
     reading.wait()

@@ -16,6 +16,7 @@ from refstore.core import ids
 from refstore.core.ids import is_own
 from refstore.core.records import Entry
 from refstore.errors import AlreadyExists, Contention, Gone, Invalid, ObjectNotFound, RefstoreError
+from refstore.operations.reading import verified
 from refstore.operations.uploading import Stage, Upload
 from refstore.repository import Repository
 from refstore_api import headers, request_bodies, signed_urls
@@ -219,13 +220,13 @@ async def get_object(
             return RedirectResponse(url.url, 302)
         part = headers.range_of(range_ if headers.range_applies(if_range, entry) else None, entry.size_bytes)
         start, end = part or (0, entry.size_bytes)
-        chunks = await service.run(partial(_opened, service, context, entry, start, end))
-        if chunks is not None:
+        reader = await service.run(partial(_opened, service, context, entry, start, end))
+        if reader is not None:
             return streamed(
-                service, chunks, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None
+                service, reader, headers.object_headers(entry), start, end, entry.size_bytes, partial=part is not None
             )
         # raises if the object is gone; otherwise it changed
-        await service.repository(repository, lambda repo: _Reading(repo.get(ref, path)).close())
+        await service.repository(repository, lambda repo: ChunkReader(repo.get(ref, path)).close())
     raise Contention(f"{path!r} on {ref!r} kept changing while it was read; make the same call again")
 
 
@@ -381,7 +382,7 @@ async def copy_object(
 
 def streamed(
     service: Service,
-    chunks: Iterator[bytes],
+    reader: ChunkReader,
     fields: dict[str, str],
     start: int,
     end: int,
@@ -389,29 +390,33 @@ def streamed(
     *,
     partial: bool,
 ) -> Response:
-    """Stream the bytes [start, end) as they are read."""
+    """Stream the bytes [start, end) as they are read. If reading fails, the connection ends before the last of them."""
     fields["Content-Length"] = str(end - start)
     if partial:
         fields["Content-Range"] = f"bytes {start}-{end - 1}/{size_bytes}"
 
-    reading = _Reading(chunks)
-
     async def send() -> AsyncIterator[bytes]:
+        left = end - start
+        chunk = reader.first
         try:
-            while chunk := await service.run(reading.chunk):
+            while chunk:
                 yield chunk
+                left -= len(chunk)
+                chunk = await service.run(reader.chunk) if left > 0 else b""
         finally:
-            service.run_later(reading.close)
+            service.run_later(reader.close)
 
     return StreamingResponse(send(), 206 if partial else 200, headers=fields)
 
 
-class _Reading:
+class ChunkReader:
     """Read chunks in threads. When a client disconnects during a read, the file is closed after that read."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
+        """Read the first chunk: what fails here is answered with an error. Raises CorruptObject, ObjectsUnavailable."""
         self._chunks = chunks
         self._lock = threading.Lock()
+        self.first = next(chunks, b"")
 
     def chunk(self) -> bytes:
         with self._lock:
@@ -424,7 +429,7 @@ class _Reading:
                 close()
 
 
-def _opened(service: Service, context: Context, entry: Entry, start: int, end: int) -> Iterator[bytes] | None:
+def _opened(service: Service, context: Context, entry: Entry, start: int, end: int) -> ChunkReader | None:
     """Open the bytes of this very entry; None: its data is gone. By its path, another object's bytes could come under
     this one's headers.
 
@@ -432,9 +437,10 @@ def _opened(service: Service, context: Context, entry: Entry, start: int, end: i
     """
     _check_erased(entry)
     if not is_own(entry.address):
-        return service.foreign.get(entry, start, end)
+        return ChunkReader(service.foreign.get(entry, start, end))
     with suppress(ObjectNotFound):
-        return context.objects.get(entry.address, start=start, end=end)
+        chunks = context.objects.get(entry.address, start=start, end=end)
+        return ChunkReader(verified(context, chunks, entry, start, end, f"the object at {entry.address}"))
     return None
 
 

@@ -27,7 +27,7 @@ from refstore_api.json_answers import answer, empty_answer
 from refstore_api.models import ObjectStats, StagingLocation, StagingMetadata
 from refstore_api.object_stats import address_of_url, answer_object, physical_url, token_of, with_token
 from refstore_api.routes import failures
-from refstore_api.routes.objects import BINARY, IfMatch, streamed
+from refstore_api.routes.objects import BINARY, ChunkReader, IfMatch, streamed
 from refstore_api.service import LinkRequest, ServiceOf
 from refstore_api.shared_parameters import ObjectPath, Presign
 
@@ -133,14 +133,14 @@ async def get_signed(
     size_bytes = info.size_bytes
     part = headers.range_of(range_, size_bytes)
     start, end = part or (0, size_bytes)
-    chunks = await service.run(lambda: objects.get(info.key, start=start, end=end))
+    reader = await service.run(lambda: ChunkReader(objects.get(info.key, start=start, end=end)))
     fields = {
         "Content-Type": headers.DEFAULT_TYPE,
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-store",
         "X-Content-Type-Options": "nosniff",
     }
-    return streamed(service, chunks, fields, start, end, size_bytes, partial=part is not None)
+    return streamed(service, reader, fields, start, end, size_bytes, partial=part is not None)
 
 
 @router.put(
