@@ -94,9 +94,6 @@ class JoinResult(NamedTuple):
     counts: list[GarbageCount]
     sources: dict[str, int]
     """How many objects of commits were read."""
-    pending_files: Sequence[str]
-    """The files of marks that stand."""
-
     def units(self) -> list[UnitRow]:
         return units_of(self.counts)
 
@@ -108,10 +105,12 @@ def find_garbage(
     live: LiveSet,
     expired: Iterable[CommitId],
     join_bucket: BucketJoin = garbage.join_bucket,
+    marked_again: Iterable[CommitId] = (),
 ) -> JoinResult:
     """Write what is listed and not live to the mark's files, and count it.
 
-    The names of `expired` commits tell why something is garbage.
+    The names of `expired` commits tell why something is garbage. Those of commits that are `marked_again` are not
+    pending in an earlier mark, which leaves them.
     """
     pending = pending_files(run, mark)
     with run.steps.step("comparing what is there with what is named"):
@@ -125,7 +124,7 @@ def find_garbage(
                 *((key, BatchKind.IDENTITIES) for key in live.identities.files),
             ],
             [(key, BatchKind.PENDING) for key in pending],
-            live.commits.sources(expired),
+            live.commits.sources(expired, marked_again),
             join_bucket,
         )
         return result_of(inputs, join(run.engine, inputs), chunks, live)
@@ -148,8 +147,7 @@ def result_of(
 ) -> JoinResult:
     sources = inputs.sources
     read = {"trees": len(sources.trees), "listings": len(sources.added), "ranges": len(sources.ranges)}
-    pending = [key for key, kind in inputs.earlier_files if kind is BatchKind.PENDING]
-    return JoinResult(chunks, live, inputs.bounds, counts, read, pending)
+    return JoinResult(chunks, live, inputs.bounds, counts, read)
 
 
 def units_of(counts: Iterable[GarbageCount]) -> list[UnitRow]:

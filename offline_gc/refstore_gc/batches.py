@@ -56,6 +56,8 @@ class BatchKind(IntEnum):
     """A file of what an earlier run recorded (`incremental/known_keys.py`)."""
     IDENTITIES = 10
     """Identities of purged objects, whose content lies elsewhere."""
+    MARKED_AGAIN = 11
+    """Keys of what commits name that an earlier mark had before. That mark leaves it."""
 
 
 WHOLE: Final = frozenset((BatchKind.NO_LONGER_READ, BatchKind.FORMERLY_IN_KV, BatchKind.IDENTITIES))

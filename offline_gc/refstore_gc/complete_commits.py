@@ -3,8 +3,8 @@
 They were marked so that the live scan sees what is kept without them (rule 13 of the protocol). Their run unmarks them
 again: they can be read, copied and branched from as before, and the next run marks them anew.
 
-A commit is complete if none of its addresses is in the files of this mark, or of one that stands. This is decided after
-the anti-join. Trees share ranges. A range that a live commit names is complete. Each of the other ranges is read once;
+A commit is complete if none of its addresses is in the files of this mark. (A mark that stands leaves what its own
+files have of such a commit: something unmarked names it.) This is decided after the anti-join. Trees share ranges. A range that a live commit names is complete. Each of the other ranges is read once;
 of a commit that loses something, no more than the first range that shows it.
 
 The keys that were read are recorded for the next run. Where none of them is garbage then, the commits are still
@@ -61,8 +61,6 @@ class Question(NamedTuple):
     """Metaranges of trees of which everything is kept."""
     marked: Sequence[str]
     """Files of what this run marks."""
-    pending: Sequence[str]
-    """Files of what earlier marks will sweep."""
     before: CompleteCommits | None = None
     """What the run found that an incremental run goes on from."""
 
@@ -97,15 +95,11 @@ def find(question: Question, engine: Engine) -> CompleteCommits:
         known = CompleteCommits()
     new = {commit: metarange for commit, metarange in question.commits.items() if commit not in again}
     ranges = _ranges_of_commits(layout, new, kept | known.read)
-    unsafe_keys = garbage_keys
-    if any(ranges.of.values()):
-        pending = _keys(store_at(layout.url, layout), layout, question.pending)
-        unsafe_keys = np.unique(np.concatenate([garbage_keys, pending]))
     if sum(ranges.rows.values()) > ROWS_HERE:
-        garbage_ranges = _garbage_ranges(engine, layout, ranges, unsafe_keys)
+        garbage_ranges = _garbage_ranges(engine, layout, ranges, garbage_keys)
         complete = {commit for commit, own in ranges.of.items() if garbage_ranges.isdisjoint(own)}
         return CompleteCommits(commits=complete | again)
-    complete, read = _find_complete(layout, ranges, unsafe_keys)
+    complete, read = _find_complete(layout, ranges, garbage_keys)
     files = [*known.files, _write_keys(layout, read.values(), "")] if read else known.files
     # of those only: what others share with a kept tree would be read in vain when that tree expires
     shared = {each for commit in complete for each in ranges.shared[commit]}

@@ -79,6 +79,8 @@ class LiveKeys(NamedTuple):
     """What an earlier mark will sweep."""
     expired: list[Keys]
     """What marked commits name. It only tells the reason."""
+    marked_again: list[Keys]
+    """What commits name that an earlier mark had before: that mark leaves it, so it is not pending."""
 
 
 class Bucket:
@@ -105,7 +107,7 @@ class Bucket:
     def live_keys(self) -> LiveKeys:
         keys = self.keys
         live = keys[BatchKind.LIVE_IN_KV] + keys[BatchKind.LIVE_IN_COMMITS] + keys[BatchKind.RANGES]
-        return LiveKeys(live, keys[BatchKind.PENDING], keys[BatchKind.EXPIRED])
+        return LiveKeys(live, keys[BatchKind.PENDING], keys[BatchKind.EXPIRED], keys[BatchKind.MARKED_AGAIN])
 
     def addresses(self, kind: BatchKind) -> Any:
         """Return the addresses of a kind in `WHOLE`."""
@@ -144,7 +146,7 @@ def subtract_live(
     layout: RunLayout, chunk: OpenChunk, keys: LiveKeys, is_live: Any, every_reason: str = ""
 ) -> Iterator[GarbageCount]:
     """Decide: what is neither live nor in an earlier mark is garbage. `is_live`: which objects of the chunk are."""
-    is_pending = among(chunk.keys, keys.pending) & ~is_live
+    is_pending = among(chunk.keys, keys.pending) & ~among(chunk.keys, keys.marked_again) & ~is_live
     kinds, sizes = numpy_of(chunk.table.column("kind")), numpy_of(chunk.table.column("size_bytes"))
     for kind in distinct_of(kinds).tolist():
         of_kind = kinds == kind

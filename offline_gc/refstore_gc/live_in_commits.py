@@ -167,8 +167,10 @@ class LiveCommits:
             if brief.added:
                 yield names.key(names.ADDED, brief.added)
 
-    def sources(self, expired: Iterable[CommitId] = ()) -> Sources:
-        """Return what to read. `expired`: commits whose addresses tell why something is garbage."""
+    def sources(self, expired: Iterable[CommitId] = (), marked_again: Iterable[CommitId] = ()) -> Sources:
+        """Return what to read. `expired`: commits whose addresses tell why something is garbage. `marked_again`:
+        commits of which an earlier mark leaves what it holds.
+        """
         # what is read of those that are kept is what `reads` says, each once: the next run reckons with it
         trees: dict[str, dict[tuple[int, int], None]] = {}
         added: dict[str, BatchKind] = {}
@@ -189,6 +191,9 @@ class LiveCommits:
         expired_briefs = {commit: brief for commit in expired if (brief := self._brief(commit)) is not None}
         read(expired_briefs, BatchKind.EXPIRED)
         metaranges, metarange_of = self.range_sources()
+        for commit in marked_again:
+            if (brief := self._brief(commit)) is not None:
+                trees.setdefault(brief.metarange, {})[BatchKind.MARKED_AGAIN, -1] = None
         for metarange in metaranges:
             trees.setdefault(metarange, {})
         trees.pop("", None)

@@ -22,7 +22,7 @@ import msgspec
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
-from refstore.core.records import GcRun
+from refstore.core.records import GcRun, Mark
 from refstore.errors import Corrupt, KVUnavailable, NotFound, RefstoreError, RunStopped
 from refstore.gc_marks import STANDING, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
 from refstore.gc_marks.commit_marks import PAGE
@@ -128,6 +128,9 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
     usable: Baseline | None = None
     try:
         usable, why_complete = baselines.usable(run)
+        marked_again = marks.marked_again(begun, marks.marked(mark_id))
+        if usable is not None and marked_again:
+            usable, why_complete = None, baselines.MARKED_AGAIN
         with run.steps.step("waiting for operations that began before the mark"):
             marks.wait(begun, check=run.steps.wait)
         run = replace(run, cutoff_ms=store_now_ms(store, run.layout.file("clock")) - int(min_age_seconds * 1000))
@@ -135,7 +138,9 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
         if baseline is not None:
             run = _with_seed(run, baseline.seed)
         chunks, live = _list_then_scan(run, begun, decision, baseline)
-        if baseline is not None and (why_complete := baseline.unfit(live.commits, live.reads, run.cutoff_ms)):
+        if baseline is not None and (
+            why_complete := baseline.unfit(live.commits, live.reads, run.cutoff_ms, marks.marked(mark_id))
+        ):
             baseline = None
             run = _with_seed(run, secrets.randbits(64))
             chunks, live = _list_then_scan(run, begun, decision, None)
@@ -146,7 +151,7 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
         else:
             expired = [*marks.marked(mark_id), *earlier_commits(marks, begun)]
             join_bucket = incremental.join_bucket if recorded else garbage.join_bucket
-            result = anti_join.find_garbage(run, begun, chunks, live, expired, join_bucket)
+            result = anti_join.find_garbage(run, begun, chunks, live, expired, join_bucket, marked_again)
         fence.pass_through()  # the look was made of a KV that lost nothing meanwhile
         complete = _find_complete(run, marks.may_be_complete(begun), result, baseline)
         summary = summarize_mark(
@@ -248,7 +253,6 @@ def _find_complete(
             landed,
             commits.whole_trees(),
             [*(unit.key for unit in result.units()), *purged_objects.files_of(result.counts)],
-            result.pending_files,
             baseline.complete_commits if baseline else None,
         )
         return complete_commits.find(question, run.engine)
@@ -279,8 +283,16 @@ def simulate(ctx: Context, engines: Engines, options: Options, tell: Tell = sile
         with run.steps.step("reading what the KV names") as report_rows:
             scan = _as_if_marked(scan_live_set(ctx, simulated, PAGE), expired, set(decision.given_up))
             live = collect_live_set(run, scan, filters_of(decision.plan), report_rows)
-        result = anti_join.find_garbage(run, simulated, chunks, live, [*expired, *earlier_commits(marks, simulated)])
-        unmarked = (commit for commit, own in zip(expired, marks.of(list(expired)), strict=True) if own is None)
+        own_marks = dict(zip(expired, marks.of(list(expired)), strict=True))
+        result = anti_join.find_garbage(
+            run,
+            simulated,
+            chunks,
+            live,
+            [*expired, *earlier_commits(marks, simulated)],
+            marked_again=marks.marked_again(simulated, _newly_marked(expired, own_marks)),
+        )
+        unmarked = (commit for commit, own in own_marks.items() if own is None)
         complete = _find_complete(run, unmarked, result, None)
         summary = summarize_mark(run, simulated, decision, result, complete, online)
         return msgspec.structs.replace(summary, state=SIMULATED)
@@ -308,6 +320,16 @@ def _as_if_marked(
                     for each in remaining
                 ]
             )
+
+
+def _newly_marked(
+    expired: Mapping[CommitId, tuple[str, ...]], own_marks: Mapping[CommitId, Mark | None]
+) -> Iterator[CommitId]:
+    """Yield the commits that a run would mark, with the prefixes of `expired`, or would mark further."""
+    for commit, prefixes in expired.items():
+        own = own_marks[commit]
+        if own is None or (own.prefixes and not set(prefixes) <= set(own.prefixes)):
+            yield commit
 
 
 def _both(marked: tuple[str, ...], would_be_marked: tuple[str, ...]) -> tuple[str, ...]:

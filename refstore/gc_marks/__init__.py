@@ -329,6 +329,17 @@ class Marks:
         """Yield what the run marked, whatever became of it since."""
         return (item.commit for page in self._commits.by(mark_id) for item in page)
 
+    def marked_again(self, run: Run, commits: Iterable[CommitId]) -> list[CommitId]:
+        """Return those of `commits`, which `run` marks, that an earlier mark had before. What they name drops out of
+        that mark (rule 14), so it goes with this run or not at all.
+        """
+        wanted = dict.fromkeys(commits)
+        earlier = set(run.record.disregards)
+        for mark_id in run.record.disregards:
+            earlier.update(self._runs.get(mark_id).record.disregards)
+        listed = {commit for mark_id in earlier for commit in self._commits.listed_by(mark_id)} if wanted else set()
+        return [commit for commit in wanted if commit in listed]
+
     def heads(self) -> set[CommitId]:
         """Return what branches and tags name. Heads are active, marked or not."""
         return self._commits.heads()

@@ -59,11 +59,14 @@ class CommitMarks:
 
     def by(self, mark_id: str) -> Iterator[list[RunCommit]]:
         """Yield what a run marked and did not find complete, in pages."""
-        listed = self._kv.scan_all(keys.gc_marked_by(self._repo, mark_id))
-        for page in batched((name for name, value in listed if value != COMPLETE), PAGE):
-            commits = [CommitId(name) for name in page]
+        for commits in batched(self.listed_by(mark_id), PAGE):
             raws = self._kv.get_many([keys.mark(self._repo, commit) for commit in commits])
             yield [RunCommit(commit, raw, maybe(raw, Mark)) for commit, raw in zip(commits, raws, strict=True)]
+
+    def listed_by(self, mark_id: str) -> Iterator[CommitId]:
+        """Yield the same without the marks."""
+        listed = self._kv.scan_all(keys.gc_marked_by(self._repo, mark_id))
+        return (CommitId(name) for name, value in listed if value != COMPLETE)
 
     def put(self, wanted: Mapping[CommitId, Mark]) -> int:
         """Mark commits of one run, unless they are marked as much already; return how many are marked by it."""

@@ -12,11 +12,12 @@ raises Corrupt (`checked_files.py`).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
+from refstore.core.ids import CommitId
 from refstore.errors import Corrupt, ObjectNotFound
 from refstore.gc_marks import STANDING, Marks, Run, RunState
 from refstore_gc.address_codec import CUT_BYTES
@@ -34,6 +35,7 @@ FILE: Final = "carried.bin"
 FOLDER: Final = "carried/"
 KEPT: Final = "kept/"
 LAYERS_MAX: Final = 31
+MARKED_AGAIN: Final = "a commit was unmarked, and is marked again"
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -90,14 +92,20 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             for key in layer.touching(edges[bucket], edges[bucket + 1])
         ]
 
-    def unfit(self, commits: LiveCommits, reads: CommitReads | None, cutoff_ms: int) -> str:
-        """Return why a run cannot build on these records; '' if it can. `reads`: those of `commits`."""
+    def unfit(
+        self, commits: LiveCommits, reads: CommitReads | None, cutoff_ms: int, marked: Iterable[CommitId] = ()
+    ) -> str:
+        """Return why a run cannot build on these records; '' if it can. `reads`: those of `commits`. `marked`: what the
+        run itself has marked.
+        """
         if reads is None:
             return "some commits keep only a part of what they name"
         if not self.units.metaranges <= reads.metaranges:
             return "a commit was given up since"
         if any(commits.keeps(commit) for commit in self.units.past if commit not in self.complete_commits.commits):
             return "a commit keeps what it names again"
+        if any(commit in self.units.past and commit not in self.complete_commits.commits for commit in marked):
+            return MARKED_AGAIN  # what it names has been no news since
         if cutoff_ms < self.cutoff_ms:
             return "the minimum age reaches further back than that of the last run"
         return ""

@@ -1,0 +1,105 @@
+"""Commits that were unmarked and are marked again: their data goes with the mark that they have, and no run leaves a
+commit as swept whose data is all there.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from refstore.core.ids import CommitId
+from refstore.gc_marks import Marks
+from refstore.operations.log_and_diff import Lifetime
+from refstore_gc import run
+from refstore_gc.run import Options
+from refstore_gc.run_summary import Summary
+from tests.offline.world import World
+from tests.reaping import release_all
+
+if TYPE_CHECKING:
+    from refstore_gc.engines.choice import Engines
+
+NONCURRENT = [{"filter": {"prefix": "logs/"}, "expiration": {"noncurrent": {"days": 1}}}]
+
+
+def rules(world: World, **fields: Any) -> None:
+    world.repo.set_retention(json.dumps({"default_retention_days": 0, "grace_days": 7} | fields))
+
+
+def night(world: World, engines: Engines, *, days: float = 0, full: bool = False) -> Summary:
+    """Run the nightly job so many days later."""
+    world.clock.sleep(days * 86_400)
+    return run.run(world.ctx, engines, Options(full=full, full_days=30)).marked
+
+
+def lifetime(world: World, commit: CommitId) -> Lifetime:
+    return next(line.lifetime for line in world.repo.history("main") if line.commit == commit)
+
+
+@pytest.fixture
+def old(world: World) -> CommitId:
+    """A commit whose `a` nothing else names; its `b` is on main."""
+    made = world.commit(days_ago=9, a=b"a", b=b"b")
+    world.commit(days_ago=8, a=None)
+    world.commit(days_ago=7, c=b"c")
+    release_all(world.repo)
+    world.age()
+    rules(world)
+    return made
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("days", [1, 8])
+def test_its_data_goes_with_the_later_mark(
+    world: World, engines: Engines, old: CommitId, full: bool, days: int
+) -> None:
+    """After a day the first mark still stands when the second is made, after eight its sweep has left the data."""
+    gone = world.address(old, "a")
+    first = night(world, engines, full=full)
+    world.repo.unmark(old)
+    second = night(world, engines, days=days, full=full)
+    assert second.marked.objects == 1
+    assert second.by_reason == {"expired": second.marked}
+    night(world, engines, days=15, full=full)
+    assert {run.mark_id: run.shown for run in Marks(world.ctx).runs()}.items() >= {(second.mark_id, "swept")}
+    assert first.mark_id != second.mark_id
+    assert lifetime(world, old) is Lifetime.SWEPT
+    assert gone not in world.data()
+    assert world.repo.read(old, "b") == b"b"
+    assert night(world, engines, full=True).drift == {}
+
+
+def test_what_a_pinned_commit_keeps_is_not_called_swept(world: World, engines: Engines) -> None:
+    """Both commits name `a` alone. Both are unmarked, and one of them is pinned, so the other loses nothing."""
+    pinned = world.commit(days_ago=9, a=b"a")
+    other = world.commit(days_ago=8, kept=b"kept")
+    world.commit(days_ago=7, a=None, c=b"c")
+    release_all(world.repo)
+    world.age()
+    rules(world)
+    assert night(world, engines).marked.objects == 1
+    world.repo.unmark(pinned, pin=True)
+    world.repo.unmark(other)
+    night(world, engines, days=1)
+    assert lifetime(world, other) is Lifetime.COMPLETE
+    night(world, engines, days=15)
+    assert world.repo.read(other, "a") == b"a"
+    assert lifetime(world, other) is Lifetime.COMPLETE
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_part_that_was_marked_before_goes_with_the_whole(world: World, engines: Engines, full: bool) -> None:
+    made = world.commit(days_ago=3, logs__a=b"log", b=b"b")
+    world.commit(days_ago=2, logs__a=None, b=None)
+    release_all(world.repo)
+    world.age()
+    rules(world, default_retention_days=4, rules=NONCURRENT)
+    gone = {world.address(made, path) for path in ("logs/a", "b")}
+    assert night(world, engines, full=full).marked.objects == 1
+    assert night(world, engines, days=3, full=full).marked.objects == 2
+    night(world, engines, days=15, full=full)
+    assert lifetime(world, made) is Lifetime.SWEPT
+    assert gone.isdisjoint(world.data())
+    assert night(world, engines, full=True).drift == {}
