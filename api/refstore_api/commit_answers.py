@@ -114,7 +114,7 @@ def to_merge(
     """Yield what a merge of the right commit into the left one would do to each path, conflicts included."""
     ctx = repo.context
     left_entries = None if left == base else partial(ctx.trees.get_many, repo.get_commit(left)[1].metarange)
-    changes = repo.diff(base, right, prefix=prefix, after=after)
+    changes = log_and_diff.diff_commits(ctx, base, right, prefix=prefix, after=after)
     for step in sides(changes, left_entries, Comparison(ctx).equal, batch=_AT_ONCE):
         kind: DiffType = "removed" if step.theirs is None else "added" if step.ours is None else "changed"
         size_bytes = step.theirs.size_bytes if step.theirs is not None else 0

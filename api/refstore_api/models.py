@@ -188,8 +188,9 @@ class Commit(Model):
     state: str | None = None
     """refstore's own: active (or absent), "being examined" (it has expired, and the run under way has yet to find
     whether anything of it goes), marked, sweeping (it can no longer be unmarked), tagged (for the bucket to
-    delete), swept; or "expired, complete": it has expired, and none of its objects is deleted. A commit that expired in
-    part is active.
+    delete), swept (the data that only expired commits named is deleted); or "expired, complete": it has expired, and
+    none of its objects is deleted. Of a commit that expired in part: "partly marked", "partly sweeping", "partly
+    tagged", "partly swept"; and "partly swept, marked", where the rest, or another part, has expired since.
     """
     marked_since: int | None = None
     deletes_at: int | None = None

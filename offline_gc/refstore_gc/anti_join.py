@@ -94,6 +94,7 @@ class JoinResult(NamedTuple):
     counts: list[GarbageCount]
     sources: dict[str, int]
     """How many objects of commits were read."""
+
     def units(self) -> list[UnitRow]:
         return units_of(self.counts)
 

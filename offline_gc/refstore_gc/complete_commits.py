@@ -3,9 +3,10 @@
 They were marked so that the live scan sees what is kept without them (rule 13 of the protocol). Their run unmarks them
 again: they can be read, copied and branched from as before, and the next run marks them anew.
 
-A commit is complete if none of its addresses is in the files of this mark. (A mark that stands leaves what its own
-files have of such a commit: something unmarked names it.) This is decided after the anti-join. Trees share ranges. A range that a live commit names is complete. Each of the other ranges is read once;
-of a commit that loses something, no more than the first range that shows it.
+A commit is complete if none of its addresses is in the files of this mark. (What an older mark still holds of such a
+commit it leaves: something unmarked names it.) This is decided after the anti-join. Trees share ranges. A range that a
+live commit names is complete. Each of the other ranges is read once; of a commit that loses something, no more than the
+first range that shows it.
 
 The keys that were read are recorded for the next run. Where none of them is garbage then, the commits are still
 complete, and nothing is read of them.

@@ -24,7 +24,7 @@ from refstore.context import Context
 from refstore.core.ids import CommitId
 from refstore.core.records import GcRun, Mark
 from refstore.errors import Corrupt, KVUnavailable, NotFound, RefstoreError, RunStopped
-from refstore.gc_marks import STANDING, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
+from refstore.gc_marks import OBJECTS_EXPIRED, STANDING, LiveBatch, LiveSource, Marks, Run, RunState, new_mark_id
 from refstore.gc_marks.commit_marks import PAGE
 from refstore.gc_marks.live_set import scan_live_set
 from refstore.run_control import RunControl
@@ -182,6 +182,7 @@ def _mark(run: RunContext, engines: Engines, last_objects: int) -> Summary:
             baselines.record(run, begun, result, summary.listed + summary.young, complete, baseline)
         whole = marks.unmark_complete(begun, complete.commits)
         counts = {"objects": summary.marked.objects, "bytes": summary.marked.bytes}
+        counts[OBJECTS_EXPIRED] = summary.by_reason.get(garbage.EXPIRED, Count()).objects
         marked = begun.record.counts["commits_marked"] - whole
         counts |= {"commits_marked": marked, "commits_complete": whole}
         done = marks.finish_marking(begun, counts, question=summary.question)

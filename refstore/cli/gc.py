@@ -261,7 +261,7 @@ def sweep(
             now = repo.context.clock.now_ms()
             chosen = [each.mark_id for each in marks.runs() if each.is_due(now)]
         if dry_run:
-            emit(ctx, [run_row(marks.run(each)) for each in chosen])
+            emit(ctx, [run_row(marks, marks.run(each)) for each in chosen])
             return
         if not chosen:
             typer.echo(f"Nothing of {repo_name} is due.", err=True)
@@ -409,7 +409,7 @@ def confirm_(
         mark_id = marks.full_id(mark_id)
         found = marks.run(mark_id)
         confirm(ctx, found.record.question or f"mark {mark_id} is {found.shown}", yes=yes)
-        emit(ctx, run_row(marks.confirm(mark_id, who())))
+        emit(ctx, run_row(marks, marks.confirm(mark_id, who())))
 
 
 @group.command("stop")
@@ -445,11 +445,15 @@ def stop(
 def status(ctx: typer.Context, repo_name: Name) -> None:
     """List the marks: waiting, due and swept ones, with the sizes of each.
 
+    Of a mark that waits, `commits` are those that it still has. What the `unmarked` ones name stays, so `objects` and
+    `bytes` are then the most that the sweep deletes.
+
     \b
     Example: refstore gc status sales --json
     """
     with repository_of(ctx, repo_name, only_read=True) as repo:
-        emit(ctx, (run_row(each) for each in Marks(repo.context).runs()))
+        marks = Marks(repo.context)
+        emit(ctx, (run_row(marks, each) for each in marks.runs()))
 
 
 @group.command("report")

@@ -11,7 +11,7 @@ from refstore.cli.common import emit, invocation_of
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.cli.shapes import when
 from refstore.core.units import duration_shown
-from refstore.gc_marks import Run, RunState
+from refstore.gc_marks import Marks, Run, RunState
 
 if TYPE_CHECKING:
     from refstore_gc.run_summary import Summary
@@ -125,8 +125,8 @@ def _shown(count: Any) -> str:
     return f"{count.objects:,} objects, {count.bytes:,} bytes"
 
 
-def run_row(run: Run) -> dict[str, object]:
-    record = run.record
+def run_row(marks: Marks, run: Run) -> dict[str, object]:
+    record, counts = run.record, marks.counts(run)
     return {
         "mark": run.mark_id,
         "state": run.shown,
@@ -134,10 +134,12 @@ def run_row(run: Run) -> dict[str, object]:
         "sweep_from": when(record.deletes_at_ms or None) if run.has_finished_marking else None,
         "tagged": when(record.tagged_ms or None),
         "swept": when(record.swept_ms or None),
-        "commits": record.counts.get("commits_marked", 0),
-        "complete": record.counts.get("commits_complete", 0),
-        "objects": record.counts.get("objects"),
-        "bytes": record.counts.get("bytes"),
+        "commits": counts.get("commits_marked", 0),
+        "partly": counts.get("commits_partly_marked", 0),
+        "unmarked": counts.get("commits_unmarked", 0),
+        "complete": counts.get("commits_complete", 0),
+        "objects": counts.get("objects"),
+        "bytes": counts.get("bytes"),
         "question": record.question or None,
         "confirmed_by": record.confirmed_by or None,
         "ended": record.ended or None,

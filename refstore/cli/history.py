@@ -14,9 +14,9 @@ from refstore.cli.common import emit, invocation_of, repository_of
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import commit_row, lifetime_words, logged_row, milliseconds, pairs, when
 from refstore.cli.tables import ID_CHARACTERS, shown
-from refstore.errors import MergeConflict
+from refstore.errors import Gone, MergeConflict
 from refstore.operations.committing import CommitInfo
-from refstore.operations.log_and_diff import Lifetime, LogEntry, changed
+from refstore.operations.log_and_diff import READABLE_IN_PART, LogEntry, changed, changes_of
 from refstore.versioning.commits.diffing import Change
 from refstore.versioning.commits.filters import PathFilter
 
@@ -109,18 +109,24 @@ def show(ctx: typer.Context, arguments: Annotated[list[str], place("REPO [REF]")
     repo_name, ref = words(ctx, arguments, "REPO [REF]")
     with repository_of(ctx, repo_name, only_read=True) as repo:
         line = next(iter(repo.history(ref or repo.default_branch)))
-        parents = line.record.parents
-        readable = line.lifetime in (Lifetime.ACTIVE, Lifetime.EXAMINED, Lifetime.MARKED, Lifetime.COMPLETE)
-        changes = repo.diff(parents[0], line.commit) if parents and readable else ()
+        hidden: Gone | None = None
+        changes: Iterable[Change] = ()
+        try:
+            changes = changes_of(repo.context, line.commit)
+        except Gone as error:
+            hidden = error
         if invocation_of(ctx).output != "table":
-            emit(ctx, {**logged_row(line), "changes": [change_row(change) for change in changes]})
+            told = [change_row(change) for change in changes] if hidden is None else None
+            emit(ctx, {**logged_row(line), "changes": told})
             return
         emit(ctx, {**commit_row(line.commit, line.record), "state": lifetime_words(line)})
         print()
-        if not readable:
-            typer.echo("Its data has been deleted, so what it changed cannot be told.")
+        if hidden is not None:
+            typer.echo(f"What it changed is hidden: {hidden}.")
         else:
             _emit_statistics(ctx, changes)
+            if line.lifetime in READABLE_IN_PART:
+                typer.echo(f"A part of its data is gone: refstore ls {repo_name} {line.commit} lists what is left.")
 
 
 @app.command("diff", cls=PlacedCommand)
@@ -237,7 +243,7 @@ def _narrow(line: LogEntry) -> dict[str, object]:
         "commit": line.commit,
         "date": row["date"],
         "committer": row["committer"],
-        "state": f"partly {Lifetime.MARKED.value}" if line.mark and line.mark.prefixes else line.lifetime.value,
+        "state": line.lifetime.value,
         "deletes_at": when(goes_ms),
         "message": row["message"],
     }

@@ -67,23 +67,21 @@ def logged_row(line: LogEntry) -> dict[str, object]:
 
 
 def lifetime_words(line: LogEntry) -> str:
-    """Describe the commit's state for people, in a few words."""
-    mark = line.mark
+    """Describe the commit's state for people: its name, then when, and by which mark."""
+    mark, state = line.mark, line.lifetime.value
     if mark is None:
-        return f"{line.lifetime.value} by {line.examined_by}" if line.examined_by else line.lifetime.value
-    part = "partly " if mark.prefixes else ""
+        return f"{state} by {line.examined_by}" if line.examined_by else state
     if mark.tagged_ms and mark.swept_ms:
         return (
-            f"{part}swept, deleted by the bucket by {when(mark.swept_ms)}, tagged {when(mark.tagged_ms)} by "
-            f"{mark.mark_id}"
+            f"{state}, deleted by the bucket by {when(mark.swept_ms)}, tagged {when(mark.tagged_ms)} by {mark.mark_id}"
         )
     if mark.tagged_ms:
-        return f"{part}tagged since {when(mark.tagged_ms)} for the bucket to delete, by {mark.mark_id}"
+        return f"{state} since {when(mark.tagged_ms)} for the bucket to delete, by {mark.mark_id}"
     if mark.swept_ms:
-        return f"{part}swept {when(mark.swept_ms)} by {mark.mark_id}"
+        return f"{state} {when(mark.swept_ms)} by {mark.mark_id}"
     if mark.sweeping_ms:
-        return f"{part}being swept by {mark.mark_id}"
-    return f"{part}marked {when(mark.since_ms)}, deletes at {when(mark.deletes_at_ms)}, by {mark.mark_id}"
+        return f"{state} since {when(mark.sweeping_ms)} by {mark.mark_id}"
+    return f"{state} {when(mark.since_ms)}, deletes at {when(mark.deletes_at_ms)}, by {mark.mark_id}"
 
 
 def pairs(options: Iterable[str] | None) -> dict[str, str]:

@@ -120,6 +120,7 @@ def _of_path(context: Context, ref: str, path: str) -> Row:
         "ref": found.ref,
         "path": found.path,
         "state": _path_state(found),
+        "meaning": found.unreadable,
         "now": entry_row(found.path, found.now) if found.now is not None else None,
         "removed_by": [_commit_row(version.since) for version in found.removed],
         "versions": [_version_row(version) for version in found.versions],
@@ -241,6 +242,7 @@ def _commit_row(commit: NamingCommit) -> Row:
         "commit": commit.commit,
         "date": when(commit.created_ms),
         "path": commit.path,
+        "state": commit.lifetime.value,
         "mark": mark.mark_id if mark else None,
         "deletes_at": when(mark.deletes_at_ms) if mark else None,
         "swept": when(mark.swept_ms or None) if mark else None,
@@ -259,6 +261,8 @@ def _span_row(version: Version) -> Row:
 def _path_state(found: PathWhy) -> str:
     if found.now is not None:
         return "staged" if found.staged else "committed"
+    if found.unreadable:
+        return "gone" if found.is_swept else "hidden"
     return "not there" if found.ref_exists else "not there: there is no such branch or ref any more"
 
 

@@ -3,7 +3,6 @@ deleted repositories.
 
     journal_format.py   the lines of the journal, and the search for an address in it
     index_format.py     the index over all deletions: sorted segments, each searched by one request
-    sweep_records.py    the records of an address in a run of the offline job: its mark, and its outcome
     naming_commits.py   the commits and branches that name an address or a path
     causes.py           who wrote an entry of the journal, and by which rule the object went
     address_meaning.py  what keeps an object, or will happen to it, as a text

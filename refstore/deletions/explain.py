@@ -19,20 +19,22 @@ from refstore.core import ids, keys
 from refstore.core.batches import batched
 from refstore.core.ids import Address, BranchName, Path, Token
 from refstore.core.records import Entry, decode_staged
-from refstore.deletions import causes, index_format, journal_format, sweep_records
+from refstore.deletions import causes, index_format, journal_format
 from refstore.deletions.address_meaning import explain_state
 from refstore.deletions.index_format import JOURNAL, SWEEP, Match, path_text
 from refstore.deletions.journal_format import Event, Sought
 from refstore.deletions.naming_commits import Naming, Version, naming_commits, versions_of
-from refstore.deletions.sweep_records import RunFacts, RunFilesLost
-from refstore.errors import AddressNotFound, NotFound, ObjectNotFound
-from refstore.gc_marks import STANDING, Marks, Run, RunState
+from refstore.errors import AddressNotFound, Gone, NotFound, ObjectNotFound
+from refstore.gc_marks import STANDING, Marks, Run, RunState, sweep_records
 from refstore.gc_marks.commit_marks import PAGE
+from refstore.gc_marks.sweep_records import RunFacts, RunFilesLost
 from refstore.kv.base import ABSENT
 from refstore.objects.object_keys import fault_of
-from refstore.operations import address_info, reading, refs, trash
+from refstore.operations import address_info, hidden_commits, reading, refs, trash
 from refstore.operations.address_info import OF_PURGED, UNNAMED, UNREFERENCED, AddressInfo, AddressState
+from refstore.operations.committed_names import is_named_by
 from refstore.operations.purge_roles import PurgeRole, Role, role_of_content, role_of_identity
+from refstore.operations.swept_entries import swept_by
 from refstore.operations.trash import InGrace
 from refstore.versioning.commits import names
 
@@ -99,7 +101,7 @@ class Why(NamedTuple):
     deletions: tuple[Deletion, ...]
     """Oldest first. There is more than one if the first was interrupted, or the store refused it."""
     marked: tuple[MarkedFor, ...]
-    """The marks that contain it and are not swept yet."""
+    """The marks that contain it and are not swept yet; not those from which a commit that names it was taken back."""
     naming: Naming | None
     """The commits that name it, or named it; None if they were not searched."""
     incomplete: tuple[str, ...]
@@ -132,6 +134,10 @@ class PathWhy(NamedTuple):
     now: Entry | None
     staged: bool
     """Whether the entry there now is staged."""
+    unreadable: str
+    """Why the ref's commit, which has an entry there, cannot be read at the path; '' if it can, or has none."""
+    is_swept: bool
+    """Whether that is because the object was swept; else the rules hide the commit."""
     versions: tuple[PathVersion, ...]
     """Newest first."""
     removed: tuple[Version, ...]
@@ -171,7 +177,8 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
     """
     name = ids.object_path(path)
     incomplete: dict[str, None] = {}
-    now, staged, exists = _now(ctx, ref, name)
+    present = _now(ctx, ref, name)
+    now, exists = present.entry, present.ref_exists
     committed, all_commits = versions_of(ctx, ref if exists else None, name)
     if not all_commits:
         incomplete["only the newest commits were searched for the path; ask about an address for older ones"] = None
@@ -201,7 +208,18 @@ def explain_path(ctx: Context, ref: str, path: str) -> PathWhy:
             f"data/<hour>/<id>){_also(tuple(incomplete))}"
         )
     removed = tuple(version for version in committed[:-1] if version.address is None)
-    return PathWhy(ref, name, exists, now, staged, tuple(versions), removed, tuple(incomplete))
+    return PathWhy(
+        ref,
+        name,
+        exists,
+        now,
+        present.staged,
+        present.unreadable,
+        present.is_swept,
+        tuple(versions),
+        removed,
+        tuple(incomplete),
+    )
 
 
 # ---- an address
@@ -397,8 +415,8 @@ def _in_run(ctx: Context, run: Run, address: Address) -> Deletion | MarkedFor | 
             at_ms = record.swept_ms or record.sweep_began_ms
             return Deletion(at_ms, SWEEP, run.mark_id, row.outcome, row.reason, rule, "", "", row.size_bytes, row.why)
     marked = sweep_records.marked_row(ctx.objects, unit, address)
-    if marked is None:
-        return None
+    if marked is None or is_named_by(ctx, address, Marks(ctx).taken_back(run)):
+        return None  # the sweep leaves it
     rule = _rule(sweep_records.run_facts(ctx.objects, run.mark_id), marked.reason)
     return MarkedFor(run.mark_id, run.state.value, record.deletes_at_ms, marked.reason, rule, record.question)
 
@@ -423,17 +441,31 @@ def _rule(facts: RunFacts | None, cause: str) -> str:
 # ---- a path
 
 
-def _now(ctx: Context, ref: str, path: Path) -> tuple[Entry | None, bool, bool]:
-    """Return (the entry there now, whether it is staged, whether the ref exists)."""
+class _Present(NamedTuple):
+    """What a reader of a path on a ref gets."""
+
+    ref_exists: bool
+    entry: Entry | None = None
+    staged: bool = False
+    unreadable: str = ""
+    is_swept: bool = False
+
+
+def _now(ctx: Context, ref: str, path: Path) -> _Present:
     try:
         resolved = refs.resolve(ctx, ref)
     except NotFound:
-        return None, False, False
+        return _Present(ref_exists=False)
     try:
         found = reading.resolve(ctx, resolved, path)
     except ObjectNotFound:
-        return None, False, True
-    return found.entry, found.token is not None, True
+        return _Present(ref_exists=True)
+    except Gone as error:
+        entry = ctx.trees.get(refs.get_commit(ctx, resolved.commit).metarange, path)
+        marks = hidden_commits.marks_of(ctx, resolved)
+        is_swept = entry is not None and swept_by(ctx, marks, [(path, entry)])[0] is not None
+        return _Present(ref_exists=True, unreadable=str(error) if entry is not None else "", is_swept=is_swept)
+    return _Present(ref_exists=True, entry=found.entry, staged=found.token is not None)
 
 
 def _staged_before(ctx: Context, branch: BranchName, path: Path) -> Iterator[Address]:

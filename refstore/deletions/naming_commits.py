@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core.ids import Address, BranchName, CommitId
 from refstore.core.records import Commit, Mark
-from refstore.gc_marks import Marks
+from refstore.gc_marks import Marks, ShownMark
 from refstore.operations import refs
 from refstore.operations.committed_names import adding_commits, landed_commits
+from refstore.operations.log_and_diff import Lifetime, lifetime_of
 from refstore.versioning.commits import graph
 
 COMMITS_MAX: Final = 300
@@ -32,8 +33,16 @@ class NamingCommit(NamedTuple):
     commit: CommitId
     created_ms: int
     path: str
-    mark: Mark | None
+    shown: ShownMark
     """If it has expired: since when, by which run, and when its data will be or was deleted."""
+
+    @property
+    def mark(self) -> Mark | None:
+        return self.shown.mark
+
+    @property
+    def lifetime(self) -> Lifetime:
+        return lifetime_of(self.shown)
 
 
 class Naming(NamedTuple):
@@ -103,7 +112,7 @@ def versions_of(ctx: Context, ref: str | None, path: str) -> tuple[list[Version]
         line = iter(rows)
     commits = dict(islice(line, COMMITS_MAX))
     complete = next(line, None) is None
-    marks = dict(zip(commits, (each.mark for each in Marks(ctx).shown(list(commits))), strict=True))
+    marks = dict(zip(commits, Marks(ctx).shown(list(commits)), strict=True))
     found: list[Version] = []
     for commit_id, commit in commits.items():
         entry = ctx.trees.get(commit.metarange, path)
@@ -155,4 +164,4 @@ def _marked(ctx: Context, naming: dict[CommitId, tuple[Commit, str]]) -> Iterato
     ordered = sorted(naming, key=lambda name: -naming[name][0].created_ms)
     for name, shown in zip(ordered, Marks(ctx).shown(ordered), strict=True):
         commit, path = naming[name]
-        yield NamingCommit(name, commit.created_ms, path, shown.mark)
+        yield NamingCommit(name, commit.created_ms, path, shown)

@@ -19,6 +19,7 @@ caller must read `excluded_commits` *after* `begin_sweep` returned, and must not
     runs.py          the records of runs, and the flag of the active run
     commit_marks.py  the marks of commits
     live_set.py      what must be kept, in the order in which it has to be read
+    sweep_records.py the records of an address in the files of a run: its mark, and its outcome
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from refstore.gc_marks.runs import STANDING, TAGGED, TAKE_OVER_MS, Run, Runs, Ru
 from refstore.kv.base import ABSENT
 
 __all__ = [
+    "OBJECTS_EXPIRED",
     "STANDING",
     "TAGGED",
     "TAKE_OVER_MS",
@@ -58,6 +60,8 @@ __all__ = [
 BEAT_SECONDS: Final = 60.0
 PREFIX_MIN: Final = 6
 """How much of a mark id must be given at least."""
+OBJECTS_EXPIRED: Final = "objects_expired"
+"""The count of a run: how many of its objects expired commits named. The others are orphans."""
 CHECK_SECONDS: Final = 1.0
 """How often a wait asks whether it is to end."""
 
@@ -337,7 +341,9 @@ class Marks:
         earlier = set(run.record.disregards)
         for mark_id in run.record.disregards:
             earlier.update(self._runs.get(mark_id).record.disregards)
-        listed = {commit for mark_id in earlier for commit in self._commits.listed_by(mark_id)} if wanted else set()
+        if not wanted:
+            return []
+        listed = {commit for mark_id in earlier for commit in self._commits.listed_by(mark_id)}
         return [commit for commit in wanted if commit in listed]
 
     def heads(self) -> set[CommitId]:
@@ -410,7 +416,7 @@ class Marks:
 
     def _unmark(self, which: str) -> int:
         if _is_commit(which):
-            self._commits.clear_one(CommitId(which))
+            self._abandon_empty(self._commits.clear_one(CommitId(which)))
             return 1
         if self._runs.get(which).state in (RunState.SWEEPING, RunState.SWEPT) or not self._runs.give_up(
             which, "unmarked"
@@ -419,6 +425,17 @@ class Marks:
         count = self._commits.clear(which)
         self._runs.end(which)
         return count
+
+    def _abandon_empty(self, mark_id: str) -> None:
+        """Abandon a mark of which the last commit was unmarked, if it holds nothing but what expired commits named."""
+        if not self._runs.knows(mark_id):
+            return
+        run = self._runs.get(mark_id)
+        counts = run.record.counts
+        only_expired = OBJECTS_EXPIRED in counts and counts[OBJECTS_EXPIRED] == counts.get("objects")
+        waits = run.state in (RunState.MARKED, RunState.NEEDS_CONFIRMATION)
+        if waits and only_expired and next(self.pending(mark_id), None) is None:
+            self._runs.give_up(mark_id, "unmarked")
 
     def unmark_where(self, mark_id: str, which: Callable[[CommitId, Mark], bool]) -> int:
         """Make active again what a mark marked and `which` chooses; return how many. What is being swept stays as it
@@ -450,6 +467,33 @@ class Marks:
         for mark_id in disregarded:
             for page in self._commits.by(mark_id):
                 yield from self._commits.records(item.commit for item in page if not item.going(*disregarded))
+
+    def taken_back(self, run: Run) -> Iterator[tuple[CommitId, Commit]]:
+        """Yield the commits that the live scan disregarded and that are not marked by one of these runs any more: they
+        were unmarked, or are marked by a later run. The sweep will exclude them, whatever becomes of them.
+        """
+        disregarded = (run.mark_id, *run.record.disregards)
+        for mark_id in disregarded:
+            for page in self._commits.by(mark_id):
+                yield from self._commits.records(
+                    item.commit for item in page if item.mark is None or item.mark.mark_id not in disregarded
+                )
+
+    def counts(self, run: Run) -> dict[str, int]:
+        """Return what a run counted. Of a mark that stands, the commits are those that it still has, and
+        `commits_unmarked` are the others: what these name stays, so the mark holds at most the objects that it counted.
+        """
+        if run.state not in STANDING:
+            return run.record.counts
+        whole = partly = unmarked = 0
+        for page in self._commits.by(run.mark_id):
+            for item in page:
+                is_own = item.mark is not None and item.mark.mark_id == run.mark_id
+                whole += is_own and item.mark is not None and not item.mark.prefixes
+                partly += is_own and item.mark is not None and bool(item.mark.prefixes)
+                unmarked += not is_own
+        commits = {"commits_marked": whole, "commits_partly_marked": partly, "commits_unmarked": unmarked}
+        return {**run.record.counts, **commits}
 
     def records(self, commits: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
         """Raises Corrupt where one is missing."""

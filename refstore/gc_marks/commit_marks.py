@@ -147,11 +147,12 @@ class CommitMarks:
             raise Gone(f"commit {commit} cannot be unmarked any more; mark {mark.mark_id} has begun to delete its data")
         return RunCommit(commit, raw, mark)
 
-    def clear_one(self, commit: CommitId) -> None:
-        """Raises Conflict (not marked), Gone (its sweep began)."""
+    def clear_one(self, commit: CommitId) -> str:
+        """Unmark a commit, and return the mark id that it had. Raises Conflict (not marked), Gone (its sweep began)."""
         for _ in range(ATTEMPTS):
-            if self._kv.set_if_many([self._without(self.check_pending(commit))])[0]:
-                return
+            item = self.check_pending(commit)
+            if self._kv.set_if_many([self._without(item)])[0]:
+                return item.mark.mark_id if item.mark is not None else ""
         raise Contention(f"others kept changing the mark of commit {commit}; make the same call again")
 
     def send(self, mark_id: str, heads: Set[CommitId], now_ms: int) -> None:

@@ -8,7 +8,7 @@ The search is bounded; where a bound is reached, the answer is that it is not kn
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -73,6 +73,21 @@ def committed_name(ctx: Context, address: Address) -> CommittedName:
             if entry.address == address and swept_mark(ctx, commit, Path(path)) is None:
                 return CommittedName(commit, Path(path))
     return CommittedName(None, None, swept, complete)
+
+
+def is_named_by(ctx: Context, address: Address, commits: Iterable[tuple[CommitId, Commit]]) -> bool:
+    """Return whether one of these commits is known to name the address. Raises CorruptRange, Unavailable."""
+    few = list(islice(commits, TREES_MAX))
+    if not few:
+        return False
+    paths: set[Path] = set()
+    for adding in adding_commits(ctx, address):
+        paths |= set((adding and _paths_put(ctx, adding[1], address)) or ())
+    return any(
+        entry.address == address
+        for _, record in few
+        for entry in ctx.trees.get_many(record.metarange, sorted(paths)).values()
+    )
 
 
 def adding_commits(ctx: Context, address: Address) -> Iterator[tuple[CommitId, Commit] | None]:

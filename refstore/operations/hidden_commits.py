@@ -1,9 +1,4 @@
-"""Refuse to read commits that are hidden although the store may still have their data.
-
-    tagged        the data is tagged for the bucket to delete (`--mode tag`). The bucket deletes one object after
-                  another, whenever it likes. So that nobody sees half of a commit, all of it is hidden from the
-                  tagging on, also data that another commit keeps
-    hide_marked   a rule: marked data is hidden from the mark on, instead of only after its sweep
+"""Refuse to read commits that the rules hide from the mark on (`hide_marked`), instead of only after their sweep.
 
 Only marks of finished runs hide commits. Until then a marked commit may turn out to be complete, and is read as before.
 A branch shows what its head names, marked or not.
@@ -21,20 +16,25 @@ from refstore.operations import refs
 from refstore.operations.refs import Ref
 
 
-def check_hidden(ctx: Context, ref: Ref, paths: Sequence[Path] | None = None) -> None:
-    """Raise Gone, with the date of the deletion, where the commit is hidden.
-
-    `paths`: the only paths that the caller reads. None: a listing, which only the rule hides.
-    """
-    if not ref.from_history:
-        return
-    mark = maybe(ctx.kv.get(keys.mark(ctx.repo, ref.commit)), Mark)
+def marks_of(ctx: Context, ref: Ref) -> list[Mark]:
+    """Return the mark of a ref's commit, and behind it those of its parts that were swept before. A branch has none."""
+    found: list[Mark] = []
+    mark = maybe(ctx.kv.get(keys.mark(ctx.repo, ref.commit)), Mark) if ref.from_history else None
     while mark is not None:
-        covers = not mark.prefixes if paths is None else mark.covers(paths)
-        tagged = mark.tagged_ms and paths is not None
-        if covers and (tagged or (_is_finished(ctx, mark) and _rules_hide(ctx))):
-            raise refs.marked(ref.commit, mark)
+        found.append(mark)
         mark = decode(mark.earlier, Mark) if mark.earlier else None
+    return found
+
+
+def check_hidden(ctx: Context, ref: Ref, marks: Sequence[Mark], paths: Sequence[Path] | None = None) -> None:
+    """Raise Gone, with the date of the deletion, where the rules hide the commit. `marks`: those of `marks_of`.
+
+    `paths`: the only paths that the caller reads. None: it reads all of the commit.
+    """
+    for mark in marks:
+        covers = not mark.prefixes if paths is None else mark.covers(paths)
+        if covers and _is_finished(ctx, mark) and _rules_hide(ctx):
+            raise refs.marked(ref.commit, mark)
 
 
 def _is_finished(ctx: Context, mark: Mark) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.ids import BranchName, CommitId, Path
 from refstore.core.records import Branch, Commit, Complete, Entry, Mark, decode_staged, unreferenced
-from refstore.gc_marks import Marks
+from refstore.gc_marks import Marks, ShownMark
 from refstore.operations import refs
 from refstore.operations.comparing import Comparison
+from refstore.operations.hidden_commits import check_hidden, marks_of
 from refstore.operations.reading import while_still
 from refstore.versioning.commits import graph
 from refstore.versioning.commits.diffing import Change, Kind
@@ -47,6 +48,8 @@ def changed(ctx: Context, commit: Commit, only: PathFilter) -> bool:
 
 
 class Lifetime(StrEnum):
+    """The state of a commit's data, under the one name that people and programs get for it."""
+
     ACTIVE = "active"
     EXAMINED = "being examined"
     """Expired, and a run under way has yet to find whether anything of it goes."""
@@ -55,8 +58,30 @@ class Lifetime(StrEnum):
     TAGGED = "tagged"
     """Tagged for the bucket to delete, which has not deleted all of it yet."""
     SWEPT = "swept"
+    """What only expired commits named of it is deleted."""
     COMPLETE = "expired, complete"
     """Expired, but other commits keep all of its data: it can be read, copied and branched from."""
+    PARTLY_MARKED = "partly marked"
+    """Only its paths below some prefixes have expired; so it is for the next three."""
+    PARTLY_SWEEPING = "partly sweeping"
+    PARTLY_TAGGED = "partly tagged"
+    PARTLY_SWEPT = "partly swept"
+    PARTLY_SWEPT_MARKED = "partly swept, marked"
+    """A part of it was swept, and the rest, or another part, is marked."""
+
+
+READABLE_IN_PART: Final = frozenset(
+    (
+        Lifetime.SWEEPING,
+        Lifetime.TAGGED,
+        Lifetime.SWEPT,
+        Lifetime.PARTLY_SWEEPING,
+        Lifetime.PARTLY_TAGGED,
+        Lifetime.PARTLY_SWEPT,
+        Lifetime.PARTLY_SWEPT_MARKED,
+    )
+)
+"""A sweep has begun, so some of the commit's data may be gone."""
 
 
 class LogEntry(NamedTuple):
@@ -71,18 +96,25 @@ class LogEntry(NamedTuple):
 
     @property
     def lifetime(self) -> Lifetime:
-        """The state of the whole commit: if only a part of it has expired it is active (`mark.prefixes`)."""
-        if self.mark is None and self.complete is not None:
+        return lifetime_of(ShownMark(self.mark, self.complete, self.examined_by))
+
+
+def lifetime_of(shown: ShownMark) -> Lifetime:
+    """Return the state of a commit's data."""
+    mark = shown.mark
+    if mark is None:
+        if shown.complete is not None:
             return Lifetime.COMPLETE
-        if self.mark is None and self.examined_by:
-            return Lifetime.EXAMINED
-        if self.mark is None or self.mark.prefixes:
-            return Lifetime.ACTIVE
-        if self.mark.swept_ms:
-            return Lifetime.SWEPT
-        if self.mark.tagged_ms:
-            return Lifetime.TAGGED
-        return Lifetime.SWEEPING if self.mark.sweeping_ms else Lifetime.MARKED
+        return Lifetime.EXAMINED if shown.examined_by else Lifetime.ACTIVE
+    if mark.swept_ms:
+        return Lifetime.PARTLY_SWEPT if mark.prefixes else Lifetime.SWEPT
+    if mark.tagged_ms:
+        return Lifetime.PARTLY_TAGGED if mark.prefixes else Lifetime.TAGGED
+    if mark.sweeping_ms:
+        return Lifetime.PARTLY_SWEEPING if mark.prefixes else Lifetime.SWEEPING
+    if mark.earlier:
+        return Lifetime.PARTLY_SWEPT_MARKED
+    return Lifetime.PARTLY_MARKED if mark.prefixes else Lifetime.MARKED
 
 
 def history(ctx: Context, ref: str, *, first_parent: bool) -> Iterator[LogEntry]:
@@ -100,8 +132,35 @@ def merge_base(ctx: Context, left: str, right: str) -> CommitId | None:
 
 
 def diff_refs(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
-    """Yield the changes from the left ref's commit to the right one's, in path order; staged changes do not count."""
-    trees = [refs.get_commit(ctx, refs.resolve(ctx, ref).commit).metarange for ref in (left, right)]
+    """Yield the changes from the left ref's commit to the right one's, in path order; staged changes do not count.
+
+    What was swept counts as well: the trees of swept commits stay. Raises Gone where the rules hide one of the two.
+    """
+    sides = [resolve_shown(ctx, ref) for ref in (left, right)]
+    return diff_commits(ctx, sides[0], sides[1], prefix=prefix, after=after)
+
+
+def resolve_shown(ctx: Context, text: str) -> CommitId:
+    """Return the commit that a ref names. Raises Gone where the rules hide it."""
+    ref = refs.resolve(ctx, text)
+    check_hidden(ctx, ref, marks_of(ctx, ref))
+    return ref.commit
+
+
+def changes_of(ctx: Context, commit: CommitId) -> Iterator[Change]:
+    """Yield what a commit changed against its first parent; nothing for a repository's first commit. Raises Gone where
+    the rules hide the commit.
+    """
+    shown = resolve_shown(ctx, commit)
+    parents = refs.get_commit(ctx, shown).parents
+    return diff_commits(ctx, parents[0], shown) if parents else iter(())
+
+
+def diff_commits(
+    ctx: Context, left: CommitId, right: CommitId, *, prefix: str = "", after: str = ""
+) -> Iterator[Change]:
+    """Yield the changes between two commits, hidden or not: nobody may have asked for a merge base or a parent."""
+    trees = [refs.get_commit(ctx, commit).metarange for commit in (left, right)]
     return Comparison(ctx).without_equal(ctx.trees.diff(trees[0], trees[1], prefix=prefix, after=after))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -15,12 +16,12 @@ import msgspec
 from refstore.context import Context
 from refstore.core import keys, user_metadata
 from refstore.core.ids import Address, BranchName, CommitId, Path, Token, is_own
-from refstore.core.records import Branch, Commit, Content, Entry, StagedRecord, Tombstone, decode_staged, maybe
+from refstore.core.records import Branch, Commit, Content, Entry, Mark, StagedRecord, Tombstone, decode_staged, maybe
 from refstore.errors import CommitNotFound, Contention, CorruptObject, Gone, ObjectNotFound
 from refstore.kv.base import ABSENT, SCAN_LIMIT
 from refstore.objects.checked_reading import checked
 from refstore.operations import refs
-from refstore.operations.hidden_commits import check_hidden
+from refstore.operations.hidden_commits import check_hidden, marks_of
 from refstore.operations.refs import Ref, head_commit
 from refstore.versioning.branches import OpenBranch
 
@@ -29,6 +30,9 @@ ATTEMPTS: Final = 64
 
 PAGE_BYTES_MAX: Final = 4 << 20
 """How many bytes of paths and metadata end a page, although more items were requested; a page has at least one item."""
+
+PAGE_SWEPT_MAX: Final = 10_000
+"""How many entries that were swept end a page without a delimiter, which may have no item then."""
 
 
 T = TypeVar("T")
@@ -54,16 +58,18 @@ class ListedPath(NamedTuple):
 class ListingPage(NamedTuple):
     results: tuple[ListedPath, ...]
     has_more: bool
+    searched_to: str = ""
+    """The last path that was looked at, where the page ended before it was full."""
 
     @property
     def next_after(self) -> str:
-        return self.results[-1].path if self.results else ""
+        return self.searched_to or (self.results[-1].path if self.results else "")
 
 
 def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Resolved]:
     """Return the entries at the paths, as they are committed or staged; paths without one are left out.
 
-    Raises Gone where the rules hide the commit, or its data is tagged for the bucket to delete.
+    Raises Gone where the rules hide the commit, or the object at a path was swept.
     """
     return _resolve_many(ctx, ref, paths)[0]
 
@@ -71,9 +77,17 @@ def resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> dict[Path, Re
 def _resolve_many(ctx: Context, ref: Ref, paths: Sequence[Path]) -> tuple[dict[Path, Resolved], bool]:
     """Return the entries, and whether their content may lie elsewhere than their addresses say (rule 22)."""
     if ref.branch is None:
-        check_hidden(ctx, ref, paths)
+        marks = marks_of(ctx, ref)
+        check_hidden(ctx, ref, marks, paths)
         metarange, announced = _metarange(ctx, ref.commit)
-        return _committed(ctx, ref.commit, metarange, paths), announced
+        committed = _committed(ctx, ref.commit, metarange, paths)
+        if _was_swept(marks):
+            from refstore.operations.swept_entries import swept_by  # few reads need it, and it imports pyarrow
+
+            for mark in swept_by(ctx, marks, [(path, resolved.entry) for path, resolved in committed.items()]):
+                if mark is not None:
+                    raise refs.marked(ref.commit, mark)
+        return committed, announced
 
     def read(branch: Branch, staged: dict[Path, tuple[StagedRecord, Token]]) -> dict[Path, Resolved]:
         resolved = {
@@ -248,11 +262,14 @@ def list_page(ctx: Context, ref: Ref, *, prefix: str, after: str, amount: int, d
     prefixes.
     """
     if ref.branch is None:
-        check_hidden(ctx, ref)
+        marks = marks_of(ctx, ref)
+        check_hidden(ctx, ref, marks)
         metarange, announced = _metarange(ctx, ref.commit)
-        page = _page(
-            lambda start: _committed_stream(ctx, metarange, prefix, start, amount), prefix, after, amount, delimiter
-        )
+        source = partial(_committed_stream, ctx, metarange, prefix, page=amount)
+        if _was_swept(marks):
+            page = _page_of_swept(ctx, marks, source, prefix, after, amount, delimiter)
+        else:
+            page = _page(source, prefix, after, amount, delimiter)
     else:
         branches = ctx.branches
         value, flag = ctx.kv.get_many([branches.key(ref.branch), keys.locations_flag(ctx.repo)])
@@ -271,6 +288,29 @@ def list_page(ctx: Context, ref: Ref, *, prefix: str, after: str, amount: int, d
     return page._replace(
         results=tuple(each if each.entry is None else each._replace(entry=next(entries)) for each in page.results)
     )
+
+
+def _was_swept(marks: Sequence[Mark]) -> bool:
+    """Return whether a sweep of the commit, or of a part of it, has begun."""
+    return any(mark.sweeping_ms for mark in marks)
+
+
+def _page_of_swept(
+    ctx: Context,
+    marks: Sequence[Mark],
+    source: Callable[[str], Iterator[tuple[str, Entry]]],
+    prefix: str,
+    after: str,
+    amount: int,
+    delimiter: str,
+) -> ListingPage:
+    """Return a page of what is still there of a swept commit."""
+    from refstore.operations.swept_entries import UnsweptStream
+
+    # in the middle of a folder a page by folders cannot end: the next one would begin after the folder
+    unswept = UnsweptStream(ctx, marks, None if delimiter else PAGE_SWEPT_MAX)
+    page = _page(lambda start: unswept.read(source(start)), prefix, after, amount, delimiter)
+    return page._replace(has_more=True, searched_to=unswept.cut_at) if unswept.cut_at and not page.has_more else page
 
 
 def while_still(

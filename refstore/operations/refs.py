@@ -130,13 +130,13 @@ def marked(commit: CommitId, mark: Mark) -> Gone:
         by += ", paths " + ", ".join(f"{prefix}*" for prefix in mark.prefixes[:PREFIXES_SHOWN])
     if mark.swept_ms:
         return Gone(
-            f"commit {commit} had expired and its data was deleted on {utc_text(mark.swept_ms)} by {by}; only a backup "
-            "has it"
+            f"commit {commit} had expired and the data that only expired commits named was deleted on "
+            f"{utc_text(mark.swept_ms)} by {by}; only a backup has it"
         )
     if mark.tagged_ms:
         return Gone(
-            f"commit {commit} has expired and its data was tagged on {utc_text(mark.tagged_ms)} for the bucket to "
-            f"delete, by {by}; only a backup will have it"
+            f"commit {commit} has expired and the data that only expired commits named was tagged on "
+            f"{utc_text(mark.tagged_ms)} for the bucket to delete, by {by}; only a backup will have it"
         )
     if mark.sweeping_ms:
         return Gone(f"commit {commit} has expired and its data is being deleted by {by}; only a backup will have it")

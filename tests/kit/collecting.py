@@ -6,16 +6,21 @@ It keeps to the order of rule 13 by `refstore.gc_marks`, and holds everything in
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from io import BytesIO
 from typing import NamedTuple
+
+import msgspec
 
 from refstore.context import Context
 from refstore.core import keys
 from refstore.core.ids import Address, CommitId, is_own
 from refstore.core.records import Entry
 from refstore.gc_marks import LiveBatch, LiveCommit, Marks, Run, new_mark_id
+from refstore.gc_marks.sweep_records import ROOT, outcome_key
 from refstore.kv.base import ABSENT
 from refstore.objects.base import Deletion
 from refstore.versioning.commits import names
+from refstore.versioning.commits.columns import pa, pq
 
 DATA = "data/"
 METADATA = (names.RANGES, names.METARANGES, names.ADDED)
@@ -102,6 +107,16 @@ def complete(ctx: Context, run: Run, going: Collection[str]) -> list[CommitId]:
         for commit, record in marks.records(landed)
         if _entries_of(ctx, LiveCommit(commit, record), None).isdisjoint(going)
     ]
+
+
+def write_tagged(ctx: Context, mark_id: str, tagged: Iterable[str], left: Iterable[str] = ()) -> None:
+    """Write the files of a sweep that tagged these addresses, and left the others to what names them again."""
+    outcomes = sorted([*((each, "tagged") for each in tagged), *((each, "dropped out") for each in left)])
+    unit, sink = f"{ROOT}{mark_id}/mark/0.parquet", BytesIO()
+    table = {"address": [each for each, _ in outcomes], "outcome": [outcome for _, outcome in outcomes]}
+    pq.write_table(pa.table(table), sink)
+    ctx.objects.put(outcome_key(unit), sink.getvalue())
+    ctx.objects.put(f"{ROOT}{mark_id}/mark.json", msgspec.json.encode({"units": [[unit, outcomes[0][0]]]}))
 
 
 def sweep(ctx: Context, mark_id: str, candidates: Iterable[str]) -> Deletion:

@@ -98,7 +98,7 @@ def test_nothing_is_scheduled_for_deletion_before_its_mark_stands(
     def states() -> tuple[str, ...]:
         (line,) = [line for line in world.repo.history("main") if line.commit == expired]
         (page,) = pages_of(world.lake, commit)
-        last = run_row(list(Marks(world.ctx).runs())[-1])
+        last = run_row(Marks(world.ctx), list(Marks(world.ctx).runs())[-1])
         naming = explain.explain_address(world.ctx, world.address(expired, "a"), commits=True).naming
         assert naming is not None
         return (

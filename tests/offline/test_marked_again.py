@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from refstore.core import ids
 from refstore.core.ids import CommitId
 from refstore.gc_marks import Marks
 from refstore.operations.log_and_diff import Lifetime
@@ -40,7 +41,9 @@ def lifetime(world: World, commit: CommitId) -> Lifetime:
 
 @pytest.fixture
 def old(world: World) -> CommitId:
-    """A commit whose `a` nothing else names; its `b` is on main."""
+    """A commit whose `a` nothing else names; its `b` is on main. `z` is in each mark, too."""
+    world.commit(days_ago=10, z=b"z")
+    world.commit(days_ago=9.5, z=None)
     made = world.commit(days_ago=9, a=b"a", b=b"b")
     world.commit(days_ago=8, a=None)
     world.commit(days_ago=7, c=b"c")
@@ -103,3 +106,27 @@ def test_the_part_that_was_marked_before_goes_with_the_whole(world: World, engin
     assert lifetime(world, made) is Lifetime.SWEPT
     assert gone.isdisjoint(world.data())
     assert night(world, engines, full=True).drift == {}
+
+
+@pytest.mark.parametrize("orphan", [False, True])
+def test_what_an_unmark_takes_back_is_told_nowhere_any_more(
+    world: World, engines: Engines, old: CommitId, orphan: bool
+) -> None:
+    """One mark has several commits. When the last is unmarked, the mark stands only if it holds orphans as well."""
+    repo, marks = world.repo, Marks(world.ctx)
+    if orphan:
+        world.plant(ids.new_address(ids.RandomIds(), world.clock.now_ms()))
+        world.age()
+    first = next(line.commit for line in repo.history("main") if repo.stat_many(line.commit, ["z"]))
+    address, other = world.address(old, "a"), world.address(first, "z")
+    mark_id = night(world, engines).mark_id
+    assert [mark.mark_id for mark in repo.why(address).marked] == [mark_id]
+    repo.unmark(old)
+    assert repo.why(address).marked == ()
+    assert [mark.mark_id for mark in repo.why(other).marked] == [mark_id]
+    counts = marks.counts(marks.run(mark_id))
+    assert (counts["commits_marked"], counts["commits_unmarked"], counts["objects"]) == (1, 1, 2 + orphan)
+    repo.unmark(first)
+    assert repo.why(other).marked == ()
+    assert marks.run(mark_id).shown == ("marked" if orphan else "abandoned")
+    assert marks.counts(marks.run(mark_id))["commits_marked"] == (0 if orphan else 2)

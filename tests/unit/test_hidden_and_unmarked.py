@@ -5,7 +5,7 @@ the plain job).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,9 @@ from refstore.core.settings import embedded
 from refstore.errors import Conflict, Gone
 from refstore.gc_marks import Marks, Run
 from refstore.lake import Lake
+from refstore.operations import reading
 from refstore.operations.log_and_diff import Lifetime
+from refstore.operations.uploading import Upload
 from refstore.repository import Repository
 from tests.commands import Command
 from tests.kit import collecting
@@ -60,6 +62,8 @@ def reads(repo: Repository, ref: str) -> list[str]:
         ("stat", lambda: repo.stat(ref, "b")),
         ("stat_many", lambda: repo.stat_many(ref, ["b"])),
         ("list", lambda: list(repo.list(ref))),
+        ("diff", lambda: list(repo.diff(ref, "main"))),
+        ("diff to it", lambda: list(repo.diff("main", ref))),
     ):
         with suppress(Gone):
             ask()
@@ -67,7 +71,7 @@ def reads(repo: Repository, ref: str) -> list[str]:
     return found
 
 
-EVERYTHING = ["read", "stat", "stat_many", "list"]
+EVERYTHING = ["read", "stat", "stat_many", "list", "diff", "diff to it"]
 
 
 class TestHiding:
@@ -117,10 +121,95 @@ class TestHiding:
     def test_the_command_says_when_the_data_goes(self, repo: Repository, old: CommitId, refstore: Command) -> None:
         rules(repo, hide_marked=True)
         marked(repo, old)
-        for words in (("cat", "sales", old, "b"), ("ls", "sales", old)):
+        for words in (("cat", "sales", old, "b"), ("ls", "sales", old), ("diff", "sales", old, "main")):
             ran = refstore(*words)
             assert ran.code == 4
             assert "will be deleted from" in ran.err
+        assert "will be deleted from" in refstore.ok("show", "sales", old).out
+        assert refstore.json("show", "sales", "main")["changes"], "its parent is hidden, and nobody asked for that"
+        why = refstore.json("why", "sales", f"{old}/b")
+        assert (why["state"], why["now"]) == ("hidden", None)
+        assert "will be deleted from" in why["meaning"]
+
+
+class TestSwept:
+    """Of a commit that was swept, or of which a part was, only what is there is shown."""
+
+    def sweep(
+        self, repo: Repository, *commits: CommitId, partly: Sequence[tuple[CommitId, tuple[str, ...]]] = ()
+    ) -> None:
+        run, found = collecting.mark(repo.context, commits, partly=partly)
+        collecting.sweep(repo.context, run.mark_id, found.data)
+
+    def test_what_is_gone_is_not_listed_and_why_says_so(
+        self, repo: Repository, old: CommitId, refstore: Command
+    ) -> None:
+        self.sweep(repo, old)
+        assert [row["path"] for row in refstore.json("ls", "sales", old)] == ["b"]
+        assert refstore.ok("cat", "sales", old, "b").out == "b"
+        for words in (("cat", "sales", old, "a"), ("stat", "sales", old, "a")):
+            ran = refstore(*words)
+            assert ran.code == 4
+            assert "only a backup has it" in ran.err
+        gone, left = (refstore.json("why", "sales", f"{old}/{path}") for path in "ab")
+        assert (gone["state"], gone["now"], gone["versions"][0]["state"]) == ("gone", None, "gone")
+        assert "only a backup has it" in gone["meaning"]
+        assert gone["versions"][0]["commits"]["last"]["state"] == "swept"
+        assert left["state"] == "committed"
+        assert [change["path"] for change in refstore.json("diff", "sales", "main", old)] == ["a"], "history stays"
+
+    def test_a_folder_of_which_everything_is_gone_is_not_listed(self, repo: Repository) -> None:
+        for path in ("a/1", "a/2", "b/1", "b/2", "c"):
+            repo.upload("main", path, path.encode())
+        made = repo.commit("main", "folders").id
+        repo.delete_many("main", ["a/1", "a/2", "b/1", "c"])
+        repo.commit("main", "fewer")
+        release_all(repo)
+        self.sweep(repo, made)
+        assert [item.path for item in repo.list(made, delimiter="/")] == ["b/"]
+        assert [item.path for item in repo.list(made, prefix="b/", delimiter="/")] == ["b/2"]
+
+    def test_a_page_ends_where_much_is_gone(self, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reading, "PAGE_SWEPT_MAX", 20)
+        names = [f"{number:03d}" for number in range(100)]
+        repo.upload_many("main", [Upload(path=name, body=name.encode()) for name in names])
+        made = repo.commit("main", "many").id
+        repo.delete_many("main", names[:-2])
+        repo.commit("main", "few")
+        release_all(repo)
+        self.sweep(repo, made)
+        first = repo.page(made)
+        assert (first.results, first.has_more) == ((), True)
+        assert [item.path for item in repo.list(made)] == names[-2:]
+
+    @pytest.mark.parametrize("whole", [False, True])
+    def test_its_state_has_one_name(self, repo: Repository, old: CommitId, refstore: Command, whole: bool) -> None:
+        def states() -> set[str]:
+            logged = next(row for row in refstore.json("log", "sales", "main") if row["commit"] == old)
+            table = next(line for line in refstore.ok("log", "sales", "main").out.splitlines() if old[:12] in line)
+            shown = refstore.json("show", "sales", old)["state"]
+            words = refstore.ok("show", "sales", old).out
+            assert logged["state"] in table
+            assert logged["state"] in words
+            assert ("A part of its data is gone" in words) == (logged["swept"] is not None)
+            return {logged["state"], shown}
+
+        part = () if whole else [(old, ("a",))]
+        run, found = collecting.mark(repo.context, [old] if whole else [], partly=part)
+        assert states() == {"marked" if whole else "partly marked"}
+        collecting.sweep(repo.context, run.mark_id, found.data)
+        assert states() == {"swept" if whole else "partly swept"}
+        assert [row["path"] for row in refstore.json("ls", "sales", old)] == ["b"]
+        if not whole:
+            repo.delete("main", "b")
+            repo.commit("main", "neither")
+            release_all(repo)
+            marked(repo, old)
+            line = next(iter(repo.history(old)))
+            assert line.lifetime is Lifetime.PARTLY_SWEPT_MARKED
+            assert [row["path"] for row in refstore.json("ls", "sales", old)] == ["b"]
+            repo.unmark(old)
+            assert states() == {"partly swept"}
 
 
 class TestUnmark:

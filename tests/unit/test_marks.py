@@ -615,12 +615,35 @@ class TestTagged:
     def test_a_part_that_is_tagged_is_out_of_sight_and_the_rest_is_not(
         self, repo: Repository, marks: Marks, old: CommitId
     ) -> None:
-        self.tagged(repo, marks, old, partly=("p",))
-        for _ in range(2):
+        address = repo.stat(old, "p").address
+        run = self.tagged(repo, marks, old, partly=("p",))
+        collecting.write_tagged(repo.context, run.mark_id, [address])
+        for lifetime in (Lifetime.PARTLY_TAGGED, Lifetime.PARTLY_SWEPT_MARKED):
             with pytest.raises(Gone, match="for the bucket to delete"):
                 repo.read(old, "p")
             assert repo.read(old, "q") == b"2"
+            assert [item.path for item in repo.list(old)] == ["q"]
+            assert self.lifetime(repo, old) is lifetime
             marked(repo, old)  # the rest, on top of it
+
+    def test_what_a_sweep_left_and_what_is_on_hold_since_is_read(
+        self, repo: Repository, marks: Marks, old: CommitId
+    ) -> None:
+        """The bucket may delete what is on hold at any moment; until then it is there."""
+        tagged, left = (repo.stat(old, path).address for path in ("p", "q"))
+        run = self.tagged(repo, marks, old)
+        collecting.write_tagged(repo.context, run.mark_id, [tagged], [left])
+        assert [item.path for item in repo.list(old)] == ["q"]
+        assert repo.stat_many(old, ["q"]).keys() == {"q"}
+        with pytest.raises(Gone, match="for the bucket to delete"):
+            repo.stat(old, "p")
+        repo.set_retention('{"legal_holds": [{"prefix": "p"}]}')
+        assert repo.read(old, "p") == b"1"
+        assert [item.path for item in repo.list(old)] == ["p", "q"]
+        repo.context.objects.delete_many([tagged])  # as the bucket does it
+        assert [item.path for item in repo.list(old)] == ["q"]
+        with pytest.raises(Gone):
+            repo.read(old, "p")
 
     def test_only_a_sweep_that_has_begun_tags(self, repo: Repository, marks: Marks, old: CommitId) -> None:
         run = marked(repo, old, grace_ms=0)

@@ -230,16 +230,21 @@ async def unmark(service: ServiceOf, caller: Operator, repository: str, mark: st
 )
 async def confirm(service: ServiceOf, caller: Operator, repository: str, mark: str) -> Response:
     """Confirm the sweep of a mark that the breaker holds back."""
-    return answer(
-        await service.repository(repository, lambda repo: _run(Marks(repo.context).confirm(mark, caller.key_id)))
-    )
+
+    def confirm_(repo: Repository) -> MarkRun:
+        marks = Marks(repo.context)
+        return _run(marks, marks.confirm(mark, caller.key_id))
+
+    return answer(await service.repository(repository, confirm_))
 
 
 def _runs(marks: Marks) -> list[MarkRun]:
-    return [_run(run) for run in sorted(marks.runs(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]]
+    return [
+        _run(marks, run) for run in sorted(marks.runs(), key=lambda run: run.record.began_ms, reverse=True)[:RUNS_MAX]
+    ]
 
 
-def _run(run: Run) -> MarkRun:
+def _run(marks: Marks, run: Run) -> MarkRun:
     record = run.record
     return MarkRun(
         mark_id=run.mark_id,
@@ -249,7 +254,7 @@ def _run(run: Run) -> MarkRun:
         finished=_seconds(record.finished_ms),
         tagged=_seconds(record.tagged_ms),
         swept=_seconds(record.swept_ms),
-        counts=record.counts,
+        counts=marks.counts(run),
         swept_counts=record.swept,
         question=record.question,
         confirmed_by=record.confirmed_by,

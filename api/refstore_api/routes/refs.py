@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from refstore.errors import CommitNotFound, Contention
+from refstore.operations import log_and_diff
 from refstore.repository import Repository
 from refstore_api import commit_answers
 from refstore_api.auth import Reader, Writer
@@ -92,7 +93,7 @@ async def log_commits(
 
 
 @router.get(
-    "/refs/{left_ref}/diff/{right_ref}", operation_id="diffRefs", responses={200: {"model": DiffList}, **failures()}
+    "/refs/{left_ref}/diff/{right_ref}", operation_id="diffRefs", responses={200: {"model": DiffList}, **failures(410)}
 )
 async def diff_refs(
     request: Request,
@@ -111,14 +112,14 @@ async def diff_refs(
     ] = "three_dot",
 ) -> Response:
     def read(repo: Repository) -> DiffList:
-        left, right = (repo.get_commit(ref)[0] for ref in (left_ref, right_ref))
+        left, right = (log_and_diff.resolve_shown(repo.context, ref) for ref in (left_ref, right_ref))
         base = repo.merge_base(left, right) if type == "three_dot" else left
         if base is None:
             raise CommitNotFound(f"{left_ref!r} and {right_ref!r} have no common history; use type=two_dot")
 
         def changed(start: str) -> Iterator[Difference]:
             if type == "two_dot":
-                return differences(repo.diff(left, right, prefix=prefix, after=start))
+                return differences(log_and_diff.diff_commits(repo.context, left, right, prefix=prefix, after=start))
             return to_merge(repo, left, base, right, prefix=prefix, after=start)
 
         return diff_page(changed, prefix, after, amount_of(amount), delimiter)

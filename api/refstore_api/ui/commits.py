@@ -9,14 +9,16 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from refstore.core.ids import CommitId
+from refstore.errors import Gone
 from refstore.operations import refs as refs_
 from refstore.operations import rules_document
-from refstore.operations.log_and_diff import Lifetime, LogEntry
+from refstore.operations.log_and_diff import Lifetime, LogEntry, changes_of
 from refstore.repository import Repository
 from refstore.retention import explaining
 from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State
 from refstore.retention.path_rules import plan
 from refstore.retention.rules import Rules
+from refstore.versioning.commits.diffing import Change
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
@@ -87,8 +89,11 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             if known is not None and commit_id in known.expiry.history.numbers
             else []
         )
-        parent = entry.record.parents[0] if entry.record.parents else None
-        changes = list(islice(repo.diff(parent, commit_id), CHANGES + 1)) if parent and _is_readable(entry) else []
+        changes, hidden = list[Change](), ""
+        try:
+            changes = list(islice(changes_of(repo.context, commit_id), CHANGES + 1))
+        except Gone as error:
+            hidden = str(error)
         return render(
             request,
             "commit.html",
@@ -101,30 +106,32 @@ async def show(request: Request, service: ServiceOf, session: ReaderSession, rep
             forever_ms=FOREVER_MS,
             changes=changes[:CHANGES],
             more_changes=len(changes) > CHANGES,
-            readable=_is_readable(entry),
+            hidden=hidden,
+            lifetime=entry.lifetime,
+            lifetimes=Lifetime,
         )
 
     return await service.read(request, session.principal.key_id, repository, work)
 
 
 def state_of(entry: LogEntry, expiry: CommitExpiry | None) -> CommitState:
-    """Return what to say of a commit, in the words of seed 003."""
+    """Return what to say of a commit: the state that `refstore log` and the API name, what that means, and
+    when.
+    """
     mark = entry.mark
     match entry.lifetime:
-        case Lifetime.SWEPT:
-            return CommitState("data has been deleted", "bad", mark.swept_ms if mark else 0)
-        case Lifetime.SWEEPING | Lifetime.TAGGED:
-            return CommitState("is being deleted", "bad", 0)
-        case Lifetime.MARKED:
-            return CommitState("scheduled for deletion", "warn", mark.deletes_at_ms if mark else 0)
-        case Lifetime.EXAMINED:
-            return CommitState("expired; a run is finding out whether anything of it goes", "warn", 0)
-        case Lifetime.COMPLETE:
-            return CommitState("expired, but other commits keep all of its data", "good", 0)
         case Lifetime.ACTIVE:
-            if mark is not None:
-                return CommitState("in part scheduled for deletion", "warn", mark.deletes_at_ms)
             return _active(entry.commit, expiry)
+        case Lifetime.COMPLETE as state:
+            return CommitState(f"{state.value}: other commits keep all of its data", "good", 0)
+        case Lifetime.EXAMINED as state:
+            return CommitState(f"{state.value}: a run is finding out whether anything of it goes", "warn", 0)
+        case Lifetime.MARKED | Lifetime.PARTLY_MARKED | Lifetime.PARTLY_SWEPT_MARKED as state:
+            return CommitState(f"{state.value}: scheduled for deletion", "warn", mark.deletes_at_ms if mark else 0)
+        case Lifetime.SWEPT | Lifetime.PARTLY_SWEPT as state:
+            return CommitState(f"{state.value}: data has been deleted", "bad", mark.swept_ms if mark else 0)
+        case state:
+            return CommitState(f"{state.value}: data is being deleted", "bad", mark.sweeping_ms if mark else 0)
 
 
 def _active(commit: CommitId, expiry: CommitExpiry | None) -> CommitState:
@@ -135,10 +142,6 @@ def _active(commit: CommitId, expiry: CommitExpiry | None) -> CommitState:
         return CommitState("expired; the next run marks it", "warn", expiry.expires_ms[number])
     until_ms = expiry.expires_ms[number]
     return CommitState("active", "good", 0 if until_ms == FOREVER_MS else until_ms)
-
-
-def _is_readable(entry: LogEntry) -> bool:
-    return entry.lifetime not in (Lifetime.SWEPT, Lifetime.SWEEPING, Lifetime.TAGGED)
 
 
 def _expiry(repo: Repository) -> _Expiry | None:

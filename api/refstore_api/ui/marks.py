@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -13,7 +13,7 @@ from refstore.core.ids import CommitId
 from refstore.core.records import Commit, Mark
 from refstore.core.units import size_shown
 from refstore.errors import Corrupt, NotFound
-from refstore.gc_marks import STANDING, Marks, Run, RunState
+from refstore.gc_marks import STANDING, Marks, RunState
 from refstore.operations import unmarking
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
@@ -33,12 +33,13 @@ WARNED: Final = 10
 @router.get("")
 async def listing(request: Request, service: ServiceOf, session: ReaderSession, repository: str) -> Response:
     def work(repo: Repository) -> Response:
-        runs = [run for run in Marks(repo.context).runs() if run.state in STANDING]
+        marks = Marks(repo.context)
+        runs = [run for run in marks.runs() if run.state in STANDING]
         return render(
             request,
             "marks.html",
             repository=repo.name,
-            runs=sorted(runs, key=lambda run: run.record.deletes_at_ms),
+            runs=[(run, marks.counts(run)) for run in sorted(runs, key=lambda run: run.record.deletes_at_ms)],
             states=RunState,
             may_act=session.may("operator", repo.name),
         )
@@ -65,6 +66,7 @@ async def show(
             repository=repo.name,
             run=run,
             states=RunState,
+            counts=marks.counts(run),
             summary=summary_of(repo, mark),
             commits=commits[:COMMITS],
             next_after=commits[COMMITS - 1][0] if len(commits) > COMMITS else "",
@@ -127,7 +129,8 @@ async def ask_confirm(
     """Ask before the sweep of a mark is confirmed that the breaker holds back."""
 
     def work(repo: Repository) -> Response:
-        run = Marks(repo.context).run(mark)
+        marks = Marks(repo.context)
+        run = marks.run(mark)
         waits = run.state is RunState.NEEDS_CONFIRMATION
         return ask(
             request,
@@ -135,7 +138,7 @@ async def ask_confirm(
                 title="Confirm a mark",
                 lead=f"After {time_shown(run.record.deletes_at_ms)} the next run deletes these objects for ever.",
                 button="Confirm the deletion",
-                facts=_numbers(run, summary_of(repo, mark)),
+                facts=_numbers(marks.counts(run), summary_of(repo, mark)),
                 warnings=[run.record.question] if run.record.question else ["This mark waits for nobody."],
                 cancel=f"/repositories/{repository}/marks/{mark}",
                 allowed=waits,
@@ -175,9 +178,10 @@ def _commits(marks: Marks, mark: str, after: str) -> list[tuple[CommitId, Mark, 
     ]
 
 
-def _numbers(run: Run, summary: Summary | None) -> list[tuple[str, str]]:
-    counts: dict[str, Any] = run.record.counts
-    facts = [
+def _numbers(counts: Mapping[str, int], summary: Summary | None) -> list[tuple[str, str]]:
+    unmarked = counts.get("commits_unmarked", 0)
+    facts = [("Commits unmarked since; what they name stays", f"{unmarked:,}")] if unmarked else []
+    facts += [
         ("Objects", f"{counts.get('objects', 0):,}"),
         ("Bytes", size_shown(counts.get("bytes", 0))),
         ("Commits", f"{counts.get('commits_marked', 0):,}"),

@@ -1,4 +1,4 @@
-"""Read the records of one address from the files of a run of the offline job in the namespace.
+"""Read the records of single addresses from the files of a run of the offline job in the namespace.
 
 `offline_gc/refstore_gc/run_layout.py` defines the files, `offline_gc/refstore_gc/run_summary.py` and
 `offline_gc/refstore_gc/sweep_tasks.py` their contents.
@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from refstore.core.arrow_arrays import scalar
+from refstore.core.arrow_arrays import array, scalar
 from refstore.errors import Corrupt, ObjectNotFound
 from refstore.objects.base import ObjectStore
 from refstore.versioning.commits.columns import pa, pc, pq
@@ -80,13 +81,7 @@ def unit_of(objects: ObjectStore, mark_id: str, address: str) -> str | None:
 
     A mark's files are in the order of addresses, so one of them is enough.
     """
-    key = f"{ROOT}{mark_id}/mark.json"
-    try:
-        units = msgspec.json.decode(objects.read(key), type=_Manifest).units
-    except ObjectNotFound as error:
-        raise RunFilesLost(key) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _damaged(objects, key, error) from error
+    units = _units_of(objects, mark_id)
     at = bisect_right([unit.first for unit in units], address) - 1
     return units[at].key if at >= 0 else None
 
@@ -103,16 +98,49 @@ def outcome_row(objects: ObjectStore, file: str, address: str) -> OutcomeRow | N
     return OutcomeRow(row["size_bytes"], row["reason"], row["outcome"], row["why"]) if row is not None else None
 
 
+def outcomes_of(objects: ObjectStore, mark_id: str, addresses: Iterable[str]) -> dict[str, str]:
+    """Return the outcome in a sweep of each address that the mark holds. Raises RunFilesLost, Corrupt,
+    ObjectsUnavailable.
+    """
+    units = _units_of(objects, mark_id)
+    firsts = [unit.first for unit in units]
+    wanted: dict[str, list[str]] = {}
+    for address in addresses:
+        at = bisect_right(firsts, address) - 1
+        if at >= 0:
+            wanted.setdefault(units[at].key, []).append(address)
+    found: dict[str, str] = {}
+    for unit, of_unit in wanted.items():
+        table = _table(objects, outcome_key(unit), ["address", "outcome"])
+        chosen = table.filter(pc.is_in(table.column("address"), array(of_unit, pa.string())))
+        found.update(zip(chosen.column("address").to_pylist(), chosen.column("outcome").to_pylist(), strict=True))
+    return found
+
+
 def outcome_key(unit: str) -> str:
     """Return the key of the outcome file for a file of a mark."""
     return unit.replace("/mark/", "/sweep/")
 
 
-def _row(objects: ObjectStore, key: str, address: str, columns: list[str]) -> dict[str, Any] | None:
+def _units_of(objects: ObjectStore, mark_id: str) -> list[_Unit]:
+    key = f"{ROOT}{mark_id}/mark.json"
     try:
-        table = pq.ParquetFile(BytesIO(objects.read(key))).read(columns=columns, use_threads=False)
-        at = pc.index(table.column("address"), scalar(address, pa.string())).as_py()
-        return table.slice(at, 1).to_pylist()[0] if at >= 0 else None
+        return msgspec.json.decode(objects.read(key), type=_Manifest).units
+    except ObjectNotFound as error:
+        raise RunFilesLost(key) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _damaged(objects, key, error) from error
+
+
+def _row(objects: ObjectStore, key: str, address: str, columns: list[str]) -> dict[str, Any] | None:
+    table = _table(objects, key, columns)
+    at = pc.index(table.column("address"), scalar(address, pa.string())).as_py()
+    return table.slice(at, 1).to_pylist()[0] if at >= 0 else None
+
+
+def _table(objects: ObjectStore, key: str, columns: list[str]) -> Any:
+    try:
+        return pq.ParquetFile(BytesIO(objects.read(key))).read(columns=columns, use_threads=False)
     except ObjectNotFound as error:
         raise RunFilesLost(key) from error
     except (pa.ArrowException, OSError) as error:

@@ -1,0 +1,96 @@
+"""Find out which entries of a swept commit are gone.
+
+A sweep deletes what only expired commits named, so a part of what a swept commit names is mostly still there: other
+commits, or a legal hold, keep it. No record says which part that is, as it changes with every later sweep. So the store
+is asked. What is tagged for the bucket to delete (`--mode tag`) is there until the bucket comes round, and counts as
+gone: the outcome of the sweep says what was tagged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from refstore.context import Context
+from refstore.core import keys
+from refstore.core.ids import Address, is_own
+from refstore.core.records import Entry, Mark, RetentionRecord, maybe
+from refstore.gc_marks.sweep_records import RunFilesLost, outcomes_of
+from refstore.operations.reading import have_content
+from refstore.retention.rules import read_rules
+
+FIRST_PAGE: Final = 16
+PAGE: Final = 1000
+"""How many entries the store is asked for at a time: few at first, as a listing by folders needs one of each."""
+KEPT: Final = "dropped out"
+"""The outcome of what a sweep left."""
+
+
+def swept_by(ctx: Context, marks: Sequence[Mark], entries: Sequence[tuple[str, Entry]]) -> list[Mark | None]:
+    """Return for each entry the mark whose sweep took its object; None: it can be read.
+
+    `marks`: those of the commit, the newest first.
+    """
+    takers = [_taker(marks, path) if is_own(entry.address) else None for path, entry in entries]
+    tagged = _tagged(ctx, [(path, entry, mark) for (path, entry), mark in zip(entries, takers, strict=True) if mark])
+    asked = [
+        entry.address
+        for (_, entry), mark in zip(entries, takers, strict=True)
+        if mark is not None and entry.address not in tagged
+    ]
+    there = {address for address, is_there in zip(asked, have_content(ctx, asked), strict=True) if is_there}
+    return [
+        None if mark is None or entry.address in there else mark
+        for (_, entry), mark in zip(entries, takers, strict=True)
+    ]
+
+
+class UnsweptStream:
+    """The entries of a stream that can be read. It ends when `most` were gone; `cut_at` then says where."""
+
+    def __init__(self, ctx: Context, marks: Sequence[Mark], most: int | None = None) -> None:
+        self._ctx = ctx
+        self._marks = marks
+        self._left = most
+        self.cut_at = ""
+
+    def read(self, entries: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
+        waiting, amount = iter(entries), FIRST_PAGE
+        while page := list(islice(waiting, amount)):
+            gone = swept_by(self._ctx, self._marks, page)
+            yield from (each for each, mark in zip(page, gone, strict=True) if mark is None)
+            if self._left is not None:
+                self._left -= sum(mark is not None for mark in gone)
+                if self._left <= 0:
+                    self.cut_at = page[-1][0]
+                    return
+            amount = min(PAGE, amount * 4)
+
+
+def _taker(marks: Sequence[Mark], path: str) -> Mark | None:
+    """Return the newest mark that was swept, or is being swept, and covers the path."""
+    return next((mark for mark in marks if mark.sweeping_ms and mark.covers((path,))), None)
+
+
+def _tagged(ctx: Context, entries: Iterable[tuple[str, Entry, Mark]]) -> set[Address]:
+    """Return the addresses that wait for the bucket, by the outcomes of their sweeps. Not what a legal hold covers by
+    now: that is read for as long as the bucket leaves it.
+    """
+    waiting: dict[str, list[tuple[str, Address]]] = {}
+    for path, entry, mark in entries:
+        if mark.tagged_ms and not mark.swept_ms:
+            waiting.setdefault(mark.mark_id, []).append((path, entry.address))
+    if not waiting:
+        return set()
+    record = maybe(ctx.kv.get(keys.retention_rules(ctx.repo)), RetentionRecord)
+    holds = tuple(hold.prefix for hold in read_rules(record.document).rules.legal_holds) if record is not None else ()
+    found: set[Address] = set()
+    for mark_id, items in waiting.items():
+        addresses = [address for path, address in items if not path.startswith(holds)]
+        try:
+            outcomes = outcomes_of(ctx.objects, mark_id, addresses)
+        except RunFilesLost:  # the sweep cannot go on without them either; the store says what is gone
+            continue
+        found |= {Address(address) for address, outcome in outcomes.items() if outcome != KEPT}
+    return found
