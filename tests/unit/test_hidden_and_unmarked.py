@@ -20,6 +20,7 @@ from refstore.operations import reading
 from refstore.operations.log_and_diff import Lifetime
 from refstore.operations.uploading import Upload
 from refstore.repository import Repository
+from tests.api.pages import pages_of
 from tests.commands import Command
 from tests.kit import collecting
 from tests.offline.world import SkippingClock
@@ -29,9 +30,14 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def repo(refstore: Command) -> Iterator[Repository]:
-    with Lake.open(*embedded(refstore.folder / "lake"), clock=SkippingClock()) as lake:
-        yield lake.create_repository("sales")
+def lake(refstore: Command) -> Iterator[Lake]:
+    with Lake.open(*embedded(refstore.folder / "lake"), clock=SkippingClock()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def repo(lake: Lake) -> Repository:
+    return lake.create_repository("sales")
 
 
 @pytest.fixture
@@ -183,7 +189,9 @@ class TestSwept:
         assert [item.path for item in repo.list(made)] == names[-2:]
 
     @pytest.mark.parametrize("whole", [False, True])
-    def test_its_state_has_one_name(self, repo: Repository, old: CommitId, refstore: Command, whole: bool) -> None:
+    def test_its_state_has_one_name(
+        self, lake: Lake, repo: Repository, old: CommitId, refstore: Command, whole: bool
+    ) -> None:
         def states() -> set[str]:
             logged = next(row for row in refstore.json("log", "sales", "main") if row["commit"] == old)
             table = next(line for line in refstore.ok("log", "sales", "main").out.splitlines() if old[:12] in line)
@@ -200,6 +208,15 @@ class TestSwept:
         collecting.sweep(repo.context, run.mark_id, found.data)
         assert states() == {"swept" if whole else "partly swept"}
         assert [row["path"] for row in refstore.json("ls", "sales", old)] == ["b"]
+        page, listed, gone = pages_of(
+            lake,
+            f"/repositories/sales/commits/{old}",
+            f"/repositories/sales/objects?ref={old}",
+            f"/repositories/sales/object?ref={old}&path=a",
+        )
+        assert f"{'swept' if whole else 'partly swept'}: data has been deleted" in page
+        assert ("marks/" + old not in page, " a " in listed) == (True, False)
+        assert "It is gone" in gone
         if not whole:
             repo.delete("main", "b")
             repo.commit("main", "neither")
