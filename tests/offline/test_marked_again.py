@@ -74,6 +74,22 @@ def test_its_data_goes_with_the_later_mark(
     assert night(world, engines, full=True).drift == {}
 
 
+def test_its_data_goes_with_the_later_mark_although_a_night_kept_it(
+    world: World, engines: Engines, old: CommitId
+) -> None:
+    """The first mark still holds the data when the last night builds on the one that kept it."""
+    gone = world.address(old, "a")
+    night(world, engines)
+    world.repo.unmark(old)
+    rules(world, default_retention_days=365)
+    night(world, engines, days=1)
+    rules(world)
+    assert night(world, engines, days=1).marked.objects == 1
+    night(world, engines, days=15)
+    assert lifetime(world, old) is Lifetime.SWEPT
+    assert gone not in world.data()
+
+
 def test_what_a_pinned_commit_keeps_is_not_called_swept(world: World, engines: Engines) -> None:
     """Both commits name `a` alone. Both are unmarked, and one of them is pinned, so the other loses nothing."""
     pinned = world.commit(days_ago=9, a=b"a")
