@@ -26,6 +26,7 @@
     │   ├── AlreadyLinked      an issued address was linked before
     │   ├── RunUnderWay        another run of the offline job is marking this repository
     │   ├── RunStopped         an operator stopped the run
+    │   ├── ConsentNeeded      new rules would remove legal holds or pins that the call does not name; carries the names
     │   └── Contention         others kept winning the race; the same call may be made again
     ├── Unavailable        a store did not answer; the same call may be made again, later (503)
     │   ├── KVUnavailable
@@ -52,6 +53,7 @@ Errors know nothing of HTTP; the numbers above are the API's table, told here on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from refstore.distribution import install_command
@@ -184,6 +186,15 @@ class RunUnderWay(Conflict):
 
 class RunStopped(Conflict):
     code = "run_stopped"
+
+
+class ConsentNeeded(Conflict):
+    code = "consent_needed"
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        super().__init__(message)
+        self.names = tuple(names)
+        """What the call has to name, to remove it."""
 
 
 class Contention(Conflict):

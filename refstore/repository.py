@@ -12,7 +12,7 @@ commit, also with a suffix such as `main~2` (`refstore/operations/refs.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, Unpack
@@ -609,22 +609,30 @@ class Repository:
         return rules_document.get(self.context)
 
     @_operation
-    def set_retention(self, document: str, *, by: str = "") -> rules_document.Retention:
-        """Replace all rules by a document (`docs/retention.md`), on behalf of `by`. Raises InvalidRules, Contention."""
-        return rules_document.set_rules(self.context, document, by=by)
+    def set_retention(self, document: str, *, by: str = "", remove: Collection[str] = ()) -> rules_document.Retention:
+        """Replace all rules by a document (`docs/retention.md`), on behalf of `by`.
+
+        `remove`: the legal holds and pins that the document removes, such as `hold:contracts/`, `pin:6e40...` and
+        `tag:v*`; `review_retention` names them. Raises InvalidRules, ConsentNeeded (one is missing in `remove`),
+        Contention.
+        """
+        return rules_document.set_rules(self.context, document, by=by, remove=remove)
 
     @_operation
     def review_retention(self, document: str | None = None) -> rule_review.Review:
-        """Review the rules in force, or a document, against the whole history: names and filters that match nothing
-        here, and how many commits expire tonight. Raises InvalidRules, CorruptRecord.
+        """Review the rules in force, or a document, against the whole history: what the document adds and removes,
+        names and filters that match nothing here, and how many commits expire tonight. Raises InvalidRules,
+        CorruptRecord.
         """
         rules = self._rules() if document is None else rules_document.check(self.context, document).rules
         return rule_review.review(self.context, rules)
 
     @_operation
-    def delete_retention(self) -> rules_document.Retention:
-        """Delete all rules, legal holds among them, and return them. Raises NotFound, Conflict (they have changed)."""
-        return rules_document.delete(self.context)
+    def delete_retention(self, *, remove: Collection[str] = ()) -> rules_document.Retention:
+        """Delete all rules, and return them. `remove`: see `set_retention`. Raises NotFound, ConsentNeeded, Conflict
+        (they have changed).
+        """
+        return rules_document.delete(self.context, remove=remove)
 
     @_operation
     def set_gc_rules(self, rules: GcRules | None, *, by: str = "") -> rules_document.Retention | None:

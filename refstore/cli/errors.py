@@ -26,6 +26,7 @@ import typer
 from refstore.core.redaction import redact_text
 from refstore.errors import (
     Conflict,
+    ConsentNeeded,
     Contention,
     Corrupt,
     ForeignNotAllowed,
@@ -90,6 +91,8 @@ def report(error: Exception, *, json: bool, debug: bool) -> int:
         }
         if isinstance(error, MergeConflict):
             body["paths"] = error.paths
+        if isinstance(error, ConsentNeeded):
+            body["remove"] = error.names
         print(json_.dumps(body), file=sys.stderr)
     else:
         print(f"refstore: {message}", file=sys.stderr)

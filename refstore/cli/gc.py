@@ -38,6 +38,8 @@ from refstore.core.redaction import redact_text
 from refstore.errors import NotFound, RefstoreError
 from refstore.gc_marks import Marks
 from refstore.operations import unmarking
+from refstore.operations.rule_review import changes_by
+from refstore.operations.rules_document import check
 from refstore.purging.key import purge_key
 from refstore.retention.rules import read_rules, warnings
 
@@ -340,6 +342,8 @@ def simulate(
     document = read_document(str(rules)) if rules is not None else None
     if document is not None:
         warn_of(warnings(read_rules(document).rules))
+        with repository_of(ctx, repo_name, only_read=True) as repo:
+            warn_of(change.text for change in changes_by(repo.context, check(repo.context, document).rules))
     options = partial(make_options, min_age_seconds=min_age_seconds, foreign=foreign)
     _run(ctx, repo_name, False, Job("simulate", options, document), EngineRequest(engine, master, conf))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,14 +19,15 @@ from refstore.cli.files import local_errors
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import when
 from refstore.core.json_positions import CHARACTERS_MAX
-from refstore.errors import Invalid, RefstoreError
+from refstore.errors import ConsentNeeded, Invalid, RefstoreError
 from refstore.gc_marks import Marks, RunState
 from refstore.operations import refs as refs_
 from refstore.operations import rules_document
-from refstore.operations.rule_review import Review, review, review_history
+from refstore.operations.rule_review import Review, changes_by, review, review_history
 from refstore.repository import Repository
 from refstore.retention import explaining
 from refstore.retention.active_commits import FOREVER_MS, CommitExpiry, Refs, State, Why, compute_expiry
+from refstore.retention.rule_changes import RuleChange
 from refstore.retention.rules import ParsedRules, Rules, warnings
 
 app = typer.Typer(no_args_is_help=True)
@@ -33,6 +36,14 @@ REASONS_SHOWN: Final = 20
 """How many reasons are shown without --json; a commit can be on thousands of branches."""
 
 Name = Annotated[str, typer.Argument(metavar="REPO", help="The repository.")]
+Remove = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--remove",
+        metavar="NAME",
+        help="A legal hold or pin that goes: hold:PREFIX, pin:COMMIT, tag:GLOB. May be given several times.",
+    ),
+]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who sets the rules; default: your user name.")]
 
 
@@ -64,9 +75,13 @@ def set_(
     repo_name: Name,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The rules, in JSON; '-' for standard input.")],
     by: By = None,
+    remove: Remove = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the effect of the rules, and set nothing.")] = False,
 ) -> None:
     """Set the rules, the whole document at once. The next garbage collection marks what they let expire.
+
+    It lists what the document adds, removes and changes. A legal hold or a pin that it removes has to be named by
+    --remove; otherwise nothing is set, and the exit code is 4.
 
     A branch whose commits say their transaction types keeps its latest view, unless the rules lift that: with
     "keep_latest_view": false, or with "allow_deletion_from_latest_view": true. Then current data may be deleted.
@@ -74,6 +89,7 @@ def set_(
     \b
     Example: refstore retention set sales rules.json
              refstore retention set sales rules.json --dry-run
+             refstore retention set sales rules.json --remove hold:contracts/
     """
     document = read_document(file)
     with repository_of(ctx, repo_name) as repo:
@@ -82,10 +98,51 @@ def set_(
         if dry_run:
             _explain_all(ctx, repo, parsed.rules)
             return
-        new_rules = repo.set_retention(document, by=who() if by is None else by)
+        changes = changes_by(repo.context, parsed.rules)
+        with _naming_what_goes(ctx, changes):
+            new_rules = repo.set_retention(document, by=who() if by is None else by, remove=remove or ())
         findings = _reviewed(repo, new_rules.rules)
         _warn_of_sweeps(repo)
-        emit(ctx, {**_row(repo, new_rules), "expire_tonight": findings.unmarked if findings else None})
+        _emit_with_changes(
+            ctx, {**_row(repo, new_rules), "expire_tonight": findings.unmarked if findings else None}, changes
+        )
+
+
+def _change_row(change: RuleChange) -> dict[str, object]:
+    return {
+        "change": change.change.value,
+        "what": change.what,
+        "name": change.name,
+        "before": change.before,
+        "after": change.after,
+        "remove": change.name if change.needs_consent else None,
+    }
+
+
+def _emit_with_changes(ctx: typer.Context, row: dict[str, object], changes: Sequence[RuleChange]) -> None:
+    """Emit a row, and the changes of the rules before it."""
+    rows = [_change_row(change) for change in changes]
+    if invocation_of(ctx).json:
+        emit(ctx, {**row, "changes": rows})
+        return
+    if rows:
+        emit(ctx, rows)
+        print()
+    emit(ctx, row)
+
+
+@contextmanager
+def _naming_what_goes(ctx: typer.Context, changes: Sequence[RuleChange]) -> Generator[None, None, None]:
+    """Print the changes, and the options to give, where the block raises that removals have to be named."""
+    try:
+        yield
+    except ConsentNeeded as error:
+        if not invocation_of(ctx).json:
+            for change in changes:
+                print(f"refstore: {change.text}", file=sys.stderr)
+            options = " ".join(f"--remove {shlex.quote(name)}" for name in error.names)
+            print(f"refstore: to remove what keeps data, add: {options}", file=sys.stderr)
+        raise
 
 
 def _reviewed(repo: Repository, rules: Rules) -> Review | None:
@@ -145,17 +202,15 @@ def validate(
         rules = _rules(repo, file)
         findings = review(repo.context, rules)
         warn_of(findings.warnings)
-        emit(
-            ctx,
-            {
-                "repository": repo.name,
-                "valid": True,
-                "digest": rules.digest(),
-                "extended": rules.extended,
-                "unused": findings.unused,
-                "expire_tonight": findings.unmarked,
-            },
-        )
+        row: dict[str, object] = {
+            "repository": repo.name,
+            "valid": True,
+            "digest": rules.digest(),
+            "extended": rules.extended,
+            "unused": findings.unused,
+            "expire_tonight": findings.unmarked,
+        }
+        _emit_with_changes(ctx, row, findings.changes)
 
 
 @app.command("explain", cls=PlacedCommand)
@@ -183,20 +238,28 @@ def explain(
 
 
 @app.command("delete")
-def delete(ctx: typer.Context, repo_name: Name, dry_run: DryRun = False, yes: Yes = False) -> None:
+def delete(
+    ctx: typer.Context, repo_name: Name, remove: Remove = None, dry_run: DryRun = False, yes: Yes = False
+) -> None:
     """Delete all rules, pins and legal holds included. Then no committed data expires.
+
+    Each legal hold and pin that goes with them has to be named by --remove; otherwise nothing is deleted, and the exit
+    code is 4.
 
     \b
     Example: refstore retention delete sales --yes
+             refstore retention delete sales --yes --remove hold:contracts/
     """
     with repository_of(ctx, repo_name) as repo:
         stored_rules = repo.retention()
         if stored_rules is None:
             raise rules_document.no_rules(repo.context)
+        changes = changes_by(repo.context, Rules())
         if not dry_run:
             confirm(ctx, f"the retention rules of {repo.name!r} will be deleted", yes=yes)
-            stored_rules = repo.delete_retention()
-        emit(ctx, {**_row(repo, stored_rules), "deleted": not dry_run})
+            with _naming_what_goes(ctx, changes):
+                stored_rules = repo.delete_retention(remove=remove or ())
+        _emit_with_changes(ctx, {**_row(repo, stored_rules), "deleted": not dry_run}, changes)
 
 
 def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
@@ -228,13 +291,14 @@ def _explain_all(ctx: typer.Context, repo: Repository, rules: Rules) -> None:
         "dated_ahead": totals.dated_ahead,
         "dated_back": totals.dated_back,
     }
-    warn_of(review_history(repo.context, rules, lifetimes, refs).warnings)
-    paths = _path_rows(rules)
+    findings = review_history(repo.context, rules, lifetimes, refs)
+    warn_of(findings.warnings)
+    paths, changes = _path_rows(rules), [_change_row(change) for change in findings.changes]
     if invocation_of(ctx).json:
-        emit(ctx, {**whole, "branches": rows, "paths": paths})
+        emit(ctx, {**whole, "branches": rows, "paths": paths, "changes": changes})
         return
     emit(ctx, rows)
-    for part in (paths, whole):
+    for part in (paths, changes, whole):
         if part:
             print()
             emit(ctx, part)

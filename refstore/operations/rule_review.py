@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 
 from refstore.context import Context
 from refstore.core.ids import CommitId
+from refstore.errors import CorruptRecord
 from refstore.gc_marks import Marks
 from refstore.operations import rule_filters, rules_document
 from refstore.retention.active_commits import CommitExpiry, Refs, State, compute_expiry
+from refstore.retention.rule_changes import NO_RULES, UNREADABLE, ChangeKind, RuleChange, compare
 from refstore.retention.rules import Periods, Rules, warnings
 
 MARKS_PAGE: Final = 1000
@@ -22,6 +24,8 @@ NAMES_SHOWN: Final = 5
 
 
 class Review(NamedTuple):
+    changes: tuple[RuleChange, ...]
+    """What the rules add, remove and change against those in force."""
     warnings: tuple[str, ...]
     unused: tuple[str, ...]
     """The `branch_id` of rules that apply to no branch that is there now."""
@@ -53,7 +57,19 @@ def review_history(ctx: Context, rules: Rules, expiry: CommitExpiry, refs: Refs)
         messages.append(
             f"by these rules {unmarked} of {len(expiry.history)} commits expire tonight: the next collection marks them"
         )
-    return Review(tuple(messages), unused, len(expiry.history), len(expired), unmarked)
+    return Review(changes_by(ctx, rules), tuple(messages), unused, len(expiry.history), len(expired), unmarked)
+
+
+def changes_by(ctx: Context, rules: Rules) -> tuple[RuleChange, ...]:
+    """Return what rules change against those in force."""
+    try:
+        in_force = rules_document.get(ctx)
+    except CorruptRecord as error:
+        unreadable = RuleChange(
+            change=ChangeKind.REMOVED, what="rules", name=UNREADABLE, before=str(error), needs_consent=True
+        )
+        return (unreadable,)
+    return compare(in_force.rules if in_force is not None else NO_RULES, rules)
 
 
 def _unmarked(ctx: Context, commits: list[CommitId]) -> int:

@@ -7,7 +7,7 @@ that is left: a branch that is made while the branches are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,12 +16,13 @@ from refstore.context import Context
 from refstore.core import ids, keys
 from refstore.core.ids import CommitId
 from refstore.core.records import Commit, RetentionRecord, decode, encode, maybe
-from refstore.errors import Conflict, Contention, CorruptRecord, InvalidRules, NotFound
+from refstore.errors import Conflict, ConsentNeeded, Contention, CorruptRecord, InvalidRules, NotFound
 from refstore.kv.base import ABSENT, Absent
 from refstore.operations import branching, tagging
 from refstore.operations.rule_filters import bind, read_filters
 from refstore.retention.active_commits import Refs
 from refstore.retention.commit_arrays import CommitRow, History, HistoryBuilder, TransactionType
+from refstore.retention.rule_changes import NO_RULES, UNREADABLE, check_consent
 from refstore.retention.rules import GcRules, ParsedRules, Rules, read_rules, render, with_gc_rules
 
 ATTEMPTS: Final = 16
@@ -48,11 +49,21 @@ def get(ctx: Context) -> Retention | None:
     return _read(ctx)[1]
 
 
-def set_rules(ctx: Context, document: str, *, by: str) -> Retention:
-    """Replace the whole document. Raises InvalidRules, RepositoryNotFound, Contention."""
+def set_rules(ctx: Context, document: str, *, by: str, remove: Collection[str] = ()) -> Retention:
+    """Replace the whole document. `remove`: the legal holds and pins that it removes, by their names
+    (`retention/rule_changes.py`). Raises InvalidRules, ConsentNeeded, RepositoryNotFound, Contention.
+    """
     parsed = check(ctx, document)
     for _ in range(ATTEMPTS):
-        raw = ctx.kv.get(keys.retention_rules(ctx.repo))  # not decoded: rules that cannot be read are replaced as well
+        raw = ctx.kv.get(keys.retention_rules(ctx.repo))
+        try:
+            check_consent(_decoded(ctx, raw), parsed.rules, remove)
+        except CorruptRecord as error:  # they are replaced as well, but nobody can say what they protect
+            if UNREADABLE not in remove:
+                raise ConsentNeeded(
+                    f"{error}; they may have legal holds and pins: name {UNREADABLE} in the parameter remove",
+                    [UNREADABLE],
+                ) from error
         done = _replace(ctx, "rules.set", raw, _record(ctx, document, by, parsed.read_as), parsed.rules)
         if done is not None:
             return done
@@ -99,8 +110,9 @@ def pin(ctx: Context, commits: Iterable[CommitId], *, by: str) -> Retention:
     raise _contention(ctx)
 
 
-def delete(ctx: Context) -> Retention:
-    """Delete the rules: from then on no commit expires. Raises NotFound, Conflict.
+def delete(ctx: Context, *, remove: Collection[str] = ()) -> Retention:
+    """Delete the rules: from then on no commit expires. `remove`: see `set_rules`. Raises NotFound, ConsentNeeded,
+    Conflict.
 
     Only the rules that were read are deleted. A deletion whose reply was lost may have landed, and the rules that stand
     now may have a legal hold that somebody set after it.
@@ -109,6 +121,7 @@ def delete(ctx: Context) -> Retention:
     raw, rules = _read(ctx)
     if rules is None:
         raise no_rules(ctx)
+    check_consent(rules.rules, Rules(), remove)
     with ctx.audit.change("rules.delete", repository=ctx.name, before=_shown(raw)):
         if not ctx.kv.set_if(key, raw, ABSENT) and ctx.kv.get(key) is not ABSENT:
             raise Conflict(
@@ -216,9 +229,16 @@ def _read(ctx: Context) -> tuple[bytes | Absent, Retention | None]:
     record = maybe(raw, RetentionRecord)
     if record is None:
         return raw, None
+    return raw, Retention(record.document, _decoded(ctx, raw), record.set_ms, record.set_by)
+
+
+def _decoded(ctx: Context, raw: bytes | Absent) -> Rules:
+    """Return the rules of a record; NO_RULES without one. Raises CorruptRecord."""
+    record = maybe(raw, RetentionRecord)
+    if record is None:
+        return NO_RULES
     try:
-        rules = bind(read_rules(record.document).rules, record.read_as)
-        return raw, Retention(record.document, rules, record.set_ms, record.set_by)
+        return bind(read_rules(record.document).rules, record.read_as)
     except InvalidRules as error:
         raise CorruptRecord(
             f"the retention rules of {ctx.name!r} cannot be read ({error}); set them again before anything expires"

@@ -247,6 +247,27 @@ def test_deletion_from_the_latest_view_needs_its_box(
     assert danger.removeprefix("may ") in visitor.text()
 
 
+def test_a_legal_hold_goes_only_when_its_box_is_ticked(visit: Visit, site: Site) -> None:
+    repo = site.repository()
+    repo.set_retention(json.dumps({**DAY_ZERO, "legal_holds": [{"prefix": "2026/", "reason": "case 4711"}]}))
+    visitor = visit("operator")
+    visitor.go(f"/repositories/{repo.name}/rules/edit")
+    visitor.page.get_by_label("The rules, in JSON").fill(json.dumps(DAY_ZERO))
+    visitor.press("Show what the rules would do")
+    row = visitor.page.get_by_role("row", name="hold:2026/").get_by_role("cell")
+    assert row.all_inner_texts() == ["removed", "legal hold", "hold:2026/", "case 4711", ""]
+    visitor.press("Save these rules")
+    assert "without hold:2026/ nothing was saved" in visitor.page.get_by_role("alert").inner_text()
+    retention = repo.retention()
+    assert retention is not None
+    assert retention.rules.legal_holds
+    visitor.page.get_by_label("Remove the legal hold hold:2026/").check()
+    visitor.press("Save these rules")
+    retention = repo.retention()
+    assert retention is not None
+    assert not retention.rules.legal_holds
+
+
 def test_an_edit_that_another_overtook_changes_nothing(visit: Visit, site: Site) -> None:
     repo = site.repository()
     visitor = visit("operator")

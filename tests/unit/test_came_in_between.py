@@ -20,7 +20,16 @@ from refstore.core.clock import Clock
 from refstore.core.ids import BranchName
 from refstore.core.records import Branch, Mark, decode_branch, encode
 from refstore.core.safety import Safety
-from refstore.errors import BranchNotFound, Conflict, Contention, Gone, KVUnavailable, ObjectNotFound, RefstoreError
+from refstore.errors import (
+    BranchNotFound,
+    Conflict,
+    ConsentNeeded,
+    Contention,
+    Gone,
+    KVUnavailable,
+    ObjectNotFound,
+    RefstoreError,
+)
 from refstore.kv.base import ABSENT, Exchange, Op, SetIf
 from refstore.kv.retrying import Retrying
 from refstore.lake import Lake
@@ -404,7 +413,9 @@ def test_rules_that_others_set_meanwhile_stand_in_the_log(clock: FakeClock) -> N
     repo = lake.create_repository("once")
     held = '{"legal_holds": [{"prefix": "a/", "reason": "court"}]}'
     kv.then = lambda: repo.set_retention(held)
-    repo.set_retention('{"default_retention_days": 7}')
+    with pytest.raises(ConsentNeeded, match="hold:a/"):
+        repo.set_retention('{"default_retention_days": 7}')
+    repo.set_retention('{"default_retention_days": 7}', remove=["hold:a/"])
     befores = [act.before and act.before["document"] for act in done(lake, "rules.set")]
     assert befores == [None, held]
 

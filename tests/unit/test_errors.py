@@ -36,6 +36,7 @@ CODES = {
     "AlreadyLinked": ("already_linked", 4),
     "RunUnderWay": ("run_under_way", 4),
     "RunStopped": ("run_stopped", 4),
+    "ConsentNeeded": ("consent_needed", 4),
     "Contention": ("contention", 5),
     "Unavailable": ("unavailable", 5),
     "KVUnavailable": ("kv_unavailable", 5),

@@ -52,6 +52,32 @@ class TestSetAndGet:
         assert shown["document"] == json.loads(PLAIN)
         assert (shown["by"], shown["set"]) == ("ann", done["set"])
 
+    def test_a_legal_hold_goes_only_by_its_name(self, sales: Command, rules: Path) -> None:
+        sales.ok("retention", "set", "sales", "-", stdin=HELD.encode())
+        for previewed in (
+            sales.json("retention", "set", "sales", rules, "--dry-run"),
+            sales.json("retention", "validate", "sales", rules),
+            sales.json("retention", "explain", "sales", "--rules", rules),
+        ):
+            told = [(each["change"], each["what"], each["name"], each["remove"]) for each in previewed["changes"]]
+            assert told == [
+                ("removed", "legal hold", "hold:contracts/", "hold:contracts/"),
+                ("removed", "branch rule", "rel/*", None),
+                ("added", "branch rule", "main", None),
+            ]
+        assert "hold:contracts/" in sales.ok("retention", "set", "sales", rules, "--dry-run").out
+        assert "hold:contracts/" in sales.ok("gc", "simulate", "sales", "--rules", rules).err
+        refused = sales("retention", "set", "sales", rules)
+        assert refused.code == 4
+        assert "removed: legal hold hold:contracts/" in refused.err
+        assert "add: --remove hold:contracts/" in refused.err
+        assert sales("retention", "set", "sales", rules, "--json").error["remove"] == ["hold:contracts/"]
+        assert sales("retention", "delete", "sales", "--yes").code == 4
+        assert sales.ok("retention", "get", "sales").out == HELD + "\n"
+        done = sales.json("retention", "set", "sales", rules, "--remove", "hold:contracts/")
+        assert [each["name"] for each in done["changes"]] == ["hold:contracts/", "rel/*", "main"]
+        assert sales.json("retention", "validate", "sales")["changes"] == []
+
     def test_a_sweep_that_has_begun_is_warned_of(self, sales: Command, rules: Path) -> None:
         with Lake.open(*embedded(sales.folder / "lake"), clock=FakeClock(1_900_000_000_000)) as lake:
             ctx = lake.repository("sales").context

@@ -11,6 +11,7 @@ from refstore.core.ids import BranchName, CommitId
 from refstore.core.records import ClosedBranch, Commit, RepositoryRecord, RetentionRecord, decode, encode
 from refstore.errors import (
     Conflict,
+    ConsentNeeded,
     Contention,
     CorruptRecord,
     InvalidRules,
@@ -66,7 +67,11 @@ class TestRules:
 
     def test_a_document_replaces_the_whole_one(self, repo: Repository) -> None:
         repo.set_retention(HELD)
-        repo.set_retention(PLAIN)
+        for named in ((), ("hold:contracts",), ("pin:contracts/",)):
+            with pytest.raises(ConsentNeeded, match="remove hold:contracts/, which keeps data") as told:
+                repo.set_retention(PLAIN, remove=named)
+            assert told.value.names == ("hold:contracts/",)
+        repo.set_retention(PLAIN, remove=["hold:contracts/", "hold:not there"])
         found = repo.retention()
         assert found is not None
         assert found.rules.legal_holds == ()
@@ -81,7 +86,9 @@ class TestRules:
 
     def test_deleted_rules_are_gone(self, repo: Repository) -> None:
         repo.set_retention(HELD)
-        assert repo.delete_retention().document == HELD
+        with pytest.raises(ConsentNeeded):
+            repo.delete_retention()
+        assert repo.delete_retention(remove=["hold:contracts/"]).document == HELD
         assert repo.retention() is None
 
     @pytest.mark.parametrize("landed", [True, False])
@@ -134,7 +141,9 @@ class TestRules:
         for call in (repo.retention, repo.delete_retention, lambda: repo.set_gc_rules(None)):
             with pytest.raises(CorruptRecord, match="set them again before anything expires"):
                 call()
-        repo.set_retention(PLAIN)
+        with pytest.raises(ConsentNeeded, match="they may have legal holds and pins"):
+            repo.set_retention(PLAIN)
+        repo.set_retention(PLAIN, remove=["unreadable"])
         assert repo.retention() is not None
 
     def test_another_repository_has_its_own(self, lake: Lake, repo: Repository) -> None:
@@ -189,7 +198,7 @@ class TestDeletedRepositories:
         repo.set_retention(HELD)
         with pytest.raises(Conflict, match="legal hold on 'contracts/'"):
             lake.delete_repository("sales")
-        repo.set_retention(PLAIN)
+        repo.set_retention(PLAIN, remove=["hold:contracts/"])
         lake.delete_repository("sales")
 
     def test_none_goes_whose_legal_hold_came_behind_the_look(self, clock: FakeClock) -> None:

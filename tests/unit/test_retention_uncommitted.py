@@ -179,6 +179,6 @@ def test_a_rehearsal_counts_it_and_touches_nothing(repo: Repository, clock: Fake
 
 def test_without_rules_nothing_is_looked_at(repo: Repository, clock: FakeClock) -> None:
     repo.upload("main", "tmp/a", b"1")
-    repo.delete_retention()
+    repo.delete_retention(remove=["hold:tmp/held/"])
     clock.advance(9 * DAY_SECONDS)
     assert repo.expire_uncommitted() == StagedExpiry()

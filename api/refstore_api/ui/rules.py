@@ -11,9 +11,9 @@ from starlette.responses import Response
 from refstore.audit.audit_reader import entries_newest_first
 from refstore.audit.entries import Entry
 from refstore.core.json_positions import CHARACTERS_MAX
-from refstore.errors import Conflict, Invalid, InvalidRules
+from refstore.errors import Conflict, ConsentNeeded, Invalid, InvalidRules
 from refstore.operations import rules_document
-from refstore.operations.rule_review import review_history
+from refstore.operations.rule_review import changes_by, review_history
 from refstore.repository import Repository
 from refstore.retention import explaining
 from refstore.retention.active_commits import compute_expiry
@@ -78,7 +78,9 @@ async def edit(request: Request, service: ServiceOf, session: OperatorSession, r
 
 @router.post("/edit")
 async def save(request: Request, service: ServiceOf, session: OperatorSession, repository: str) -> Response:
-    """Show what the edited rules would do; with the answer of that page, set them."""
+    """Show what the edited rules would do; with the answer of that page, set them. Its fields `remove` name the legal
+    holds and pins that go.
+    """
     form = await read_form(request, session, FORM_BYTES_MAX)
     return await service.repository(repository, lambda repo: _save(request, repo, form, session))
 
@@ -125,13 +127,21 @@ def _save(request: Request, repo: Repository, form: Form, session: Session) -> R
             "the box"
         )
         return _editor(request, repo, document, before, error)
+    missing: tuple[str, ...] = ()
     if is_answer(request, session, form, INPUTS):
-        repo.set_retention(document, by=by)
-        facts = [("Repository", repo.name), ("Set by", by)]
-        return say(request, "The rules are set", facts, repository=repo.name, back=f"/repositories/{repo.name}/rules")
+        try:
+            repo.set_retention(document, by=by, remove=form.texts("remove"))
+        except ConsentNeeded as error:
+            missing = error.names
+        else:
+            facts, back = [("Repository", repo.name), ("Set by", by)], f"/repositories/{repo.name}/rules"
+            return say(request, "The rules are set", facts, repository=repo.name, back=back)
     return render(
         request,
         "rules_preview.html",
+        status=409 if missing else 200,
+        missing=missing,
+        changes=changes_by(repo.context, parsed.rules),
         repository=repo.name,
         document=document,
         before=before,

@@ -1,0 +1,151 @@
+"""Compare two rules documents: what is added, removed and changed, and what protects data until it is removed.
+
+A legal hold or a pin keeps data whatever the other rules say. So nobody removes one by accident: whoever sets rules
+without it names it. The names:
+
+    hold:contracts/     a legal hold, by its prefix
+    pin:6e40...         a pinned commit
+    tag:v*              the tags that `pins.tags` names; `tag:*` where it says true, as it does by default
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from refstore.errors import ConsentNeeded
+from refstore.retention.rules import PathRule, Pins, Rules
+
+NO_RULES: Final = Rules(pins=Pins(tags=False))
+"""What a first document is compared with: where there are no rules, nothing expires, and no pin was set."""
+UNREADABLE: Final = "unreadable"
+"""Names rules that cannot be read, and may have legal holds."""
+_ALL_TAGS: Final = "tag:*"
+_SETTINGS: Final = (
+    "default_retention_days",
+    "keep_last",
+    "keep_latest_view",
+    "grace_days",
+    "allow_deletion_from_latest_view",
+    "hide_marked",
+)
+
+
+class ChangeKind(StrEnum):
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One difference between two documents."""
+
+    change: ChangeKind
+    what: str
+    """`legal hold`, `pin`, `branch rule`, `path rule`, or `setting`."""
+    name: str
+    """What it applies to; of a legal hold or a pin the name that removes it."""
+    before: str = ""
+    after: str = ""
+    needs_consent: bool = False
+    """Whether it stops to protect data, so that whoever sets the rules has to name it."""
+
+    @property
+    def text(self) -> str:
+        """Return the change as a line."""
+        values = " -> ".join(value for value in (self.before, self.after) if value)
+        return f"{self.change.value}: {self.what} {self.name}{f' ({values})' if values else ''}"
+
+
+def compare(old: Rules, new: Rules) -> tuple[RuleChange, ...]:
+    """Return the differences: of legal holds and pins first."""
+    return (
+        *_differences("legal hold", _holds(old), _holds(new), lost=_lost_holds(old, new)),
+        *_differences("pin", _pins(old), _pins(new), lost=_lost_pins(old, new)),
+        *_differences("branch rule", _branch_rules(old), _branch_rules(new)),
+        *_differences("path rule", _path_rules(old), _path_rules(new)),
+        *_settings(old, new),
+    )
+
+
+def check_consent(old: Rules, new: Rules, remove: Collection[str]) -> None:
+    """Raise ConsentNeeded where the new rules remove a legal hold or a pin that `remove` does not name."""
+    unnamed = [each.name for each in compare(old, new) if each.needs_consent and each.name not in remove]
+    if unnamed:
+        raise ConsentNeeded(
+            f"these rules remove {', '.join(unnamed)}, which keeps data whatever other rules say; put it back, or name "
+            "each that is to go in the parameter remove",
+            unnamed,
+        )
+
+
+def _differences(
+    what: str, old: Mapping[str, str], new: Mapping[str, str], *, lost: Collection[str] = ()
+) -> Iterator[RuleChange]:
+    for name in dict.fromkeys((*old, *new)):
+        before, after = old.get(name), new.get(name)
+        if after is None:
+            yield RuleChange(
+                change=ChangeKind.REMOVED, what=what, name=name, before=before or "", needs_consent=name in lost
+            )
+        elif before is None:
+            yield RuleChange(change=ChangeKind.ADDED, what=what, name=name, after=after)
+        elif before != after:
+            yield RuleChange(change=ChangeKind.CHANGED, what=what, name=name, before=before, after=after)
+
+
+def _holds(rules: Rules) -> dict[str, str]:
+    return {f"hold:{hold.prefix}": hold.reason for hold in rules.legal_holds}
+
+
+def _lost_holds(old: Rules, new: Rules) -> set[str]:
+    """Return the holds that no hold on a shorter prefix replaces."""
+    prefixes = tuple(hold.prefix for hold in new.legal_holds)
+    return {f"hold:{hold.prefix}" for hold in old.legal_holds if not hold.prefix.startswith(prefixes)}
+
+
+def _pins(rules: Rules) -> dict[str, str]:
+    tags = rules.pins.tags
+    globs = (("*",) if tags else ()) if isinstance(tags, bool) else tags
+    return {**{f"pin:{commit}": "" for commit in rules.pins.commits}, **{f"tag:{glob}": "" for glob in globs}}
+
+
+def _lost_pins(old: Rules, new: Rules) -> set[str]:
+    left = _pins(new)
+    return {name for name in _pins(old) if name not in left and not (name.startswith("tag:") and _ALL_TAGS in left)}
+
+
+def _branch_rules(rules: Rules) -> dict[str, str]:
+    return {rule.branch_id: f"{rule.retention_days} days" for rule in rules.branches}
+
+
+def _path_rules(rules: Rules) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for rule in rules.rules:
+        where = f" on {rule.filter.own_branch}" if rule.filter.own_branch else ""
+        name = f"{rule.filter.prefix}*{where}{'' if rule.status == 'enabled' else ', disabled'}"
+        found[name] = "; ".join(filter(None, (found.get(name), _periods(rule))))
+    return found
+
+
+def _periods(rule: PathRule) -> str:
+    kinds = (
+        ("all", rule.expiration.all),
+        ("noncurrent", rule.expiration.noncurrent),
+        ("uncommitted", rule.expiration.uncommitted),
+    )
+    return ", ".join(f"{kind} {period.total_days} days" for kind, period in kinds if period is not None)
+
+
+def _settings(old: Rules, new: Rules) -> Iterator[RuleChange]:
+    for name in _SETTINGS:
+        before, after = (_value(getattr(rules, name)) for rules in (old, new))
+        if before != after:
+            yield RuleChange(change=ChangeKind.CHANGED, what="setting", name=name, before=before, after=after)
+
+
+def _value(value: object) -> str:
+    return "none" if value is None else str(value).lower()
