@@ -274,6 +274,6 @@ class TestDelete:
 
 def test_every_command_line_of_the_page_exists() -> None:
     found = lines(code(PAGE.read_text()))
-    assert len(found) == 9
+    assert len(found) == 10
     for line in found:
         parse(words(line))
