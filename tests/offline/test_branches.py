@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from refstore.core import ids
+from refstore.errors import Gone
 from refstore.gc_marks import Marks
 from refstore.versioning.commits import names
 from refstore_gc import run
@@ -107,7 +108,8 @@ def test_until_then_it_can_be_taken_back(old: World, engines: Engines) -> None:
     old.repo.revert("main", "main@")
     release_all(old.repo)
     wait(old, 8)
-    run.sweep(old.ctx, engines, summary.mark_id)
+    with pytest.raises(Gone, match="unmarked"):
+        run.sweep(old.ctx, engines, summary.mark_id)
     assert old.repo.read("main", "logs/a") == b"1234"
 
 
