@@ -69,6 +69,10 @@ def test_hidden_is_410_with_the_date(service: Running, repo: lakefs.Repository, 
             assert answer.status_code == 410, path
             assert "will be deleted from 20" in answer.json()["message"]
         assert http.head(commit, params={"path": "a"}).status_code == 410
+        for left, right in ((history[0], "main"), ("main", history[0])):
+            for kind in ("two_dot", "three_dot"):
+                answer = http.get(f"/repositories/{repo.id}/refs/{left}/diff/{right}", params={"type": kind})
+                assert answer.status_code == 410
         with pytest.raises(LakeFSException):
             repo.commit(history[0]).object("a").reader().read()
         shown = http.delete(f"/repositories/{repo.id}/gc/marks/{history[0]}", params={"pin": "true"})
