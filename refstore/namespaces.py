@@ -72,15 +72,13 @@ class Namespaces:
         return cls([*(url for url, _ in kv.scan_all(keys.NAMESPACES)), *more])
 
     def check_object(self, url: str) -> None:
-        """Raise InvalidName if the object at `url` lies, or may lie, in a namespace of this lake."""
+        """Raise InvalidName if the object at `url` lies, or may lie, in a namespace of this lake.
+
+        The message names no namespace: a caller who may stage in one repository need not know the others.
+        """
         _check_segments(url)
-        namespace = self.holding(url)
-        if namespace is not None:
-            raise InvalidName(
-                f"{redact_url(url)[:200]!r} lies in {namespace}, a repository's namespace, where refstore deletes what "
-                "nobody names;"
-                " only data outside of the lake can be named so: upload it, link it, or copy it from its repository"
-            )
+        if self.holding(url) is not None:
+            raise _inside(url)
 
     def check_source(self, url: str) -> None:
         """Raise InvalidName as `check_object`, and if a namespace lies below `url`, a prefix of many objects.
@@ -88,12 +86,10 @@ class Namespaces:
         On a file system this is true for listings that do not follow symbolic links.
         """
         self.check_object(url)
-        namespace = self.below(url)
-        if namespace is not None:
+        if self.below(url) is not None:
             raise InvalidName(
-                f"{redact_url(url)[:200]!r} holds {namespace}, a repository's namespace, where refstore deletes what "
-                "nobody names;"
-                " name folders beside it"
+                f"{redact_url(url)[:200]!r} holds a repository's namespace, where refstore deletes what nobody names; "
+                "name folders beside it"
             )
 
     def holding(self, url: str) -> str | None:
@@ -131,6 +127,17 @@ class Namespaces:
         return ((name, inode) for name, inode in self._inodes.items() if inode is not None)
 
 
+def check_beside(url: str, root: str) -> None:
+    """Raise InvalidName as `Namespaces.check_object` does if the object at `url` lies, or may lie, below `root`, where
+    the lake keeps its repositories.
+
+    The answer is the same whether a repository lies there or not, so it tells nobody which repositories exist.
+    """
+    _check_segments(url)
+    if any(place.below_the_lake for place in _readings(url)) or Namespaces((root,)).holding(url) is not None:
+        raise _inside(url)
+
+
 def as_folder(url: str) -> str:
     """Return the URL without its options, in one spelling, with one slash at the end, to compare it as a folder."""
     parsed = parse(url)
@@ -164,6 +171,13 @@ def check_new(url: str, root: str) -> None:
         raise InvalidName(
             f"{redact_url(url)[:200]!r} is where the lake itself is, or holds it; name a folder of the repository's own"
         )
+
+
+def _inside(url: str) -> InvalidName:
+    return InvalidName(
+        f"{redact_url(url)[:200]!r} lies in or beside a repository's namespace, where refstore deletes what nobody "
+        "names; only data outside of the lake can be named so: upload it, link it, or copy it from its repository"
+    )
 
 
 def _check_segments(url: str) -> None:

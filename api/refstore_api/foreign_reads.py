@@ -1,4 +1,5 @@
-"""Read foreign data as far as the service may: below `api.import_from`, and in no namespace of the lake.
+"""Read foreign data as far as the service may: below `api.import_from`, and in no namespace of the lake; and say which
+addresses callers may stage.
 
 This is checked at every read, not only when an object is staged. So the service stops reading a place that an operator
 takes off the list. It also stops when a link or a namespace has moved there since.
@@ -6,6 +7,7 @@ takes off the list. It also stops when a link or a namespace has moved there sin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -13,13 +15,21 @@ from typing import Final
 from refstore.core.records import Entry
 from refstore.core.redaction import redact_url
 from refstore.core.settings import ApiSettings
-from refstore.errors import ForeignNotAllowed, Invalid, InvalidName
+from refstore.errors import ForeignNotAllowed, Invalid, InvalidName, MissingExtra, StoreMisconfigured
 from refstore.lake import Lake
-from refstore.namespaces import Namespaces
-from refstore.objects.foreign_objects import ForeignLocation, ForeignStores, Prefixes, parse_place
+from refstore.namespaces import Namespaces, check_beside
+from refstore.objects.foreign_objects import (
+    ForeignLocation,
+    ForeignStores,
+    Prefixes,
+    check_address,
+    parse_place,
+)
 
 NAMESPACES_SECONDS: Final = 1.0
 """How long the list of namespaces is cached."""
+_BELOW_THE_LAKE: Final = re.compile(r"(?:local|mem)://[^/]").match
+"""Matches lakeFS's names for what lies below the lake's own folder."""
 
 
 class ForeignReads:
@@ -43,12 +53,27 @@ class ForeignReads:
         folder = self.allowed.covering(place)
         if folder is None:
             raise ForeignNotAllowed(f"{shown!r} cannot be read: {self.allowed.refusal}")
-        namespace = self._known_namespaces().holding(place.real().url)
-        if namespace is not None:
-            raise ForeignNotAllowed(
-                f"{shown!r} cannot be read as foreign data: it lies in {namespace}, a repository's namespace"
-            )
+        if self._known_namespaces().holding(place.real().url) is not None:
+            raise ForeignNotAllowed(f"{shown!r} cannot be read as foreign data: it lies in a repository's namespace")
         return folder
+
+    def check_staged(self, url: str) -> None:
+        """Raise InvalidName for an address that no caller of the service may stage.
+
+        What an operator has not listed is refused without a look at the repositories, and files without a look at what
+        is there: an answer that depends on them would tell a caller where they are.
+        """
+        if _BELOW_THE_LAKE(url):
+            check_beside(url, self._lake.objects_url)
+        place = check_address(url)
+        if place is not None and self.allowed.covering(place) is not None:
+            return
+        if place is not None and place.kind == "file":
+            raise InvalidName(
+                f"{redact_url(url)[:200]!r} cannot be staged: it lies in or beside a repository's namespace, or "
+                f"{self.allowed.refusal}; what a repository has can be copied, and new data uploaded or linked"
+            )
+        check_beside(url, self._lake.objects_url)
 
     def get(self, entry: Entry, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes [start, end). Raises ForeignNotAllowed, Gone."""
@@ -57,7 +82,8 @@ class ForeignReads:
 
     def presign_get(self, entry: Entry, seconds: int) -> str | None:
         """Return a URL that reads the object without credentials; None if there is none, or it may not be read."""
-        with suppress(ForeignNotAllowed, Invalid):
+        # one address of a listing must not keep the others from being listed
+        with suppress(ForeignNotAllowed, Invalid, MissingExtra, StoreMisconfigured):
             return self.stores.presign_get(entry.address, expires_seconds=seconds, folder=self.check(entry))
         return None
 

@@ -319,6 +319,9 @@ class ObjectStats(Model):
     mtime: int
     metadata: dict[str, str] | None = None
     content_type: str | None = None
+    unreadable: Annotated[
+        str | None, Field(description="refstore's own: why a staged object cannot be read by its address.")
+    ] = None
 
 
 class ObjectStatsList(Model):

@@ -15,6 +15,7 @@ from refstore.context import Context
 from refstore.core.ids import Address, is_own, own_address
 from refstore.core.records import Entry
 from refstore.errors import InvalidToken
+from refstore.objects.foreign_objects import why_unreadable
 from refstore_api.headers import type_of
 from refstore_api.json_answers import answer_fields
 from refstore_api.signed_urls import SignedUrl
@@ -88,6 +89,7 @@ class ObjectFields(msgspec.Struct, gc=False, omit_defaults=True):
     content_type: str | UnsetType = UNSET
     metadata: Mapping[str, str] | UnsetType = UNSET
     physical_address_expiry: int | UnsetType = UNSET
+    unreadable: str | UnsetType = UNSET
 
 
 def fields_of(
@@ -106,4 +108,5 @@ def fields_of(
         type_of(entry),
         entry.metadata if user_metadata else UNSET,
         signed.expires_seconds if signed else UNSET,
+        UNSET if is_own(entry.address) or not entry.address else why_unreadable(entry.address) or UNSET,
     )

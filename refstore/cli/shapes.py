@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from refstore.core.clock import utc_text
+from refstore.core.ids import is_own
 from refstore.errors import Invalid
+from refstore.objects.foreign_objects import why_unreadable
 
 if TYPE_CHECKING:
     from refstore.core.ids import CommitId
@@ -26,7 +28,17 @@ def when(at_ms: int | None) -> str | None:
 
 
 def entry_row(path: str, entry: Entry) -> dict[str, object]:
-    return {"path": path, "size_bytes": entry.size_bytes, "mtime": when(entry.mtime_ms), "address": entry.address}
+    """Return an object as a listing shows it. `unreadable` says why a foreign object cannot be read by its address; an
+    object that can be read has no such field.
+    """
+    row: dict[str, object] = {
+        "path": path,
+        "size_bytes": entry.size_bytes,
+        "mtime": when(entry.mtime_ms),
+        "address": entry.address,
+    }
+    why = why_unreadable(entry.address) if entry.address and not is_own(entry.address) else ""
+    return {**row, "unreadable": why} if why else row
 
 
 def entry_details(path: str, entry: Entry) -> dict[str, object]:

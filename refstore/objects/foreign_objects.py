@@ -18,7 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from refstore.core.redaction import redact_url
 from refstore.errors import Gone, InvalidName, InvalidSettings, ObjectNotFound, StoreMisconfigured
@@ -32,11 +32,15 @@ _KINDS: Final[Mapping[str, Kind]] = {"file": "file", "local": "file", "s3": "s3"
 _CONNECTION_OPTIONS: Final = ("endpoint", "region", "profile", "addressing")
 """The URL options that say how a bucket is reached. The options for writing do not apply here."""
 
+ADDRESS_BYTES_MAX: Final = 2048
+
 TO_QUOTE: Final = r'[^ -"$&->@-~]'
 """Characters that may need quoting in an address, as a regular expression that RE2 reads too: `%`, `?`, `#`, and
 everything outside printable ASCII.
 """
 _TO_QUOTE: Final = re.compile(TO_QUOTE)
+_PLAIN: Final = re.compile(r"(?:s3://[a-z0-9][a-z0-9.-]*|file://)(?:/[A-Za-z0-9_=-][A-Za-z0-9_.=-]*)+").fullmatch
+"""Matches most addresses that can be parsed, in a small part of the time: listings look at every one."""
 
 
 class ForeignLocation(NamedTuple):
@@ -94,6 +98,49 @@ def parse_place(url: str) -> ForeignLocation:
             "key"
         )
     return ForeignLocation("s3", parsed.host, parsed.path.removeprefix("/"), tuple(sorted(parsed.options.items())))
+
+
+def check_address(url: str) -> ForeignLocation | None:
+    """Check the address of one foreign object before it is staged, and return its location; None: refstore does not
+    read this scheme, and the address need only be a URL. Raises InvalidName.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not (
+        separator
+        and scheme.isascii()
+        and scheme.isalnum()
+        and rest
+        and url.isprintable()
+        and len(url.encode(errors="replace")) <= ADDRESS_BYTES_MAX
+    ):
+        raise InvalidName(
+            f"{redact_url(url)[:80]!r} is not the URL of an object; give its full address, such as s3://bucket/key"
+        )
+    if scheme.lower() in _KINDS:
+        place = parse_place(url)
+        if not place.path:
+            raise InvalidName(f"{redact_url(url)[:200]!r} names no object; give its full address")
+        return place
+    try:
+        urlsplit(url)
+    except ValueError:
+        raise InvalidName(
+            f"{redact_url(url)[:200]!r} cannot be parsed as a URL; write brackets, and what is not ASCII, as %XX"
+        ) from None
+    if "\0" in unquote(url):
+        raise InvalidName(f"{redact_url(url)[:200]!r} has a NUL in it (%00); no store has such a name")
+    return None
+
+
+def why_unreadable(address: str) -> str:
+    """Return why refstore cannot read a foreign object by its address; '': it can, as far as the address tells."""
+    if _PLAIN(address):
+        return ""
+    try:
+        parse_place(address)
+    except InvalidName as error:
+        return str(error)
+    return ""
 
 
 def quoted(path: str) -> str:

@@ -68,7 +68,15 @@ def parse(url: str) -> StoreURL:
         raise InvalidSettings(
             f"{redact_url(url)!r} is not an object store's URL; it looks like file:///directory or s3://bucket/prefix"
         )
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        path = unquote(parts.path, errors="strict")
+    except ValueError:  # of a host such as '[x', or a name that is not UTF-8, which readers would take for another one
+        raise InvalidSettings(
+            f"{redact_url(url)!r} cannot be parsed; write brackets, and what is not ASCII, as %XX of UTF-8"
+        ) from None
+    if "\0" in path:
+        raise InvalidSettings(f"{redact_url(url)!r} has a NUL in it (%00); no store has such a name")
     if parts.fragment or "#" in url:
         raise InvalidSettings(f"{redact_url(url)!r} has a '#'; write %23 for one that belongs to a name")
     pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=False)
@@ -80,7 +88,7 @@ def parse(url: str) -> StoreURL:
             f"{redact_url(url)!r} contains credentials; put them into the environment, a profile or the instance role, "
             "because URLs are stored and logged"
         )
-    return StoreURL(match.group(1), parts.netloc, unquote(parts.path), options)
+    return StoreURL(match.group(1), parts.netloc, path, options)
 
 
 def child(url: str, name: str) -> str:

@@ -22,6 +22,7 @@ from refstore.context import Context
 from refstore.core import deadline, ids
 from refstore.core.ids import BranchName, CommitId
 from refstore.core.records import Commit, ImportSource
+from refstore.core.redaction import redact_url
 from refstore.errors import Conflict, ForeignNotAllowed, Invalid, ObjectNotFound, StoreMisconfigured
 from refstore.namespaces import Namespaces
 from refstore.objects.base import ListedPage, ObjectInfo, ObjectStore, Skipped
@@ -179,7 +180,7 @@ def _planned(source: ImportSource, namespaces: Namespaces, stores: ForeignStores
     ids.path_prefix(destination)
     if place.kind == "file":
         place = place._replace(path=place.path.rstrip("/") + "/")
-        _check_folder(place)
+        _check_folder(place, source.url)
         namespaces.check_source(place.url)
         # from the allowed folder downward, where no link is followed: what was resolved a moment ago may be a link by
         # now
@@ -193,13 +194,20 @@ def _planned(source: ImportSource, namespaces: Namespaces, stores: ForeignStores
     return _Source(source, stores.bucket(place), place.path, place.path.rfind("/") + 1, destination, place.root)
 
 
-def _check_folder(place: ForeignLocation) -> None:
+def _check_folder(place: ForeignLocation, url: str) -> None:
+    """Raise what `import_objects` raises unless the place is a folder. `url`: the place as it was given, which alone is
+    shown: where its links lead is not every caller's business.
+    """
     path = "/" + place.path
-    if Path(path).is_dir():
-        return
+    shown = redact_url(url)[:200]
+    try:
+        if Path(path).is_dir():
+            return
+    except OSError as error:  # the name is too long, or a folder above it may not be read
+        raise Invalid(f"{shown!r} cannot be read ({error.strerror}); nothing was imported") from None
     if os.path.lexists(path.rstrip("/")):
-        raise Conflict(f"{path.rstrip('/')} is not a folder; import it as an object")
-    raise ObjectNotFound(f"{path} is not there; nothing was imported")
+        raise Conflict(f"{shown!r} is not a folder; import it as an object")
+    raise ObjectNotFound(f"{shown!r} is not there; nothing was imported")
 
 
 def _list(sources: Sequence[_Source], spool: Spool, skipped: Skipped, watch: Watch) -> int:

@@ -24,7 +24,6 @@ from refstore.errors import (
     AlreadyExists,
     AlreadyLinked,
     Contention,
-    InvalidName,
     InvalidPath,
     InvalidToken,
     KVUnavailable,
@@ -34,6 +33,7 @@ from refstore.errors import (
 )
 from refstore.namespaces import Namespaces
 from refstore.objects.base import Body, Stored, chunks_of
+from refstore.objects.foreign_objects import check_address
 from refstore.operations.stage_entries import (
     Placement,
     TokenMoved,
@@ -249,7 +249,7 @@ def _place(
 def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[Entry]:
     """Name objects outside of this lake. They have no reference, and are never deleted.
 
-    Raises InvalidName for objects inside the lake.
+    Raises InvalidName for objects inside the lake, and for an address that nothing can parse.
     """
     placements: list[Placement] = []
     namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
@@ -257,9 +257,10 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
     for item in items:
         _check_metadata(item.metadata)
         ids.content_type(item.content_type)
-        address = _foreign_address(item.url, namespaces)
+        namespaces.check_object(item.url)
+        check_address(item.url)
         mtime = now if item.mtime_ms is None else item.mtime_ms
-        entry = Entry(address, item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
+        entry = Entry(Address(item.url), item.size_bytes, item.checksum, mtime, item.metadata, item.content_type)
         placements.append(Placement(ids.object_path(item.path), entry, referenced=False))
     token = ctx.branches.open(branch).record.token
     place(ctx, branch, token, placements, on_empty=False)
@@ -403,21 +404,6 @@ def put_all(ctx: Context, bodies: Sequence[tuple[Address, Body]]) -> list[Stored
         for writer in [pool.submit(copy_context().run, write) for _ in range(min(WRITERS, len(bodies)))]:
             writer.result()
     return [stored[place] for place in range(len(bodies))]
-
-
-def _foreign_address(url: str, namespaces: Namespaces) -> Address:
-    """Return the address of foreign data. Raises InvalidName for anything that refstore could delete."""
-    scheme, separator, rest = url.partition("://")
-    if (
-        not separator
-        or not scheme.isalnum()
-        or not rest
-        or not url.isprintable()
-        or len(url.encode(errors="replace")) > 2048
-    ):
-        raise InvalidName(f"{url[:80]!r} is not the URL of an object; give its full address, such as s3://bucket/key")
-    namespaces.check_object(url)
-    return Address(url)
 
 
 def _entry(address: Address, stored: Stored, item: Upload, now_ms: int) -> Entry:

@@ -301,7 +301,13 @@ def test_what_lies_in_the_namespace_cannot_be_staged_by_any_spelling(service: Ap
     assert service("GET", STAT, params={"path": "p"}).status_code == 404
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "http://169.254.169.254/latest/meta-data", "s3://other/secret"])
+def test_a_file_of_the_server_is_not_staged_unless_an_operator_allows_its_folder(service: Application) -> None:
+    body = {"physical_address": "file:///etc/passwd", "checksum": "c", "size_bytes": 4}
+    refused = service("PUT", UPLOAD, params={"path": "p"}, json=body)
+    assert (refused.status_code, "api.import_from" in refused.json()["message"]) == (400, True)
+
+
+@pytest.mark.parametrize("url", ["http://169.254.169.254/latest/meta-data", "s3://other/secret"])
 def test_what_is_staged_from_outside_is_not_fetched_by_the_service(service: Application, url: str) -> None:
     """Else whoever may write could read what only the service may."""
     body = {"physical_address": url, "checksum": "c", "size_bytes": 4}

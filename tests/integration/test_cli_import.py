@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import refstore
 from tests.commands import Command
+from tests.kit.unchecked_staging import stage_unchecked
 
 
 @pytest.fixture
@@ -86,3 +88,22 @@ def test_staged_changes_stand_in_the_way(sales: Command, landing: Path) -> None:
     sales.ok("upload", "sales", "main", "-", "x", stdin=b"x")
     ran = sales("import", "sales", "main", "landing", "in/", "--json")
     assert (ran.code, ran.error["code"]) == (4, "dirty_branch")
+
+
+def test_what_cannot_be_parsed_is_refused_and_where_it_is_already_the_others_are_downloaded(
+    sales: Command, landing: Path
+) -> None:
+    for url in ("s3://[bad/x", "s3://b/x%00y"):
+        ran = sales("stage", "sales", "main", "p", url, "--size-bytes", "1", "--json")
+        assert (ran.code, ran.error["code"]) == (2, "invalid_name")
+        assert sales("import", "sales", "main", url, "in/", "--json").code == 2
+    sales.ok("stage", "sales", "main", "in/good", f"file://{landing}/a.csv", "--size-bytes", "13")
+    with refstore.open(sales.folder / "lake") as lake:
+        stage_unchecked(lake.repository("sales"), "in/bad", "s3://[bad/x")
+    why = {row["path"]: row.get("unreadable", "") for row in sales.json("ls", "sales", "main", "in/")}
+    assert (bool(why["in/bad"]), why["in/good"]) == (True, "")
+    assert sales.json("stat", "sales", "main", "in/bad")["unreadable"] == why["in/bad"]
+    ran = sales.ok("download", "-r", "sales", "main", "in/", "down")
+    assert "'in/bad', which lies at s3://[bad/x, was not downloaded" in ran.err
+    assert (sales.folder / "down" / "good").read_text() == "data of a.csv"
+    assert sales("cat", "sales", "main", "in/bad", "--json").error["code"] == "invalid_name"

@@ -11,7 +11,7 @@ from refstore.core.ids import Address
 from refstore.errors import InvalidName
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
-from refstore.namespaces import Namespaces
+from refstore.namespaces import Namespaces, check_beside
 from refstore.repository import Repository
 
 S3 = Namespaces(["s3://lake-data/prod/sales.1?endpoint=http://ceph:8000&region=x"])
@@ -99,6 +99,24 @@ def test_beside_a_namespace_in_a_store_of_others_objects_are_foreign() -> None:
 def test_objects_beside_a_namespace_are_foreign(url: str) -> None:
     assert S3.holding(url) is None
     S3.check_object(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://lake-data/prod/anything/x",
+        "s3a://lake-data//prod/sales.2/x",
+        "https://lake-data.s3.amazonaws.com/prod/%73ales.2/x",
+        "http://ceph:8000/lake-data/prod/sales.2/x",
+        "s3://arn:aws:s3:us-east-1:1:accesspoint/of-us/prod/sales.2/x",
+        "mem://sales.2/x",
+        "local://sales.2/x",
+    ],
+)
+def test_below_the_lakes_root_every_guess_is_refused_alike(url: str) -> None:
+    with pytest.raises(InvalidName, match="in or beside a repository's namespace"):
+        check_beside(url, "s3://lake-data/prod?endpoint=http://ceph:8000")
+    check_beside("s3://lake-data/raw/x", "s3://lake-data/prod")
 
 
 @pytest.mark.parametrize(

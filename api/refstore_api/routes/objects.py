@@ -159,6 +159,7 @@ async def stage_object(
     """Stage an object outside the namespace; refstore never deletes it."""
 
     def stage(repo: Repository) -> Response:
+        service.foreign.check_staged(body.physical_address)
         mtime = body.mtime * 1000 if body.mtime is not None else None
         item = Stage(
             path=path,
@@ -286,7 +287,8 @@ async def list_objects(
         page = repo.page(ref, prefix=prefix, after=after, amount=amount_max, delimiter=delimiter)
         results: list[ObjectFields] = []
         for path, entry in page.results:
-            url = _signed(service, request, repo.context, entry) if presign and entry is not None else None
+            signable = presign and entry is not None and entry.address  # what a purge erased has no address
+            url = _signed(service, request, repo.context, entry) if signable and entry is not None else None
             results.append(fields_of(repo.context, path, entry, user_metadata=user_metadata, signed=url))
         offset = page.next_after if page.has_more else ""
         pagination = Pagination(
