@@ -20,6 +20,7 @@ import msgspec
 from refstore.core import keys
 from refstore.core.ids import RepositoryId
 from refstore.core.records import Amount, DayAmount, GcFigures, ReaperFigures, decode, encode, maybe
+from refstore.core.units import sum_of_sizes
 from refstore.errors import Contention, CorruptRecord
 from refstore.kv.base import KV, Key
 
@@ -146,7 +147,7 @@ def add_days(first: Iterable[DayAmount], second: Iterable[DayAmount]) -> list[Da
     sums: dict[str, DayAmount] = {}
     for each in (*first, *second):
         before = sums.get(each.day, DayAmount(each.day, 0, 0))
-        sums[each.day] = DayAmount(each.day, before.objects + each.objects, before.bytes + each.bytes)
+        sums[each.day] = DayAmount(each.day, before.objects + each.objects, sum_of_sizes((before.bytes, each.bytes)))
     return [sums[day] for day in sorted(sums)]
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from refstore.core.ids import SIZE_BYTES_MAX
 from refstore.core.json_positions import CHARACTERS_MAX
 from refstore.retention.rules import DAYS_MAX
 
@@ -332,7 +333,7 @@ class ObjectStatsList(Model):
 class ObjectStageCreation(Model):
     physical_address: Annotated[str, StringConstraints(min_length=1, max_length=2048)]
     checksum: Annotated[str, StringConstraints(max_length=1024)]
-    size_bytes: Annotated[int, Field(ge=0, le=1 << 60)]
+    size_bytes: Annotated[int, Field(ge=0, le=SIZE_BYTES_MAX)]
     mtime: Seconds | None = None
     metadata: Metadata | None = None
     content_type: Annotated[str, StringConstraints(max_length=1024)] | None = None
@@ -383,7 +384,7 @@ class StagingLocationGiven(Model):
 class StagingMetadata(Model):
     staging: StagingLocationGiven
     checksum: Annotated[str, StringConstraints(max_length=1024)]
-    size_bytes: Annotated[int, Field(ge=0, le=1 << 60)]
+    size_bytes: Annotated[int, Field(ge=0, le=SIZE_BYTES_MAX)]
     user_metadata: Metadata | None = None
     content_type: Annotated[str, StringConstraints(max_length=1024)] | None = None
     mtime: Seconds | None = None

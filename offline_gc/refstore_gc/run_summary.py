@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from refstore.core.units import sum_of_sizes
 from refstore.errors import Corrupt, NotFound, ObjectNotFound
 from refstore.objects.base import ObjectStore
 from refstore_gc.run_layout import ROOT, TAG, ObjectKind, read_json, write_json
@@ -38,7 +39,7 @@ class Count(msgspec.Struct, frozen=True):
     bytes: int = 0
 
     def __add__(self, other: Count) -> Count:
-        return Count(self.objects + other.objects, self.bytes + other.bytes)
+        return Count(self.objects + other.objects, sum_of_sizes((self.bytes, other.bytes)))
 
     def __sub__(self, other: Count) -> Count:
         return Count(self.objects - other.objects, self.bytes - other.bytes)

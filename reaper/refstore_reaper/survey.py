@@ -30,6 +30,7 @@ from refstore.core.records import (
     decode_staged_many,
 )
 from refstore.core.redaction import redact_text
+from refstore.core.units import sum_of_sizes
 from refstore.errors import CorruptRecord, NotFound, RefstoreError
 from refstore.gc_marks import STANDING, Marks, RunState
 from refstore.kv.base import ABSENT
@@ -171,7 +172,7 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
         return None
     branches, staged_amount = staged
     in_grace, due = unnamed
-    in_grace = Amount(in_grace.objects + released.objects, in_grace.bytes + released.bytes)
+    in_grace = Amount(in_grace.objects + released.objects, sum_of_sizes((in_grace.bytes, released.bytes)))
     marks = [run for run in Marks(ctx).runs() if run.state in STANDING]
     state = breaker.read_state(ctx.kv, ctx.repo)
     return ReaperFigures(
@@ -183,7 +184,7 @@ def survey(ctx: Context, record: RepositoryRecord, go_on: Callable[[], bool]) ->
         due=due,
         marked=Amount(
             sum(run.record.counts.get("objects", 0) for run in marks),
-            sum(run.record.counts.get("bytes", 0) for run in marks),
+            sum_of_sizes(run.record.counts.get("bytes", 0) for run in marks),
         ),
         next_sweep_ms=min(
             (run.record.deletes_at_ms for run in marks if run.state is not RunState.NEEDS_CONFIRMATION), default=0
@@ -208,7 +209,7 @@ def _measure_staged(ctx: Context, go_on: Callable[[], bool]) -> tuple[int, Amoun
                 if isinstance(entry, Entry) and is_own(entry.address):
                     objects += 1
                     size_bytes += entry.size_bytes
-    return branches, Amount(objects, size_bytes)
+    return branches, Amount(objects, sum_of_sizes((size_bytes,)))
 
 
 def _measure_released(ctx: Context, go_on: Callable[[], bool]) -> Amount | None:
@@ -221,7 +222,7 @@ def _measure_released(ctx: Context, go_on: Callable[[], bool]) -> Amount | None:
             return None
         objects += len(page)
         size_bytes += sum(page)
-    return Amount(objects, size_bytes)
+    return Amount(objects, sum_of_sizes((size_bytes,)))
 
 
 def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, Amount] | None:
@@ -245,7 +246,7 @@ def _measure_unnamed(ctx: Context, go_on: Callable[[], bool]) -> tuple[Amount, A
                 elif isinstance(reference, Deleting):
                     due += 1
                     due_bytes += max(0, reference.size_bytes)
-    return Amount(in_grace, in_grace_bytes), Amount(due, due_bytes)
+    return Amount(in_grace, sum_of_sizes((in_grace_bytes,))), Amount(due, sum_of_sizes((due_bytes,)))
 
 
 def _measure_live(ctx: Context, default_branch: BranchName) -> Amount:

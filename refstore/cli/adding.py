@@ -17,7 +17,7 @@ from refstore.cli.places import PlacedCommand, place, words, words_with_target
 from refstore.cli.shapes import entry_details, pairs, when
 from refstore.core.batches import batched
 from refstore.core.file_modes import make_folder
-from refstore.core.ids import object_path
+from refstore.core.ids import SIZE_BYTES_MAX, object_path
 from refstore.core.records import Entry
 from refstore.errors import Invalid
 from refstore.objects.base import CHUNK_BYTES
@@ -104,7 +104,7 @@ def upload(
 def stage(
     ctx: typer.Context,
     arguments: Annotated[list[str], place("REPO BRANCH PATH URL")],
-    size_bytes: Annotated[int, typer.Option(min=0, metavar="N", help="Its size in bytes.")],
+    size_bytes: Annotated[int, typer.Option(min=0, max=SIZE_BYTES_MAX, metavar="N", help="Its size in bytes.")],
     checksum: Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")] = "",
     meta: Meta = None,
 ) -> None:
@@ -160,7 +160,13 @@ def link(
         str, typer.Option(metavar="TOKEN", help="What `refstore issue` gave; '-' reads it from standard input.")
     ],
     size_bytes: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="The size written; the link is refused if the store differs.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=SIZE_BYTES_MAX,
+            metavar="N",
+            help="The size written; the link is refused if the store differs.",
+        ),
     ] = None,
     checksum: Annotated[str, typer.Option(metavar="TEXT", help="A checksum of its content.")] = "",
     meta: Meta = None,

@@ -10,7 +10,7 @@ import typer
 from refstore.cli.common import emit, invocation_of
 from refstore.cli.nightly_purge import reasons_of, row_of
 from refstore.cli.shapes import when
-from refstore.core.units import duration_shown
+from refstore.core.units import bytes_shown, duration_shown
 from refstore.gc_marks import Marks, Run, RunState
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _listed(summary: Summary) -> str:
 
 
 def _shown(count: Any) -> str:
-    return f"{count.objects:,} objects, {count.bytes:,} bytes"
+    return f"{count.objects:,} objects, {bytes_shown(count.bytes)}"
 
 
 def run_row(marks: Marks, run: Run) -> dict[str, object]:

@@ -14,6 +14,7 @@ from refstore.cli.common import emit, invocation_of, repository_of
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import commit_row, lifetime_words, logged_row, milliseconds, pairs, when
 from refstore.cli.tables import ID_CHARACTERS, shown
+from refstore.core.units import sum_of_sizes
 from refstore.errors import Gone, MergeConflict
 from refstore.operations.committing import CommitInfo
 from refstore.operations.log_and_diff import READABLE_IN_PART, LogEntry, changed, changes_of
@@ -256,9 +257,8 @@ def _emit_statistics(ctx: typer.Context, changes: Iterable[Change]) -> None:
         folder = f"{change.path.rpartition('/')[0]}/" if "/" in change.path else "(top)"
         own = sums.setdefault(folder, dict.fromkeys(("added", "changed", "removed", "bytes"), 0))
         own[change.kind.value] += 1
-        own["bytes"] += (change.right.size_bytes if change.right else 0) - (
-            change.left.size_bytes if change.left else 0
-        )
+        came, went = (entry.size_bytes if entry else 0 for entry in (change.right, change.left))
+        own["bytes"] = sum_of_sizes((own["bytes"], came, -went))
     emit(ctx, [{**counts, "folder": folder} for folder, counts in sorted(sums.items())])
 
 

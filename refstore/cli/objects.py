@@ -16,6 +16,7 @@ from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import entry_details, entry_row
 from refstore.core.ids import is_own
 from refstore.core.redaction import redact_url
+from refstore.core.units import sum_of_sizes
 from refstore.errors import CorruptObject, Invalid, ObjectNotFound, RefstoreError
 from refstore.operations import reading
 
@@ -90,7 +91,7 @@ def du(
                     folder = prefix + "".join(f"{part}/" for part in below[:-1][:depth])
                     own = sums.setdefault(folder or "(top)", [0, 0])
                     own[0] += 1
-                    own[1] += item.entry.size_bytes
+                    own[1] = sum_of_sizes((own[1], item.entry.size_bytes))
                 bar.advance()
         rows = [{"objects": count, "size_bytes": size, "folder": name} for name, (count, size) in sums.items()]
         emit(ctx, sorted(rows, key=lambda row: (-int(row["size_bytes"]), str(row["folder"]))))

@@ -11,6 +11,7 @@ from refstore import figures, run_control
 from refstore.cli.common import emit, invocation_of, open_lake
 from refstore.cli.shapes import when
 from refstore.core.records import Entry, decode_staged_many
+from refstore.core.units import bytes_shown, sum_of_sizes
 from refstore.figures import Figures
 
 if TYPE_CHECKING:
@@ -111,15 +112,15 @@ def _branch(repo: Repository, name: str) -> dict[str, object]:
         "branch": name,
         "head": record.head,
         "staged_changes": len(staged),
-        "staged_bytes": sum(entry.size_bytes for entry in entries),
+        "staged_bytes": sum_of_sizes(entry.size_bytes for entry in entries),
         "oldest": when(min((entry.mtime_ms for entry in entries), default=None)),
     }
 
 
 def _entries(amount: Amount) -> str:
     """Say how much is named; several entries may name one object."""
-    return f"{amount.objects:,} {'entry' if amount.objects == 1 else 'entries'}, {amount.bytes:,} bytes"
+    return f"{amount.objects:,} {'entry' if amount.objects == 1 else 'entries'}, {bytes_shown(amount.bytes)}"
 
 
 def _objects(amount: Amount) -> str:
-    return f"{amount.objects:,} object{'' if amount.objects == 1 else 's'}, {amount.bytes:,} bytes"
+    return f"{amount.objects:,} object{'' if amount.objects == 1 else 's'}, {bytes_shown(amount.bytes)}"

@@ -14,6 +14,7 @@ from refstore.cli.errors import exit_code
 from refstore.cli.places import PlacedCommand, place, words
 from refstore.cli.shapes import entry_details, when
 from refstore.core.ids import Address, is_own, object_path
+from refstore.core.units import sum_of_sizes
 from refstore.errors import BranchNotFound, Conflict, ObjectNotFound
 from refstore.operations.restoring import RestoreOutcome, RestoreResult
 from refstore.repository import Repository
@@ -148,7 +149,7 @@ def _tell(ctx: typer.Context, target: str, results: Sequence[RestoreResult]) -> 
         "branch": target,
         **{each.value.replace(" ", "_"): counts[each] for each in RestoreOutcome},
     }
-    answer["size_bytes"] = sum(
+    answer["size_bytes"] = sum_of_sizes(
         item.entry.size_bytes for item in results if item.entry is not None and item.outcome is RestoreOutcome.RESTORED
     )
     if invocation_of(ctx).json:

@@ -35,6 +35,9 @@ PATH_BYTES_MAX: Final = 1024
 
 CONTENT_TYPE_MAX: Final = 256
 
+SIZE_BYTES_MAX: Final = 1 << 53
+"""The largest size that a caller can give: every reader of JSON holds whole numbers exactly up to here."""
+
 _CONTENT_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:[ \t]*;[\x20-\x7e]*)?")
 """RFC 9110, 8.3. Not `\\s`: to Python that is every line break of Unicode, and one of them ends a header."""
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
@@ -124,6 +127,16 @@ def content_type(text: str) -> str:
             f" give type/subtype, of at most {CONTENT_TYPE_MAX} characters, or leave it out"
         )
     return text
+
+
+def object_size(size_bytes: int) -> int:
+    """Check a size that a caller gives. Raises Invalid."""
+    if not 0 <= size_bytes <= SIZE_BYTES_MAX:
+        raise Invalid(
+            f"{size_bytes:.3e} bytes is no object's size; give the whole number of its bytes, from 0 to "
+            f"{SIZE_BYTES_MAX:,}"
+        )
+    return size_bytes
 
 
 def is_content_type(text: str) -> bool:

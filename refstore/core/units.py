@@ -1,22 +1,42 @@
-"""Show sizes and durations to people."""
+"""Add up sizes, and show sizes and durations to people."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
+
+SUM_BYTES_MAX: Final = (1 << 63) - 1
+"""A sum of sizes stops here: callers say how large staged objects are, and files and JSON hold no larger number."""
 
 _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 _AGES: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
+def sum_of_sizes(sizes: Iterable[int]) -> int:
+    """Add up sizes, or what came and went; a sum that grows beyond `SUM_BYTES_MAX` stays there."""
+    return max(-SUM_BYTES_MAX, min(sum(sizes), SUM_BYTES_MAX))
+
+
+def bytes_shown(size_bytes: int) -> str:
+    """Return a sum of sizes in full, such as `1,500,000 bytes`."""
+    return f"{_bound(size_bytes)}{size_bytes:,} bytes"
+
+
+def _bound(size_bytes: int) -> str:
+    if abs(size_bytes) < SUM_BYTES_MAX:
+        return ""
+    return "at least " if size_bytes > 0 else "at most "
+
+
 def size_shown(size_bytes: int) -> str:
-    """Return a size in units of 1000, such as `1.5 MB`."""
+    """Return a size in units of 1000, such as `1.5 MB`; of a sum that stopped growing, `at least` so much."""
     if abs(size_bytes) < 1000:
         return f"{size_bytes} B"
     shown = float(size_bytes)
     for unit in _UNITS:
         shown /= 1000
         if abs(shown) < 999.95 or unit == _UNITS[-1]:
-            return f"{shown:,.1f} {unit}"
+            return f"{_bound(size_bytes)}{shown:,.1f} {unit}"
     raise AssertionError
 
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from refstore.context import Context
 from refstore.core import deadline
 from refstore.core.ids import Address, BranchName, CommitId, is_own, made_ms
+from refstore.core.units import sum_of_sizes
 from refstore.errors import BranchNotFound, Contention, DirtyBranch, NothingToCommit
 from refstore.operations import committing, refs, tagging
 from refstore.operations.committing import CommitOptions
@@ -160,7 +161,7 @@ def _page(
         for path, entry in ctx.trees.entries_of_range(row.id, prefix=rule.prefix, after=after):
             if rule.expires(path, _made_ms(entry.address)):
                 paths.append(path)
-                size_bytes += entry.size_bytes
+                size_bytes = sum_of_sizes((size_bytes, entry.size_bytes))
     return _RemovalPage(paths, size_bytes, "")
 
 

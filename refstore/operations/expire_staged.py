@@ -14,6 +14,7 @@ from refstore.context import Context
 from refstore.core import deadline, keys
 from refstore.core.ids import BranchName, Path, Token, is_own
 from refstore.core.records import Entry, Listed, decode_reference_many, decode_staged
+from refstore.core.units import sum_of_sizes
 from refstore.errors import BranchNotFound, Contention
 from refstore.operations.deleting import take_staged
 from refstore.operations.reading import resolve_many
@@ -76,7 +77,9 @@ def expire_page(ctx: Context, rules: Rules, branch: BranchName, after: str, *, d
             removed = _not_there(ctx, branch, removed)
     except (BranchNotFound, Contention):
         return StagedExpiry(left=True)
-    size_bytes = sum(entry.size_bytes for _, value in removed if isinstance(entry := decode_staged(value), Entry))
+    size_bytes = sum_of_sizes(
+        entry.size_bytes for _, value in removed if isinstance(entry := decode_staged(value), Entry)
+    )
     return StagedExpiry(
         len(removed),
         page[-1][0] if stood_still and len(page) == PAGE else "",

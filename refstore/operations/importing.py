@@ -23,6 +23,7 @@ from refstore.core import deadline, ids
 from refstore.core.ids import BranchName, CommitId
 from refstore.core.records import Commit, ImportSource
 from refstore.core.redaction import redact_url
+from refstore.core.units import sum_of_sizes
 from refstore.errors import Conflict, ForeignNotAllowed, Invalid, ObjectNotFound, StoreMisconfigured
 from refstore.namespaces import Namespaces
 from refstore.objects.base import ListedPage, ObjectInfo, ObjectStore, Skipped
@@ -220,7 +221,7 @@ def _list(sources: Sequence[_Source], spool: Spool, skipped: Skipped, watch: Wat
         before = spool.objects
         for page in source.store.list_pages(source.prefix, skipped=skipped):
             fitting = _with_short_paths(source, page, skipped)
-            size_bytes += sum(fitting.sizes_bytes)
+            size_bytes = sum_of_sizes((size_bytes, *fitting.sizes_bytes))
             if fitting.keys:
                 spool.add(imported.rows_of(fitting, cut=source.cut, destination=source.destination, root=source.root))
             watch(spool.objects, skipped.count)
@@ -236,7 +237,7 @@ def _list(sources: Sequence[_Source], spool: Spool, skipped: Skipped, watch: Wat
     for path in sorted(singles):
         source = singles[path]
         listed = _look(source)
-        size_bytes += listed.sizes_bytes[0]
+        size_bytes = sum_of_sizes((size_bytes, listed.sizes_bytes[0]))
         spool.add(imported.rows_of(listed, cut=source.cut, destination=path, root=source.root))
         watch(spool.objects, skipped.count)
     return size_bytes

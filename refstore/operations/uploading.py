@@ -249,7 +249,8 @@ def _place(
 def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list[Entry]:
     """Name objects outside of this lake. They have no reference, and are never deleted.
 
-    Raises InvalidName for objects inside the lake, and for an address that nothing can parse.
+    Raises InvalidName for objects inside the lake and for an address that cannot be parsed; Invalid for a size that no
+    object has.
     """
     placements: list[Placement] = []
     namespaces = Namespaces.read(ctx.kv, ctx.objects.url)
@@ -257,6 +258,7 @@ def stage_many(ctx: Context, branch: BranchName, items: Sequence[Stage]) -> list
     for item in items:
         _check_metadata(item.metadata)
         ids.content_type(item.content_type)
+        ids.object_size(item.size_bytes)
         namespaces.check_object(item.url)
         check_address(item.url)
         mtime = now if item.mtime_ms is None else item.mtime_ms

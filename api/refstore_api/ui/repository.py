@@ -12,6 +12,7 @@ from starlette.responses import Response
 from refstore import figures, run_control
 from refstore.core.ids import BranchName
 from refstore.core.records import Amount, Branch, Entry, decode_staged_many
+from refstore.core.units import sum_of_sizes
 from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
@@ -76,7 +77,7 @@ def _rows(repo: Repository, branches: Sequence[tuple[BranchName, Branch]]) -> li
         staged = list(islice(repo.context.staging.merged(record.live), STAGED_MAX + 1))
         changes = decode_staged_many([value for _, value, _ in staged[:STAGED_MAX]])
         entries = [change for change in changes if isinstance(change, Entry)]
-        amount = Amount(len(changes), sum(entry.size_bytes for entry in entries))
+        amount = Amount(len(changes), sum_of_sizes(entry.size_bytes for entry in entries))
         oldest_ms = min((entry.mtime_ms for entry in entries), default=0)
         rows.append(BranchRow(name, record, amount, len(staged) > STAGED_MAX, oldest_ms))
     return rows

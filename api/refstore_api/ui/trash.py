@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from refstore.core.units import size_shown
+from refstore.core.units import size_shown, sum_of_sizes
 from refstore.errors import Invalid
 from refstore.operations.restoring import RestoreOutcome, RestoreRequest, RestoreResult
 from refstore.repository import Repository
@@ -128,7 +128,7 @@ def _facts(results: Sequence[RestoreResult]) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     for outcome, words in _WORDS.items():
         chosen = [item for item in results if item.outcome is outcome]
-        size_bytes = sum(item.entry.size_bytes for item in chosen if item.entry is not None)
+        size_bytes = sum_of_sizes(item.entry.size_bytes for item in chosen if item.entry is not None)
         if chosen:
             facts.append((words.capitalize(), f"{len(chosen):,} objects, {size_shown(size_bytes)}"))
     return facts or [("Restored", "nothing")]

@@ -18,6 +18,7 @@ from typing import IO, Any, Final, Protocol, cast
 
 from refstore.core.arrow_arrays import array, pa, scalar
 from refstore.core.lazy_modules import LazyModule
+from refstore.core.units import SUM_BYTES_MAX, sum_of_sizes
 from refstore.objects.base import CHUNK_BYTES
 
 # Lazily: pyarrow takes 50 MB and a third of a second. Processes that only stage, list staged entries, or reap
@@ -197,7 +198,12 @@ def text(rows: Rows, column: int, at: int) -> str:
 
 
 def total(rows: Rows, column: int) -> int:
-    return pc.sum(rows.column(column)).as_py() or 0
+    """Add up sizes. What many of them add up to may be more than Arrow's sum holds, which begins again from below."""
+    values = rows.column(column)
+    bounds: Any = pc.min_max(values).as_py()
+    if (bounds["min"] or 0) >= 0 and (bounds["max"] or 0) * len(values) <= SUM_BYTES_MAX:
+        return pc.sum(values).as_py() or 0
+    return sum_of_sizes(values.to_pylist())
 
 
 def position(rows: Rows, key: str, *, behind: bool = False) -> int:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from refstore.core.units import SUM_BYTES_MAX, sum_of_sizes
 from refstore.versioning.commits import columns, names
 from refstore.versioning.commits.columns import Column, Kind, Layout, UnreadableColumns
 
@@ -80,7 +81,8 @@ class Metarange:
 
     @property
     def size_bytes(self) -> int:
-        return sum(row.size_bytes for row in self.rows)
+        # below 0: of a range whose sum began again from below
+        return sum_of_sizes(row.size_bytes if row.size_bytes >= 0 else SUM_BYTES_MAX for row in self.rows)
 
     @property
     def content_hash(self) -> str:
