@@ -9,6 +9,7 @@ import msgspec
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from refstore.core.visible_text import visible_json
 from refstore.operations.reading import PAGE_BYTES_MAX
 from refstore_api.models import Pagination
 
@@ -20,7 +21,7 @@ NO_CONTENT = 204
 
 def answer(model: BaseModel, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
     return Response(
-        model.__pydantic_serializer__.to_json(model, exclude_none=True),
+        visible_json(model.__pydantic_serializer__.to_json(model, exclude_none=True)),
         status,
         headers=headers,
         media_type="application/json",
@@ -29,7 +30,7 @@ def answer(model: BaseModel, status: int = 200, *, headers: Mapping[str, str] | 
 
 def answer_fields(fields: Mapping[str, Any] | msgspec.Struct, status: int = 200) -> Response:
     """Answer with fields that are JSON already but for the encoding."""
-    return Response(msgspec.json.encode(fields), status, media_type="application/json")
+    return Response(visible_json(msgspec.json.encode(fields)), status, media_type="application/json")
 
 
 def answer_page(pagination: Pagination, results: Sequence[msgspec.Struct]) -> Response:

@@ -24,6 +24,7 @@ from refstore.configured_lake import open_lake
 from refstore.core import logs
 from refstore.core.redaction import redact_text
 from refstore.core.settings import load
+from refstore.core.visible_text import visible_streams
 from refstore.errors import RefstoreError, RepositoryNotFound
 from refstore.gc_marks import RunState
 from refstore_gc import run
@@ -36,6 +37,11 @@ FAILED = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    with visible_streams():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="offline_gc", description="Sweep what is due, then mark; for spark-submit.")
     parser.add_argument("repository", nargs="*", help="left out: every repository")
     for name in ("data", "kv", "objects", "config"):

@@ -26,6 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 from refstore import __version__
 from refstore.cli import errors, options
 from refstore.core import python_gc
+from refstore.core.visible_text import visible_streams
 
 
 class Command(NamedTuple):
@@ -160,10 +161,15 @@ def _root(
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code (`refstore/cli/errors.py` lists the codes)."""
-    invocation = options.Invocation()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape a path that the terminal's encoding lacks, instead of failing
             stream.reconfigure(errors="backslashreplace")
+    with visible_streams():
+        return _run(args)
+
+
+def _run(args: Sequence[str]) -> int:
+    invocation = options.Invocation()
     if COMPLETE in os.environ:
         from typer._completion_classes import completion_init
 

@@ -33,6 +33,7 @@ from refstore.cli.tables import print_rows
 from refstore.core import event_log
 from refstore.core.file_modes import open_to_others
 from refstore.core.settings import Loaded, Settings
+from refstore.core.visible_text import own_stream, visible_line, visible_streams
 from refstore.errors import NotFound
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from refstore.repository import Repository
 
 _UNKNOWN_REF: Final = re.compile(r"(?:branch |tag )?'([^']+)' (?:is neither a branch|does not exist)")
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How formulas begin, also in the wide letters that spreadsheets read as these."""
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _log = event_log.get_logger(__name__)
 
 
@@ -170,7 +174,8 @@ def progress(description: str, total: int | None = None) -> Generator[Progress, 
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    # while a bar is shown, rich writes what others print, so that has to be made visible before it
+    with Progress(*columns, console=Console(file=own_stream(sys.stderr)), transient=True) as bars, visible_streams():
         yield _Bar(bars, bars.add_task(description, total=total))
 
 
@@ -208,7 +213,7 @@ class _Bar:
         self._bars.advance(self._task, count)
 
     def describe(self, text: str) -> None:
-        self._bars.update(self._task, description=text)
+        self._bars.update(self._task, description=visible_line(text))
 
 
 def _fields(value: object) -> dict[str, object] | None:
@@ -240,7 +245,11 @@ def _plain(value: object) -> object:
 
 
 def _print_csv(rows: Iterable[dict[str, object]]) -> None:
-    """Print rows as RFC 4180 has it. The first row names the columns; a field that only later rows have is left out."""
+    """Print rows as RFC 4180 has it. The first row names the columns; a field that only later rows have is left out.
+
+    A spreadsheet would run text that begins as a formula does. It gets an apostrophe, as OWASP advises against CSV
+    injection.
+    """
     writer: csv.DictWriter[str] | None = None
     for row in rows:
         if writer is None:
@@ -250,7 +259,9 @@ def _print_csv(rows: Iterable[dict[str, object]]) -> None:
 
 
 def _csv_value(value: object) -> object:
-    """Return plain values as they are, and lists and objects as JSON."""
+    """Return numbers as they are, text so that it is no formula, and lists and objects as JSON."""
+    if isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
     return _json(value).decode()

@@ -14,6 +14,7 @@ from refstore.cli.destroying import Yes, confirm
 from refstore.cli.shapes import when
 from refstore.core import ids
 from refstore.core.settings import ReaperSettings
+from refstore.core.visible_text import own_stream
 from refstore.errors import RepositoryNotFound
 from refstore_reaper.process_priority import NICE, lowered_priority
 
@@ -124,7 +125,7 @@ def status(
     with open_lake(ctx, only_read=True) as lake, stopping() as stop:
         while True:
             if watch is not None and sys.stdout.isatty():
-                sys.stdout.write("\x1b[2J\x1b[H")
+                own_stream(sys.stdout).write("\x1b[2J\x1b[H")
             _show_status(ctx, lake, repository)
             sys.stdout.flush()
             if watch is None or stop.wait(watch):

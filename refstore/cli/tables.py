@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Final, cast
 
 from refstore.core.units import age_shown, size_shown
+from refstore.core.visible_text import own_stream, visible_line
 
 Row = dict[str, object]
 Format = Callable[[object], str]
@@ -64,7 +65,7 @@ def print_rows(rows: Iterable[Row], *, header: bool = True, now_ms: int | None =
     widths, right = _print_page(first, columns, formats, titles=[_title(name) for name in columns])
     known = set(columns)
     for row in source:
-        sys.stdout.write(_line(_cells(row, columns, known, formats), widths, right))
+        own_stream(sys.stdout).write(_line(_cells(row, columns, known, formats), widths, right))
 
 
 def _print_page(
@@ -75,11 +76,12 @@ def _print_page(
     cells = [_cells(row, columns, known, formats) for row in rows]
     widths = [max(map(_width, column)) for column in zip(*([titles] if titles else []), *cells, strict=True)]
     right = [all(_is_number(row.get(name)) for row in rows) for name in columns]
+    out = own_stream(sys.stdout)
     if titles:
-        sys.stdout.write(_bold(_line(titles, widths, right)))
+        out.write(_bold(_line(titles, widths, right)))
     for line in cells:
-        sys.stdout.write(_line(line, widths, right))
-    sys.stdout.flush()
+        out.write(_line(line, widths, right))
+    out.flush()
     return widths, right
 
 
@@ -211,9 +213,7 @@ def _has_colours() -> bool:
 
 
 def shown(value: object) -> str:
-    """Return the value as text that cannot control a terminal, because paths and messages may hold control
-    characters.
-    """
+    """Return the value as text of one line that cannot control a terminal."""
     match value:
         case None:
             text = ""
@@ -227,8 +227,4 @@ def shown(value: object) -> str:
             text = ", ".join(shown(inner) for inner in cast(list[object], value))
         case _:
             text = str(value)
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    )
+    return visible_line(text)

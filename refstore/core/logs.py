@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 from refstore.core import event_log
 from refstore.core.redaction import redact_text
 from refstore.core.settings import LogSettings
+from refstore.core.visible_text import own_stream, visible
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict
@@ -48,7 +49,7 @@ def configure(settings: LogSettings, stream: TextIO, *, service: bool = False) -
     """
     _set_up[:] = [SetUp(settings, service)]
     level = logging.getLevelNamesMapping()[settings.level.upper()]
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(own_stream(stream))  # what is logged is made visible before it gets its colours
     if settings.format == "json" or service:
         handler.setFormatter(_StructuredFormatter(is_console=_is_console(settings, stream), has_colors=stream.isatty()))
     else:
@@ -70,7 +71,7 @@ class _PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.__dict__["level"] = record.levelname.lower()
-        return redact_text(super().format(record))
+        return visible(redact_text(super().format(record)))
 
 
 class _StructuredFormatter(logging.Formatter):
@@ -100,9 +101,14 @@ def _structlog_formatter(*, is_console: bool, has_colors: bool) -> logging.Forma
             # Tracebacks are plain text: the pretty ones, and structlog's JSON ones, print local variables, so secrets.
             structlog.processors.format_exc_info,
             _redact,
-            structlog.dev.ConsoleRenderer(colors=has_colors, exception_formatter=structlog.dev.plain_traceback)
-            if is_console
-            else structlog.processors.JSONRenderer(),
+            *(
+                (
+                    _make_visible,
+                    structlog.dev.ConsoleRenderer(colors=has_colors, exception_formatter=structlog.dev.plain_traceback),
+                )
+                if is_console
+                else (structlog.processors.JSONRenderer(),)
+            ),
         ],
     )
 
@@ -117,3 +123,7 @@ def _add_fields(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 def _redact(_logger: object, _method: str, event: EventDict) -> EventDict:
     return {key: event_log.redacted(value) for key, value in event.items()}
+
+
+def _make_visible(_logger: object, _method: str, event: EventDict) -> EventDict:
+    return {key: visible(value) if isinstance(value, str) else value for key, value in event.items()}

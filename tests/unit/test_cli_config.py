@@ -314,7 +314,7 @@ class TestAnswers:
 
     def test_a_path_cannot_act_on_the_terminal(self, refstore, command) -> None:
         command(lambda ctx: common.emit(ctx, [{"path": "\x1b[31mred[/bold]\r\n", "n": 1}]))
-        assert refstore("probe").out == "path                    n\n\\x1b[31mred[/bold]\\r\\n  1\n"
+        assert refstore("probe").out == "path                      n\n\\u001b[31mred[/bold]\\r\\n  1\n"
 
     def test_a_long_answer_is_printed_as_it_comes(self, refstore, command) -> None:
         printed: list[int] = []

@@ -120,7 +120,7 @@ def test_a_column_that_only_a_later_row_has_comes_last(capsys: pytest.CaptureFix
 
 def test_a_path_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"path": "a\x1b[2J\nb"}])
-    assert capsys.readouterr().out == "path\na\\x1b[2J\\nb\n"
+    assert capsys.readouterr().out == "path\na\\u001b[2J\\nb\n"
 
 
 def test_wide_characters_are_counted_as_a_terminal_shows_them(capsys: pytest.CaptureFixture[str]) -> None:

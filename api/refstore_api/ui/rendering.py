@@ -1,4 +1,6 @@
-"""Make pages from templates. Autoescape is on for every template; no page marks a stored text as safe."""
+"""Make pages from templates. Autoescape is on for every template; no page marks a stored text as safe. What would
+turn a page's text round is made visible, but in the values that a form sends back (`|exact`).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from refstore import __version__
 from refstore.core.records import DayAmount
 from refstore.core.units import age_shown, countdown_shown, duration_shown, size_shown
+from refstore.core.visible_text import visible
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
 from refstore_api.service import Service
@@ -123,6 +126,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("refstore_api.ui"),
         autoescape=True,
+        finalize=_finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -138,12 +142,27 @@ def _environment() -> Environment:
         "iso": _iso,
         "count": _count,
         "segment": _segment,
+        "exact": _Exact,
         "query": query,
         "bars": bars_of,
     }
     names: dict[str, Any] = environment.globals
     names |= {"CHART_HEIGHT": CHART_HEIGHT, "CHART_STEP": CHART_STEP}
     return environment
+
+
+class _Exact(str):
+    """The value of a form's field, which comes back as it was sent."""
+
+    __slots__ = ()
+
+
+def _finalize(value: object) -> object:
+    """Return what a template shows, with callers' text made visible."""
+    if not isinstance(value, str) or isinstance(value, _Exact):
+        return value
+    shown = visible(value)
+    return value if shown == value else type(value)(shown)  # markup stays markup
 
 
 def _iso(at_ms: int) -> str:
