@@ -19,6 +19,7 @@ from refstore.core.records import Heartbeat, encode
 from refstore.core.settings import ApiSettings, ReaperSettings
 from refstore.errors import Invalid
 from refstore_api.models import RESUME_SECONDS_MAX
+from refstore_api.ui import trash
 from refstore_reaper import breaker
 from refstore_reaper.daemon import Reaper
 from tests.api.service import Application, application
@@ -140,6 +141,61 @@ def test_nobody_restores_unseen(asgi: Application, browser: Browser) -> None:
     assert not list(repo.list("main"))
     assert "Restored" in browser("POST", url, data=hidden(asked)).text
     assert len(list(repo.list("main"))) == 2
+
+
+def test_what_the_page_shows_is_what_is_restored(asgi: Application, browser: Browser) -> None:
+    repo = asgi.lake.repository("alpha")
+    turned = "a/\u202e\n1"
+    lost = [turned, *(f"a/{number}" for number in range(8))]
+    for path in lost:
+        repo.upload("main", path, b"x")
+    repo.delete("main", turned)
+    url = "/ui/repositories/alpha/trash/restore"
+    form = {"form_token": browser.form_token("/ui"), "all": "yes", "branch": "main", "to": "", "prefix": "a/"}
+    asked = browser("POST", url, data=form).text
+    assert ("1 objects" in asked, "a/\\u202e" in asked) == (True, True)
+    repo.delete_many("main", lost[1:])
+
+    again = browser("POST", url, data=hidden(asked)).text
+    assert "The trash has changed since this page was shown" in again
+    assert all(path in again for path in lost[1:])
+    assert not list(repo.list("main"))
+    assert "9 objects" in browser("POST", url, data=hidden(again)).text
+    assert sorted(item.path for item in repo.list("main")) == sorted(lost)
+
+
+def test_a_chosen_object_returns_to_the_path_that_was_shown(asgi: Application, browser: Browser) -> None:
+    """An object may have been lost at several paths."""
+    repo = asgi.lake.repository("alpha")
+    repo.create_branch("dev", "main")
+    repo.upload("dev", "a b\nc", b"x")
+    repo.copy("dev", "a b\nc", "dev", "z")
+    repo.delete_branch("dev")
+    items = re.findall(r'name="item" value="([^"]+)"', browser("GET", "/ui/repositories/alpha/trash").text)
+    restored: list[str] = []
+    for item in items:
+        url = "/ui/repositories/alpha/trash/restore"
+        form = {"form_token": browser.form_token("/ui"), "item": item, "to": "main"}
+        browser("POST", url, data=hidden(browser("POST", url, data=form).text))
+        restored += [found.path for found in repo.list("main")]
+        repo.delete_many("main", restored)
+    assert restored == ["a b\nc", "z"]
+
+
+def test_one_act_restores_no_more_than_its_page_names(
+    asgi: Application, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trash, "OBJECTS_MAX", 2)
+    repo = asgi.lake.repository("alpha")
+    for path in ("1", "2", "3"):
+        repo.upload("main", path, b"x")
+    repo.delete_many("main", ["1", "2", "3"])
+    url = "/ui/repositories/alpha/trash/restore"
+    form = {"form_token": browser.form_token("/ui"), "all": "yes", "branch": "main", "to": ""}
+    asked = browser("POST", url, data=form).text
+    assert ("2 objects" in asked, "Left for the next time" in asked) == (True, True)
+    browser("POST", url, data=hidden(asked))
+    assert [found.path for found in repo.list("main")] == ["1", "2"]
 
 
 def test_nobody_sets_rules_unseen(asgi: Application, browser: Browser) -> None:

@@ -235,7 +235,7 @@ def test_a_form_is_bounded_by_its_page(asgi: Application) -> None:
         ("/ui/sign-out", 70_000, 413),
         ("/ui/keys/create", 70_000, 413),
         ("/ui/repositories/alpha/trash/restore", 70_000, 400),
-        ("/ui/repositories/alpha/trash/restore", 300_000, 413),
+        ("/ui/repositories/alpha/trash/restore", 700_000, 413),
         ("/ui/repositories/alpha/rules/edit", 300_000, 400),
         ("/ui/repositories/alpha/rules/edit", 5 << 20, 413),
     ):

@@ -6,6 +6,7 @@ done: whoever sends a form by hand has not seen what it would do.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
@@ -21,6 +22,8 @@ from refstore_api.ui.sessions import Session
 
 CONFIRMED = "confirmed"
 """The field that the form of the page that asks has, and no other form; `proof_of` makes its value."""
+SHOWN_DIGEST: Final = "shown"
+"""The field with the digest of what the page that asks showed."""
 _SHOWN: Final = b"refstore: shown in this session"
 
 
@@ -45,6 +48,9 @@ class Question(NamedTuple):
     button: str
     facts: Sequence[tuple[str, str]] = ()
     """Names and values."""
+    columns: Sequence[str] = ()
+    items: Sequence[Sequence[str]] = ()
+    """What the act is about, each with a value for each of the columns."""
     warnings: Sequence[str] = ()
     fields: Sequence[Field] = ()
     hidden: Mapping[str, str | Sequence[str]] = {}
@@ -71,12 +77,12 @@ def ask(request: Request, question: Question, *, repository: str | None = None, 
     )
 
 
-async def read_answer(request: Request, session: Session) -> Form:
-    """Return the form of the page that asks at this address. Raises Conflict if that page was not shown, and what
-    `read_form` raises.
+async def read_answer(request: Request, session: Session, inputs: Iterable[str] = ()) -> Form:
+    """Return the form of the page that asks at this address. Raises Conflict if that page was not shown for these
+    inputs, and what `read_form` raises.
     """
     form = await read_form(request, session)
-    if not is_answer(request, session, form, ()):
+    if not is_answer(request, session, form, inputs):
         raise Conflict("this form was sent without the page that shows what it does; open that page, and answer it")
     return form
 
@@ -85,6 +91,17 @@ def is_answer(request: Request, session: Session, form: Form, inputs: Iterable[s
     """Return whether the form is the answer to a page that was shown for these inputs."""
     proof = proof_of(request, session, {name: form.texts(name) for name in inputs})
     return hmac.compare_digest(form.raw(CONFIRMED).encode(), proof.encode())
+
+
+def digest_of(shown: object) -> str:
+    """Return a digest of what a page shows of an act. Its form sends it back (`SHOWN_DIGEST`), to be compared."""
+    return hashlib.sha256(msgspec.json.encode(shown)).hexdigest()
+
+
+def check_shown(form: Form, shown: object) -> None:
+    """Raise Conflict if the act is not any more what the page showed."""
+    if form.raw(SHOWN_DIGEST) != digest_of(shown):
+        raise Conflict("what this page showed has changed since, and nothing was done; open it again, and look")
 
 
 def proof_of(request: Request, session: Session, inputs: Mapping[str, str | Sequence[str]]) -> str:

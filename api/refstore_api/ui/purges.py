@@ -14,7 +14,7 @@ from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.acts import Question, ask, read_answer, say
+from refstore_api.ui.acts import SHOWN_DIGEST, Question, ask, check_shown, digest_of, read_answer, say
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import OperatorSession, ReaderSession
 from refstore_gc import purge_cleaning
@@ -73,6 +73,7 @@ async def ask_restore(
                 button="Restore",
                 facts=_facts(run, would),
                 warnings=[f"{each['address']}: {each['reason']}" for each in would["not_restored"][:SHOWN]],
+                hidden={SHOWN_DIGEST: digest_of(_facts(run, would))},
                 cancel=f"/repositories/{repository}/purges/{run}",
                 allowed=bool(would["objects"]),
             ),
@@ -86,8 +87,13 @@ async def ask_restore(
 async def restore(
     request: Request, service: ServiceOf, session: OperatorSession, repository: str, run: str
 ) -> Response:
-    await read_answer(request, session)
-    done = await service.repository(repository, lambda repo: service.purges.restore(repo, run, dry_run=False))
+    form = await read_answer(request, session, (SHOWN_DIGEST,))
+
+    def work(repo: Repository) -> dict[str, Any]:
+        check_shown(form, _facts(run, service.purges.restore(repo, run, dry_run=True)))
+        return service.purges.restore(repo, run, dry_run=False)
+
+    done = await service.repository(repository, work)
     return say(
         request,
         "Restored",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
+from urllib.parse import unquote
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -16,7 +17,7 @@ from refstore.repository import Repository
 from refstore_api.encoded_slashes import EncodedNameRoute
 from refstore_api.service import ServiceOf
 from refstore_api.ui import PATH
-from refstore_api.ui.acts import Field, Question, ask, is_answer, say
+from refstore_api.ui.acts import SHOWN_DIGEST, Field, Question, ask, digest_of, is_answer, say
 from refstore_api.ui.forms import Form, read_form
 from refstore_api.ui.rendering import render
 from refstore_api.ui.sessions import ReaderSession, WriterSession
@@ -24,8 +25,10 @@ from refstore_api.ui.sessions import ReaderSession, WriterSession
 router = APIRouter(prefix=f"{PATH}/repositories/{{repository}}/trash", route_class=EncodedNameRoute)
 
 PAGE: Final = 100
-FORM_BYTES_MAX: Final = 256 << 10
-"""A page of addresses, each with its branch, URL-encoded."""
+FORM_BYTES_MAX: Final = 640 << 10
+"""A page of addresses, each with its branch and path, URL-encoded."""
+OBJECTS_MAX: Final = 1000
+"""How many objects one act restores: its page names each of them."""
 INPUTS: Final = ("item", "all", "branch", "to", "prefix")
 """What decides which objects are restored, and to where."""
 SHOWN: Final = 20
@@ -68,23 +71,38 @@ async def listing(
 
 @router.post("/restore")
 async def restore(request: Request, service: ServiceOf, session: WriterSession, repository: str) -> Response:
-    """Restore the chosen objects, or everything that a branch lost below a prefix: first as a dry run, then really."""
+    """Restore the chosen objects, or everything that a branch lost below a prefix: first as a dry run, then really.
+
+    What is restored are the objects that the page of the dry run named. If others have been lost meanwhile, or some are
+    not what they were, that page is shown once more.
+    """
     form = await read_form(request, session, FORM_BYTES_MAX)
-    confirmed = is_answer(request, session, form, INPUTS)
-    results = await service.repository(repository, lambda repo: _restore(repo, form, dry_run=not confirmed))
-    facts = _facts(results)
-    failed = [f"{item.path or item.address}: {item.error}" for item in results if item.error is not None]
+    is_confirmed = is_answer(request, session, form, (*INPUTS, SHOWN_DIGEST))
     back = f"/repositories/{repository}/trash"
-    if confirmed:
-        return say(request, "Restored", facts, repository=repository, back=back, failed=failed[:SHOWN])
+
+    def work(repo: Repository) -> tuple[_Plan, list[RestoreResult] | None]:
+        plan = _plan(repo, form)
+        if not is_confirmed or plan.digest != form.raw(SHOWN_DIGEST):
+            return plan, None
+        return plan, plan.carry_out(repo, force=form.flag("force"))
+
+    plan, results = await service.repository(repository, work)
+    if results is not None:
+        facts = _facts([*results, *plan.others], plan.left)
+        return say(request, "Restored", facts, repository=repository, back=back, failed=_failures(results))
     return ask(
         request,
         Question(
             title="Restore",
             lead="These objects get back the names that they lost. They are staged; commit the branch to keep them.",
             button="Restore",
-            facts=facts,
-            warnings=failed[:SHOWN],
+            facts=_facts([*(each.result for each in plan.objects), *plan.others], plan.left),
+            columns=("Path", "To branch", "What happens", "Size"),
+            items=[each.row for each in plan.objects],
+            warnings=[
+                *(["The trash has changed since this page was shown. Look at it again."] if is_confirmed else []),
+                *_failures([*(each.result for each in plan.objects), *plan.others]),
+            ],
             fields=[
                 Field(
                     "checkbox",
@@ -93,42 +111,100 @@ async def restore(request: Request, service: ServiceOf, session: WriterSession, 
                     "What is replaced goes to the trash.",
                 )
             ]
-            if any(item.outcome is RestoreOutcome.CONFLICT for item in results)
+            if any(each.result.outcome is RestoreOutcome.CONFLICT for each in plan.objects)
             else [],
-            hidden={name: form.texts(name) for name in INPUTS},
+            hidden={**{name: form.texts(name) for name in INPUTS}, SHOWN_DIGEST: plan.digest},
             is_danger=False,
             cancel=back,
-            allowed=any(item.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.CONFLICT) for item in results),
+            allowed=bool(plan.objects),
         ),
         repository=repository,
     )
 
 
-def _restore(repo: Repository, form: Form, *, dry_run: bool) -> Sequence[RestoreResult]:
-    to, force = form.text("to"), form.flag("force")
+class _PlannedObject(NamedTuple):
+    """An object that the act restores, or would restore if it may replace what is at its path."""
+
+    branch: str
+    """The branch that gets it."""
+    result: RestoreResult
+    """Of the dry run."""
+
+    @property
+    def row(self) -> tuple[str, str, str, str]:
+        size = size_shown(self.result.entry.size_bytes) if self.result.entry is not None else ""
+        return self.result.path, self.branch, _WORDS[self.result.outcome], size
+
+
+class _Plan(NamedTuple):
+    """What the act would do now."""
+
+    objects: Sequence[_PlannedObject]
+    others: Sequence[RestoreResult]
+    """What is not restored in any case."""
+    left: int
+    """How many more could be restored; one act names at most `OBJECTS_MAX`."""
+
+    @property
+    def digest(self) -> str:
+        return digest_of(
+            [(each.branch, each.result.path, each.result.address, each.result.outcome.value) for each in self.objects]
+        )
+
+    def carry_out(self, repo: Repository, *, force: bool) -> list[RestoreResult]:
+        """Restore these objects, each to the path that was shown."""
+        by_branch: dict[str, list[RestoreRequest]] = {}
+        for each in self.objects:
+            by_branch.setdefault(each.branch, []).append(RestoreRequest(each.result.address, each.result.path))
+        return [
+            result
+            for branch, requests in by_branch.items()
+            for result in repo.restore_each(branch, requests, force=force)
+        ]
+
+
+def _plan(repo: Repository, form: Form) -> _Plan:
+    results = _dry_run(repo, form)
+    able = (RestoreOutcome.RESTORED, RestoreOutcome.CONFLICT)
+    objects = [each for each in results if each.result.outcome in able]
+    objects.sort(key=lambda each: (each.branch, each.result.path))
+    others = [each.result for each in results if each.result.outcome not in able]
+    return _Plan(objects[:OBJECTS_MAX], others, len(objects) - len(objects[:OBJECTS_MAX]))
+
+
+def _dry_run(repo: Repository, form: Form) -> list[_PlannedObject]:
+    to = form.text("to")
     if form.flag("all"):
         branch = form.text("branch")
         if not branch:
             raise Invalid("say which branch lost the objects; set the branch in the filter, then restore them all")
-        return repo.restore_many(to or branch, lost_on=branch, prefix=form.raw("prefix"), force=force, dry_run=dry_run)
+        prefix = form.raw("prefix").replace("\r\n", "\n")  # browsers send line ends so
+        results = repo.restore_many(to or branch, lost_on=branch, prefix=prefix, dry_run=True)
+        return [_PlannedObject(to or branch, each) for each in results]
     by_branch: dict[str, list[RestoreRequest]] = {}
     for item in form.texts("item"):
-        address, _, branch = item.partition(" ")
-        by_branch.setdefault(to or branch, []).append(RestoreRequest(address))
+        address, branch, path = [*item.split(" ", 2), "", ""][:3]
+        by_branch.setdefault(to or branch, []).append(RestoreRequest(address, unquote(path)))
     if not by_branch:
         raise Invalid("no object was chosen; go back, and tick those that you want to restore")
     return [
-        result
+        _PlannedObject(branch, result)
         for branch, requests in by_branch.items()
-        for result in repo.restore_each(branch, requests, force=force, dry_run=dry_run)
+        for result in repo.restore_each(branch, requests, dry_run=True)
     ]
 
 
-def _facts(results: Sequence[RestoreResult]) -> list[tuple[str, str]]:
+def _failures(results: Sequence[RestoreResult]) -> list[str]:
+    return [f"{item.path or item.address}: {item.error}" for item in results if item.error is not None][:SHOWN]
+
+
+def _facts(results: Sequence[RestoreResult], left: int) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     for outcome, words in _WORDS.items():
         chosen = [item for item in results if item.outcome is outcome]
         size_bytes = sum_of_sizes(item.entry.size_bytes for item in chosen if item.entry is not None)
         if chosen:
             facts.append((words.capitalize(), f"{len(chosen):,} objects, {size_shown(size_bytes)}"))
+    if left:
+        facts.append(("Left for the next time", f"{left:,} objects"))
     return facts or [("Restored", "nothing")]
