@@ -104,6 +104,7 @@ def open(  # noqa: A001  # refstore.open
     kv: str | None = None,
     objects: str | None = None,
     safety: Safety | Mapping[str, float | str] | None = None,
+    object_stores: Mapping[str, Mapping[str, str]] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Lake:
     """Open a lake: an embedded one in the folder `data`, which is made if missing; or one on any stores, by their URLs.
@@ -115,8 +116,11 @@ def open(  # noqa: A001  # refstore.open
     `safety`: durations that safety rests on, all of them or some by their names. Those that other processes rely on
     must be the ones that the lake's processes have agreed on; what is not given is taken from there.
 
-    Close the lake, or use it as a context manager. Raises InvalidSettings, DurationsDiffer, MissingExtra,
-    StoreMisconfigured, KVUnavailable.
+    `object_stores`: how the S3 services are reached that namespaces name (`s3://bucket/prefix?endpoint=archive`), such
+    as `{"archive": {"endpoint": "https://s3.example"}}`.
+
+    Close the lake, or use it as a context manager. Raises WrongStore (the KV and the object store belong to different
+    lakes), InvalidSettings, DurationsDiffer, MissingExtra, StoreMisconfigured, KVUnavailable, ObjectsUnavailable.
     """
     from dataclasses import asdict
 
@@ -127,6 +131,11 @@ def open(  # noqa: A001  # refstore.open
     stores = {"data": data, "kv": kv, "objects": objects, "config": config}
     flags: dict[str, object] = {name: None if value is None else fspath(value) for name, value in stores.items()}
     flags |= {f"safety.{name}": value for name, value in durations.items()}
+    flags |= {
+        f"object_stores.{store}.{name}": value
+        for store, options in (object_stores or {}).items()
+        for name, value in options.items()
+    }
     loaded = find_settings(flags, given_as="argument of refstore.open")
     for warning in loaded.warnings:
         warnings.warn(warning, stacklevel=2)

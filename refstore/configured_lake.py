@@ -26,13 +26,18 @@ def find_settings(flags: Mapping[str, object], *, given_as: str = "") -> Loaded:
 
 
 def open_lake(
-    settings: Settings, *, create: bool = False, only_read: bool = False, check_durations: bool = True
+    settings: Settings,
+    *,
+    create: bool = False,
+    only_read: bool = False,
+    check_durations: bool = True,
+    check_identity: bool = True,
 ) -> Lake:
     """Open the lake of the settings. Raises DurationsDiffer, and whatever `Lake.open` raises.
 
     `create`: make the folder of the embedded default if it is missing; otherwise raise NotFound. `only_read`: write
-    nothing, not even the durations of a lake that has none yet. `check_durations`: False only for who shows or changes
-    the agreed durations, whatever its own are.
+    nothing, not even the id and the durations of a lake that has none yet. `check_durations`: False only for who shows
+    or changes the agreed durations, whatever its own are. `check_identity`: as in `Lake.open`.
     """
     if settings.data is not None:
         if create:
@@ -49,7 +54,9 @@ def open_lake(
         explicit=settings.explicit_safety if check_durations else {},
         signing_keys=settings.parsed_signing_keys,
         import_from=settings.api.import_from,
+        object_stores=settings.named_stores,
         only_read=only_read,
+        check_identity=check_identity,
     )
 
 

@@ -37,6 +37,7 @@
     │   ├── KVSettling         other servers of the KV answer than before; deletion waits until it was looked for losses
     │   └── DeadlineExceeded   the operation's own time is up; what it did is safe to do again
     ├── StoreMisconfigured a server is set up so that data could be lost; an operator must act (500)
+    │   └── WrongStore         the KV, the object store or a namespace is not the one of this lake
     ├── ForeignNotAllowed  data of others lies where an operator has not allowed this process to read (403)
     ├── MissingExtra       an optional dependency is not installed; carries the install hint
     └── Corrupt            stored bytes cannot be trusted; nothing that depends on them is deleted (500)
@@ -241,6 +242,10 @@ class DeadlineExceeded(Unavailable):
 
 class StoreMisconfigured(RefstoreError):
     code = "store_misconfigured"
+
+
+class WrongStore(StoreMisconfigured):
+    code = "wrong_store"
 
 
 class ForeignNotAllowed(RefstoreError):

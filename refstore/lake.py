@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from refstore import lake_identity
 from refstore.agreed_durations import AgreedDurations
 from refstore.audit import AuditLog, EntryDraft
 from refstore.context import Context
@@ -29,16 +30,16 @@ from refstore.errors import (
     Conflict,
     Contention,
     CorruptRecord,
-    ObjectNotFound,
     RepositoryNotFound,
     Unavailable,
 )
 from refstore.kv import open_kv
 from refstore.kv.base import ABSENT, KV
-from refstore.namespaces import NAMESPACE_OBJECT, as_folder, check_new
-from refstore.objects import child, open_objects
-from refstore.objects.base import ObjectStore
+from refstore.namespaces import NAMESPACE_OBJECT, as_folder, check_new, check_owner, owner_of
+from refstore.objects import child, make_objects, named_stores, open_objects
+from refstore.objects.base import ObjectStore, put_new
 from refstore.objects.foreign_objects import ForeignStores
+from refstore.objects.named_stores import NamedStores
 from refstore.repository import Repository
 from refstore.versioning import manifest
 from refstore.versioning.branches import Branches
@@ -73,6 +74,13 @@ class Lake:
     """The durations that the lake was opened with; `durations` has those that hold now."""
     signing_keys: Sequence[SigningKey] = ()
     open_store: Callable[[str], ObjectStore] = open_objects
+    """Opens a store that is there, and makes none."""
+    object_stores: NamedStores = field(default_factory=dict[str, Mapping[str, str]])
+    """How the stores are reached that namespaces name (`object_stores`)."""
+    id: str = ""
+    """What the KV and the object store say whose they are. '': nobody looked, because `open` did not open this lake; or
+    it is a new one that was opened to read only.
+    """
     import_from: Sequence[str] = ()
     """URLs of foreign data (`api.import_from`); a lake takes from them only how to reach their buckets."""
     audit_log: AuditLog | None = None
@@ -81,7 +89,8 @@ class Lake:
     _foreign: ForeignStores | None = None
     _issuer: Issuer | None = None
     _keys: Sequence[SigningKey] = ()
-    _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
+    _stores: dict[RepositoryId, ObjectStore] = field(default_factory=dict[RepositoryId, ObjectStore])
+    """The namespaces that say that they are the repository's."""
     _own_store: ObjectStore | None = None
     _settled_servers: dict[str, str] | None = None
     """The servers of the KV under which deletion does not wait, as far as this process has seen."""
@@ -99,48 +108,73 @@ class Lake:
         signing_keys: Sequence[SigningKey] = (),
         clock: Clock | None = None,
         import_from: Sequence[str] = (),
+        object_stores: NamedStores | None = None,
         only_read: bool = False,
+        check_identity: bool = True,
     ) -> Lake:
-        """Open a lake by the URLs of its stores. Unlike `refstore.open` this looks for no settings. Raises
-        InvalidSettings, DurationsDiffer, MissingExtra, StoreMisconfigured, KVUnavailable.
+        """Open a lake by the URLs of its stores; make it if the KV and the object store are new. Unlike `refstore.open`
+        this looks for no settings. Raises WrongStore (the two belong to different lakes), InvalidSettings,
+        DurationsDiffer, MissingExtra, StoreMisconfigured, KVUnavailable, ObjectsUnavailable.
 
         `safety`: durations that must be those that the lake's processes have agreed on; by default what they agreed on.
         `explicit`: the only ones of `safety` that must be, by name, and where each came from. `signing_keys`: the keys
-        that sign the tokens of issued addresses; by default the lake keeps one in the KV. `only_read`: the caller
-        changes nothing, so do not write the durations to a lake that has none yet.
+        that sign the tokens of issued addresses; by default the lake keeps one in the KV. `object_stores`: how the
+        stores are reached that namespaces name, such as {"archive": {"endpoint": "https://..."}}. `only_read`: the
+        caller changes nothing, so write neither id nor durations to a lake that has none yet. `check_identity`: False
+        only for who makes the KV fit the object store.
         """
         clock = clock or SystemClock()
         if explicit is None:
             explicit = dict.fromkeys(SHARED if safety is not None else (), "")
-        kv = open_kv(kv_url, clock=clock, check=deadline.check)
-        try:
-            agreed = AgreedDurations(kv, clock, RandomIds(), safety or Safety(), explicit=explicit, only_read=only_read)
-            safety = agreed.safety
-        except BaseException:
-            kv.close()
-            raise
-        open_store = partial(open_objects, io_timeout_seconds=safety.objects_io_seconds)
-        return cls(
-            kv,
+        own = safety or Safety()
+        lake = cls(
+            open_kv(kv_url, clock=clock, check=deadline.check),
             objects_url,
             clock=clock,
-            safety=safety,
+            safety=own,
             signing_keys=signing_keys,
-            open_store=open_store,
+            open_store=partial(open_objects, io_timeout_seconds=own.objects_io_seconds),
+            object_stores=object_stores or {},
             import_from=import_from,
-            _agreed=agreed,
         )
+        try:
+            if check_identity:
+                lake._agree_on_id(only_read=only_read)
+            agreed = lake._agreed = AgreedDurations(
+                lake.kv, clock, lake.ids, own, explicit=explicit, only_read=only_read
+            )
+            lake.safety = agreed.safety
+            if lake.safety.objects_io_seconds != own.objects_io_seconds:
+                lake._close_stores()
+                lake.open_store = partial(open_objects, io_timeout_seconds=lake.safety.objects_io_seconds)
+        except BaseException:
+            lake.close()
+            raise
+        return lake
+
+    def _agree_on_id(self, *, only_read: bool) -> None:
+        """Look that the KV and the object store belong to one lake, before anything else is read or written."""
+
+        def make_store() -> None:
+            make_objects(self.resolve(self.objects_url))
+
+        new_id = self.ids.unique(self.clock.now_ms())
+        self.id = lake_identity.agree(self.kv, self.own_store, new_id, make_store, only_read=only_read)
 
     def close(self) -> None:
         """Close the KV, and every store that a repository has opened."""
+        self._close_stores()
+        if self._foreign is not None:
+            self._foreign.close()
+        self.kv.close()
+
+    def _close_stores(self) -> None:
         for store in self._stores.values():
             store.close()
         self._stores.clear()
         if self._own_store is not None:
             self._own_store.close()
-        if self._foreign is not None:
-            self._foreign.close()
-        self.kv.close()
+            self._own_store = None
 
     def __enter__(self) -> Lake:
         return self
@@ -164,8 +198,35 @@ class Lake:
     def own_store(self) -> ObjectStore:
         """What lies beside the repositories: the audit log. The lake closes it."""
         if self._own_store is None:
-            self._own_store = self.open_store(self.objects_url)
+            self._own_store = self.open_url(self.objects_url)
         return self._own_store
+
+    def resolve(self, url: str) -> str:
+        """Return the URL of a store with the options by which it is reached. Raises InvalidSettings."""
+        return named_stores.resolve(url, self.object_stores, self.objects_url)
+
+    def open_url(self, url: str) -> ObjectStore:
+        """Open a store by a URL as settings and records have it. The caller closes it."""
+        return self.open_store(self.resolve(url))
+
+    def check_kv(self) -> None:
+        """Look that the KV answers, and is the lake's. Raises WrongStore, KVUnavailable."""
+        if self.id:
+            lake_identity.check_kv(self.kv, self.id)
+        else:
+            self.kv.scan(keys.REPOSITORIES, limit=1)
+
+    def check_objects(self) -> None:
+        """Look that the object store answers, and is the lake's. Raises WrongStore, ObjectsUnavailable."""
+        if self.id:
+            lake_identity.check_store(self.own_store, self.id)
+        else:
+            lake_identity.read_id(self.own_store)
+
+    def owner_of(self, record: RepositoryRecord) -> str | None:
+        """Return the id of the repository that a repository's namespace says it belongs to; None: it says nothing."""
+        with closing(self.open_url(record.namespace)) as objects:
+            return owner_of(objects)
 
     @property
     def manifest(self) -> Manifest:
@@ -198,7 +259,9 @@ class Lake:
             raise self._exists(checked)
         now = self.clock.now_ms()
         repo = ids.new_repository_id(self.ids, checked, now)
-        url = namespace or child(self.objects_url, repo)
+        url = named_stores.namespace_url(
+            namespace or child(self.objects_url, repo), self.object_stores, self.objects_url
+        )
         grace = -1 if grace_seconds is None else grace_seconds
         record = RepositoryRecord(repo, url, branch, now, metadata or {}, grace, given_namespace=given_namespace)
         check_new(url, self.objects_url)
@@ -380,16 +443,18 @@ class Lake:
         return self._keys
 
     def context(self, name: RepositoryName, record: RepositoryRecord) -> Context:
-        """Return a repository's context. The reaper and the offline job work on deleted repositories, too."""
-        objects = self._stores.get(record.namespace)
+        """Return a repository's context. The reaper and the offline job work on deleted repositories, too. Raises
+        WrongStore (the namespace is not the repository's), ObjectsUnavailable.
+        """
+        objects = self._stores.get(record.id)
         if objects is None:
-            objects = self._stores[record.namespace] = self.open_store(record.namespace)
+            objects = self._stores[record.id] = self._open_namespace(record)
         if self._issuer is None:
             self._issuer = Issuer(self.signing(), self.clock)
         shown = (record.given_namespace or objects.url).partition("?")[0].rstrip("/")
         grace = self.safety.grace_seconds if record.grace_seconds < 0 else float(record.grace_seconds)
         if self._foreign is None:
-            self._foreign = ForeignStores(self.open_store, known=[*self.import_from, self.objects_url])
+            self._foreign = ForeignStores(self.open_url, known=[*self.import_from, self.objects_url])
 
         @cache
         def make_trees() -> Trees:
@@ -414,6 +479,15 @@ class Lake:
             shown,
         )
 
+    def _open_namespace(self, record: RepositoryRecord) -> ObjectStore:
+        objects = self.open_url(record.namespace)
+        try:
+            check_owner(objects, record)
+        except BaseException:
+            objects.close()
+            raise
+        return objects
+
     def _claim_key(self, url: str, repo: RepositoryId) -> None:
         """Claim the namespace among the repositories of this lake. Raises Conflict."""
         own = as_folder(url)
@@ -427,17 +501,19 @@ class Lake:
                 )
 
     def _claim_store(self, url: str, repo: RepositoryId) -> None:
-        """Claim the namespace among other lakes, whose KV is not known here. Raises Conflict."""
-        with closing(self.open_store(url)) as objects:
+        """Claim the namespace among other lakes, whose KV is not known here. Raises Conflict, and WrongStore if the
+        lake's object store has lost the lake's id: then it is not made anew.
+        """
+        if self.id:
+            lake_identity.check_store(self.own_store, self.id)
+        else:
+            make_objects(self.resolve(self.objects_url))
+        make_objects(self.resolve(url))
+        with closing(self.open_url(url)) as objects:
             try:
-                if objects.conditional_put:
-                    objects.put(NAMESPACE_OBJECT, repo.encode(), if_absent=True)
-                else:
-                    _put_where_none(objects, repo)
+                put_new(objects, NAMESPACE_OBJECT, repo.encode())
             except AlreadyExists:
-                if (
-                    objects.read(NAMESPACE_OBJECT) != repo.encode()
-                ):  # else the reply was lost, and the driver asked again
+                if owner_of(objects) != repo:  # else the reply was lost, and the driver asked again
                     raise Conflict(
                         f"namespace {as_folder(url)} holds the data of another lake's repository; choose an empty one"
                     ) from None
@@ -447,13 +523,13 @@ class Lake:
 
         `_leave_kv` comes later: until then no other repository of this lake can claim the namespace.
         """
-        with self._undoing(url, repo), closing(self.open_store(url)) as objects, suppress(ObjectNotFound):
-            if objects.read(NAMESPACE_OBJECT) == repo.encode():
+        with self._undoing(url, repo), closing(self.open_url(url)) as objects:
+            if owner_of(objects) == repo:
                 objects.delete_many([NAMESPACE_OBJECT])
 
     def _leave_manifest(self, url: str, repo: RepositoryId) -> None:
         """Undo what a failed creation wrote to the manifest, while the namespace is still this repository's."""
-        with self._undoing(url, repo), closing(self.open_store(url)) as objects:
+        with self._undoing(url, repo), closing(self.open_url(url)) as objects:
             objects.delete_many([info.key for info in objects.list(manifest.WAITING)])
 
     def _leave_kv(self, url: str, repo: RepositoryId) -> None:
@@ -493,13 +569,3 @@ class Lake:
 
             return AlreadyExists(name_release.taken_words(self.context(name, record), record))
         return AlreadyExists(f"repository already exists: {name!r}")
-
-
-def _put_where_none(objects: ObjectStore, repo: RepositoryId) -> None:
-    """Claim the namespace on a store without a conditional put, as well as such a store allows."""
-    try:
-        objects.head(NAMESPACE_OBJECT)
-    except ObjectNotFound:
-        objects.put(NAMESPACE_OBJECT, repo.encode())
-        return
-    raise AlreadyExists("taken")

@@ -24,9 +24,11 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from refstore.core import keys
+from refstore.core.records import RepositoryRecord
 from refstore.core.redaction import redact_url
-from refstore.errors import InvalidName
+from refstore.errors import InvalidName, ObjectNotFound, WrongStore
 from refstore.kv.base import KV
+from refstore.objects.base import ObjectStore
 from refstore.objects.store_urls import child, parse
 
 OWN_FOLDER: Final = "_refstore"
@@ -145,6 +147,30 @@ def as_folder(url: str) -> str:
     if parsed.scheme == "file":
         host, path = "", "/" + "/".join(segment for segment in path.split("/") if segment)
     return parsed._replace(host=host, path=path.rstrip("/"), options={}).text() + "/"
+
+
+def owner_of(objects: ObjectStore) -> str | None:
+    """Return the id of the repository that the namespace says it belongs to; None: it says nothing."""
+    try:
+        return objects.read(NAMESPACE_OBJECT).decode(errors="replace")
+    except ObjectNotFound:
+        return None
+
+
+def check_owner(objects: ObjectStore, record: RepositoryRecord) -> None:
+    """Raise WrongStore unless the namespace says that it is the repository's.
+
+    That of a deleted repository may say nothing: the offline job deletes the object that says so last.
+    """
+    owner = owner_of(objects)
+    if owner == record.id or (owner is None and record.closed_ms):
+        return
+    says = f"belongs to {owner[:120]!r}" if owner is not None else f"has no {NAMESPACE_OBJECT}"
+    raise WrongStore(
+        f"the namespace {redact_url(objects.url)} {says}, and is not that of repository {record.id!r}; check that its "
+        "disk is mounted, and that its object store is reached by the right endpoint (`refstore config`). If it is the "
+        f"right one, and has only lost that object, put it back with the text {record.id}"
+    )
 
 
 def check_new(url: str, root: str) -> None:

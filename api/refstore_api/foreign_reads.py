@@ -39,7 +39,7 @@ class ForeignReads:
         """Raises InvalidName if `api.import_from` holds something that is no URL of a folder."""
         self._lake = lake
         self.allowed = Prefixes(settings.import_from)
-        self.stores = ForeignStores(lake.open_store, known=[*settings.import_from, lake.objects_url])
+        self.stores = ForeignStores(lake.open_url, known=[*settings.import_from, lake.objects_url])
         self._namespaces = Namespaces(())
         self._read_at = float("-inf")
 

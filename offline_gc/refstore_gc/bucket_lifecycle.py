@@ -10,7 +10,7 @@ namespaces of this lake (`check_bucket_is_ours`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,7 +21,6 @@ from refstore.core.records import RepositoryRecord, decode
 from refstore.errors import Conflict, Invalid
 from refstore.gc_marks import Run
 from refstore.lake import Lake
-from refstore.objects import open_objects
 from refstore.objects.base import OWN_FILES, ObjectStore
 from refstore.objects.store_urls import parse
 from refstore_gc.run_layout import TAG
@@ -98,10 +97,10 @@ def apply(store: ObjectStore, rule: Rule) -> dict[str, Any]:
 # ---- a bucket that is refstore's alone
 
 
-def bucket_store(lake: Lake, open_store: Callable[[str], ObjectStore] = open_objects) -> ObjectStore:
+def bucket_store(lake: Lake) -> ObjectStore:
     """The bucket that the lake's objects are in, as a whole; the caller closes it. Raises Invalid: they are in none."""
     _bucket_and_path(lake.objects_url)
-    return open_store(parse(lake.objects_url)._replace(path="").text())
+    return lake.open_url(parse(lake.objects_url)._replace(path="").text())
 
 
 def check_bucket_is_ours(lake: Lake, store: ObjectStore) -> None:

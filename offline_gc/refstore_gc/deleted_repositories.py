@@ -97,12 +97,12 @@ def clear(
     due_ms = record.closed_ms + grace_ms
     if lake.clock.now_ms() < due_ms:
         return Cleared(repo, due_ms, None)
-    ctx = lake.context(RepositoryName(repo.rpartition(".")[0]), record)
-    store = ctx.objects
     if _is_free(lake, repo, record):
         lake.kv.delete(keys.closed_repository(repo))  # an earlier run died before this
         return Cleared(repo, due_ms, None, forgotten=True)
     _check_alone(lake, repo, record)
+    ctx = lake.context(RepositoryName(repo.rpartition(".")[0]), record)
+    store = ctx.objects
     mark_id = ctx.ids.unique(lake.clock.now_ms())
     fence = kv_guard.begin(ctx, mark_id, is_closed=True)
     layout = layout_of(ctx, mark_id, secrets.randbits(64))
@@ -212,19 +212,7 @@ def _is_free(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> bool:
     """
     if lake.kv.get(keys.namespace(as_folder(record.namespace))) == repo.encode():
         return False
-    return _owner(lake, repo, record) != repo
-
-
-def _owner(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> str | None:
-    """Whose the namespace says that it is."""
-    try:
-        return (
-            lake.context(RepositoryName(repo.rpartition(".")[0]), record)
-            .objects.read(NAMESPACE_OBJECT)
-            .decode(errors="replace")
-        )
-    except ObjectNotFound:
-        return None
+    return lake.owner_of(record) != repo
 
 
 def _check_alone(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> None:
@@ -235,7 +223,7 @@ def _check_alone(lake: Lake, repo: RepositoryId, record: RepositoryRecord) -> No
                 f"repository {name!r} has the namespace of the deleted {repo}; nothing is deleted there, look how that "
                 "came about"
             )
-    owner = _owner(lake, repo, record)
+    owner = lake.owner_of(record)
     if owner is not None and owner != repo:  # None: an earlier run came so far
         raise Conflict(
             f"{own} says that it belongs to {owner[:120]!r}, not to the deleted {repo}; nothing is deleted there"

@@ -78,10 +78,15 @@ def settings_of(ctx: typer.Context, *, service: bool = False) -> Settings:
 
 @contextmanager
 def open_lake(
-    ctx: typer.Context, *, create: bool = False, only_read: bool = False, check_durations: bool = True
+    ctx: typer.Context,
+    *,
+    create: bool = False,
+    only_read: bool = False,
+    check_durations: bool = True,
+    check_identity: bool = True,
 ) -> Generator[Lake, None, None]:
     """Open the lake of the settings for the block. `create`: make the embedded default if it is missing; otherwise
-    raise NotFound. `only_read`, `check_durations`: as in `refstore.configured_lake.open_lake`.
+    raise NotFound. `only_read`, `check_durations`, `check_identity`: as in `refstore.configured_lake.open_lake`.
     """
     from refstore import configured_lake
     from refstore.audit import acting_as, local_actor
@@ -90,7 +95,11 @@ def open_lake(
     with (
         acting_as(local_actor("cli", ctx.command_path)),
         configured_lake.open_lake(
-            settings, create=create, only_read=only_read, check_durations=check_durations
+            settings,
+            create=create,
+            only_read=only_read,
+            check_durations=check_durations,
+            check_identity=check_identity,
         ) as lake,
     ):
         yield lake

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from refstore import lake_identity
 from refstore.cli.common import emit, invocation_of, open_lake, progress
 from refstore.cli.destroying import DryRun, Yes, confirm
 from refstore.cli.errors import exit_code
@@ -74,12 +75,23 @@ def reconcile(
     Staged objects that are missing cannot be put back: reconcile names them and ends with 6. Bring them back from a
     backup of the object store, or give them up with --accept.
 
+    Other commands refuse a KV and an object store that do not hold the same lake's id. reconcile does not: at its end
+    both hold the object store's.
+
     \b
     Example: refstore kv reconcile --dry-run
              refstore kv reconcile
              refstore kv reconcile --accept --clients-stopped
     """
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, check_identity=False) as lake:
+        known, stored = lake_identity.read_both(lake.kv, lake.own_store)
+        if known and stored and known != stored and not dry_run:
+            confirm(
+                ctx,
+                f"the KV is of lake {known}, and the object store of lake {stored}: what this object store's manifest "
+                "has will be put into this KV",
+                yes=yes,
+            )
         with progress("looking at witnesses") as bar:
             found = look_at(lake, watcher=bar)
             done = reconciling.put_back(lake, dry_run=dry_run, watcher=bar) if not found.is_settled else []
@@ -88,6 +100,7 @@ def reconcile(
             "put_back": [item._asdict() for item in done],
             "left": _as_json(left) if left.left else None,
             "settled": None,
+            "id_written": False,
         }
         must_accept = left.left and not (found.is_settled or dry_run)
         if must_accept and accept:
@@ -99,6 +112,8 @@ def reconcile(
                 answer["settled"] = reconciling.settle_lake(
                     lake, accept=accept, clients_stopped=clients_stopped, watcher=bar
                 )
+        if not dry_run and (found.is_settled or answer["settled"] is not None):
+            answer["id_written"] = lake_identity.make_one(lake.kv, lake.own_store, lake.ids.unique(lake.clock.now_ms()))
         if invocation_of(ctx).json:
             emit(ctx, answer)
         else:
@@ -118,7 +133,7 @@ def rebuild(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False) ->
     Example: refstore kv rebuild --dry-run
              refstore kv rebuild --kv sqlite:///srv/new.sqlite --objects s3://bucket/lake
     """
-    with open_lake(ctx) as lake:
+    with open_lake(ctx, check_identity=False) as lake:
         rebuilding.check_empty(lake)
         if not dry_run:
             confirm(ctx, "the KV will be made from the object store; what was staged is lost", yes=yes)
@@ -252,6 +267,8 @@ def _advice(found: Verification) -> list[str]:
 def _tell(
     found: Verification, left: Verification, done: list[PutBack], answer: dict[str, object], *, dry_run: bool
 ) -> None:
+    if answer["id_written"]:
+        typer.echo("The KV and the object store hold the same lake's id now.", err=True)
     if found.is_settled:
         typer.echo("There is nothing to reconcile.")
         if found.missing:

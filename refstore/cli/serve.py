@@ -257,7 +257,7 @@ def _reap(settings: Settings, folder: Path, over: threading.Event) -> None:
     from refstore_reaper.reaper_metrics import FileMetrics
 
     with (
-        configured_lake.open_lake(settings, create=True) as lake,
+        configured_lake.open_lake(settings) as lake,  # the service has made it
         Reaper(lake, settings.reaper, metrics=FileMetrics(folder)) as reaper,
     ):
         reaper.run(over.is_set)

@@ -147,7 +147,7 @@ class ObjectStoreSuite:
 
     @pytest.fixture
     def store(self, url: str) -> Iterator[ObjectStore]:
-        store = open_objects(url)
+        store = open_objects(url, create=True)
         yield store
         store.close()
 
@@ -514,7 +514,7 @@ class ObjectStoreSuite:
                 other.close()
 
     def test_namespaces_below_one_root_are_apart(self, store: ObjectStore) -> None:
-        one, other = open_objects(child(store.url, "one.0a")), open_objects(child(store.url, "other"))
+        one, other = (open_objects(child(store.url, name), create=True) for name in ("one.0a", "other"))
         try:
             one.put("a", b"x")
             assert list(other.list()) == []
@@ -532,7 +532,7 @@ class ObjectStoreSuite:
         assert store.read("a") == b"x"
 
     def test_closing_twice(self, url: str) -> None:
-        store = open_objects(url)
+        store = open_objects(url, create=True)
         store.put("a", b"x")
         store.close()
         store.close()

@@ -45,6 +45,7 @@ Partitions, under the seeds' names (`<repo>` is the repository's id; `kv/base.py
     namespaces                        <URL as a folder>       (id of the repository that has it)
     configuration                     signing-keys            (kid:secret, where none is configured)
                                       durations               DurationsRecord    (those that safety rests on)
+                                      lake                    LakeRecord         (which lake the KV is of)
     configuration/access-keys         <key id>                AccessKeyRecord
     configuration/access-key-uses     <key id>                Stamp              (when it was used last, to the hour)
     configuration/ended-sessions      <expiry>/<token id>     (empty)            (its token is no longer valid)
@@ -83,6 +84,7 @@ LEASES: Final = "leases"
 REAPERS: Final = "reapers"
 SIGNING_KEYS: Final = Key("configuration", "signing-keys")
 DURATIONS: Final = Key("configuration", "durations")
+LAKE: Final = Key("configuration", "lake")
 ACCESS_KEYS: Final = "configuration/access-keys"
 ACCESS_KEY_USES: Final = "configuration/access-key-uses"
 ENDED_SESSIONS: Final = "configuration/ended-sessions"

@@ -683,6 +683,14 @@ class DurationsRecord(Record, frozen=True, tag=82):
     former: tuple[FormerSeconds, ...] = ()
 
 
+class LakeRecord(Record, frozen=True, tag=92):
+    """`configuration/lake`: which lake the KV is of."""
+
+    id: str
+    confirmed: bool = False
+    """Whether the object store holds the id, too."""
+
+
 class Position(Record, frozen=True, tag=83):
     """`positions/...`: how often a deleter has witnessed what the server that stores this holds (rule 21)."""
 
@@ -700,7 +708,7 @@ AnyRecord = (
     | TokenRecord | Commit | Mark | Tag | RepositoryRecord | Due | Lease | Heartbeat | BreakerState | Counter | Stamp
     | AccessKeyRecord | RetentionRecord | GcFlag | GcRun | Complete | ClearedRepository | ImportRecord
     | AuditHead | AuditWaiting | DurationsRecord | Position | PurgeRecord | Location | LocationsFlag
-    | ReaperFigures | GcFigures | RunProgress | StopRequest | DueMany
+    | ReaperFigures | GcFigures | RunProgress | StopRequest | DueMany | LakeRecord
 )  # fmt: skip
 
 StagedRecord = Entry | Tombstone

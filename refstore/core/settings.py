@@ -27,6 +27,15 @@ from urllib.parse import quote
 
 import msgspec
 
+from refstore.core.object_store_settings import (
+    SECTION,
+    ObjectStoreSettings,
+    build_stores,
+    check_names,
+    flatten_tables,
+    is_store_setting,
+    store_variables,
+)
 from refstore.core.redaction import HIDDEN, redact_url
 from refstore.core.safety import Safety
 from refstore.core.signing_keys import SigningKey, parse_signing_key
@@ -278,6 +287,12 @@ class Settings:
     api: ApiSettings = field(default_factory=ApiSettings)
     offline: OfflineSettings = field(default_factory=OfflineSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    object_stores: Mapping[str, ObjectStoreSettings] = field(
+        default_factory=dict[str, ObjectStoreSettings], metadata={_NO_SETTING: True}
+    )
+    """How the stores are reached that namespaces name, by name. Their settings have names such as
+    `object_stores.archive.endpoint`.
+    """
     safety_origins: Mapping[str, str] | None = field(
         default=None, repr=False, compare=False, metadata={_NO_SETTING: True}
     )
@@ -299,6 +314,11 @@ class Settings:
             return self.safety_origins
         names = (entry.name for entry in fields(Safety))
         return {name: "" for name in names if getattr(self.safety, name) != getattr(Safety(), name)}
+
+    @property
+    def named_stores(self) -> dict[str, Mapping[str, str]]:
+        """The options by which each named store is reached."""
+        return {name: store.options for name, store in self.object_stores.items()}
 
     @property
     def parsed_signing_keys(self) -> tuple[SigningKey, ...]:
@@ -346,14 +366,16 @@ class Loaded:
 
     def rows(self) -> Iterator[Row]:
         """Yield every setting, with secrets hidden."""
-        for setting in SETTINGS.values():
-            yield Row(setting.name, setting.shown(self.value(setting.name)), str(self.origins[setting.name]))
+        for name, origin in self.origins.items():
+            setting = SETTINGS.get(name) or _store_setting(name)
+            yield Row(name, setting.shown(self.value(name)), str(origin))
 
     def value(self, name: str) -> object:
         """Return the value of a setting, such as `data` or `reaper.batch_keys`."""
         current: object = self.settings
         for part in name.split("."):
-            current = getattr(current, part)
+            is_table = isinstance(current, Mapping)
+            current = cast("Mapping[str, object]", current)[part] if is_table else getattr(current, part)
         return current
 
 
@@ -413,6 +435,11 @@ def _table(section: type, prefix: str = "") -> Iterator[Setting]:
 SETTINGS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _table(Settings)}
 """Every setting by name, in the order of the dataclasses above. A new setting is added there only."""
 
+
+def _store_setting(name: str) -> Setting:
+    return Setting(name, str, "")
+
+
 _SECTIONS: Final = frozenset(name.partition(".")[0] for name in SETTINGS if "." in name)
 _STORES: Final = ("data", "kv", "objects")
 
@@ -435,9 +462,11 @@ def load(
     what messages call the source of `flags`, if it is not the command line.
     """
     allowed = {CONFIG, *SETTINGS}
-    if unknown := set(flags) - allowed:
+    check_names((name for name in flags if name.startswith(f"{SECTION}.")), given_as or "command line")
+    if unknown := {name for name in flags if not is_store_setting(name)} - allowed:
         raise InvalidSettings(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(sorted(allowed))}")
     file = _file(flags, environ, files, given_as)
+    variables = {setting.name: setting.variable for setting in SETTINGS.values()} | store_variables(environ)
     sources: list[_Source] = [
         {
             name: (value, Origin("flag", given_as))
@@ -445,17 +474,19 @@ def load(
             if value is not None and name != CONFIG
         },
         {
-            setting.name: (environ[setting.variable], Origin("environment", setting.variable))
-            for setting in SETTINGS.values()
-            if environ.get(setting.variable)  # shells use an empty variable for "not set"
+            name: (environ[variable], Origin("environment", variable))
+            for name, variable in variables.items()
+            if environ.get(variable)  # shells use an empty variable for "not set"
         },
         {name: (value, Origin("file", str(file))) for name, value in _read(file).items()} if file else {},
     ]
     values: dict[str, object] = {}
     origins: dict[str, Origin] = {}
-    for name, setting in SETTINGS.items():
+    store_settings = sorted({name for source in sources for name in source if is_store_setting(name)})
+    for name in (*SETTINGS, *store_settings):
         if name in _STORES:
             continue
+        setting = SETTINGS.get(name) or _store_setting(name)
         value, origin = next(
             (source[name] for source in sources if name in source), (setting.default, Origin("default"))
         )
@@ -515,14 +546,16 @@ def _read(file: Path) -> dict[str, object]:
         raise InvalidSettings(f"{file} is not TOML in UTF-8 ({error}); correct it") from error
     settings: dict[str, object] = {}
     for key, value in document.items():
-        if key not in _SECTIONS:
+        if key == SECTION:
+            settings |= flatten_tables(file, value)
+        elif key not in _SECTIONS:
             settings[key] = value
         elif isinstance(value, dict):
             settings |= {f"{key}.{inner}": content for inner, content in cast(dict[str, object], value).items()}
         else:
             raise InvalidSettings(f"{file}: {key} must be a table; write [{key}] and its settings below")
     for name in settings:
-        if name not in SETTINGS:
+        if name not in SETTINGS and not is_store_setting(name):
             section = name.rpartition(".")[0]
             allowed = [other for other in SETTINGS if other.rpartition(".")[0] == section]
             raise InvalidSettings(
@@ -603,6 +636,7 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
             api=ApiSettings(**section("api")),  # type: ignore[arg-type]  # likewise
             offline=OfflineSettings(**section("offline")),  # type: ignore[arg-type]  # likewise
             log=LogSettings(**section("log")),  # type: ignore[arg-type]  # likewise
+            object_stores=build_stores(values),
             safety_origins=safety_origins,
             **{name: value for name, value in values.items() if "." not in name},  # type: ignore[arg-type]  # likewise
         )
@@ -618,6 +652,7 @@ def _build(values: Mapping[str, object], origins: Mapping[str, Origin]) -> Setti
 
 def _suspicious(environ: Mapping[str, str]) -> Iterator[str]:
     variables = {ENVIRONMENT_PREFIX + "CONFIG", COMMITTER, *(setting.variable for setting in SETTINGS.values())}
+    variables |= {*store_variables(environ).values()}
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in variables and not name.startswith(_ORCHESTRATORS):
             near = _close_matches(name, variables, cutoff=0.85)

@@ -79,7 +79,7 @@ class Client:
         """Link an object as an external writer does: it writes the data directly to the store, and refstore gets only
         the address.
         """
-        store = open_objects(self._repo.record.namespace)
+        store = open_objects(self._repo.context.objects.url)
 
         def write(items: Sequence[Item]) -> list[tuple[IssuedAddress, Written]]:
             tell(steps.Began(step.branch, list(items)))

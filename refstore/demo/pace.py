@@ -52,4 +52,6 @@ def environment(of: Settings, scratch: Path) -> dict[str, str]:
         if value is not None:
             # texts
             found[setting.variable] = " ".join(value) if isinstance(value, tuple) else str(value)  # type: ignore[arg-type]
+    for store, options in of.named_stores.items():
+        found |= {f"REFSTORE_OBJECT_STORES_{store}_{name}".upper(): value for name, value in options.items()}
     return found

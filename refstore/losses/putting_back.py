@@ -39,13 +39,13 @@ from refstore.core.records import (
     encode,
     maybe,
 )
-from refstore.errors import AlreadyExists, CommitNotFound, CorruptRange, Gone, ObjectNotFound
+from refstore.errors import AlreadyExists, CommitNotFound, CorruptRange, Gone, WrongStore
 from refstore.kv.base import ABSENT
 from refstore.losses.known import is_gone, lost_of_repository, removals
 from refstore.losses.lake_parts import Entries, LakeParts, Watcher
 from refstore.losses.settling import forget_added, list_again
 from refstore.losses.verifying import is_tag, revived
-from refstore.namespaces import NAMESPACE_OBJECT, as_folder
+from refstore.namespaces import as_folder
 from refstore.objects.reading_many import READERS
 from refstore.operations import refs
 from refstore.operations.reading import have_content
@@ -456,14 +456,21 @@ def _is_protected(ctx: Context, commit: CommitId) -> bool:
     return True
 
 
-def claim(lake: LakeParts, ctx: Context, entry: RepositoryCreated) -> str:
-    """Claim the namespace of a lost repository. Return why it cannot be put back; '' if it can."""
+NOT_ITS_OWN: Final = "its namespace is not its own any more"
+
+
+def own_context(lake: LakeParts, entry: RepositoryCreated) -> Context | None:
+    """Return the context of a lost repository; None if its namespace does not say that it is the repository's."""
     try:
-        owner = ctx.objects.read(NAMESPACE_OBJECT)
-    except ObjectNotFound:
-        owner = b""
-    if owner != entry.id.encode():
-        return "its namespace is not its own any more"
+        return lake.context(entry.name, decode(entry.record, RepositoryRecord))
+    except WrongStore:
+        return None
+
+
+def claim(lake: LakeParts, entry: RepositoryCreated) -> str:
+    """Claim the namespace of a lost repository, which says that it is the repository's. Return why it cannot be put
+    back; '' if it can.
+    """
     key = keys.namespace(as_folder(decode(entry.record, RepositoryRecord).namespace))
     if not lake.kv.set_if(key, ABSENT, entry.id.encode()) and lake.kv.get(key) != entry.id.encode():
         return "its namespace belongs to another repository"
@@ -477,7 +484,3 @@ def write_name(lake: LakeParts, entry: RepositoryCreated) -> str:
         return ""
     there = maybe(lake.kv.get(key), RepositoryRecord)
     return "" if there is not None and there.id == entry.id else "another repository has its name"
-
-
-def context_of(lake: LakeParts, entry: RepositoryCreated) -> Context:
-    return lake.context(entry.name, decode(entry.record, RepositoryRecord))

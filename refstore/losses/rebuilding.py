@@ -1,8 +1,8 @@
 """Make a KV from the object store alone: repositories, commits, branches, tags, and where the contents of purged
 objects lie (rules 21 and 22).
 
-Names of repositories are written last, so that nobody finds one that is not complete. What was staged is lost, and
-everything else that the manifest does not have; `NOT_REBUILT` says what.
+Names of repositories are written last, and then the lake's id, so that nobody finds one that is not complete. What was
+staged is lost, and everything else that the manifest does not have; `NOT_REBUILT` says what.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import Final
 
 import msgspec
 
+from refstore import lake_identity
+from refstore.context import Context
 from refstore.core import keys
 from refstore.core.records import RepositoryRecord, decode, encode
-from refstore.errors import Conflict, NotFound, ObjectNotFound
+from refstore.errors import Conflict, NotFound
 from refstore.losses.known import is_gone, removals
 from refstore.losses.lake_parts import LakeParts, NoWatcher, Watcher, fence_of, unique
-from refstore.losses.putting_back import PutBack, Repair, claim, context_of, write_name
+from refstore.losses.putting_back import NOT_ITS_OWN, PutBack, Repair, claim, own_context, write_name
 from refstore.losses.verifying import MissingTree, missing_trees
-from refstore.namespaces import NAMESPACE_OBJECT, as_folder
+from refstore.namespaces import as_folder
 from refstore.versioning.manifest import RepositoryCreated
 
 NOT_REBUILT: Final = (
@@ -107,15 +109,19 @@ def _rebuild(
         if is_gone(entry, gone):
             made.deleted_repositories += _keep_deleted(lake, entry, dry_run=dry_run)
             continue
-        reason = "a newer repository has its name" if entry.name in names else ""
-        if not reason:
-            reason = _not_its_own(lake, entry) if dry_run else claim(lake, context_of(lake, entry), entry)
-        if reason:
+        ctx = own_context(lake, entry)
+        if entry.name in names:
+            reason = "a newer repository has its name"
+        elif ctx is None:
+            reason = NOT_ITS_OWN
+        else:
+            reason = "" if dry_run else claim(lake, entry)
+        if reason or ctx is None:
             made.left.append(PutBack(entry.name, "repository", entry.name, f"left: {reason}"))
             continue
         names.add(entry.name)
         shown.describe(f"making {entry.name}")
-        _make(lake, entry, made, shown, dry_run=dry_run)
+        _make(ctx, made, shown, dry_run=dry_run)
         complete.append(entry)
     if not dry_run:
         for entry in complete:
@@ -125,12 +131,13 @@ def _rebuild(
         fence = fence_of(lake, f"rebuild-{lake.ids.unique(lake.clock.now_ms())}")
         fence.replace_lost(lambda: None)  # nothing is staged, so there is nothing to settle
         fence.unblock()
+        # last: until then no other process opens the lake
+        lake_identity.make_one(lake.kv, lake.own_store, lake.ids.unique(lake.clock.now_ms()))
     made.repositories = len(complete)
     return made
 
 
-def _make(lake: LakeParts, entry: RepositoryCreated, made: Rebuilt, shown: Watcher, *, dry_run: bool) -> None:
-    ctx = context_of(lake, entry)
+def _make(ctx: Context, made: Rebuilt, shown: Watcher, *, dry_run: bool) -> None:
     own = unique(ctx.manifest.all())
     for item in Repair(ctx, own, shown, dry_run=dry_run, protect=False).run():
         if item.outcome.startswith("left"):
@@ -142,19 +149,11 @@ def _make(lake: LakeParts, entry: RepositoryCreated, made: Rebuilt, shown: Watch
     made.trees += missing_trees(ctx, own)
 
 
-def _not_its_own(lake: LakeParts, entry: RepositoryCreated) -> str:
-    try:
-        owner = context_of(lake, entry).objects.read(NAMESPACE_OBJECT)
-    except ObjectNotFound:
-        owner = b""
-    return "" if owner == entry.id.encode() else "its namespace is not its own any more"
-
-
 def _keep_deleted(lake: LakeParts, entry: RepositoryCreated, *, dry_run: bool) -> bool:
     """Write the record of a deleted repository whose data is still there, so that the offline job clears it. Return
     whether there is one.
     """
-    if _not_its_own(lake, entry):
+    if own_context(lake, entry) is None:
         return False
     if not dry_run:
         record = decode(entry.record, RepositoryRecord)

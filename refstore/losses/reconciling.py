@@ -24,7 +24,16 @@ from refstore.kv.base import ABSENT
 from refstore.losses.fence import BREAKER_REASON, Fence
 from refstore.losses.known import get_batched, lost_of_lake
 from refstore.losses.lake_parts import LakeParts, NoWatcher, Watcher, fence_of, open_repositories, unique
-from refstore.losses.putting_back import PAGE, PutBack, Repair, claim, context_of, protect, write_name
+from refstore.losses.putting_back import (
+    NOT_ITS_OWN,
+    PAGE,
+    PutBack,
+    Repair,
+    claim,
+    own_context,
+    protect,
+    write_name,
+)
 from refstore.losses.settling import settle
 from refstore.losses.verifying import lost_in, others_answer
 from refstore.versioning.manifest import CommitLanded, Manifest, RepositoryCreated, given_up
@@ -121,12 +130,14 @@ def _put_back(lake: LakeParts, shown: Watcher, *, dry_run: bool) -> list[PutBack
 
 def _put_back_repository(lake: LakeParts, entry: RepositoryCreated, shown: Watcher, *, dry_run: bool) -> list[PutBack]:
     """Put back a lost repository; its name comes last."""
-    ctx = context_of(lake, entry)
+    ctx = own_context(lake, entry)
     taken = lake.kv.get(keys.repository(entry.name))
     reason = "another repository has its name" if isinstance(taken, bytes) else ""
-    if not reason and not dry_run:
-        reason = claim(lake, ctx, entry)
-    if reason:
+    if ctx is None:
+        reason = NOT_ITS_OWN
+    elif not reason and not dry_run:
+        reason = claim(lake, entry)
+    if reason or ctx is None:
         return [PutBack(entry.name, "repository", entry.name, f"left: {reason}")]
     done = Repair(ctx, unique(ctx.manifest.all()), shown, dry_run=dry_run, protect=True).run()
     if not dry_run:

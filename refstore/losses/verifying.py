@@ -25,6 +25,7 @@ from refstore.core.records import (
     decode_staged_many,
     maybe,
 )
+from refstore.errors import WrongStore
 from refstore.kv.base import ABSENT
 from refstore.losses.fence import BREAKER_REASON, RECONCILING, read_witnesses
 from refstore.losses.known import Lost, describe, get_batched, lost_of_lake, lost_of_repository, removals
@@ -160,8 +161,12 @@ def verify(lake: LakeParts, *, watcher: Watcher | None = None) -> Verification:
     for item in missing:
         found.lost.append(LostItem("", describe(item.entry), item.reason))
         assert isinstance(item.entry, RepositoryCreated)  # noqa: S101  # lost_of_lake returns no others
-        ctx = lake.context(item.entry.name, decode(item.entry.record, RepositoryRecord))
-        _look_at_manifest(ctx, unique(ctx.manifest.all()), found)
+        try:
+            ctx = lake.context(item.entry.name, decode(item.entry.record, RepositoryRecord))
+        except WrongStore as error:
+            found.lost.append(LostItem(item.entry.name, "namespace", str(error)))
+        else:
+            _look_at_manifest(ctx, unique(ctx.manifest.all()), found)
     for ctx in open_repositories(lake):
         shown.describe(f"comparing {ctx.name} with its manifest")
         landed = [name for name, _ in ctx.kv.scan_all(keys.landed_commits(ctx.repo))]

@@ -16,7 +16,7 @@ from refstore.errors import InvalidSettings, MissingExtra
 from refstore.objects.base import ObjectStore
 from refstore.objects.store_urls import StoreURL, child, parse
 
-__all__ = ["ObjectStore", "OpenOptions", "child", "open_objects"]
+__all__ = ["ObjectStore", "OpenOptions", "child", "make_objects", "open_objects"]
 
 
 class OpenOptions(NamedTuple):
@@ -28,8 +28,10 @@ class OpenOptions(NamedTuple):
     """For the jitter of those pauses."""
     io_timeout_seconds: float
     """How long one request to the store may take, retries included (`Safety.io_timeout_seconds`)."""
-    create: bool = True
-    """Whether to make what the store needs, such as its folder. False: a store that is not there does not answer."""
+    create: bool = False
+    """Whether to make what the store needs, such as its folder. False: a store that is not there does not answer. It is
+    true only where a lake or a repository is created.
+    """
 
 
 class _Driver(NamedTuple):
@@ -45,6 +47,8 @@ _BUILT_IN: Final = {
     "memory": _Driver("refstore.objects.memory", "open_memory", None),
 }
 
+_NOTHING_TO_MAKE: Final = ("s3", "memory")
+
 
 def open_objects(
     url: str,
@@ -52,10 +56,13 @@ def open_objects(
     clock: Clock | None = None,
     rng: random.Random | None = None,
     io_timeout_seconds: float = 60.0,
-    create: bool = True,
+    create: bool = False,
 ) -> ObjectStore:
     """Open the store of one namespace. Raises InvalidSettings if no driver understands the URL, and MissingExtra if the
     packages of the driver are not installed.
+
+    `create`: make what the store needs. Only `make_objects` does: what is gone later may be on a disk that is not
+    mounted, and must not be made again.
     """
     parsed = parse(url)
     # jitter, not a secret
@@ -67,6 +74,14 @@ def open_objects(
             "refstore.objects.base.ObjectStore"
         )
     return store
+
+
+def make_objects(url: str) -> None:
+    """Make what the store of a new lake or repository needs, such as its folder. Raises as `open_objects`, and
+    ObjectsUnavailable, StoreMisconfigured.
+    """
+    if parse(url).scheme not in _NOTHING_TO_MAKE:
+        open_objects(url, create=True).close()
 
 
 def _opener(scheme: str) -> Callable[[StoreURL, OpenOptions], object]:

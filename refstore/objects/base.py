@@ -27,7 +27,7 @@ from itertools import compress
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from refstore.core.clock import Clock
-from refstore.errors import Invalid, ObjectNotFound
+from refstore.errors import AlreadyExists, Invalid, ObjectNotFound
 
 Body = bytes | BinaryIO | Iterable[bytes]
 """What can be put: bytes, a readable binary file, or chunks."""
@@ -251,6 +251,16 @@ def in_pages(listed: Iterable[ObjectInfo]) -> Iterator[ListedPage]:
     if keys:
         etags += [""] * len(keys)
         yield page
+
+
+def put_new(store: ObjectStore, key: str, body: bytes) -> None:
+    """Put an object where none is. Raises AlreadyExists, as well as a store without a conditional put can tell."""
+    if store.conditional_put:
+        store.put(key, body, if_absent=True)
+    elif _head_or_none(store, key) is None:
+        store.put(key, body)
+    else:
+        raise AlreadyExists(f"there is an object at {key!r} already; it was not changed")
 
 
 def _head_or_none(store: ObjectStore, key: str) -> ObjectInfo | None:

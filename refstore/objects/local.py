@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from refstore.core.clock import Clock, SystemClock
-from refstore.core.file_modes import PRIVATE, make_folder, modes_in
+from refstore.core.file_modes import Modes, make_folder, modes_in
 from refstore.errors import (
     AlreadyExists,
     Conflict,
@@ -75,7 +75,9 @@ _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 class LocalObjects(ObjectStore):
     def __init__(self, root: str | Path, *, fsync: bool = True, clock: Clock | None = None, make: bool = True) -> None:
-        """`make`: whether to create a folder that does not exist. Folders of foreign objects are not created."""
+        """`make`: whether to make the folder if it is missing. Without it, every call raises ObjectsUnavailable while
+        the folder is missing.
+        """
         if sys.getfilesystemencoding() != "utf-8":
             raise InvalidSettings("file names are not UTF-8 in this environment; set PYTHONUTF8=1")
         self._root = os.path.abspath(root)  # noqa: PTH100  # resolve() would follow the root if it is a link
@@ -83,11 +85,9 @@ class LocalObjects(ObjectStore):
         self._url = f"file://{quote(self._root)}{'' if fsync else '?fsync=0'}"
         self._clock = clock or SystemClock()
         self._anchored: dict[str, float] = {}
-        self._modes = PRIVATE
         if make:
             with translated(f"making {self._root}"):
                 _make_root(Path(self._root), fsync)
-                self._modes = modes_in(Path(self._root).stat())
 
     @property
     def is_remote(self) -> bool:
@@ -100,15 +100,17 @@ class LocalObjects(ObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> Stored:
         object_key(key)
         tally = Tally(key)
-        with self._opened_root() as root, self._staged(root) as (staging, name, file):
-            for chunk in chunks_of(body):
-                tally.add(chunk)
+        with self._opened_root() as root:
+            modes = modes_in(os.fstat(root))
+            with self._staged(root, modes) as (staging, name, file):
+                for chunk in chunks_of(body):
+                    tally.add(chunk)
+                    with translated(f"writing {key!r}"):
+                        _write(file, chunk)
                 with translated(f"writing {key!r}"):
-                    _write(file, chunk)
-            with translated(f"writing {key!r}"):
-                if self._fsync:
-                    os.fsync(file)
-                self._publish(root, staging, name, key, if_absent)
+                    if self._fsync:
+                        os.fsync(file)
+                    self._publish(root, modes, staging, name, key, if_absent)
         return tally.stored
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -189,9 +191,10 @@ class LocalObjects(ObjectStore):
         try:
             root = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            # It existed when the store was opened. "No such object" would tell a reaper that all objects are deleted.
+            # "No such object" would tell a reaper that all objects are deleted.
             raise ObjectsUnavailable(
-                f"{self._root} does not exist any more; check that its file system is mounted"
+                f"{self._root} does not exist; check that its file system is mounted, and restore the folder if it was "
+                "removed"
             ) from None
         except OSError as error:
             raise translate(error, f"opening {self._root}") from error
@@ -201,21 +204,21 @@ class LocalObjects(ObjectStore):
             os.close(root)
 
     @contextmanager
-    def _staged(self, root: int) -> Generator[tuple[int, str, int], None, None]:
+    def _staged(self, root: int, modes: Modes) -> Generator[tuple[int, str, int], None, None]:
         """Yield (staging directory, name, descriptor) of a new file. The file is removed from there when the block
         ends.
         """
         name = staged_name()
         with translated("staging an object"):
-            make(root, STAGING_SEGMENT, self._modes)
+            make(root, STAGING_SEGMENT, modes)
             with opened(root, STAGING_SEGMENT) as directory:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                file = os.open(name, flags, self._modes.file, dir_fd=directory)
+                file = os.open(name, flags, modes.file, dir_fd=directory)
                 staging = os.dup(directory)
         try:
             with translated("staging an object"):
-                if self._modes.shared:
-                    os.fchmod(file, self._modes.file)
+                if modes.shared:
+                    os.fchmod(file, modes.file)
                 try:
                     # A sweep removes no locked file: its writer is alive.
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -242,11 +245,11 @@ class LocalObjects(ObjectStore):
                 )
             os.close(staging)
 
-    def _publish(self, root: int, staging: int, staged_name: str, key: str, if_absent: bool) -> None:
+    def _publish(self, root: int, modes: Modes, staging: int, staged_name: str, key: str, if_absent: bool) -> None:
         directory, _, name = key.rpartition("/")
         for _ in range(_PUBLISH_ATTEMPTS):
             try:
-                created = make(root, directory, self._modes)
+                created = make(root, directory, modes)
                 with opened(root, directory) as parent:
                     if if_absent:
                         os.link(staged_name, name, src_dir_fd=staging, dst_dir_fd=parent, follow_symlinks=False)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from refstore.core import keys
 from refstore.errors import RefstoreError
 from refstore.lake import Lake
-from refstore.objects import open_objects
 from refstore_api.auth import Reader
 from refstore_api.request_metrics import CONTENT_TYPE, Metrics, lake_text
 from refstore_api.routes import failures
@@ -20,29 +18,27 @@ router = APIRouter(tags=["health"])
 @router.get(
     "/readiness",
     operation_id="readiness",
-    responses={200: {"description": "Both stores answer."}, 503: {"description": "One does not."}},
+    responses={
+        200: {"description": "Both stores answer, and are the lake's."},
+        503: {"description": "One does not, or is not."},
+    },
 )
 async def readiness(service: ServiceOf) -> Response:
-    """Say whether the KV and the object store answer. Anyone may ask, so the result is cached for a moment."""
+    """Say whether the KV and the object store answer, and are the lake's. Anyone may ask, so the result is cached for a
+    moment.
+    """
     states = await service.readiness(_stores)
     return JSONResponse(states, 200 if set(states.values()) == {"ok"} else 503)
 
 
 def _stores(lake: Lake) -> dict[str, str]:
-    """Probe each store, and make nothing; return 'ok' or its error's code."""
+    """Probe each store, and whether it is the lake's; return 'ok' or its error's code."""
     states = {"kv": "ok", "objects": "ok"}
-    try:
-        lake.kv.scan(keys.REPOSITORIES, limit=1)
-    except RefstoreError as error:
-        states["kv"] = error.code
-    try:
-        store = open_objects(lake.objects_url, create=False)
+    for store, check in (("kv", lake.check_kv), ("objects", lake.check_objects)):
         try:
-            next(iter(store.list("_refstore/readiness")), None)
-        finally:
-            store.close()
-    except RefstoreError as error:
-        states["objects"] = error.code
+            check()
+        except RefstoreError as error:
+            states[store] = error.code
     return states
 
 

@@ -1,0 +1,194 @@
+"""The id of a lake, which its KV and its object store both hold.
+
+    KV              configuration/lake    LakeRecord
+    object store    _refstore/lake        the id
+
+With the KV of one lake and the object store of another, everything would look lost or unreferenced. So every process
+compares the two ids before it uses a lake, and goes on only if they are one. An empty folder, where a disk is not
+mounted, has no id, and is refused as well.
+
+A new lake gets its id in three steps: it is written to the KV as not confirmed, then to the object store where none is,
+then confirmed in the KV. Processes that make one lake at once agree in the first step. After a crash the next process
+goes on. An object store without an id is taken if nothing of a lake is in it and the KV has no repositories; or if a
+namespace in it says that it belongs to a repository of the KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from refstore.core import keys
+from refstore.core.ids import RepositoryId
+from refstore.core.records import LakeRecord, RepositoryRecord, decode, encode, maybe
+from refstore.core.redaction import redact_url
+from refstore.errors import AlreadyExists, Contention, CorruptObject, ObjectNotFound, ObjectsUnavailable, WrongStore
+from refstore.kv.base import ABSENT, KV, Absent
+from refstore.namespaces import NAMESPACE_OBJECT, as_folder
+from refstore.objects.base import OWN_FILES, ObjectStore, put_new
+from refstore.objects.store_urls import parse
+
+LAKE_OBJECT: Final = "_refstore/lake"
+_NO_DATA: Final = (LAKE_OBJECT, f"{OWN_FILES}doctor/")
+"""What the keys of own files begin with that are no data of a lake."""
+_ID_BYTES_MAX: Final = 200
+_ATTEMPTS: Final = 16
+
+
+def agree(kv: KV, store: ObjectStore, new_id: str, make_store: Callable[[], None], *, only_read: bool) -> str:
+    """Return the id of the lake that the KV and the object store belong to; a new lake gets `new_id`.
+
+    `make_store`: makes the folder of a new lake. `only_read`: write nothing; '' is a lake without an id. Raises
+    WrongStore, Contention, CorruptObject, KVUnavailable, ObjectsUnavailable.
+    """
+    for _ in range(_ATTEMPTS):
+        raw = kv.get(keys.LAKE)
+        try:
+            lake_id = _agree_once(kv, store, raw, new_id, make_store, only_read=only_read)
+        except WrongStore:
+            if kv.get(keys.LAKE) == raw:
+                raise
+            continue  # another process has just made the lake
+        if lake_id is not None:
+            return lake_id
+    raise Contention("other processes kept changing the lake's id; make the same call again")
+
+
+def check_kv(kv: KV, lake_id: str) -> None:
+    """Raise WrongStore unless the KV still holds the id."""
+    record = maybe(kv.get(keys.LAKE), LakeRecord)
+    if record is None or record.id != lake_id:
+        raise WrongStore(
+            f"the KV is not that of lake {lake_id} any more: it {f'is of {record.id}' if record else 'has no id'}; see "
+            "which KV answers, and start this process again"
+        )
+
+
+def check_store(store: ObjectStore, lake_id: str) -> None:
+    """Raise WrongStore unless the object store holds the id."""
+    stored = read_id(store)
+    if stored == lake_id:
+        return
+    shown = redact_url(store.url)
+    if not stored:
+        raise WrongStore(
+            f"the KV is of lake {lake_id}, and {shown} does not hold that id ({LAKE_OBJECT}); check that its disk is "
+            "mounted, and that it is the right folder or bucket. If it is, and has only lost that object, run "
+            "`refstore kv reconcile`"
+        )
+    raise WrongStore(
+        f"the KV is of lake {lake_id}, and {shown} is of lake {stored}; name a KV and an object store that belong "
+        "together (`refstore config` shows what is set)"
+    )
+
+
+def read_id(store: ObjectStore) -> str:
+    """Return the id that the object store holds; '' if it holds none."""
+    try:
+        body = store.read(LAKE_OBJECT).strip()
+    except ObjectNotFound:
+        return ""
+    if not body or len(body) > _ID_BYTES_MAX or not body.isalnum():
+        raise CorruptObject(
+            f"{LAKE_OBJECT} in {redact_url(store.url)} is no id of a lake; restore it from a backup of the object store"
+        )
+    return body.decode()
+
+
+def read_both(kv: KV, store: ObjectStore) -> tuple[str, str]:
+    """Return the ids that the KV and the object store hold; '' for one that holds none."""
+    record = maybe(kv.get(keys.LAKE), LakeRecord)
+    return record.id if record is not None else "", read_id(store)
+
+
+def make_one(kv: KV, store: ObjectStore, new_id: str) -> bool:
+    """Let the KV and the object store hold one id, whatever they held: the store's; if it has none, the KV's. Return
+    whether that was a change.
+
+    Only for those who have made the KV fit the object store.
+    """
+    known, stored = read_both(kv, store)
+    lake_id = stored or _put_id(store, known or new_id)
+    kv.set(keys.LAKE, encode(LakeRecord(lake_id, confirmed=True)))
+    return not known == stored == lake_id
+
+
+def _agree_once(
+    kv: KV, store: ObjectStore, raw: bytes | Absent, new_id: str, make_store: Callable[[], None], *, only_read: bool
+) -> str | None:
+    """Return the id; None: another process has changed the KV's record meanwhile."""
+    record = maybe(raw, LakeRecord)
+    if record is not None and record.confirmed:
+        check_store(store, record.id)
+        return record.id
+    is_empty = next(_repositories(kv), None) is None and not kv.scan(keys.CLEARED_REPOSITORIES, limit=1)
+    if is_empty and not only_read:
+        make_store()
+    try:
+        stored = read_id(store)
+    except ObjectsUnavailable:
+        if is_empty and only_read:
+            return ""  # there is nothing to read
+        raise
+    if record is None and stored:
+        raise WrongStore(
+            f"{redact_url(store.url)} is of lake {stored}, and the KV {'is empty' if is_empty else 'has no id'}; name "
+            "the KV of that lake. If it was lost, make it anew with `refstore kv rebuild`; if it was restored from a "
+            "backup, run `refstore kv reconcile`"
+        )
+    if not stored:
+        _check_not_another(kv, store, is_empty=is_empty)
+    if only_read:
+        return record.id if record is not None and stored == record.id else ""
+    if record is None:
+        record = LakeRecord(new_id)
+        if not kv.set_if(keys.LAKE, ABSENT, encode(record)):
+            return None
+    if _put_id(store, record.id) != record.id:
+        check_store(store, record.id)
+    kv.set_if(keys.LAKE, encode(record), encode(LakeRecord(record.id, confirmed=True)))
+    return record.id
+
+
+def _put_id(store: ObjectStore, lake_id: str) -> str:
+    """Write the id where none is, and return the one that is there."""
+    with suppress(AlreadyExists):
+        put_new(store, LAKE_OBJECT, lake_id.encode())
+    return read_id(store)
+
+
+def _check_not_another(kv: KV, store: ObjectStore, *, is_empty: bool) -> None:
+    """Raise WrongStore for an object store without an id, unless it is this KV's or nobody's."""
+    shown = redact_url(store.url)
+    if is_empty:
+        used = next((info.key for info in store.list(OWN_FILES) if not info.key.startswith(_NO_DATA)), None)
+        if used is not None:
+            raise WrongStore(
+                f"the KV is empty, and {shown} holds data of a lake ({used}); name the KV of that lake, make it anew "
+                "with `refstore kv rebuild`, or name an empty folder or prefix for a new lake"
+            )
+        return
+    folder = parse(as_folder(store.url))
+    for repo, namespace in _repositories(kv):
+        own = parse(as_folder(namespace))
+        if (own.scheme, own.host) != (folder.scheme, folder.host) or not own.path.startswith(folder.path):
+            continue
+        try:
+            owner = store.read(own.path.removeprefix(folder.path) + NAMESPACE_OBJECT)
+        except ObjectNotFound:
+            continue
+        if owner == repo.encode():
+            return
+    raise WrongStore(
+        f"{shown} has no id of a lake, and no namespace of the repositories that the KV knows; check that its disk is "
+        "mounted, and that it is the right folder or bucket. If it is, run `refstore kv reconcile`"
+    )
+
+
+def _repositories(kv: KV) -> Iterator[tuple[RepositoryId, str]]:
+    """Yield id and namespace of every repository that the KV has, also of deleted ones that are not cleared."""
+    for partition in (keys.REPOSITORIES, keys.CLOSED_REPOSITORIES):
+        for _, value in kv.scan_all(partition):
+            record = decode(value, RepositoryRecord)
+            yield record.id, record.namespace
