@@ -366,9 +366,9 @@ class Loaded:
 
     def rows(self) -> Iterator[Row]:
         """Yield every setting, with secrets hidden."""
-        for name, origin in self.origins.items():
+        for name in (*SETTINGS, *(name for name in self.origins if name not in SETTINGS)):
             setting = SETTINGS.get(name) or _store_setting(name)
-            yield Row(name, setting.shown(self.value(name)), str(origin))
+            yield Row(name, setting.shown(self.value(name)), str(self.origins[name]))
 
     def value(self, name: str) -> object:
         """Return the value of a setting, such as `data` or `reaper.batch_keys`."""

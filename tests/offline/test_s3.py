@@ -51,12 +51,11 @@ def lake_with_history(
             repo.commit("main", "change", date_ms=day * 86_400_000)
         release_all(repo)
         gone = repo.stat("main~1", "a").address
-        namespace = repo.record.namespace
     through = unchecked_lake(kv, url, safety=AT_ONCE)
     if proxy is not None:
         from refstore.objects import open_objects
 
-        through.open_store = lambda _: open_objects(namespace.replace(server.endpoint, proxy.endpoint))
+        through.open_store = lambda url: open_objects(url.replace(server.endpoint, proxy.endpoint))
     with through as lake:
         yield lake.repository("sales"), gone
 

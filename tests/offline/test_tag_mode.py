@@ -336,7 +336,7 @@ def test_a_deleted_repositorys_namespace_is_free_once_the_bucket_has_deleted(
         assert (first.waiting.objects, first.forgotten, first.failed) == (len(left), False, 0)
         with S3FaultProxy(moto_s3_server.endpoint) as proxy:
             lake.open_store = lambda url: open_objects(
-                url.replace(moto_s3_server.endpoint, proxy.endpoint) if url == record.namespace else url
+                url.replace(moto_s3_server.endpoint, proxy.endpoint) if url == store.url else url
             )
             with unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as again:
                 again.open_store = lake.open_store
@@ -368,7 +368,7 @@ def test_what_of_a_deleted_repository_is_not_tagged_is_tried_again(
         unchecked_lake(f"sqlite://{tmp_path}/kv.sqlite", moto_s3_server.url(), safety=AT_ONCE) as lake,
     ):
         ((repo, record),) = deleted_repositories.closed(lake)
-        lake.open_store = lambda _: open_objects(record.namespace.replace(moto_s3_server.endpoint, proxy.endpoint))
+        lake.open_store = lambda url: open_objects(url.replace(moto_s3_server.endpoint, proxy.endpoint))
         store = lake.context(ids.repository_name("sales"), record).objects
         let_the_clock_pass(store, [info.key for info in store.list()])
         one = next(iter(store.list("data/"))).key

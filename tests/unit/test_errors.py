@@ -46,6 +46,7 @@ CODES = {
     "KVSettling": ("kv_settling", 5),
     "DeadlineExceeded": ("deadline_exceeded", 5),
     "StoreMisconfigured": ("store_misconfigured", 6),
+    "WrongStore": ("wrong_store", 6),
     "ForeignNotAllowed": ("foreign_not_allowed", 6),
     "MissingExtra": ("missing_extra", 6),
     "Corrupt": ("corrupt", 6),

@@ -25,7 +25,8 @@ def test_a_request_to_s3_ends_within_the_time_that_the_barrier_counts_with(
     tmp_path: Path, asked: float, given: float
 ) -> None:
     safety = Safety(io_timeout_seconds=asked)
-    with Lake.open(f"sqlite:///{tmp_path}/kv.sqlite3", URL, safety=safety) as lake:
+    objects = f"file://{tmp_path}/objects"
+    with Lake.open(f"sqlite:///{tmp_path}/kv.sqlite3", objects, safety=safety) as lake:
         store = cast("Any", lake.open_store(URL))
         assert given - 4 <= seconds_of(store) <= given, "no more, and what there is"
         store.close()
