@@ -17,7 +17,7 @@ from typing import Final, cast
 from refstore.errors import InvalidSettings
 
 SECTION: Final = "object_stores"
-_VARIABLES: Final = "REFSTORE_OBJECT_STORES_"
+VARIABLES: Final = "REFSTORE_OBJECT_STORES_"
 _ENDPOINT: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#@]*)?")
 
 
@@ -53,9 +53,9 @@ def store_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of named stores in the environment, and the variable of each."""
     found: dict[str, str] = {}
     for variable in environ:
-        store, _, field = variable.removeprefix(_VARIABLES).lower().rpartition("_")
+        store, _, field = variable.removeprefix(VARIABLES).lower().rpartition("_")
         name = f"{SECTION}.{store}.{field}"
-        if variable.startswith(_VARIABLES) and is_store_setting(name):
+        if variable.startswith(VARIABLES) and is_store_setting(name):
             found[name] = variable
     return found
 

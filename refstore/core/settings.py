@@ -29,6 +29,7 @@ import msgspec
 
 from refstore.core.object_store_settings import (
     SECTION,
+    VARIABLES,
     ObjectStoreSettings,
     build_stores,
     check_names,
@@ -656,7 +657,12 @@ def _suspicious(environ: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in variables and not name.startswith(_ORCHESTRATORS):
             near = _close_matches(name, variables, cutoff=0.85)
-            if near:
+            if name.startswith(VARIABLES):
+                yield (
+                    f"{name} is not a setting and has no effect; the variables of a named store are "
+                    f"{VARIABLES}NAME_ENDPOINT, _REGION, _PROFILE and _ADDRESSING"
+                )
+            elif near:
                 yield f"{name} is not a setting and has no effect; did you mean {near[0]}?"
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 import refstore
+from refstore.core.settings import Loaded, load
 from refstore.errors import InvalidName, InvalidSettings, WrongStore
 from refstore.lake import Lake
 from refstore.objects.named_stores import namespace_url, resolve
@@ -85,3 +87,57 @@ def test_a_changed_endpoint_is_used_only_where_the_repository_is(
             lake.repository("far")
     with pytest.raises(WrongStore, match="does not hold that id"):
         open_lake(moto_s3_server.endpoint, rclone_s3_server.endpoint)
+
+
+# ---- the settings
+
+
+def load_stores(
+    environ: dict[str, str] | None = None, flags: dict[str, object] | None = None, text: str = ""
+) -> Loaded:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "refstore.toml"
+        file.write_text(text)
+        return load(flags or {}, environ or {}, (file,), default_data=Path("/lake"))
+
+
+def test_each_setting_of_a_store_comes_from_the_first_source_that_has_it() -> None:
+    loaded = load_stores(
+        {"REFSTORE_OBJECT_STORES_COLD_ARCHIVE_ENDPOINT": "https://environment", "REFSTORE_OBJECT_STORES_B_REGION": "x"},
+        {"object_stores.cold_archive.profile": "p"},
+        "[object_stores.cold_archive]\nendpoint = 'https://file'\nregion = 'eu'\nprofile = 'file'\n",
+    )
+    assert loaded.settings.named_stores == {
+        "b": {"region": "x"},
+        "cold_archive": {"endpoint": "https://environment", "region": "eu", "profile": "p"},
+    }
+    rows = {row.setting: (row.value, row.origin.split()[0]) for row in loaded.rows()}
+    assert rows["object_stores.cold_archive.endpoint"] == ("https://environment", "environment")
+    assert rows["object_stores.cold_archive.profile"] == ("p", "command")
+    assert not loaded.warnings
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[object_stores.a]\nendpoint = 'localhost:9000'\n", "must be a URL"),
+        ("[object_stores.a]\nendpoint = 'https://user:secret@host'\n", "without credentials"),
+        ("[object_stores.a]\nendpoint = 7\n", "it must be a text"),
+        ("[object_stores.a]\nendpint = 'https://host'\n", "its settings are endpoint, region"),
+        ("[object_stores.A-B]\nendpoint = 'https://host'\n", "lower-case letters"),
+        ("[object_stores.a]\naddressing = 'other'\n", "use one of them"),
+        ("[object_stores]\na = 'https://host'\n", r"write \[object_stores.a\]"),
+        ("object_stores = 'https://host'\n", r"write \[object_stores.NAME\]"),
+    ],
+)
+def test_a_wrong_setting_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(InvalidSettings, match=reason) as refused:
+        load_stores(text=text)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_variable_that_names_no_setting_of_a_store_is_told() -> None:
+    (warning,) = load_stores({"REFSTORE_OBJECT_STORES_ARCHIVE_ENDPONT": "https://host"}).warnings
+    assert "REFSTORE_OBJECT_STORES_ARCHIVE_ENDPONT is not a setting" in warning
+    with pytest.raises(InvalidSettings, match="is not a setting"):
+        load_stores(flags={"object_stores.a.endpont": "https://host"})
