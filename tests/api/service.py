@@ -20,6 +20,7 @@ from refstore.core.settings import ApiSettings, ReaperSettings, Settings
 from refstore.kv.base import KV
 from refstore.kv.memory import MemoryKV
 from refstore.lake import Lake
+from refstore.objects import make_objects
 from refstore_api import create_app
 from refstore_api.read_process import ReadProcess
 from refstore_api.service import ReaperControl
@@ -65,6 +66,7 @@ def application(
     """`read_process`: makes what expensive reads are made in, besides threads."""
     clock = FakeClock()
     where = objects or f"memory://{secrets.token_hex(8)}"
+    make_objects(where)
     own = safety or Safety(grace_seconds=GRACE_SECONDS, issue_seconds=4 * GRACE_SECONDS)
     with (
         Lake(kv or MemoryKV(), where, clock=clock, safety=own, audit_log=audit_log) as lake,
