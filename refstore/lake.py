@@ -225,6 +225,9 @@ class Lake:
 
     def owner_of(self, record: RepositoryRecord) -> str | None:
         """Return the id of the repository that a repository's namespace says it belongs to; None: it says nothing."""
+        known = self._stores.get(record.id)
+        if known is not None:
+            return owner_of(known)
         with closing(self.open_url(record.namespace)) as objects:
             return owner_of(objects)
 

@@ -109,7 +109,7 @@ def test_a_stopped_writer_goes_on_where_it_was(store: LocalObjects, directory: P
 def test_many_processes_put_if_absent_one_wins(directory: Path, tmp_path: Path):
     script = (
         "import sys\nfrom refstore.objects import open_objects\nfrom refstore.errors import AlreadyExists\n"
-        "store = open_objects(sys.argv[1]); print('ready', flush=True); sys.stdin.readline()\n"
+        "store = open_objects(sys.argv[1], create=True); print('ready', flush=True); sys.stdin.readline()\n"
         f"for n in range({KEYS}):\n"
         "    try: store.put(f'k/{n}', sys.argv[2].encode(), if_absent=True); print(n)\n"
         "    except AlreadyExists: pass\n"

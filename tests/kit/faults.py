@@ -42,14 +42,14 @@ class Faults:
 
 class _Dice:
     def __init__(self, faults: Faults, random: Random, clock: Clock) -> None:
-        self._faults = faults
+        self.faults = faults
         self._random = random
         self._clock = clock
         self.injected = 0
 
     def roll(self) -> str:
         """'', 'request', 'reply' or 'cut'."""
-        faults = self._faults
+        faults = self.faults
         if faults.latency_seconds:
             self._clock.sleep(self._random.random() * faults.latency_seconds)
         drawn = self._random.random()
@@ -125,6 +125,10 @@ class FaultyObjects(ObjectStore):
     @property
     def injected(self) -> int:
         return self._dice.injected
+
+    def begin(self, faults: Faults) -> None:
+        """Make these faults from now on."""
+        self._dice.faults = faults
 
     @property
     def url(self) -> str:

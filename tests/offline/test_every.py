@@ -63,10 +63,10 @@ def looping(folder: Path, *arguments: str, **settings: str) -> Iterator[Looping]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("REFSTORE_")} | {
         "TMPDIR": str(folder),
     }
+    where = [] if "REFSTORE_KV" in settings else ["--data", str(folder)]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "refstore", "gc", "run", "--data", str(folder), "--metrics-port", str(port),
-            *arguments],
+            [sys.executable, "-m", "refstore", "gc", "run", *where, "--metrics-port", str(port), *arguments],
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment | settings, cwd=Path(__file__).parents[2],
         )  # fmt: skip
     try:

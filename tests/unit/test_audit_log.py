@@ -84,12 +84,23 @@ class World:
         self.lake = self.process()
 
     def process(self, faults: Faults | None = None) -> Lake:
+        """`faults`: of the object store, from when the process has opened the repositories."""
+        opened: list[FaultyObjects] = []
+
         def open_store(url: str) -> ObjectStore:
             store = self.stores.setdefault(url, MemoryObjects(clock=self.clock, name=url.removeprefix("memory://")))
-            return FaultyObjects(store, faults, Random(1), self.clock) if faults else store
+            opened.append(FaultyObjects(store, Faults(), Random(1), self.clock))
+            return opened[-1]
 
         self.clock.advance(1)  # so that its entries are newer than those of the others
-        return Lake(self.kv, ROOT, clock=self.clock, open_store=open_store)
+        lake = Lake(self.kv, ROOT, clock=self.clock, open_store=open_store)
+        if faults is not None:
+            for name, _ in lake.repositories():
+                lake.repository(name)
+            assert lake.own_store is opened[-1]
+            for store in opened:
+                store.begin(faults)
+        return lake
 
     @property
     def store(self) -> MemoryObjects:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,7 @@ from refstore.repository import Repository
 
 @pytest.fixture
 def repo() -> Iterator[Repository]:
-    with refstore.open(kv="memory:", objects="memory://put-all") as lake:
+    with refstore.open(kv="memory:", objects=f"memory://{secrets.token_hex(8)}") as lake:
         yield lake.create_repository("put-all")
 
 
