@@ -53,6 +53,7 @@ def create(
     Example: refstore repo create sales
              refstore repo create quickstart --sample-data
              refstore repo create sales --namespace s3://bucket/sales --grace-seconds 3600
+             refstore repo create old --namespace "s3://cold/old?endpoint=archive"
     """
     with open_lake(ctx, create=True) as lake:
         created = lake.create_repository(
