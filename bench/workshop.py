@@ -226,7 +226,7 @@ class Workshop:
 def make_lake(folder: Path) -> None:
     """The embedded default under a folder, with the repository that all benchmarks use."""
     kv_url, objects_url = lakes.stores_in(folder)
-    with lakes.open_lake(kv_url, objects_url) as lake:
+    with Lake.open(kv_url, objects_url) as lake:  # it has an id then, as lakes have
         lake.create_repository(lakes.REPOSITORY)
 
 
