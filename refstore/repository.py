@@ -462,22 +462,22 @@ class Repository:
     @_operation
     def merge(
         self,
-        source: str,
         branch: str,
+        source: str,
         message: str = "",
         *,
         strategy: str = "",
         squash: bool = False,
         **details: Unpack[CommitDetails],
     ) -> CommitInfo:
-        """Merge a ref into a branch, and return the new commit. Raises MergeConflict, DirtyBranch, NothingToCommit,
+        """Merge the ref `source` into a branch, and return the new commit. Raises MergeConflict, DirtyBranch, NothingToCommit,
         Gone.
 
         `strategy`: '' reports conflicts, 'dest-wins' and 'source-wins' decide them. `squash`: record one parent only.
         """
         options = committing.CommitOptions(message=message or f"Merge {source!r} into {branch!r}", **details)
         name = ids.branch_name(branch)
-        return committing.merge(self.context, source, name, options, strategy=strategy, squash=squash)
+        return committing.merge(self.context, name, source, options, strategy=strategy, squash=squash)
 
     @_operation
     def revert(

@@ -172,8 +172,8 @@ class _Replaying:
 
     def _merge(self, branch: str, commit: GitCommit, second: CommitId) -> CommitId:
         merged = self._repo.merge(
-            second,
             branch,
+            second,
             commit.subject,
             strategy="dest-wins",
             metadata={"git": commit.id},

@@ -158,9 +158,9 @@ class Publication:
         """Merge a commit into a branch; while that has staged changes, wait for whoever made them, but not for long."""
         for seconds in WAITS_SECONDS:
             with suppress(DirtyBranch):
-                return self._repo.merge(commit, branch, message=message, squash=True, metadata=metadata)
+                return self._repo.merge(branch, commit, message=message, squash=True, metadata=metadata)
             self._repo.context.clock.sleep(seconds)
-        return self._repo.merge(commit, branch, message=message, squash=True, metadata=metadata)
+        return self._repo.merge(branch, commit, message=message, squash=True, metadata=metadata)
 
     def close(self) -> None:
         """Delete the hidden branches; what they committed stays where it was merged."""

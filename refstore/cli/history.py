@@ -178,8 +178,8 @@ def merge(
     with repository_of(ctx, repo_name) as repo:
         with _showing_conflicts(ctx):
             new = repo.merge(
-                source,
                 branch,
+                source,
                 message,
                 strategy=strategy,
                 squash=squash,

@@ -197,7 +197,7 @@ class MainJob:
             with suppress(NothingToCommit):
                 self._again(lambda of=branch: self.repo.commit(of, f"the rest of {of}", committer="demo"))
                 self.ledger.counts["commits"] += 1
-            self._again(lambda of=branch: self.repo.merge(of, MAIN, committer="demo"))
+            self._again(lambda of=branch: self.repo.merge(MAIN, of, committer="demo"))
             self.ledger.counts["commits"] += 1
             self.ledger.merged(branch, MAIN)
         self._again(lambda: self.repo.create_tag("merged", MAIN))

@@ -101,7 +101,7 @@ def commit(ctx: Context, branch: BranchName, options: CommitOptions) -> CommitIn
 
 
 def merge(
-    ctx: Context, source: str, branch: BranchName, options: CommitOptions, *, strategy: str = "", squash: bool = False
+    ctx: Context, branch: BranchName, source: str, options: CommitOptions, *, strategy: str = "", squash: bool = False
 ) -> CommitInfo:
     """Merge a ref into a branch, three-way. Raises MergeConflict, DirtyBranch, NothingToCommit, Gone, NotFound.
 

@@ -78,7 +78,7 @@ def test_a_commits_metadata_takes_64_kib_in_all(lake: Application) -> None:
     overrides = {"ref": "dev", "commit_overrides": {"metadata": TOO_MUCH}}
     refused(lake("POST", REPOSITORY + "/branches/dev/revert", json=overrides))
     with pytest.raises(Invalid, match="the metadata of the commit has"):
-        repo.merge("dev", "main", metadata=TOO_MUCH)
+        repo.merge("main", "dev", metadata=TOO_MUCH)
     assert repo.diff("main", "dev")
 
 

@@ -117,5 +117,5 @@ def test_a_three_dot_diff_takes_purged_objects_for_what_the_merge_takes_them_for
     repo.commit("main", "more")
     results = service("GET", "/repositories/alpha/refs/main/diff/dev").json()["results"]
     assert [(row["path"], row["type"]) for row in results] == [("a", "changed")]
-    repo.merge("dev", "main")
+    repo.merge("main", "dev")
     assert repo.read("main", "a") == b"new rows"

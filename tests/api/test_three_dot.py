@@ -74,9 +74,9 @@ def test_it_is_what_the_merge_does_and_where_it_conflicts(asgi: Asgi, seed: int)
     assert conflicts == {path for path in changed if ours.get(path) != base.get(path)}
     if conflicts:
         with pytest.raises(MergeConflict) as refused:
-            repo.merge("dev", "main")
+            repo.merge("main", "dev")
         assert set(refused.value.paths) == conflicts
-    repo.merge("dev", "main", strategy="source-wins", allow_empty=True)
+    repo.merge("main", "dev", strategy="source-wins", allow_empty=True)
     merged = tree(repo, "main")
     assert {path for path in PATHS if merged.get(path) != ours.get(path)} == set(said)
     for path in set(said) - conflicts:

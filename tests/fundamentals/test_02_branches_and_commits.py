@@ -116,11 +116,11 @@ def test_merge_brings_what_changed_on_one_side(repo: Repository) -> None:
     repo.commit("feature", "f")
     repo.upload("main", "m", b"m")
     repo.commit("main", "m")
-    merged = repo.merge("feature", "main").id
+    merged = repo.merge("main", "feature").id
     assert paths(repo, "main") == ["base", "f", "m"]
     assert len(repo.get_commit(merged)[1].parents) == 2
     with pytest.raises(NothingToCommit):
-        repo.merge("feature", "main")
+        repo.merge("main", "feature")
 
 
 def test_merge_reports_conflicts_or_decides_them_as_told(repo: Repository) -> None:
@@ -129,9 +129,9 @@ def test_merge_reports_conflicts_or_decides_them_as_told(repo: Repository) -> No
         repo.upload(branch, "same", branch.encode())
         repo.commit(branch, branch)
     with pytest.raises(MergeConflict) as caught:
-        repo.merge("feature", "main")
+        repo.merge("main", "feature")
     assert caught.value.paths == ("same",)
-    repo.merge("feature", "main", strategy="source-wins")
+    repo.merge("main", "feature", strategy="source-wins")
     assert repo.read("main", "same") == b"feature"
 
 
@@ -141,7 +141,7 @@ def test_merge_wants_a_branch_without_uncommitted_changes(repo: Repository) -> N
     repo.commit("feature", "f")
     repo.upload("main", "staged", b"")
     with pytest.raises(DirtyBranch):
-        repo.merge("feature", "main")
+        repo.merge("main", "feature")
     assert paths(repo, "main") == ["staged"]
     repo.reset("main", path="staged")
 

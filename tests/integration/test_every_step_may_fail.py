@@ -241,7 +241,7 @@ CASES = [
     Case(
         "merge",
         clean,
-        lambda w, _: w.repo.merge("feature", "main"),
+        lambda w, _: w.repo.merge("main", "feature"),
         lambda w: set(w.tree("main")) == {"old", "f"},
         (NothingToCommit,),
     ),

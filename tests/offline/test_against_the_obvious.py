@@ -54,7 +54,7 @@ def live_happily(world: World, rng: random.Random, *, typed: bool = False) -> No
         if rng.random() < 0.2 and branch != "main":
             with suppress(NothingToCommit):
                 world.repo.merge(
-                    branch, "main", strategy="source-wins", date_ms=world.clock.now_ms() - day * 86_400_000
+                    "main", branch, strategy="source-wins", date_ms=world.clock.now_ms() - day * 86_400_000
                 )
         if rng.random() < 0.1 and len(branches) > 2:
             world.repo.delete_branch(branches.pop())

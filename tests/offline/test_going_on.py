@@ -68,7 +68,7 @@ def live_for_a_day(world: World, rng: random.Random, day: int) -> None:
         repo.create_branch(f"branch-{day}", rng.choice(branches))
     if rng.random() < 0.3 and len(branches) > 1:
         with suppress(RefstoreError):
-            repo.merge(rng.choice([each for each in branches if each != "main"]), "main", strategy="source-wins")
+            repo.merge("main", rng.choice([each for each in branches if each != "main"]), strategy="source-wins")
     if rng.random() < 0.15 and len(branches) > 2:
         repo.delete_branch(rng.choice([each for each in branches if each != "main"]))
     if rng.random() < 0.1:

@@ -299,7 +299,7 @@ class Machine(RuleBasedStateMachine):
         """Only its failures and its being whole or not are modelled; what it comes to is read back and taken over."""
 
         def call() -> None:
-            self.repo.merge(source, branch, strategy="source-wins")
+            self.repo.merge(branch, source, strategy="source-wins")
 
         def effect(world: World) -> bool:
             return source in world and branch in world
@@ -395,7 +395,7 @@ class Machine(RuleBasedStateMachine):
         dirty = bool(self.world[branch].staged)
         theirs = self.world[source].head
         try:
-            self.repo.merge(source, branch, strategy="source-wins")
+            self.repo.merge(branch, source, strategy="source-wins")
         except Conflict:
             assert self._listing(branch) == before
             return

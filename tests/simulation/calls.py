@@ -83,7 +83,7 @@ def commit(branch: str, message: str) -> Call:
 
 
 def merge(source: str, branch: str) -> Call:
-    return _call(f"merge {source} {branch}", lambda tools: tools.repo.merge(source, branch))
+    return _call(f"merge {source} {branch}", lambda tools: tools.repo.merge(branch, source))
 
 
 def revert(branch: str, ref: str) -> Call:

@@ -177,7 +177,7 @@ class Client:
     def shared_merge(self) -> None:
         source, branch = self.random.choice([("shared", "main"), ("main", "shared"), (self.name, "shared")])
         strategy = self.random.choice(["", "source-wins", "dest-wins"])
-        self.op("shared merge", lambda: self.repo.merge(source, branch, strategy=strategy))
+        self.op("shared merge", lambda: self.repo.merge(branch, source, strategy=strategy))
 
     def shared_revert(self) -> None:
         branch = self.random.choice(SHARED)

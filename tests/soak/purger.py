@@ -157,7 +157,7 @@ class WithRows(Client):
         self.op("look", lambda: text_of(self.repo.read(self.name, path)), seen=path)
 
     def merge(self) -> None:
-        self.op("merge", lambda: self.repo.merge(self.name, "main", strategy="source-wins").id)
+        self.op("merge", lambda: self.repo.merge("main", self.name, strategy="source-wins").id)
 
     # ---- among others
 
@@ -182,7 +182,7 @@ class WithRows(Client):
 
     def shared_merge(self) -> None:
         source, strategy = self.random.choice(["main", self.name]), self.random.choice(["", "source-wins", "dest-wins"])
-        self.op("shared merge", lambda: self.repo.merge(source, "shared", strategy=strategy))
+        self.op("shared merge", lambda: self.repo.merge("shared", source, strategy=strategy))
 
     def shared_revert(self) -> None:
         self.op("shared revert", lambda: self.repo.revert("shared", "shared@"))
@@ -301,7 +301,7 @@ def unluckily(died: str, fault: str, job: Any, numbered: list[tuple[int, Any]]) 
 def _over(self: Any, commit: str, branch: str, message: str, metadata: dict[str, str]) -> Any:
     """`Publication._land`, which takes its own side of every conflict."""
     time.sleep(3)  # for those who change something
-    return self._repo.merge(commit, branch, message=message, squash=True, metadata=metadata, strategy="source-wins")
+    return self._repo.merge(branch, commit, message=message, squash=True, metadata=metadata, strategy="source-wins")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def test_a_file_that_was_changed_in_place_is_a_change_also_to_a_merge(repo: Repo
     os.utime(folder / "a.csv", (1, 1))
     repo.import_objects("dev", [ImportSource(f"file://{folder}", "in/")], "again")
     assert [change.path for change in repo.diff("main", "dev")] == ["in/a.csv"]
-    repo.merge("dev", "main")
+    repo.merge("main", "dev")
     assert repo.stat("main", "in/a.csv").mtime_ms == 1000
 
 

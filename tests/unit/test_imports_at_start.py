@@ -84,7 +84,7 @@ def test_a_commit_and_what_follows_import_no_pandas(data: str) -> None:
     repo.commit("more", "another and one less")
     repo.upload("main", "8.csv", b"c")
     repo.commit("main", "a change")
-    repo.merge("more", "main")
+    repo.merge("main", "more")
     assert len(list(repo.list("main"))) == 10
     assert [change.path for change in repo.diff("main~1", "main")] == ["3.csv", "é.csv"]
     repo.revert("main", "main~1")

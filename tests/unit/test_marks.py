@@ -106,7 +106,7 @@ class TestWhatAMarkForbids:
             lambda repo, commit: repo.copy(commit, "p", "main", "z"),
             lambda repo, commit: repo.create_branch("late", commit),
             lambda repo, commit: repo.create_tag("v1", commit),
-            lambda repo, commit: repo.merge(commit, "other"),
+            lambda repo, commit: repo.merge("other", commit),
             lambda repo, commit: repo.cherry_pick("other", commit),
             lambda repo, _: repo.revert("main", "main@"),
         ],

@@ -84,7 +84,7 @@ def test_stat_and_listings_show_the_content_and_operations_take_the_identity() -
     repo.copy("main", "a", "side", "a")
     assert [change.path for change in repo.diff("side")] == ["copy"]
     repo.commit("side", "a copy")
-    repo.merge("side", "main")
+    repo.merge("main", "side")
     assert repo.read("main", "copy") == b"fewer rows"
     repo.revert("main", "main@", parent=1)
     assert [path for path, _ in repo.list("main")] == ["a", "b"]

@@ -275,7 +275,7 @@ class TestReadingTheHistory:
         repo.create_branch("dev", "main")
         merged = commit(repo, "dev")
         clock.advance(DAY_SECONDS)
-        head = repo.merge("dev", "main", allow_empty=True).id
+        head = repo.merge("main", "dev", allow_empty=True).id
         repo.create_branch("try", "main")
         left = commit(repo, "try")
         repo.create_tag("v1", "try")

@@ -142,7 +142,7 @@ def test_a_merge_brings_the_original_back(repo: Repository) -> None:
     rewrite(repo, "main", "a", PURGED)
     upload(repo, WHOLE, "dev")
     repo.commit("dev", "the rows are back")
-    repo.merge("dev", "main")
+    repo.merge("main", "dev")
     assert repo.read("main", "a") == WHOLE
     repo.revert("main", "main", parent=1)
     assert repo.read("main", "a") == PURGED
@@ -157,7 +157,7 @@ def test_a_merge_does_not_replace_what_ours_uploaded_again(repo: Repository) -> 
     upload(repo, WHOLE)
     repo.commit("main", "the rows are back")
     with pytest.raises(MergeConflict):
-        repo.merge("dev", "main")
+        repo.merge("main", "dev")
     assert repo.read("main", "a") == WHOLE
 
 
@@ -168,9 +168,9 @@ def test_both_sides_with_one_content_do_not_conflict_after_it_was_purged_on_both
         repo.commit(branch, "new")
     rewrite(repo, "main", "new", PURGED)
     with pytest.raises(MergeConflict):
-        repo.merge("dev", "main")
+        repo.merge("main", "dev")
     rewrite(repo, "dev", "new", PURGED)
-    repo.merge("dev", "main")
+    repo.merge("main", "dev")
     assert repo.read("main", "new") == PURGED
 
 
@@ -194,7 +194,7 @@ def test_what_is_purged_between_the_two_looks_of_a_merge_is_not_dropped(
 
     monkeypatch.setattr(Comparison, "equal", then_purged)
     with pytest.raises(MergeConflict):
-        repo.merge("dev", "main", squash=True)
+        repo.merge("main", "dev", squash=True)
     assert repo.read("main", "a") == WHOLE
 
 

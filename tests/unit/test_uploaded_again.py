@@ -92,14 +92,14 @@ def test_the_same_file_on_two_branches_is_no_conflict(repo: Repository) -> None:
     repo.upload("dev", "more", b"x")
     repo.commit("dev", "more")
     ours = repo.stat("main", "new")
-    repo.merge("dev", "main")
+    repo.merge("main", "dev")
     assert repo.stat("main", "new") == ours
     assert repo.read("main", "more") == b"x"
     for branch, body in (("main", b"mine"), ("dev", b"theirs")):
         repo.upload(branch, "new", body)
         repo.commit(branch, f"differs on {branch}")
     with pytest.raises(MergeConflict):
-        repo.merge("dev", "main")
+        repo.merge("main", "dev")
 
 
 def test_what_is_given_up_goes_after_its_grace_and_what_is_named_stays(repo: Repository) -> None:

@@ -163,8 +163,8 @@ async def merge(
     def make(repo: Repository) -> MergeResult:
         try:
             merged = repo.merge(
-                source_ref,
                 destination_branch,
+                source_ref,
                 options.message or "",
                 strategy=options.strategy or "",
                 squash=options.squash_merge,
